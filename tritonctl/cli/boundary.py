@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where exceptions end: every foreseen one becomes a message and an exit code, a bug a log file."""
+
+from __future__ import annotations
+
+import platform
+import signal
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from tritonctl import __version__
+from tritonctl.errors import EXIT_BUG, EXIT_INTERRUPTED, TritonctlError
+
+
+class ErrorBoundary(TyperGroup):
+    """The root command: runs a verb and turns its failure into an exit code.
+
+    Typer offers no hook for this; overriding `invoke` of its public `TyperGroup` covers commands
+    and `typer.testing.CliRunner` alike.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen command."""
+        _listen_for_signals()
+        try:
+            return super().invoke(ctx)
+        except TritonctlError as error:
+            _console().error(error)
+            raise typer.Exit(error.exit_code) from error
+        except KeyboardInterrupt:
+            _console().note("interrupted; nothing half-written was left behind")
+            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except BrokenPipeError:  # `tritonctl logs | head`: the reader has had enough
+            sys.stdout = None
+            raise typer.Exit(0) from None
+        except Exception as error:
+            if type(error).__module__.startswith("typer"):  # Typer's own: usage errors, Exit
+                raise
+            _report_bug()
+            raise typer.Exit(EXIT_BUG) from error
+
+
+def _listen_for_signals() -> None:
+    # SIGHUP: children run in sessions of their own and do not notice that the terminal closed.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, _interrupt)
+
+
+def _interrupt(*_: object) -> None:
+    # The same clean-up as for Ctrl-C: staging folders, children, locks.
+    raise KeyboardInterrupt
+
+
+def _console() -> Any:
+    from tritonctl.console import Console
+
+    return Console(as_json="--json" in sys.argv)
+
+
+def _report_bug() -> None:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="tritonctl-bug-", suffix=".log", delete=False, encoding="utf-8"
+    ) as log:
+        log.write(f"tritonctl {__version__}, Python {sys.version}, {platform.platform()}\n")
+        log.write(f"command: {' '.join(sys.argv)}\n\n{traceback.format_exc()}")
+    _console().warning(
+        f"tritonctl met an error it did not foresee; that is a bug. Details: {Path(log.name)}"
+    )

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl chat`: a conversation in the terminal, or one turn per line of standard input."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tritonctl.cli import generate, options
+from tritonctl.errors import RequestRejectedError
+
+if TYPE_CHECKING:
+    from tritonctl.console import Console
+    from tritonctl.triton.generation import Message, SamplingParameters
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="a model, such as speller")],
+    system: Annotated[str | None, typer.Option(help="what the model is told at first")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="longest answer")] = None,
+    temperature: Annotated[float | None, typer.Option(help="0: greedy")] = None,
+    top_k: Annotated[int | None, typer.Option(help="only the k likeliest tokens")] = None,
+    top_p: Annotated[float | None, typer.Option(help="only tokens of this probability")] = None,
+    repetition_penalty: Annotated[float | None, typer.Option(help="1: none")] = None,
+    presence_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
+    frequency_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text")] = None,
+    url: Annotated[
+        str | None, typer.Option(help="host:port of gRPC [default: the project's server]")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(help="seconds for each answer")] = None,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON object per answer")] = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Talk with a model: one turn per line; /reset starts anew, /quit or Ctrl-D ends."""
+    from tritonctl.triton.generation import SamplingParameters
+
+    sampling = SamplingParameters(
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        random_seed=seed,
+    )
+    endpoint = url or generate.project_endpoint(project, profile, overrides)
+    talk = _Talk(options.console(as_json, quiet), endpoint, model, sampling, timeout, system)
+    if sys.stdin.isatty():
+        _converse(talk)
+    else:
+        _read_turns(talk)
+
+
+class _CtrlC(KeyboardInterrupt):
+    """Ctrl-C at the terminal; SIGTERM and SIGHUP stay plain and end the command."""
+
+
+@dataclass
+class _Talk:
+    """A conversation: what was said so far, and whom to ask."""
+
+    console: Console
+    url: str
+    model: str
+    sampling: SamplingParameters
+    timeout: float | None
+    system: str | None
+    turns: list[Message] = field(default_factory=list)
+
+    def take(self, line: str) -> bool:
+        """Act on one line of the user; False when it ends the conversation."""
+        text = line.strip()
+        if text == "/quit":
+            return False
+        if text == "/reset":
+            self.turns.clear()
+            self.console.note("a new conversation")
+        elif text:
+            self._ask(text)
+        return True
+
+    def _ask(self, text: str) -> None:
+        """One turn; if it fails or is cancelled, it was never said."""
+        first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
+        turns = [*self.turns, {"role": "user", "content": text}]
+        answer = generate.stream_to(
+            self.console, self.url, self.model, [*first, *turns], self.sampling, self.timeout
+        )
+        self.turns = [*turns, {"role": "assistant", "content": answer.text}]
+        if self.console.as_json:
+            self.console.result(asdict(answer), "")
+        self.console.note(generate.timing_line(answer))
+
+
+def _read_turns(talk: _Talk) -> None:
+    """One turn per line; the first failure ends the command with its exit code."""
+    if hasattr(sys.stdin, "reconfigure"):  # whether the text is UTF-8 is for the server to judge
+        sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
+    for line in sys.stdin:
+        if not talk.take(line):
+            return
+
+
+def _converse(talk: _Talk) -> None:
+    """Ask at the terminal until Ctrl-D; a refused or cancelled turn leaves the rest as it was."""
+    talk.console.note(f"{talk.model} listens. /reset starts anew, /quit or Ctrl-D ends.")
+    going = True
+    with _ctrl_c():
+        while going:
+            try:
+                line = talk.console.ask("> ")
+                going = line is not None and talk.take(line)
+            except _CtrlC:
+                talk.console.text("\n")
+                talk.console.note("cancelled; Ctrl-D ends")
+            except RequestRejectedError as error:
+                talk.console.error(error)
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[None]:
+    def cancel(*_: object) -> None:
+        raise _CtrlC
+
+    before = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl logs`: what Triton and its models printed."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from tritonctl.cli import options
+from tritonctl.errors import ServerError
+
+
+def command(
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many from the end")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on as it grows")] = False,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+) -> None:
+    """Print the end of the server's log, also after it has stopped."""
+    from tritonctl.triton.server_log import tail
+    from tritonctl.triton.server_state import ServerFiles
+
+    console = options.console(as_json=False, quiet=False)
+    log = ServerFiles.of(options.open_project(project, profile, overrides)).log
+    if not log.exists():
+        raise ServerError("this project has no server log yet", remedy="run `tritonctl up`")
+    with log.open(encoding="utf-8", errors="replace") as file:
+        console.text("".join(f"{line}\n" for line in tail(log, lines)))
+        file.seek(0, 2)
+        while follow:
+            console.text(file.read())
+            time.sleep(0.2)

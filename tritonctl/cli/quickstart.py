@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl quickstart`: build, render, serve and stream, on the shipped checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tritonctl.cli import options
+from tritonctl.cli.generate import stream_to, timing_line
+
+if TYPE_CHECKING:
+    from tritonctl.console import Console
+    from tritonctl.project import Project
+    from tritonctl.triton.server_state import ServerState
+
+
+def command(
+    folder: Annotated[
+        Path | None,
+        typer.Argument(help="project folder [default: here, else ./tritonctl-quickstart]"),
+    ] = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """See it work: a checkpoint becomes streamed text from a real Triton ensemble."""
+    from tritonctl.quickstart import quickstart_project
+
+    console = options.console(as_json, quiet)
+    project = quickstart_project(folder)
+    state = _serve(project, console)
+    answers = _ask(console, state)
+    where = "" if project.root == Path.cwd().resolve() else f"cd {project.root} && "
+    record = {"project": str(project.root), "grpc": state.grpc_url, "answers": answers}
+    console.result(
+        record,
+        f"\nTriton goes on serving at {state.grpc_url}. Next:\n"
+        f'  {where}tritonctl generate speller "515 in Thai:"\n'
+        f"  {where}tritonctl status     # or: logs, down\n"
+        f"  {where}tritonctl init my-project     # your own checkpoint",
+    )
+
+
+def _serve(project: Project, console: Console) -> ServerState:
+    from tritonctl.engines.building import build_engine
+    from tritonctl.quickstart import MODEL
+    from tritonctl.triton.repository import render
+    from tritonctl.triton.server import start
+
+    artefact = build_engine(project, MODEL, console)
+    if not artefact.fresh:
+        console.note(f"the engine of {MODEL} is up to date")
+    state, _ = start(project, render(project, console), console)
+    return state
+
+
+def _ask(console: Console, state: ServerState) -> list[dict[str, Any]]:
+    from tritonctl.quickstart import MODEL, PROMPTS
+    from tritonctl.triton.generation import SamplingParameters
+
+    answers = []
+    for prompt in PROMPTS:
+        if not console.as_json:
+            console.text(f"\n{prompt}")
+        answer = stream_to(console, state.grpc_url, MODEL, prompt.encode(), SamplingParameters())
+        console.note(f"  {timing_line(answer)}")
+        answers.append({"text_input": prompt, "text_output": answer.text})
+    return answers

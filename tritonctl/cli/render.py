@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl render`: engines → model repository."""
+
+from __future__ import annotations
+
+from tritonctl.cli import options
+
+
+def command(
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Render the model repository; rendering twice changes nothing."""
+    from tritonctl.triton.repository import render
+
+    console = options.console(as_json, quiet)
+    rendered = render(options.open_project(project, profile, overrides), console)
+    record = {
+        "repository": str(rendered.repository),
+        "changed": rendered.changed,
+        "unchanged": rendered.unchanged,
+        "removed": rendered.removed,
+    }
+    lines = [f"{rendered.repository}"]
+    lines += [f"  rendered   {name}" for name in rendered.changed]
+    lines += [f"  unchanged  {name}" for name in rendered.unchanged]
+    lines += [f"  removed    {name}" for name in rendered.removed]
+    console.result(record, "\n".join(lines))

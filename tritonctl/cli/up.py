@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl up`: render, then start Triton and wait until every model is ready."""
+
+from __future__ import annotations
+
+from tritonctl.cli import options
+
+
+def command(
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Start Triton on the project's models; returns when every model is ready."""
+    from tritonctl.triton.repository import render
+    from tritonctl.triton.server import start
+
+    console = options.console(as_json, quiet)
+    loaded = options.open_project(project, profile, overrides)
+    state, started = start(loaded, render(loaded, console), console)
+    record = {
+        "started": started,
+        "pid": state.pid,
+        "grpc": state.grpc_url,
+        "http": state.http_url,
+        "metrics": state.metrics_url,
+        "models": state.models,
+    }
+    word = "ready" if started else "already running"
+    console.result(
+        record,
+        f"Triton is {word}: gRPC {state.grpc_url}, HTTP {state.http_url}, "
+        f"metrics {state.metrics_url}",
+    )

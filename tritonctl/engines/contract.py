@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What crosses the border to a builder process, as JSON: one request in, one result out.
+
+`builders/README.md` describes the same from the builder's side.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from tritonctl.errors import BuildFailedError
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+def _inside(path: str) -> str:
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError("the path leads out of the artefact")
+    return path
+
+
+class Limits(_Record):
+    """Sizes of an engine: sequences, tokens, GPUs. None: the builder decides."""
+
+    max_batch_size: int
+    max_input_len: int | None = None
+    max_seq_len: int | None = None
+    max_num_tokens: int | None = None
+    max_beam_width: int = 1
+    tp_size: int = 1
+    pp_size: int = 1
+
+
+class EvaluationRequest(_Record):
+    """Which prompts (absolute path of a JSON-lines file) to compare engine and checkpoint on."""
+
+    prompts: str
+    max_prompts: int | None
+    max_tokens: int
+    min_exact_match: float | None
+
+
+class BuildRequest(_Record):
+    """Everything a builder is told."""
+
+    schema_: Literal["tritonctl.build/1"] = Field("tritonctl.build/1", alias="schema")
+    model: str
+    checkpoint: str
+    precision: str
+    limits: Limits
+    kv_cache_dtype: str | None = None
+    trust_remote_code: bool = False
+    options: dict[str, Any] = {}
+    evaluation: EvaluationRequest | None = None
+
+
+class BuiltFile(_Record):
+    """A file of the artefact: path relative to it, bytes, SHA-256 in hex."""
+
+    path: Annotated[str, AfterValidator(_inside)]
+    size: int
+    sha256: str
+
+
+class TensorSpec(_Record):
+    """A tensor of the raw engine; `data_type` is Triton's name, -1 a variable dimension."""
+
+    name: str
+    data_type: str
+    dims: list[int]
+
+
+class Tensors(_Record):
+    """What the raw engine takes and gives."""
+
+    inputs: list[TensorSpec]
+    outputs: list[TensorSpec]
+
+
+class ModelFacts(_Record):
+    """Facts of the checkpoint that serving needs."""
+
+    architecture: str
+    vocab_size: int
+    num_hidden_layers: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    bos_token_id: int | None
+    eos_token_ids: list[int]
+    pad_token_id: int | None
+
+
+class Divergence(_Record):
+    """The first prompt the engine answered differently, and at which answer token (from 0)."""
+
+    prompt: str
+    token: int
+    expected: str
+    got: str
+
+
+class EvaluationResult(_Record):
+    """Greedy answers of the engine against the checkpoint's; shares are of 1."""
+
+    prompts: int
+    exact_match: float
+    answer_match: float | None
+    diverged: int
+    first_divergence: Divergence | None
+    mean_divergence_token: float | None
+
+
+class BuildResult(_Record):
+    """What a builder reports when all went well."""
+
+    schema_: Literal["tritonctl.build-result/1"] = Field(alias="schema")
+    status: Literal["ok"]
+    files: list[BuiltFile] = Field(min_length=1)
+    tensors: Tensors
+    limits: Limits
+    model: ModelFacts
+    runtime: dict[str, Any]
+    versions: dict[str, str]
+    hardware: dict[str, str | None]
+    durations_seconds: dict[str, float]
+    evaluation: EvaluationResult | None = None
+
+
+class BuildRefusal(_Record):
+    """What a builder reports otherwise."""
+
+    schema_: Literal["tritonctl.build-result/1"] = Field(alias="schema")
+    status: Literal["failed"]
+    problem: str
+    remedy: str
+
+
+_ANSWER: TypeAdapter[BuildResult | BuildRefusal] = TypeAdapter(
+    Annotated[BuildResult | BuildRefusal, Field(discriminator="status")]
+)
+
+
+def read_answer(path: Path, builder: str) -> BuildResult | BuildRefusal:
+    """Read a builder's result file. Raises BuildFailedError when it breaks the contract."""
+    remedy = f"this is a defect of builders/{builder}: see build.log and builders/README.md"
+    try:
+        return _ANSWER.validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise BuildFailedError(
+            f"builder {builder} ended without writing a result", remedy=remedy
+        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        raise BuildFailedError(
+            f"builder {builder} wrote a malformed result: {place}: {first['msg']}", remedy=remedy
+        ) from error

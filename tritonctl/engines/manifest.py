@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifest of an artefact: where an engine came from and what it can do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tritonctl import __version__
+from tritonctl.engines.catalog import Builder
+from tritonctl.engines.contract import BuildRequest, BuildResult
+from tritonctl.engines.fingerprint import sha256
+from tritonctl.errors import BuildFailedError, RepositoryError
+from tritonctl.host import write_atomically
+
+MANIFEST = "manifest.json"
+
+
+class Manifest(BaseModel):
+    """`manifest.json`, the last file written into an artefact: with it the artefact is whole."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_: Literal["tritonctl.manifest/1"] = Field("tritonctl.manifest/1", alias="schema")
+    tritonctl: str
+    fingerprint: str
+    builder: str
+    task: str
+    python_backend: str
+    request: BuildRequest
+    result: BuildResult
+
+
+def write_manifest(
+    artefact: Path,
+    *,
+    fingerprint: str,
+    builder: Builder,
+    task: str,
+    request: BuildRequest,
+    result: BuildResult,
+) -> Manifest:
+    """Write an artefact's manifest and return it."""
+    manifest = Manifest(
+        tritonctl=__version__,
+        fingerprint=fingerprint,
+        builder=builder.name,
+        task=task,
+        python_backend=builder.python_backend,
+        request=request,
+        result=result,
+    )
+    record = manifest.model_dump(by_alias=True, mode="json")
+    write_atomically(artefact / MANIFEST, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    return manifest
+
+
+def read_manifest(artefact: Path) -> Manifest:
+    """Read an artefact's manifest. Raises RepositoryError when it is missing or malformed."""
+    try:
+        return Manifest.model_validate_json((artefact / MANIFEST).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise RepositoryError(
+            f"{artefact / MANIFEST} cannot be read: {error}",
+            remedy="make the engine again: `tritonctl build --force`",
+        ) from error
+
+
+def verify_files(artefact: Path, result: BuildResult, builder: str) -> None:
+    """Compare the staged files with what the builder reported. Raises BuildFailedError."""
+    for file in result.files:
+        path = artefact / file.path
+        whole = path.is_file() and path.stat().st_size == file.size and sha256(path) == file.sha256
+        if not whole:
+            raise BuildFailedError(
+                f"builder {builder} reported {file.path}, but the file is missing or different",
+                remedy="run the build again; if it happens twice, report it with build.log",
+            )

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error a user can meet, with its exit code.
+
+    TritonctlError                 1   base class, never raised itself
+    ├── UsageError                 2   the command line asks for something impossible
+    │   └── RequestRejectedError   2   the server refused this one request as invalid
+    ├── ConfigurationError         3   tritonctl.yaml or another input file is wrong
+    ├── HostError                  4   this machine lacks something: a tool, a library, disk space
+    │   └── CommandFailedError     4   a program we ran ended with a non-zero status
+    ├── BuildFailedError           5   a builder refused or failed
+    ├── RepositoryError            6   the model repository cannot be rendered or is invalid
+    └── ServerError                7   Triton did not start, is not ready or went away
+
+0 is success, 1 an unexpected error (a bug: the log's path is printed), 130 an interruption.
+"""
+
+from __future__ import annotations
+
+EXIT_BUG = 1
+EXIT_INTERRUPTED = 130
+
+
+class TritonctlError(Exception):
+    """A failure that was foreseen: what is wrong, where, and what to do about it.
+
+    `problem` says what failed and on which thing, `remedy` holds the next thing to do (best: a
+    command to type), `details` is optional longer evidence such as the tail of a log.
+    """
+
+    exit_code = EXIT_BUG
+
+    def __init__(self, problem: str, *, remedy: str, details: str | None = None) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+        self.details = details
+
+    def as_record(self) -> dict[str, object]:
+        """The error as plain data, for `--json`."""
+        return {
+            "error": type(self).__name__,
+            "exit_code": self.exit_code,
+            "problem": self.problem,
+            "remedy": self.remedy,
+            "details": self.details,
+        }
+
+
+class UsageError(TritonctlError):
+    """The command line asks for something that cannot be done."""
+
+    exit_code = 2
+
+
+class RequestRejectedError(UsageError):
+    """Triton answered this request with an error of its own; the server itself is fine."""
+
+
+class ConfigurationError(TritonctlError):
+    """`tritonctl.yaml`, an ensemble or a manifest says something impossible."""
+
+    exit_code = 3
+
+
+class HostError(TritonctlError):
+    """The machine lacks what is needed: a program, a library, space, a permission."""
+
+    exit_code = 4
+
+
+class CommandFailedError(HostError):
+    """A program ended with a non-zero status; `details` holds the end of what it printed."""
+
+    def __init__(self, problem: str, *, remedy: str, details: str, returncode: int) -> None:
+        super().__init__(problem, remedy=remedy, details=details)
+        self.returncode = returncode
+
+
+class BuildFailedError(TritonctlError):
+    """A builder refused its request, failed, or broke its contract."""
+
+    exit_code = 5
+
+
+class RepositoryError(TritonctlError):
+    """The model repository cannot be rendered, or what is in it is invalid."""
+
+    exit_code = 6
+
+
+class ServerError(TritonctlError):
+    """Triton did not start, is not ready, or cannot be reached."""
+
+    exit_code = 7

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tritonctl needs of the file system and of other tritonctl processes: cache, locks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import HostError, TritonctlError
+from tritonctl.progress import Progress
+
+
+def cache_folder() -> Path:
+    """TRITONCTL_CACHE_DIR, else `tritonctl` under XDG_CACHE_HOME or ~/.cache."""
+    chosen = os.environ.get("TRITONCTL_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tritonctl"
+
+
+@contextmanager
+def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
+    """Hold `lock` (advisory, released by the kernel if we die); says so when it must wait."""
+    with explained(lock.parent):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("a+", encoding="utf-8")
+    with handle:
+        if not _try_lock(handle):
+            with progress.step(f"Waiting for another tritonctl to {work}"):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def _try_lock(handle: Any) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors about `path` into HostError with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise _host_error(error, path) from error
+
+
+def _host_error(error: OSError, path: Path) -> TritonctlError:
+    # Copying and renaming name two files: the second is the one written.
+    place = error.filename2 or error.filename or path
+    # shutil.copytree collects what went wrong as text and drops the error number.
+    collected = isinstance(error, shutil.Error) and os.strerror(errno.ENOSPC) in str(error)
+    if collected or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return HostError(
+            f"no space left while writing {place}",
+            remedy=f"free space there (`df -h {path.parent}`) and run the command again; "
+            "nothing half-written was left behind",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return HostError(
+            f"no permission to write {place}: {error.strerror}",
+            remedy=f"make {path.parent} writable, or choose another folder",
+        )
+    return HostError(
+        f"{error.filename or path}: {error.strerror or error}", remedy="check the path and its disk"
+    )
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a whole file or nothing: temporary sibling, fsync, rename. Raises HostError."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Not mkstemp, whose files only their owner may read: here the umask decides.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

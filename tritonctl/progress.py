@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the library tells what it is doing, without knowing who is watching."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+
+class Step(Protocol):
+    """One running piece of work."""
+
+    def update(self, text: str) -> None:
+        """Show `text` (one line) as what the step does right now."""
+
+
+class Progress(Protocol):
+    """Receives the steps of a longer operation."""
+
+    def step(self, title: str) -> AbstractContextManager[Step]:
+        """Announce a step; it ends, well or badly, with the context."""
+
+    def note(self, text: str) -> None:
+        """Say something worth knowing that is not a step."""
+
+
+class _SilentStep:
+    def update(self, text: str) -> None:
+        """Nobody is watching."""
+
+
+class Silent:
+    """The default for library callers: says nothing."""
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:  # noqa: ARG002 - the Protocol's signature
+        """Run the step without a word."""
+        yield _SilentStep()
+
+    def note(self, text: str) -> None:
+        """Nobody is listening."""

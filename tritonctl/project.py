@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The project file's schema, `tritonctl/v1`: what to build, how to serve it, where.
+
+`tritonctl.project_file` reads it; `tritonctl schema` prints it for editors. Field names are
+Triton's and TensorRT-LLM's own wherever they have one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+SCHEMA = "tritonctl/v1"
+STATE_FOLDER = ".tritonctl"
+
+MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+Positive = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    # Strict types: YAML has its own, and `max_batch_size: "32"` is a mistake worth naming.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Engine(_Strict):
+    """How the checkpoint becomes an engine."""
+
+    builder: str = Field(description="a folder of builders/, e.g. openvino")
+    precision: str = Field(description="one of the builder's precisions, e.g. fp32, int8")
+    max_batch_size: Positive = Field(32, description="sequences the engine works on at once")
+    max_input_len: Positive | None = Field(None, description="longest prompt, tokens")
+    max_seq_len: Positive | None = Field(None, description="longest prompt plus answer, tokens")
+    max_num_tokens: Positive | None = Field(None, description="tokens in one engine step")
+    max_beam_width: Positive = 1
+    tp_size: Positive = Field(1, description="tensor parallelism, GPUs")
+    pp_size: Positive = Field(1, description="pipeline parallelism, GPUs")
+    kv_cache_dtype: str | None = Field(None, description="the builder's default when absent")
+    runner: Literal["current", "venv", "container"] | None = Field(
+        None, description="where the builder runs; its first choice when absent"
+    )
+    trust_remote_code: bool = Field(False, description="run Python code found in the checkpoint")
+    options: dict[str, Any] = Field({}, description="passed to the builder as they are")
+
+
+class InstanceGroup(_Strict):
+    """Triton's `instance_group`."""
+
+    kind: Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL", "KIND_AUTO"] = "KIND_CPU"
+    count: Positive = 1
+    gpus: list[int] = []
+
+
+class DynamicBatching(_Strict):
+    """Triton's `dynamic_batching`, for the tokenizer and the detokenizer step."""
+
+    max_queue_delay_microseconds: Annotated[int, Field(ge=0)] = 0
+    preferred_batch_size: list[Positive] = []
+
+
+class Serving(_Strict):
+    """How Triton serves the model."""
+
+    instance_group: list[InstanceGroup] = Field(
+        [InstanceGroup()], description="of the engine step", min_length=1
+    )
+    dynamic_batching: DynamicBatching = DynamicBatching()
+    kv_cache_tokens: Positive | None = Field(
+        None, description="tokens the KV pool holds; max_batch_size * max_seq_len when absent"
+    )
+    enable_prefix_caching: bool = Field(True, description="reuse KV of equal prompt beginnings")
+    config: dict[str, dict[str, Any]] = Field(
+        {},
+        description="raw ModelConfig fields by step (tokenizer, engine, detokenizer, ensemble), "
+        "merged last and validated by Triton's protobuf schema",
+    )
+
+
+class Evaluation(_Strict):
+    """What a fresh engine must answer before it may be served."""
+
+    prompts: Path = Field(
+        description="JSON lines with text_input and, optionally, the right text_output",
+        strict=False,
+    )
+    max_prompts: Positive | None = Field(200, description="null: all of them")
+    max_tokens: Positive = 64
+    min_exact_match: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="share of prompts answered exactly as the checkpoint does; below: fail"
+    )
+
+
+class Slo(_Strict):
+    """What the service promises."""
+
+    ttft_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    itl_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    e2e_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    error_rate: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
+class Model(_Strict):
+    """One public model: an ensemble and its composing models."""
+
+    task: str = Field("text_generation", description="a file of ensembles/")
+    checkpoint: Path = Field(description="a Hugging Face model folder", strict=False)
+    engine: Engine
+    serving: Serving = Serving()
+    evaluation: Evaluation | None = None
+    slo: Slo = Slo()
+
+
+class Server(_Strict):
+    """The Triton process and its ports; 0 lets the system choose a free one."""
+
+    mode: Literal["embedded", "docker"] = "embedded"
+    address: str = Field("127.0.0.1", description="loopback unless you decide otherwise")
+    grpc_port: Port = 8001
+    http_port: Port = 8000
+    metrics_port: Port = 8002
+    ready_timeout_seconds: Positive = 120
+    exit_timeout_seconds: Positive = Field(30, description="how long `down` lets streams finish")
+
+
+class Project(_Strict):
+    """A whole `tritonctl.yaml`, with a profile already merged in."""
+
+    schema_: Literal["tritonctl/v1"] = Field(alias="schema")
+    model_repository: Path = Field(Path("model_repository"), strict=False)
+    models: dict[ModelName, Model] = Field(min_length=1)
+    server: Server = Server()
+    profiles: dict[str, dict[str, Any]] = Field(
+        {}, description="the same deployment on other hardware: merged over the rest"
+    )
+    _root: Path = PrivateAttr(default=Path())
+
+    @classmethod
+    def at(cls, root: Path, data: Any) -> Self:
+        """Validate `data`; relative paths in it start at `root`. Raises ValidationError."""
+        project = cls.model_validate(data)
+        project._root = root.resolve()
+        return project
+
+    @property
+    def root(self) -> Path:
+        """The folder of the project file."""
+        return self._root
+
+    @property
+    def repository(self) -> Path:
+        """The model repository, absolute."""
+        return self.path(self.model_repository)
+
+    @property
+    def state(self) -> Path:
+        """`.tritonctl/`: engines, locks, logs, the state of a running server."""
+        return self.root / STATE_FOLDER
+
+    def path(self, relative: Path) -> Path:
+        """A path of the project file, absolute."""
+        return (self.root / relative.expanduser()).resolve()

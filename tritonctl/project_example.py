@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commented project file that `tritonctl init` writes."""
+
+from __future__ import annotations
+
+from jinja2 import Environment, StrictUndefined
+
+_EXAMPLE = """\
+# Editors complete and check this file with the schema that `tritonctl schema` prints.
+schema: tritonctl/v1
+
+# Where `tritonctl render` publishes; Triton's --model-repository.
+model_repository: model_repository
+
+models:
+  # Becomes {{ name }} (the ensemble clients call), {{ name }}_tokenizer, {{ name }}_engine and
+  # {{ name }}_detokenizer.
+  {{ name | tojson }}:
+    task: text_generation
+    # A Hugging Face model folder: config.json, *.safetensors, tokenizer.json.
+    checkpoint: {{ checkpoint | tojson }}
+    engine:
+      builder: openvino          # text generation on a CPU
+      precision: int8            # fp32, fp16, int8 or int4
+      max_batch_size: 32         # sequences worked on at once
+      # max_seq_len: 2048        # prompt plus answer, tokens; default: the checkpoint's limit
+    serving:
+      instance_group: [{kind: KIND_CPU, count: 1}]
+      dynamic_batching: {max_queue_delay_microseconds: 0}
+      # Any field of Triton's ModelConfig, by step:
+      # config: {engine: {version_policy: {latest: {num_versions: 2}}}}
+    # After a build, compare engine and checkpoint on these prompts (JSON lines with text_input
+    # and, if known, the right text_output); fail below min_exact_match.
+    # evaluation: {prompts: prompts.jsonl, max_prompts: 200, min_exact_match: 0.95}
+    # slo: {ttft_p99_ms: 500, itl_p99_ms: 100, error_rate: 0.001}
+
+# Loopback only; port 0 lets the system choose.
+server: {mode: embedded, grpc_port: 8001, http_port: 8000, metrics_port: 8002}
+
+# The same deployment with other settings: `tritonctl build --profile exact`.
+profiles:
+  exact:
+    models: { {{- name | tojson }}: {engine: {precision: fp32}}}
+"""
+
+
+def example_project(name: str, checkpoint: str) -> str:
+    """The text of an example tritonctl.yaml for one model."""
+    environment = Environment(undefined=StrictUndefined, autoescape=False)  # noqa: S701 - YAML
+    return environment.from_string(_EXAMPLE).render(name=name, checkpoint=checkpoint)

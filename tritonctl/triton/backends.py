@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python backends that exist: `python_backends/<name>/backend.toml` says what each one is."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from tritonctl import bundled
+from tritonctl.errors import ConfigurationError
+from tritonctl.triton.model_config import Tensor
+
+
+class BackendTensor(BaseModel):
+    """A tensor of a backend, without the batch dimension."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    data_type: str
+    dims: list[int]
+    optional: bool = False
+    doc: str = ""
+
+    def tensor(self) -> Tensor:
+        """The tensor as it stands in config.pbtxt."""
+        return Tensor(self.name, self.data_type, tuple(self.dims), self.optional)
+
+
+class PythonBackend(BaseModel):
+    """A `backend.toml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_: Literal["tritonctl.python_backend/1"] = Field(alias="schema")
+    name: str
+    summary: str
+    shares: list[str] = []
+    files: list[str] = []
+    max_batch_size: int
+    decoupled: bool = False
+    dynamic_batching: bool = False
+    parameters: dict[str, str] = {}
+    inputs: list[BackendTensor]
+    outputs: list[BackendTensor]
+    folder: Path = Path()
+    shared_folders: dict[str, Path] = {}
+
+    @property
+    def requirements(self) -> Path:
+        """What the backend's stub process imports, pinned."""
+        return self.folder / "requirements.txt"
+
+    def code(self) -> list[tuple[Path, str]]:
+        """The source files and where each goes in the version folder."""
+        files = [(self.folder / "model.py", "model.py")]
+        for shared, folder in self.shared_folders.items():
+            files += [(f, f"{shared}/{f.name}") for f in sorted(folder.glob("*.py"))]
+        return files
+
+
+def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:
+    """The Python backend of that name. Raises ConfigurationError."""
+    file = bundled.find(f"python_backends/{name}/backend.toml", project_root)
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        # A project's own backend may share code that only tritonctl ships.
+        shared = {
+            name: bundled.find(f"python_backends/{name}", project_root)
+            for name in data.get("shares", [])
+        }
+        return PythonBackend.model_validate(
+            {**data, "folder": file.parent, "shared_folders": shared}
+        )
+    except ValueError as error:  # not UTF-8, not TOML, or not this schema
+        raise ConfigurationError(
+            f"{file} is malformed: {error}", remedy="compare it with python_backends/README.md"
+        ) from error

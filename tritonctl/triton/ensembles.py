@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensembles as data: reads `ensembles/<task>.yaml`, checks the graph, lowers it to a config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tritonctl import bundled
+from tritonctl.errors import ConfigurationError
+from tritonctl.triton.backends import BackendTensor, PythonBackend
+from tritonctl.triton.model_config import EnsembleStep, ModelConfig, Tensor
+from tritonctl.yaml_source import YamlSource, read_yaml
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Step(_Record):
+    """A step: its backend and, by its own tensor names, the ensemble's tensors."""
+
+    backend: str = Field(description="a folder of python_backends/, or `engine`")
+    inputs: dict[str, str]
+    outputs: dict[str, str]
+
+
+class Ensemble(_Record):
+    """An ensemble file; `steps` are in the order of the flow."""
+
+    schema_: Literal["tritonctl/ensemble/v1"] = Field(alias="schema")
+    task: str
+    summary: str
+    max_batch_size: int = Field(ge=0)
+    inputs: list[BackendTensor]
+    outputs: list[BackendTensor]
+    steps: dict[str, Step]
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """A tensor of the ensemble: who writes it, and what it is there."""
+
+    writer: str
+    tensor: Tensor
+
+
+def ensemble_for(task: str, project_root: Path | None = None) -> tuple[Ensemble, YamlSource]:
+    """The ensemble of a task, with its source for error messages. Raises ConfigurationError."""
+    known = bundled.names("ensembles", ".yaml", project_root)
+    if task not in known:
+        raise ConfigurationError(
+            f"there is no task `{task}`", remedy=f"tasks: {', '.join(known) or 'none'}"
+        )
+    source = read_yaml(bundled.find(f"ensembles/{task}.yaml", project_root))
+    try:
+        return Ensemble.model_validate(source.data), source
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ConfigurationError(
+            f"{source.where(first['loc'])}: {first['msg']}",
+            remedy="compare it with ensembles/text_generation.yaml",
+        ) from error
+
+
+def check_graph(
+    ensemble: Ensemble, backends: Mapping[str, PythonBackend], source: YamlSource
+) -> None:
+    """Every tensor is written once before it is read, with the type and shape its reader wants.
+
+    Raises ConfigurationError with the line of the offending edge.
+    """
+    edges = {t.name: _Edge("the request", t.tensor()) for t in ensemble.inputs}
+    for name, step in ensemble.steps.items():
+        _check_inputs(name, step, backends[name], edges, source)
+        _check_outputs(name, step, backends[name], edges, source)
+    for index, wanted in enumerate(ensemble.outputs):
+        where = source.where(("outputs", index))
+        _check_edge("the ensemble", wanted.tensor(), wanted.name, edges, where)
+
+
+def _check_inputs(
+    name: str, step: Step, backend: PythonBackend, edges: dict[str, _Edge], source: YamlSource
+) -> None:
+    known = {t.name: t.tensor() for t in backend.inputs}
+    for tensor, edge in step.inputs.items():
+        where = source.where(("steps", name, "inputs", tensor))
+        _require(tensor in known, where, f"step {name} has no input `{tensor}`", sorted(known))
+        _check_edge(f"step {name}", known[tensor], edge, edges, where)
+    missing = [t for t, spec in known.items() if not spec.optional and t not in step.inputs]
+    where = source.where(("steps", name, "inputs"))
+    _require(not missing, where, f"step {name} needs the inputs {missing}", sorted(known))
+
+
+def _check_outputs(
+    name: str, step: Step, backend: PythonBackend, edges: dict[str, _Edge], source: YamlSource
+) -> None:
+    known = {t.name: t.tensor() for t in backend.outputs}
+    for tensor, edge in step.outputs.items():
+        where = source.where(("steps", name, "outputs", tensor))
+        _require(tensor in known, where, f"step {name} has no output `{tensor}`", sorted(known))
+        free = edge not in edges
+        _require(free, where, f"`{edge}` is written twice, by step {name} too", sorted(edges))
+        edges[edge] = _Edge(f"step {name}", known[tensor])
+
+
+def _check_edge(
+    reader: str, wanted: Tensor, edge: str, edges: Mapping[str, _Edge], where: str
+) -> None:
+    _require(edge in edges, where, f"{reader} reads `{edge}`, which nothing wrote", sorted(edges))
+    given = edges[edge]
+    fits = given.tensor.data_type == wanted.data_type and _shapes_fit(
+        given.tensor.dims, wanted.dims
+    )
+    said = f"{given.writer} writes `{edge}` as {_show(given.tensor)}"
+    _require(fits, where, f"{said}, {reader} reads it as {_show(wanted)}", [])
+    possible = wanted.optional or not given.tensor.optional or reader == "the ensemble"
+    _require(possible, where, f"`{edge}` is optional, but {reader} requires it", [])
+
+
+def _shapes_fit(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    pairs = zip(given, wanted, strict=False)
+    return len(given) == len(wanted) and all(a == b or -1 in (a, b) for a, b in pairs)
+
+
+def _show(tensor: Tensor) -> str:
+    return f"{tensor.data_type}{list(tensor.dims)}"
+
+
+def _require(condition: bool, where: str, problem: str, candidates: list[str]) -> None:
+    if not condition:
+        listing = f"; known there: {', '.join(candidates)}" if candidates else ""
+        raise ConfigurationError(f"{where}: {problem}", remedy=f"correct that edge{listing}")
+
+
+def lower(ensemble: Ensemble, model: str) -> ModelConfig:
+    """The ensemble's configuration for a public model; its steps are `<model>_<step>`."""
+    steps = tuple(
+        EnsembleStep(step_model_name(model, name), dict(step.inputs), dict(step.outputs))
+        for name, step in ensemble.steps.items()
+    )
+    return ModelConfig(
+        name=model,
+        max_batch_size=ensemble.max_batch_size,
+        inputs=tuple(t.tensor() for t in ensemble.inputs),
+        outputs=tuple(t.tensor() for t in ensemble.outputs),
+        steps=steps,
+    )
+
+
+def step_model_name(model: str, step: str) -> str:
+    """The composing model's name, so that any number of models share a repository."""
+    return f"{model}_{step}"

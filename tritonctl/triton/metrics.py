@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a server's Prometheus metrics."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tritonctl.errors import ServerError
+
+_PROBE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One value of one time series."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+class Metrics:
+    """A scrape."""
+
+    def __init__(self, samples: Iterable[Sample]) -> None:
+        self._samples = tuple(samples)
+
+    @classmethod
+    def parse(cls, text: str) -> Metrics:
+        """Parse Prometheus' text format; raises ValueError."""
+        return cls(
+            Sample(sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        )
+
+    def samples(self, name: str, **labels: str) -> list[Sample]:
+        """Every series of that name that carries these labels."""
+        # The parser appends `_total` to counters that lack it, Triton's own among them.
+        names = (name, f"{name}_total")
+        return [
+            sample
+            for sample in self._samples
+            if sample.name in names and labels.items() <= sample.labels.items()
+        ]
+
+    def total(self, name: str, **labels: str) -> float:
+        """Their sum, over the instances of a model for example; 0 without any."""
+        return sum(sample.value for sample in self.samples(name, **labels))
+
+
+def scrape(url: str) -> Metrics:
+    """The metrics at `url` now. Raises ServerError when they cannot be had."""
+    try:
+        with urllib.request.urlopen(url, timeout=_PROBE_SECONDS) as answer:  # noqa: S310 - ours
+            return Metrics.parse(answer.read().decode())
+    except (urllib.error.URLError, OSError, ValueError) as error:
+        raise ServerError(
+            f"no metrics from {url}: {error}",
+            remedy="check that the server runs with `tritonctl status`",
+        ) from error

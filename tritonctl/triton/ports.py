@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports of a server: free ones where the project says 0, a clear error where one is taken."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from tritonctl.errors import ServerError
+
+
+def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
+    """A usable port for each wanted one, 0 replaced by a free one.
+
+    `wanted` maps the field of `server` to its port. Raises ServerError naming the field whose
+    port is taken. All are held at once while choosing, so that no two are the same.
+    """
+    with ExitStack() as held:
+        return [_claim(held, address, field, port) for field, port in wanted.items()]
+
+
+def is_free(address: str, port: int) -> bool:
+    """Whether a server could listen on that port now."""
+    try:
+        choose_ports(address, {"port": port})
+    except ServerError:
+        return False
+    return True
+
+
+def _claim(held: ExitStack, address: str, field: str, port: int) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    probe = held.enter_context(socket.socket(family))
+    # As Triton does: a port in TIME_WAIT is usable, one that somebody listens on is not.
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        probe.bind((address, port))
+        probe.listen()
+    except OSError as error:
+        raise _refusal(error, address, field, port) from error
+    chosen: int = probe.getsockname()[1]
+    return chosen
+
+
+def _refusal(error: OSError, address: str, field: str, port: int) -> ServerError:
+    if error.errno == errno.EADDRINUSE:
+        return ServerError(
+            f"port {port} (server.{field}) is taken on {address}",
+            remedy=f"stop what listens there (`ss -ltnp | grep :{port}`), or let the system "
+            f"choose: --set server.{field}=0",
+        )
+    return ServerError(
+        f"cannot listen on {address}:{port} (server.{field}): {error.strerror}",
+        remedy="set server.address to an address of this machine and ports above 1023",
+    )

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Hugging Face folder holds, and every reason it cannot be built. Standard library only.
+
+These checks take milliseconds and run before torch is imported: a half-downloaded checkpoint
+must not cost minutes, and a weight that is missing must not become a random one.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from problems import BuildError, nearest, read_json_object
+from request import Limits
+from weights import DOWNLOAD_AGAIN, check_weights, refuse_pointer
+
+# Each was exported, run in the serving pipeline and compared token for token with transformers
+# before it entered this list (tiny random weights, fp32). Keep it equal to builder.toml.
+ARCHITECTURES = (
+    "ArceeForCausalLM",
+    "CohereForCausalLM",
+    "GPT2LMHeadModel",
+    "GPTNeoXForCausalLM",
+    "Glm4ForCausalLM",
+    "GraniteForCausalLM",
+    "LlamaForCausalLM",
+    "MistralForCausalLM",
+    "MixtralForCausalLM",
+    "OlmoForCausalLM",
+    "Phi3ForCausalLM",
+    "PhiForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "SmolLM3ForCausalLM",
+    "StableLmForCausalLM",
+    "Starcoder2ForCausalLM",
+)
+
+# Position scalings that survive the export. The others (longrope, dynamic) choose their
+# frequencies by the length of each sequence; traced, the choice becomes a constant, and the
+# engine answers wrongly without an error (measured: 13 of 32 prompts with longrope).
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+# Tokens one step of the engine works on: short steps keep streams smooth, because a step holds
+# the interpreter lock of the process that serves it.
+DEFAULT_MAX_NUM_TOKENS = 256
+
+_SAVE_TOKENIZER = (
+    "Save it with a fast tokenizer: "
+    "AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)."
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The facts of a checkpoint that the build and the serving side need.
+
+    Lengths are tokens; `eos_token_ids` is never empty; an absent id is None.
+    """
+
+    folder: Path
+    architecture: str
+    vocab_size: int
+    num_hidden_layers: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    pad_token_id: int | None
+
+    def described(self) -> dict[str, Any]:
+        """Return the `model` object of the build result."""
+        facts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        del facts["folder"]
+        return {**facts, "eos_token_ids": list(self.eos_token_ids)}
+
+
+@dataclass(frozen=True)
+class ResolvedLimits:
+    """The `limits` object of the build result. Lengths are tokens."""
+
+    max_batch_size: int
+    max_input_len: int
+    max_seq_len: int
+    # Tokens in one step of the engine, over all its sequences.
+    max_num_tokens: int
+    max_beam_width: int = 1
+    tp_size: int = 1
+    pp_size: int = 1
+
+
+def inspect_checkpoint(folder: Path) -> Checkpoint:
+    """Return the facts of the Hugging Face checkpoint in `folder`.
+
+    Raises:
+        BuildError: the folder is missing, incomplete, damaged, or of a kind not supported.
+    """
+    if not folder.is_dir():
+        raise BuildError(
+            f"checkpoint folder {folder} does not exist",
+            remedy="Set models.<name>.checkpoint to a folder made by save_pretrained().",
+        )
+    config = _config(folder)
+    architecture = _architecture(folder, config)
+    check_weights(folder)
+    checkpoint = _facts(folder, config, architecture)
+    _check_tokenizer(checkpoint)
+    return checkpoint
+
+
+def resolve_limits(limits: Limits, checkpoint: Checkpoint) -> ResolvedLimits:
+    """Return `limits` with what was left open filled in from the checkpoint.
+
+    Raises:
+        BuildError: the limits contradict each other or the checkpoint.
+    """
+    longest = checkpoint.max_position_embeddings
+    max_seq_len = limits.max_seq_len or longest
+    if max_seq_len > longest:
+        raise BuildError(
+            f"engine.max_seq_len is {max_seq_len}, and {checkpoint.folder} was trained for "
+            f"{longest} tokens (max_position_embeddings)",
+            remedy=f"Set engine.max_seq_len to {longest} or less.",
+        )
+    max_input_len = limits.max_input_len or max_seq_len - 1
+    if not 1 <= max_input_len < max_seq_len:
+        raise BuildError(
+            f"engine.max_input_len is {max_input_len} with a max_seq_len of {max_seq_len}: "
+            "no room is left for a single answer token",
+            remedy="Keep engine.max_seq_len above engine.max_input_len (and at least 2).",
+        )
+    default = max(DEFAULT_MAX_NUM_TOKENS, limits.max_batch_size)
+    max_num_tokens = limits.max_num_tokens or default
+    if max_num_tokens < limits.max_batch_size:
+        raise BuildError(
+            f"engine.max_num_tokens is {max_num_tokens}, below a max_batch_size of "
+            f"{limits.max_batch_size}: one step could not give every request its token",
+            remedy=f"Set engine.max_num_tokens to {limits.max_batch_size} or more.",
+        )
+    return ResolvedLimits(limits.max_batch_size, max_input_len, max_seq_len, max_num_tokens)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / "config.json"
+    if path.is_file():
+        return read_json_object(path, remedy=DOWNLOAD_AGAIN)
+    if (folder / "adapter_config.json").is_file():
+        raise BuildError(
+            f"{folder} holds an adapter (adapter_config.json), not a model",
+            remedy="Merge it into its base model first: PeftModel.merge_and_unload().",
+        )
+    raise BuildError(
+        f"{folder} has no config.json, so it is not a Hugging Face checkpoint",
+        remedy="Point models.<name>.checkpoint at a folder made by save_pretrained().",
+    )
+
+
+def _architecture(folder: Path, config: dict[str, Any]) -> str:
+    names = config.get("architectures")
+    known = ", ".join(ARCHITECTURES)
+    if not isinstance(names, list) or not names:
+        raise BuildError(
+            f"{folder / 'config.json'}: names no architectures",
+            remedy=f"Add the model's class, one of: {known}.",
+        )
+    name = str(names[0])
+    if name not in ARCHITECTURES:
+        raise BuildError(
+            f"the openvino builder does not support {name}{nearest(name, ARCHITECTURES)}",
+            remedy=f"Use a checkpoint of one of: {known}. Another builder may support {name}.",
+        )
+    quantised = config.get("quantization_config")
+    if quantised:
+        method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
+        raise BuildError(
+            f"{folder}: its weights are quantised already ({method})",
+            remedy="Point at the original checkpoint (fp32, bf16 or fp16): the build quantises it.",
+        )
+    _check_rope(folder, config)
+    return name
+
+
+def _check_rope(folder: Path, config: dict[str, Any]) -> None:
+    # "rope_parameters" since transformers 5, "rope_scaling" before; "type" in the oldest files.
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind not in ROPE_TYPES:
+        raise BuildError(
+            f"{folder / 'config.json'}: scales positions by {kind!r}, which changes with the "
+            "length of the sequence and cannot be exported",
+            remedy=f"Use a checkpoint with one of: {', '.join(ROPE_TYPES)}.",
+        )
+
+
+def _facts(folder: Path, config: dict[str, Any], architecture: str) -> Checkpoint:
+    generation = _generation_config(folder)
+    heads = _number(folder, config, "num_attention_heads", "n_head")
+    hidden = _number(folder, config, "hidden_size", "n_embd")
+    return Checkpoint(
+        folder=folder,
+        architecture=architecture,
+        vocab_size=_number(folder, config, "vocab_size"),
+        num_hidden_layers=_number(folder, config, "num_hidden_layers", "n_layer"),
+        num_key_value_heads=_number(folder, config, "num_key_value_heads", default=heads),
+        head_dim=_number(folder, config, "head_dim", default=hidden // heads),
+        max_position_embeddings=_number(folder, config, "max_position_embeddings", "n_positions"),
+        bos_token_id=_first(_ids(generation, config, "bos_token_id")),
+        eos_token_ids=_eos(folder, generation, config),
+        pad_token_id=_first(_ids(generation, config, "pad_token_id")),
+    )
+
+
+def _generation_config(folder: Path) -> dict[str, Any]:
+    path = folder / "generation_config.json"
+    return read_json_object(path, remedy=DOWNLOAD_AGAIN) if path.is_file() else {}
+
+
+def _number(folder: Path, config: dict[str, Any], *names: str, default: int | None = None) -> int:
+    for name in names:
+        value = config.get(name)
+        if isinstance(value, int) and value > 0:
+            return value
+    if default is not None:
+        return default
+    raise BuildError(
+        f"{folder / 'config.json'}: {names[0]} is missing or not a positive whole number",
+        remedy=f"Add {names[0]} as the model was trained with it, or save the model again.",
+    )
+
+
+def _ids(generation: dict[str, Any], config: dict[str, Any], name: str) -> tuple[int, ...]:
+    """Return the ids under `name`; the generation config wins, as in transformers."""
+    for source in (generation, config):
+        value = source.get(name)
+        found = value if isinstance(value, list) else [value]
+        ids = tuple(item for item in found if isinstance(item, int) and item >= 0)
+        if ids:
+            return ids
+    return ()
+
+
+def _first(ids: tuple[int, ...]) -> int | None:
+    return ids[0] if ids else None
+
+
+def _eos(folder: Path, generation: dict[str, Any], config: dict[str, Any]) -> tuple[int, ...]:
+    ids = _ids(generation, config, "eos_token_id")
+    if not ids:
+        raise BuildError(
+            f"{folder}: neither generation_config.json nor config.json has an eos_token_id, "
+            "so no answer would ever end",
+            remedy="Add eos_token_id to generation_config.json: a token id or a list of them.",
+        )
+    return ids
+
+
+def _check_tokenizer(checkpoint: Checkpoint) -> None:
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        path = checkpoint.folder / name
+        if not path.is_file():
+            raise BuildError(f"{checkpoint.folder} has no {name}", remedy=_SAVE_TOKENIZER)
+        refuse_pointer(path)
+    path = checkpoint.folder / "tokenizer.json"
+    largest = _largest_token_id(read_json_object(path, remedy=_SAVE_TOKENIZER))
+    if largest >= checkpoint.vocab_size:
+        raise BuildError(
+            f"{path}: has token ids up to {largest}, and the model knows {checkpoint.vocab_size} "
+            "(config.json: vocab_size): the tokenizer is of another model",
+            remedy="Put the model's own tokenizer there, or resize_token_embeddings() and retrain.",
+        )
+
+
+def _largest_token_id(tokenizer: dict[str, Any]) -> int:
+    """Return the largest id in a tokenizer.json; -1 if it names none."""
+    model = tokenizer.get("model")
+    vocab = model.get("vocab") if isinstance(model, dict) else None
+    ids = [entry["id"] for entry in tokenizer.get("added_tokens") or []]
+    if isinstance(vocab, dict):
+        ids.extend(vocab.values())
+    elif isinstance(vocab, list):  # Unigram: a list of [piece, score], the id is the position
+        ids.append(len(vocab) - 1)
+    return max(ids, default=-1)

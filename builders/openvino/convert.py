@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From a checkpoint to the artefact: load with transformers, export, compress, save.
+
+Importing this module imports torch, OpenVINO and optimum-intel: seconds, and only after the
+checks of checkpoint.py have passed.
+"""
+
+import gc
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+from artefact import ENGINE
+from precisions import PRECISIONS, Precision
+from problems import BuildError
+from request import Options, Request
+
+# Read when the libraries below are imported: the network is never needed here.
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+
+import nncf
+import openvino
+import torch
+import transformers
+from optimum.exporters.openvino.convert import export_from_model
+from optimum.intel.openvino.configuration import OVConfig
+
+_EXPORTED = Path(".exported")
+_MODEL_XML = "openvino_model.xml"
+
+# Triton's names (model_config.proto, DataType) of OpenVINO's element types.
+_TRITON_TYPES = {
+    "boolean": "TYPE_BOOL",
+    "i32": "TYPE_INT32",
+    "i64": "TYPE_INT64",
+    "f16": "TYPE_FP16",
+    "bf16": "TYPE_BF16",
+    "f32": "TYPE_FP32",
+}
+
+
+def load_model(request: Request) -> Any:
+    """Return the checkpoint as a transformers model in fp32, in evaluation mode.
+
+    Raises:
+        BuildError: the weights do not cover the model: transformers would invent the rest.
+    """
+    transformers.logging.disable_progress_bar()
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        request.checkpoint,
+        dtype=torch.float32,
+        trust_remote_code=request.trust_remote_code,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise BuildError(
+            f"{request.checkpoint}: the weights lack {len(missing)} tensors of the model, "
+            f"for example {missing[0]}",
+            remedy="Save or download the checkpoint again: it is incomplete.",
+        )
+    return model.eval()
+
+
+def export_model(model: Any) -> None:
+    """Write `model` aside as a stateful OpenVINO graph in fp32 (its KV cache inside)."""
+    warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
+    export_from_model(
+        model,
+        _EXPORTED,
+        task="text-generation-with-past",
+        ov_config=OVConfig(dtype="fp32"),
+        stateful=True,
+        preprocessors=[],
+    )
+    # The traced module and its patches hold a second copy of the weights until collected.
+    gc.collect()
+
+
+def compress_model(request: Request) -> dict[str, list[dict[str, Any]]]:
+    """Write engine/openvino_model.{xml,bin} in the request's precision from the exported graph.
+
+    Returns:
+        The graph's inputs and outputs: name, Triton data type, dims (-1 where dynamic).
+    """
+    precision = PRECISIONS[request.precision]
+    model = openvino.Core().read_model(_EXPORTED / _MODEL_XML)
+    tensors = {"inputs": _specs(model.inputs), "outputs": _specs(model.outputs)}
+    model = _compressed(model, precision, request.options)
+    # The exporter leaves hints of its own here (an f16 KV cache): whoever loads the graph
+    # without our properties should get what was evaluated, too.
+    hints = {name: str(value) for name, value in precision.properties.items()}
+    model.set_rt_info(hints, ["runtime_options"])
+    fp16 = precision.weights == "f16"
+    openvino.save_model(model, ENGINE / _MODEL_XML, compress_to_fp16=fp16)
+    shutil.rmtree(_EXPORTED)
+    return tensors
+
+
+def _compressed(model: Any, precision: Precision, options: Options) -> Any:
+    if precision.weights == "int8_asym":
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
+    if precision.weights == "int4_asym":
+        # ADJUST: where a row is not a multiple of the group, that layer gets the largest smaller
+        # group (not below 32), and int8 where there is none; the default would fail the build.
+        advanced = nncf.AdvancedCompressionParameters(
+            group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
+        )
+        return nncf.compress_weights(
+            model,
+            mode=nncf.CompressWeightsMode.INT4_ASYM,
+            group_size=options.group_size,
+            ratio=options.ratio,
+            advanced_parameters=advanced,
+        )
+    return model
+
+
+def _specs(ports: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": port.any_name,
+            "data_type": _TRITON_TYPES[port.element_type.get_type_name()],
+            "dims": [dim.get_length() if dim.is_static else -1 for dim in port.get_partial_shape()],
+        }
+        for port in ports
+    ]

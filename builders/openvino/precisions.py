@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one table of precisions: how weights are stored, and how the engine must be run.
+
+`properties` travel through the manifest to the serving backend. Nothing is left to OpenVINO's
+defaults, because those follow the CPU: bf16 arithmetic where AMX or AVX512-BF16 exists, activations
+quantised on the fly (group size 32) where VNNI exists, an 8-bit KV cache. With the defaults one
+engine would answer differently from machine to machine; with these it does what was evaluated.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Tokens in one block of the paged KV cache: fixed by OpenVINO's CPU plugin, it is the third
+# dimension of key_cache.0 in the compiled graph ([blocks, kv_heads, 32, head_dim]).
+BLOCK_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How one precision is stored and run."""
+
+    weights: Literal["f32", "f16", "int8_asym", "int4_asym"]
+    kv_cache: Literal["f32", "f16", "u8"]
+    # The precision to try when this one answers too differently from the checkpoint.
+    higher: str | None
+
+    @property
+    def properties(self) -> dict[str, str | int]:
+        """Return the OpenVINO properties this precision is evaluated and served with."""
+        return {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "KV_CACHE_PRECISION": self.kv_cache,
+            # 0 = activations stay as they are. Quantising them is a property of the CPU
+            # (VNNI), not of the engine, and would change the answers with the machine.
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        }
+
+
+PRECISIONS: dict[str, Precision] = {
+    "fp32": Precision(weights="f32", kv_cache="f32", higher=None),
+    "fp16": Precision(weights="f16", kv_cache="f16", higher="fp32"),
+    "int8": Precision(weights="int8_asym", kv_cache="u8", higher="fp16"),
+    "int4": Precision(weights="int4_asym", kv_cache="u8", higher="int8"),
+}

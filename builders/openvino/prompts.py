@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The evaluation prompts: read, checked and tokenised before any heavy work starts."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from problems import BuildError
+from request import EvaluationRequest
+
+_LINE = '{"text_input": "...", "text_output": "..."}'
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: its ids, the budget of answer tokens, and the answer that is right, if known."""
+
+    text: str
+    ids: list[int]
+    max_tokens: int
+    answer: str | None
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer in `folder` as a `tokenizers.Tokenizer`, the library serving uses.
+
+    Raises:
+        BuildError: the library cannot read tokenizer.json.
+    """
+    # Here, so that an environment without it still gets a result with a remedy.
+    from tokenizers import Tokenizer
+
+    path = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception for whatever it dislikes
+        raise BuildError(
+            f"{path}: is not a tokenizer that the tokenizers library reads: {error}",
+            remedy="Save it again: AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
+        ) from error
+
+
+def read_prompts(
+    request: EvaluationRequest | None, tokenizer: Any, max_seq_len: int
+) -> list[Prompt]:
+    """Return the prompts of a JSONL file, one object per line; none without a request.
+
+    Raises:
+        BuildError: the file cannot be read, a line is malformed or too long, or it is empty.
+    """
+    if request is None:
+        return []
+    numbered = itertools.islice(_lines(request.prompts), request.max_prompts)
+    prompts = [
+        _prompt(f"{request.prompts}:{number}", line, request.max_tokens, tokenizer, max_seq_len)
+        for number, line in numbered
+    ]
+    if not prompts:
+        remedy = f"Write one JSON object per line: {_LINE}."
+        raise BuildError(f"{request.prompts}: holds no prompts", remedy=remedy)
+    return prompts
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, line
+    except OSError as error:
+        raise BuildError(
+            f"{path}: the evaluation prompts cannot be read: {error.strerror}",
+            remedy="Set evaluation.prompts to a file with one JSON object per line.",
+        ) from error
+    except UnicodeDecodeError as error:
+        problem = f"{path}: is not UTF-8 text: {error.reason}"
+        raise BuildError(problem, remedy="Save the file as UTF-8.") from error
+
+
+def _prompt(where: str, line: str, max_tokens: int, tokenizer: Any, max_seq_len: int) -> Prompt:
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError as error:
+        problem = f"{where}: is not valid JSON: {error.msg} (column {error.colno})"
+        raise BuildError(problem, remedy=f"Write the line as {_LINE}.") from error
+    text = entry.get("text_input") if isinstance(entry, dict) else None
+    answer = entry.get("text_output") if isinstance(entry, dict) else None
+    if not isinstance(text, str) or not text or not isinstance(answer, str | None):
+        problem = f"{where}: needs a text_input, and text_output must be text if given"
+        raise BuildError(problem, remedy=f"Write the line as {_LINE}.")
+    ids = tokenizer.encode(text, add_special_tokens=True).ids
+    if not 0 < len(ids) < max_seq_len:
+        raise BuildError(
+            f"{where}: the prompt has {len(ids)} tokens, and max_seq_len is {max_seq_len}",
+            remedy="Shorten the prompt, or raise engine.max_seq_len.",
+        )
+    return Prompt(text, list(ids), min(max_tokens, max_seq_len - len(ids)), answer)

@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton Python model: OpenVINO GenAI's continuous batching behind the decoder loop.
+
+https://docs.openvino.ai/2026/openvino-workflow-generative.html
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+from openvino_genai.py_openvino_genai import GenerationHandle  # not exported above
+
+from textlib.decoder_loop import DecoderLoop
+from textlib.engine_contract import Progress
+from textlib.engine_metrics import Gauges, Key, MetricsThread
+from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
+from textlib.parameters import ModelParameters
+from textlib.receipts import open_watch
+from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
+from textlib.sampling import SamplingParams
+from textlib.token_bytes import load_token_bytes
+from textlib.token_chunk import FinishReason
+from textlib.triton_edge import (
+    TritonSink,
+    existing,
+    loading,
+    read_array,
+    version_folder,
+)
+from textlib.triton_metrics import TritonPublisher
+
+_SEED_BITS = 32
+# The pipeline lines up what it cannot run yet, so that a finished sequence is replaced within the
+# same step; what is beyond that waits in Triton's queue.
+_WAITING_SHARE = 2
+_FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A sequence in the pipeline and the ids that end it."""
+
+    handle: GenerationHandle
+    end_ids: frozenset[int]
+    log_probs: bool
+
+
+class OpenvinoEngine:
+    """textlib's Engine over a ContinuousBatchingPipeline that sees token ids only."""
+
+    def __init__(self, folder: Path, parameters: ModelParameters) -> None:
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.num_kv_blocks = parameters.integer("num_kv_blocks")
+        scheduler.max_num_seqs = parameters.integer("max_num_seqs")
+        scheduler.max_num_batched_tokens = parameters.integer("max_num_batched_tokens")
+        scheduler.enable_prefix_caching = parameters.boolean("enable_prefix_caching")
+        scheduler.dynamic_split_fuse = True
+        properties = parameters.settings("properties")
+        try:
+            # A folder without openvino_tokenizer.xml: the pipeline then works on ids alone.
+            self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+                folder, scheduler_config=scheduler, device="CPU", properties=properties
+            )
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"OpenVINO cannot load {folder} with {properties}: {error}. "
+                "Build the model again, or correct engine.properties."
+            ) from error
+        self._kv_blocks = parameters.integer("num_kv_blocks")
+        self._running: dict[int, _Running] = {}
+
+    def add(self, stream_id: int, request: GenerationRequest) -> None:
+        """Add a request; it joins at the next step."""
+        if request.bad_words:
+            raise RequestError(
+                "bad_words: OpenVINO GenAI cannot keep words out of its answers. Leave them out, "
+                "or serve the model with an engine that can."
+            )
+        ids = openvino.Tensor(request.token_ids.astype(np.int64)[np.newaxis])
+        config = generation_config(request.sampling)
+        try:
+            handle = self._pipeline.add_request(stream_id, ids, config)
+        except RuntimeError as error:  # its checks of the generation config
+            raise RequestError(f"OpenVINO refuses the request: {error}") from error
+        sampling = request.sampling
+        self._running[stream_id] = _Running(handle, frozenset(sampling.end_ids), sampling.log_probs)
+
+    def step(self) -> Sequence[Progress]:
+        """Advance every sequence by one step. Holds the interpreter lock throughout."""
+        self._pipeline.step()
+        progress = [
+            _read(stream_id, running)
+            for stream_id, running in self._running.items()
+            if running.handle.can_read()
+        ]
+        for item in progress:
+            if item.error or item.finish:
+                self.cancel(item.stream_id)
+        return progress
+
+    def cancel(self, stream_id: int) -> None:
+        """Free the KV blocks of a sequence, finished or not."""
+        if running := self._running.pop(stream_id, None):
+            running.handle.cancel()
+
+    def kv_blocks(self) -> tuple[int, int]:
+        """Used and free blocks, as of the last step; called from any thread.
+
+        The pipeline gives a percentage and does not tell about its prefix cache, whose blocks it
+        counts as used until a step needs them: without a running sequence they are free to all.
+        """
+        used = round(self._pipeline.get_metrics().cache_usage / 100 * self._kv_blocks)
+        used = used if self._running else 0
+        return used, self._kv_blocks - used
+
+
+def _read(stream_id: int, running: _Running) -> Progress:
+    ids: list[int] = []
+    log_probs: list[float] = []
+    finish = FinishReason.NONE
+    while running.handle.can_read():
+        for output in running.handle.read().values():
+            ids += output.generated_ids
+            if running.log_probs:
+                log_probs += output.generated_log_probs
+            finish = _FINISH.get(output.finish_reason, finish)
+    for position, token in enumerate(ids):
+        if token in running.end_ids:
+            made = position + 1
+            return Progress(stream_id, ids[:made], FinishReason.STOP, log_probs=log_probs[:made])
+    error = None if ids or finish else _dropped(running.handle)
+    return Progress(stream_id, ids, finish, error, log_probs)
+
+
+def _dropped(handle: GenerationHandle) -> TextPathError | None:
+    """The pipeline reports a sequence that it gave up by an empty read."""
+    if handle.get_status() == openvino_genai.GenerationStatus.RUNNING:
+        return None
+    return EngineFailedError(
+        "the engine dropped the request: its KV cache was full. Send it again when there is less "
+        "load, or raise num_kv_blocks."
+    )
+
+
+def generation_config(sampling: SamplingParams) -> openvino_genai.GenerationConfig:
+    """OpenVINO's form of the sampling parameters."""
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = sampling.max_tokens
+    # The engine looks for the end itself: the pipeline would add the ids of generation_config.json
+    # to those of the request, and a client could not ask for another end token, or for none.
+    config.ignore_eos = True
+    if sampling.end_ids and sampling.min_tokens:
+        config.stop_token_ids = set(sampling.end_ids)  # kept improbable until then
+        config.min_new_tokens = sampling.min_tokens
+    config.logprobs = int(sampling.log_probs)
+    config.repetition_penalty = sampling.repetition_penalty
+    config.presence_penalty = sampling.presence_penalty
+    config.frequency_penalty = sampling.frequency_penalty
+    config.do_sample = not sampling.greedy
+    if not sampling.greedy:
+        config.temperature = sampling.temperature
+        config.top_p = sampling.top_p
+        config.top_k = sampling.top_k
+        config.rng_seed = _seed(sampling.seed)
+    return config
+
+
+def _seed(seed: int | None) -> int:
+    """32 bits, all that the pipeline's generator uses; its default would repeat one sample."""
+    if seed is None:
+        return secrets.randbits(_SEED_BITS)
+    return (seed ^ seed >> _SEED_BITS) & (1 << _SEED_BITS) - 1
+
+
+def sequence_limits(parameters: ModelParameters) -> SequenceLimits:
+    """What a request is checked against before the pipeline, which does not check, sees it."""
+    return SequenceLimits(
+        max_input_len=parameters.integer("max_input_len"),
+        max_seq_len=parameters.integer("max_seq_len"),
+        kv_tokens=parameters.integer("num_kv_blocks") * parameters.integer("block_size"),
+        vocab_size=parameters.integer("vocab_size"),
+        eos_token_ids=parameters.integers("eos_token_ids"),
+    )
+
+
+class TritonPythonModel:
+    """The tensors are described in backend.toml."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Compile 1/engine and start the decoder loop."""
+        with loading(args) as parameters:
+            self._limits = sequence_limits(parameters)
+            engine = OpenvinoEngine(existing(version_folder(args) / "engine"), parameters)
+            capacity = _WAITING_SHARE * parameters.integer("max_num_seqs")
+            table = load_token_bytes(
+                existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
+                skip_special_tokens=parameters.boolean("skip_special_tokens"),
+            )
+        self._engine = engine
+        self._loop = DecoderLoop(engine, capacity=capacity, table=table, receipts=open_watch())
+        self._loop.start()
+        self._metrics = MetricsThread(TritonPublisher(args), self._measure)
+        self._metrics.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests to the loop; it answers through their response senders."""
+        for request in requests:
+            self._submit(request)
+
+    def finalize(self) -> None:
+        """Stop the loop; what still runs is answered with an error."""
+        self._loop.close()
+        self._metrics.close()
+
+    def _measure(self) -> tuple[dict[Key, float], Gauges]:
+        totals, gauges = self._loop.measure()
+        used, free = self._engine.kv_blocks()
+        return totals, replace(gauges, kv_used=used, kv_free=free)
+
+    def _submit(self, request: Any) -> None:
+        sink = TritonSink(request.get_response_sender())
+        try:
+            generation = read_generation_request(
+                lambda name: read_array(request, name), self._limits
+            )
+            self._loop.submit(generation, sink)
+        except TextPathError as error:
+            sink.fail(error)
+        except Exception as error:
+            sink.fail(EngineFailedError(f"unexpected {type(error).__name__}: {error}"))

@@ -1,0 +1,388 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loop that every text-generation engine runs in: one stepping thread, one sender thread.
+
+    execute() ─ submit ─▶ stepping thread ─ ids ─▶ streams ─▶ sender thread ─▶ Triton
+                          (add, step, cancel)      (coalesced)
+
+*Coalescing.* A response carries every id that its stream has accumulated since its last one:
+one id while the server keeps up, more when it lags. Streams take turns, oldest waiting first.
+
+*Pacing.* Some engines hold the interpreter lock during a step (OpenVINO GenAI does), which would
+leave the other threads one turn per step. So the stepping thread pauses after each step until
+everything is sent, for at most `PAUSE_SHARE` of the step's duration; if a stream is a full
+response behind, it waits without that limit. Thus no stream holds more than 16 unsent ids plus
+one step, and `submit` blocks at `capacity` streams: memory is bounded, further requests wait in
+Triton's own queue, where its queue policy and its metrics see them.
+
+*Stop words.* They end a stream on its decoded text (`stop_words.py`): ids that may become one are
+held back, and the engine's slot is freed before the next step.
+
+*Ends.* Every submitted request gets exactly one final response: ids, or an error. A failing step
+fails the streams it worked on; after `MAX_FAILED_STEPS` in a row the engine is declared dead and
+every later request is refused with the reason.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from itertools import count
+
+from textlib.decoder_stream import Outgoing, ResponseSink, Stream, watch_for
+from textlib.departures import POLL_SECONDS, Departures
+from textlib.engine_contract import Engine, Progress
+from textlib.engine_metrics import EngineMetrics, Gauges, Key
+from textlib.errors import (
+    EngineFailedError,
+    EngineUnavailableError,
+    RequestCancelledError,
+    TextPathError,
+)
+from textlib.receipts import ReceiptWatch
+from textlib.request_tensors import GenerationRequest
+from textlib.token_bytes import TokenBytes
+from textlib.token_chunk import FinishReason
+
+PAUSE_SHARE = 0.25
+MIN_PAUSE_SECONDS = 0.002
+ARRIVAL_QUIET_SECONDS = 0.001
+MAX_FAILED_STEPS = 3
+_MAX_STREAM_ID = 2**31 - 1
+_LOG = logging.getLogger(__name__)
+
+
+class DecoderLoop:
+    """Runs an engine for many requests at once.
+
+    `capacity`: live streams at most. `table`: what ids decode to; without it stop words are
+    refused and every id takes a place in the detokenizer's window. `receipts`: tells who went
+    away inside an ensemble; closed with the loop.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        capacity: int,
+        table: TokenBytes | None = None,
+        receipts: ReceiptWatch | None = None,
+    ) -> None:
+        self._engine = engine
+        self._capacity = capacity
+        self._table = table
+        self._has_text = table.has_text if table else lambda _: True
+        self._departures = Departures(receipts)
+        self._metrics = EngineMetrics()
+        self._lock = threading.Lock()
+        self._to_step = threading.Condition(self._lock)
+        self._to_send = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._ids = count(1)
+        self._streams: dict[int, Stream] = {}
+        self._inbox: deque[Stream] = deque()
+        self._cancels: deque[int] = deque()
+        self._ready: deque[Stream] = deque()
+        self._active: set[int] = set()  # in the engine; touched by the stepping thread only
+        self._lagging: set[int] = set()
+        self._arrivals = 0
+        self._failed_steps = 0
+        self._closing = False
+        self._dead: str | None = None
+        self._stepper = threading.Thread(target=self._run_steps, name="stepper", daemon=True)
+        self._sender = threading.Thread(target=self._run_sender, name="sender", daemon=True)
+
+    def start(self) -> None:
+        """Start both threads."""
+        self._stepper.start()
+        self._sender.start()
+
+    def submit(self, request: GenerationRequest, sink: ResponseSink) -> int:
+        """Hand a request over and return its stream id; blocks while `capacity` streams live.
+
+        Raises EngineUnavailableError when the loop is closing or its engine is dead, RequestError
+        for stop words that it cannot see; the sink is then not touched.
+        """
+        watch = watch_for(request, self._table)
+        with self._lock:
+            self._room.wait_for(lambda: self._refusal() or len(self._streams) < self._capacity)
+            if refusal := self._refusal():
+                raise EngineUnavailableError(refusal)
+            stream = Stream(self._new_id(), request, sink, watch, self._has_text)
+            self._streams[stream.stream_id] = stream
+            self._inbox.append(stream)
+            self._departures.enter(stream)
+            self._metrics.accepted(len(request.token_ids))
+            self._arrivals += 1
+            self._to_step.notify()
+            self._to_send.notify()  # an idle sender starts to watch for cancellation
+            return stream.stream_id
+
+    def cancel(self, stream_id: int, reason: str = "the request was cancelled") -> None:
+        """End a live stream with RequestCancelledError and free its engine slot."""
+        with self._lock:
+            if stream := self._streams.get(stream_id):
+                self._end(stream, RequestCancelledError(reason))
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """Fail the live streams, stop both threads; True if they ended within `timeout` seconds."""
+        with self._lock:
+            self._closing = True
+            for stream in self._streams.values():
+                self._end(stream, EngineUnavailableError("the model is being unloaded"))
+            for condition in (self._to_step, self._to_send, self._room):
+                condition.notify_all()
+        deadline = time.monotonic() + timeout
+        threads = [thread for thread in (self._stepper, self._sender) if thread.ident]
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        with self._lock:
+            self._departures.close()
+        return not any(thread.is_alive() for thread in threads)
+
+    @property
+    def live_streams(self) -> int:
+        """Requests that have not had their final response yet."""
+        with self._lock:
+            return len(self._streams)
+
+    def measure(self) -> tuple[dict[Key, float], Gauges]:
+        """Counters since the start, and what is true now."""
+        with self._lock:
+            active = len(self._active)
+            waiting = max(0, sum(s.outcome is None for s in self._streams.values()) - active)
+            return self._metrics.totals(), Gauges(active, waiting)
+
+    # --- shared, with the lock held ---------------------------------------------------------
+
+    def _new_id(self) -> int:
+        return next(
+            stream_id
+            for number in self._ids
+            if (stream_id := (number - 1) % _MAX_STREAM_ID + 1) not in self._streams
+        )
+
+    def _refusal(self) -> str | None:
+        if self._closing:
+            return "the model is being unloaded; send the request again to a running server"
+        return self._dead
+
+    def _end(self, stream: Stream, outcome: FinishReason | TextPathError) -> None:
+        if stream.outcome is not None:
+            return
+        stream.outcome = outcome
+        if isinstance(outcome, TextPathError):
+            self._cancels.append(stream.stream_id)
+            self._to_step.notify()
+        self._schedule(stream)
+
+    def _schedule(self, stream: Stream) -> None:
+        self._note_lag(stream)
+        if stream.wants_sending and not stream.queued:
+            stream.queued = True
+            self._ready.append(stream)
+            self._to_send.notify()
+
+    def _note_lag(self, stream: Stream) -> None:
+        if stream.lags:
+            self._lagging.add(stream.stream_id)
+        else:
+            self._lagging.discard(stream.stream_id)
+
+    # --- stepping thread --------------------------------------------------------------------
+
+    def _run_steps(self) -> None:
+        while self._await_work():
+            arrivals = self._arrivals
+            self._admit()
+            if not self._active:
+                continue
+            started = time.monotonic()
+            self._step()
+            self._pause(time.monotonic() - started, arrivals)
+
+    def _await_work(self) -> bool:
+        """False when the loop closes."""
+        with self._lock:
+            self._to_step.wait_for(
+                lambda: self._closing or self._inbox or self._cancels or self._active
+            )
+            return not self._closing
+
+    def _admit(self) -> None:
+        with self._lock:
+            cancels, self._cancels = self._cancels, deque()
+            arrived = [stream for stream in self._inbox if stream.outcome is None]
+            self._inbox.clear()
+        for stream_id in cancels:
+            self._forget(stream_id)
+        for stream in arrived:
+            self._add(stream)
+
+    def _forget(self, stream_id: int) -> None:
+        if stream_id not in self._active:
+            return
+        self._active.discard(stream_id)
+        try:
+            self._engine.cancel(stream_id)
+        except Exception:
+            _LOG.exception("engine.cancel(%d) failed; the stream is forgotten", stream_id)
+
+    def _add(self, stream: Stream) -> None:
+        try:
+            self._engine.add(stream.stream_id, stream.request)
+        except Exception as error:
+            with self._lock:
+                self._end(stream, _request_failure(error))
+        else:
+            self._active.add(stream.stream_id)
+
+    def _step(self) -> None:
+        try:
+            progress = self._engine.step()
+            with self._lock:
+                for item in progress:
+                    self._deliver(item)
+        except Exception as error:
+            self._fail_step(error)
+        else:
+            self._failed_steps = 0
+
+    def _deliver(self, item: Progress) -> None:
+        finished = item.finish is not FinishReason.NONE or item.error is not None
+        if finished:
+            self._active.discard(item.stream_id)
+        stream = self._streams.get(item.stream_id)
+        if stream is None or stream.outcome is not None:
+            return
+        if stream.receive(item.token_ids, item.log_probs):
+            if not finished:
+                self._cancels.append(item.stream_id)  # freed before the next step
+            self._end(stream, FinishReason.STOP)
+        elif finished:
+            stream.let_go()
+            self._end(stream, item.error or item.finish)
+        else:
+            self._schedule(stream)
+
+    def _fail_step(self, error: Exception) -> None:
+        _LOG.exception("a step of the engine failed; %d streams end", len(self._active))
+        self._failed_steps += 1
+        with self._lock:
+            failed = [self._streams[key] for key in self._active if key in self._streams]
+            if self._failed_steps >= MAX_FAILED_STEPS:
+                self._declare_dead(error)
+                failed = list(self._streams.values())
+            for stream in failed:
+                self._end(stream, EngineFailedError(f"the engine failed while generating: {error}"))
+
+    def _declare_dead(self, error: Exception) -> None:
+        self._dead = (
+            f"the engine failed {self._failed_steps} steps in a row and takes no more requests; "
+            f"the last error was: {error}. Reload the model or restart the server."
+        )
+        self._room.notify_all()
+
+    def _pause(self, step_seconds: float, arrivals: int) -> None:
+        """Let the sender and execute() have the interpreter, see the module's docstring."""
+        deadline = time.monotonic() + max(MIN_PAUSE_SECONDS, PAUSE_SHARE * step_seconds)
+        with self._lock:
+            while not self._closing:
+                left = deadline - time.monotonic()
+                if self._lagging:
+                    self._to_step.wait(POLL_SECONDS)
+                elif left > 0 and self._ready:
+                    self._to_step.wait(left)
+                elif left > 0 and self._arrivals != arrivals:
+                    arrivals = self._arrivals
+                    self._to_step.wait(min(left, ARRIVAL_QUIET_SECONDS))
+                else:
+                    return
+
+    # --- sender thread ----------------------------------------------------------------------
+
+    def _run_sender(self) -> None:
+        while True:
+            with self._lock:
+                stream = self._next_ready()
+                if stream is None and self._closing and not self._streams:
+                    return
+            if stream is not None:
+                self._send(stream)
+            if self._departures.due():
+                self._look_for_departures()
+
+    def _next_ready(self) -> Stream | None:
+        """The stream that waits longest; None after POLL_SECONDS without one."""
+        if not self._ready and not self._closing:
+            self._to_send.wait(POLL_SECONDS if self._streams else None)
+        return self._ready.popleft() if self._ready else None
+
+    def _send(self, stream: Stream) -> None:
+        outgoing = self._take(stream)
+        try:
+            if outgoing.error is not None:
+                stream.sink.fail(outgoing.error)
+            elif outgoing.chunk is not None:
+                stream.sink.send(outgoing.chunk, final=outgoing.final)
+        except Exception as error:
+            _LOG.warning("stream %d: the server took no response: %s", stream.stream_id, error)
+            with self._lock:
+                stream.outcome = None
+                self._end(stream, RequestCancelledError("the server took no response"))
+        with self._lock:
+            if outgoing.final:
+                self._remove(stream)
+            else:
+                self._schedule(stream)
+
+    def _take(self, stream: Stream) -> Outgoing:
+        with self._lock:
+            lagged = bool(self._lagging)
+            stream.queued = False
+            before = stream.sent_ids
+            outgoing = stream.take()
+            if outgoing.chunk is not None:
+                self._note_sending(stream, before)
+            self._note_lag(stream)
+            if not self._ready or (lagged and not self._lagging):
+                self._to_step.notify()
+            return outgoing
+
+    def _note_sending(self, stream: Stream, sent_before: int) -> None:
+        index, tokens = stream.responses - 1, stream.sent_ids - sent_before
+        self._departures.sending(stream, index)
+        now = time.monotonic()
+        observe = self._metrics.next_response if index else self._metrics.first_response
+        observe(now - stream.latest, tokens)
+        stream.latest = now
+
+    def _remove(self, stream: Stream) -> None:
+        stream.queued = True  # nothing may follow a final response
+        self._streams.pop(stream.stream_id, None)
+        self._lagging.discard(stream.stream_id)
+        self._departures.leave(stream)
+        self._metrics.ended(stream.outcome_text)
+        self._room.notify()
+
+    def _look_for_departures(self) -> None:
+        with self._lock:
+            silent, to_ask = self._departures.silent(), self._departures.to_ask()
+        for stream_id in silent:
+            self.cancel(stream_id, "the client went away: its responses arrive nowhere")
+        for stream in to_ask:
+            if _is_cancelled(stream):
+                self.cancel(stream.stream_id, "the client cancelled the request")
+
+
+def _is_cancelled(stream: Stream) -> bool:
+    try:
+        return stream.sink.is_cancelled()
+    except Exception:
+        _LOG.exception("stream %d: cannot ask for cancellation", stream.stream_id)
+        return False
+
+
+def _request_failure(error: Exception) -> TextPathError:
+    if isinstance(error, TextPathError):
+        return error
+    return EngineFailedError(f"the engine did not take the request: {error}")

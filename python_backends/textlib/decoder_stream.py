@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One request inside the decoder loop: what it has made, what it has sent, how it ended."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textlib.errors import RequestCancelledError, RequestError, TextPathError
+from textlib.request_tensors import GenerationRequest
+from textlib.stop_words import StopWatch
+from textlib.token_bytes import TokenBytes
+from textlib.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk, pack
+
+
+class ResponseSink(Protocol):
+    """Where the responses of one request go. Called from the sender thread only."""
+
+    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
+        """Answer with one chunk, and with the FINAL flag if `final`."""
+
+    def fail(self, error: TextPathError) -> None:
+        """Answer with an error and the FINAL flag."""
+
+    def is_cancelled(self) -> bool:
+        """Whether the client asked to stop; may cost a round trip to the server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """The next response of a stream: a chunk or an error, never both."""
+
+    chunk: NDArray[np.int32] | None
+    error: TextPathError | None
+    final: bool
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """State of one request. Every access is guarded by the loop's lock.
+
+    pending: ids made but not sent. tail: ids of the last chunk that must stay together, because
+    the last `cut` bytes of their text are not emitted. outcome: set once, by the first end that
+    is reported; what the engine reports afterwards is dropped. queued: the sender has it on its
+    list. watch: holds back ids that may become a stop word. echo: prompt ids to be sent first.
+    has_text: which ids the detokenizer needs to see again; the window holds no others. gone: it
+    has had its final response. receipt_page: key of the page its responses are acknowledged on, or
+    0. latest: when it was submitted or, later, when its latest response was taken.
+    """
+
+    stream_id: int
+    request: GenerationRequest
+    sink: ResponseSink
+    watch: StopWatch | None = None
+    has_text: Callable[[int], bool] = lambda _: True
+    pending: list[int] = field(default_factory=list)
+    window: list[int] = field(default_factory=list)
+    outcome: FinishReason | TextPathError | None = None
+    queued: bool = False
+    gone: bool = False
+    receipt_page: int = 0
+    latest: float = field(default_factory=time.monotonic)
+    responses: int = 0
+    sent_ids: int = 0
+    echo: list[int] = field(default_factory=list)
+    tail: list[int] = field(default_factory=list)
+    cut: int = 0
+    position: int = 0
+    log_probs: list[float] = field(default_factory=list)
+    cum_log_prob: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Put the prompt in front where the client wants it back."""
+        if self.request.echo_prompt:
+            self.echo = self.request.token_ids.tolist()
+
+    def receive(self, token_ids: Sequence[int], log_probs: Sequence[float] = ()) -> bool:
+        """Take in what the engine made; True if that completed a stop word."""
+        self.log_probs.extend(log_probs)
+        if self.watch is None:
+            self.pending.extend(token_ids)
+            return False
+        cleared = self.watch.feed(token_ids)
+        self.pending.extend(cleared.token_ids)
+        self.tail.extend(cleared.tail)
+        self.cut = cleared.cut
+        return cleared.matched
+
+    def let_go(self) -> None:
+        """Nothing more will come: what may have become a stop word is ordinary text."""
+        if self.watch is not None:
+            self.pending.extend(self.watch.flush())
+
+    @property
+    def wants_sending(self) -> bool:
+        """There is something that the client should have now."""
+        return self.outcome is not None or (self.request.streaming and bool(self.pending))
+
+    @property
+    def outcome_text(self) -> str:
+        """stop, length, cancelled or error."""
+        if isinstance(self.outcome, RequestCancelledError):
+            return "cancelled"
+        return self.outcome.text if isinstance(self.outcome, FinishReason) else "error"
+
+    @property
+    def lags(self) -> bool:
+        """The sender is a full response behind."""
+        return self.request.streaming and self.outcome is None and len(self.pending) >= SLOTS
+
+    def take(self) -> Outgoing:
+        """Remove the next response from the stream. Call it only if `wants_sending`."""
+        if isinstance(self.outcome, TextPathError):
+            return Outgoing(None, self.outcome, final=True)
+        count = SLOTS if self.request.streaming else len(self.pending)
+        ids, self.pending = self.pending[:count], self.pending[count:]
+        final = self.outcome is not None and not self.pending and self._tail_fits(ids)
+        if final:
+            ids += self.tail
+        log_probs, self.log_probs = self.log_probs[: len(ids)], self.log_probs[len(ids) :]
+        self.cum_log_prob += sum(log_probs)
+        self.sent_ids += len(ids)
+        return Outgoing(pack(self._chunk(ids, log_probs, final)), None, final=final)
+
+    def _tail_fits(self, ids: Sequence[int]) -> bool:
+        alone = not ids or not self.request.streaming
+        return alone or len(ids) + len(self.tail) <= SLOTS
+
+    @property
+    def _finish_reason(self) -> FinishReason:
+        return self.outcome if isinstance(self.outcome, FinishReason) else FinishReason.NONE
+
+    def _chunk(self, ids: list[int], log_probs: list[float], final: bool) -> TokenChunk:
+        text_ids, self.echo = self.echo + ids, []
+        chunk = TokenChunk(
+            stream_id=self.stream_id,
+            index=self.responses,
+            last=final,
+            finish_reason=self._finish_reason if final else FinishReason.NONE,
+            num_input_tokens=len(self.request.token_ids),
+            num_output_tokens=self.sent_ids,
+            window=self.window,
+            token_ids=text_ids,
+            position=self.position,
+            cut=self.cut if final else 0,
+            log_probs=log_probs,
+            cum_log_prob=self.cum_log_prob,
+            receipt_page=self.receipt_page,
+        )
+        self.responses += 1
+        self.position += len(text_ids)
+        self.window = [*self.window, *filter(self.has_text, text_ids)][-WINDOW:]
+        return chunk
+
+
+def watch_for(request: GenerationRequest, table: TokenBytes | None) -> StopWatch | None:
+    """The watch of a request with stop words; raises RequestError if there is no table."""
+    if not request.stop_words:
+        return None
+    if table is None:
+        raise RequestError("stop_words: this engine has no tokenizer to find them with.")
+    return StopWatch(
+        request.stop_words,
+        table,
+        include=request.include_stop_word,
+        prompt=request.token_ids.tolist() if request.echo_prompt else (),
+    )

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the decoder loop asks of an engine, and what an engine reports."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from textlib.errors import TextPathError
+from textlib.request_tensors import GenerationRequest
+from textlib.token_chunk import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What one step made for one stream; `finish` is NONE while it goes on.
+
+    `log_probs`: one per id, if the request asks for them.
+    """
+
+    stream_id: int
+    token_ids: Sequence[int]
+    finish: FinishReason = FinishReason.NONE
+    error: TextPathError | None = None
+    log_probs: Sequence[float] = ()
+
+
+class Engine(Protocol):
+    """A batch decoder. Every method is called from the stepping thread only."""
+
+    def add(self, stream_id: int, request: GenerationRequest) -> None:
+        """Take a request in; it joins at the next step. Raises RequestError to refuse it."""
+
+    def step(self) -> Sequence[Progress]:
+        """Advance every stream; at least one is present. Reports each finished stream once."""
+
+    def cancel(self, stream_id: int) -> None:
+        """Forget a stream and free its memory; unknown ids are ignored."""

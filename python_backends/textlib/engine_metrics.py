@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine tells Prometheus, published through Triton's custom metrics.
+
+The loop counts in plain integers; a thread of its own publishes what has changed every
+`PUBLISH_SECONDS`, so no token waits for the API, which costs a round trip to the server per value.
+Histograms are counters with an `le` label, in Prometheus' own layout: Triton's histogram kind
+takes one observation per round trip, which is too dear for every token. `histogram_quantile` and
+`rate` work on them as usual.
+
+Times are the engine's: from the submission to the first response handed to the server, and from
+response to response, divided by the ids in it. A coalescing factor is
+`rate(tritonctl_output_tokens_total) / rate(tritonctl_responses_total)`.
+"""
+
+import logging
+import threading
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+Labels = tuple[tuple[str, str], ...]
+Key = tuple[str, Labels]
+
+PUBLISH_SECONDS = 0.1
+_LOG = logging.getLogger(__name__)
+
+_ACTIVE = "tritonctl_active_streams"
+_WAITING = "tritonctl_waiting_streams"
+_KV_BLOCKS = "tritonctl_kv_blocks"
+_REQUESTS = "tritonctl_requests_total"
+_INPUT = "tritonctl_input_tokens_total"
+_OUTPUT = "tritonctl_output_tokens_total"
+_RESPONSES = "tritonctl_responses_total"
+_TTFT = "tritonctl_time_to_first_token_seconds"
+_ITL = "tritonctl_inter_token_latency_seconds"
+
+_BOUNDS = {
+    _TTFT: (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    _ITL: (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5),
+}
+GAUGES = {
+    _ACTIVE: "Streams that the engine advances",
+    _WAITING: "Streams that the engine has accepted and not begun",
+    _KV_BLOCKS: "Blocks of the KV cache by state: used or free",
+}
+COUNTERS = {
+    _REQUESTS: "Requests by outcome: stop, length, cancelled or error",
+    _INPUT: "Tokens of the prompts that were accepted",
+    _OUTPUT: "Tokens sent in responses",
+    _RESPONSES: "Responses with tokens; output tokens per response is the coalescing factor",
+    f"{_TTFT}_bucket": "Submission to first response, at most le seconds",
+    f"{_TTFT}_sum": "Submission to first response, sum of seconds",
+    f"{_TTFT}_count": "Submission to first response, number",
+    f"{_ITL}_bucket": "Time per token after the first response, at most le seconds",
+    f"{_ITL}_sum": "Time per token after the first response, sum of seconds",
+    f"{_ITL}_count": "Time per token after the first response, number",
+}
+_OUTCOMES = ("stop", "length", "cancelled", "error")
+
+
+class Publisher(Protocol):
+    """Where values go; one call per changed value."""
+
+    def set(self, key: Key, value: float) -> None:
+        """Set a gauge."""
+
+    def add(self, key: Key, value: float) -> None:
+        """Add to a counter."""
+
+    def close(self) -> None:
+        """Take all values back; nothing follows."""
+
+
+class _Histogram:
+    """Cumulative only when read: counting is one bisection."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bounds = _BOUNDS[name]
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, seconds)] += times
+        self._sum += seconds * times
+
+    def values(self) -> dict[Key, float]:
+        values: dict[Key, float] = {}
+        total = 0
+        for bound, count in zip([*map(str, self._bounds), "+Inf"], self._counts, strict=True):
+            total += count
+            values[f"{self._name}_bucket", (("le", bound),)] = total
+        values[f"{self._name}_sum", ()] = self._sum
+        values[f"{self._name}_count", ()] = total
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What is true now, read when it is published. KV blocks: None if the engine cannot tell."""
+
+    active: int
+    waiting: int
+    kv_used: int | None = None
+    kv_free: int | None = None
+
+    def values(self) -> dict[Key, float]:
+        """The published form."""
+        values: dict[Key, float] = {(_ACTIVE, ()): self.active, (_WAITING, ()): self.waiting}
+        if self.kv_used is not None and self.kv_free is not None:
+            values[_KV_BLOCKS, (("state", "used"),)] = self.kv_used
+            values[_KV_BLOCKS, (("state", "free"),)] = self.kv_free
+        return values
+
+
+class EngineMetrics:
+    """What the loop counts, with its lock held."""
+
+    def __init__(self) -> None:
+        self._totals: dict[Key, float] = {
+            (_REQUESTS, (("outcome", outcome),)): 0 for outcome in _OUTCOMES
+        } | {(name, ()): 0 for name in (_INPUT, _OUTPUT, _RESPONSES)}
+        self._ttft = _Histogram(_TTFT)
+        self._itl = _Histogram(_ITL)
+
+    def accepted(self, input_tokens: int) -> None:
+        """A request has come in."""
+        self._totals[_INPUT, ()] += input_tokens
+
+    def first_response(self, seconds: float, tokens: int) -> None:
+        """The first response of a stream, so long after its submission."""
+        self._count(tokens)
+        self._ttft.observe(seconds)
+
+    def next_response(self, seconds: float, tokens: int) -> None:
+        """A later one, so long after the one before."""
+        self._count(tokens)
+        if tokens:
+            self._itl.observe(seconds / tokens, tokens)
+
+    def ended(self, outcome: str) -> None:
+        """A request has had its final response."""
+        self._totals[_REQUESTS, (("outcome", outcome),)] += 1
+
+    def totals(self) -> dict[Key, float]:
+        """Every counter, all of them from the beginning on."""
+        return self._totals | self._ttft.values() | self._itl.values()
+
+    def _count(self, tokens: int) -> None:
+        self._totals[_OUTPUT, ()] += tokens
+        self._totals[_RESPONSES, ()] += 1
+
+
+class MetricsThread:
+    """Publishes what changed every `PUBLISH_SECONDS` until it is closed."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        read: Callable[[], tuple[Mapping[Key, float], Gauges]],
+    ) -> None:
+        self._publisher = publisher
+        self._read = read
+        self._published: dict[Key, float] = {}
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+
+    def start(self) -> None:
+        """Publish everything once, then begin."""
+        self._publish()
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and take the metrics back."""
+        self._closing.set()
+        if self._thread.ident:
+            self._thread.join()
+        self._publisher.close()
+
+    def _run(self) -> None:
+        while not self._closing.wait(PUBLISH_SECONDS):
+            try:
+                self._publish()
+            except Exception:
+                _LOG.exception("metrics cannot be published; no more of them")
+                return
+
+    def _publish(self) -> None:
+        totals, gauges = self._read()
+        for key, value in gauges.values().items():
+            if self._published.get(key) != value:
+                self._publisher.set(key, value)
+                self._published[key] = value
+        for key, value in totals.items():
+            before = self._published.get(key)
+            if before != value:
+                self._publisher.add(key, value - (before or 0))
+                self._published[key] = value

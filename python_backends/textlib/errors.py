@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The errors of the text path.
+
+    TextPathError                    answered to one client as a TritonError with the class's code
+    ├── RequestError                 INVALID_ARG   the client can repair its request
+    ├── RequestCancelledError        CANCELLED     the client asked us to stop, or went away
+    ├── EngineUnavailableError       UNAVAILABLE   the model is closing, or its engine is dead
+    └── EngineFailedError            INTERNAL      the engine broke while it worked on the request
+    ConfigurationError               the model cannot be loaded; the operator has to act
+
+`code` is the name of a `TritonError` constant, so this module needs no Triton.
+"""
+
+from typing import ClassVar
+
+
+class TextPathError(Exception):
+    """One request cannot be answered; `str(error)` is the text that its client reads."""
+
+    code: ClassVar[str] = "INTERNAL"
+
+
+class RequestError(TextPathError):
+    """The request is wrong: the message names the public tensor, its value and the limit."""
+
+    code = "INVALID_ARG"
+
+
+class RequestCancelledError(TextPathError):
+    """Nobody waits for the answer any more."""
+
+    code = "CANCELLED"
+
+
+class EngineUnavailableError(TextPathError):
+    """The engine takes no requests: it is closing down or has failed for good."""
+
+    code = "UNAVAILABLE"
+
+
+class EngineFailedError(TextPathError):
+    """The engine raised while it worked on this request."""
+
+    code = "INTERNAL"
+
+
+class ConfigurationError(Exception):
+    """The model folder or its config.pbtxt cannot be served as it is."""

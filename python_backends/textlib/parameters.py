@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of a Python model, read from the `parameters` of its config.pbtxt."""
+
+import json
+from collections.abc import Mapping
+
+from textlib.errors import ConfigurationError
+
+Setting = str | int | float | bool
+_BOOLEANS = {"true": True, "false": False}
+
+
+class ModelParameters:
+    """Typed access to string parameters; every error names model, key and remedy."""
+
+    def __init__(self, model: str, values: Mapping[str, str]) -> None:
+        self._model = model
+        self._values = values
+
+    @classmethod
+    def from_model_config(cls, model_config: str) -> "ModelParameters":
+        """Read `args["model_config"]`, the JSON form of config.pbtxt that Triton hands over."""
+        config = json.loads(model_config)
+        parameters = config.get("parameters", {})
+        values = {key: str(value.get("string_value", "")) for key, value in parameters.items()}
+        return cls(str(config.get("name", "model")), values)
+
+    def integer(self, key: str, *, minimum: int = 1) -> int:
+        """A whole number of at least `minimum`."""
+        text = self._text(key)
+        try:
+            number = int(text)
+        except ValueError:
+            raise self._malformed(key, text, "a whole number") from None
+        if number < minimum:
+            raise self._malformed(key, text, f"a whole number of at least {minimum}")
+        return number
+
+    def boolean(self, key: str) -> bool:
+        """`true` or `false`."""
+        text = self._text(key)
+        if text.lower() not in _BOOLEANS:
+            raise self._malformed(key, text, "true or false")
+        return _BOOLEANS[text.lower()]
+
+    def integers(self, key: str) -> tuple[int, ...]:
+        """A JSON list of whole numbers; it may be empty."""
+        value = self._json(key, "a JSON list of whole numbers, for example [1, 2]")
+        if not isinstance(value, list) or any(type(item) is not int for item in value):
+            raise self._malformed(
+                key, self._text(key), "a JSON list of whole numbers, for example [1, 2]"
+            )
+        return tuple(value)
+
+    def settings(self, key: str) -> dict[str, Setting]:
+        """A flat JSON object."""
+        expected = 'a flat JSON object, for example {"INFERENCE_PRECISION_HINT": "f32"}'
+        value = self._json(key, expected)
+        if not isinstance(value, dict) or not all(
+            isinstance(item, Setting) for item in value.values()
+        ):
+            raise self._malformed(key, self._text(key), expected)
+        return value
+
+    def _json(self, key: str, expected: str) -> object:
+        text = self._text(key)
+        try:
+            return json.loads(text)
+        except ValueError:
+            raise self._malformed(key, text, expected) from None
+
+    def _text(self, key: str) -> str:
+        if key not in self._values:
+            raise ConfigurationError(
+                f"{self._model}: config.pbtxt has no parameter '{key}'. It was written by hand or "
+                "by another version; run `tritonctl render` again."
+            )
+        return self._values[key].strip()
+
+    def _malformed(self, key: str, text: str, expected: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"{self._model}: parameter '{key}' in config.pbtxt is '{text}', expected {expected}. "
+            "Correct it in tritonctl.yaml and run `tritonctl render` again."
+        )

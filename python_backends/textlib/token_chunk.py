@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`token_chunk`: what an engine sends to the detokenizer, one INT32 tensor per response.
+
+Layout, `HEADER + WINDOW + K` values:
+
+    0 stream_id           unique among the live streams of one engine
+    1 index               ordinal of this response within its stream, from 0
+    2 last                1 on the last response of the stream
+    3 finish_reason       FinishReason; NONE until the last response
+    4 num_input_tokens    length of the prompt in tokens
+    5 num_output_tokens   ids sent so far, this chunk included
+    6 n_new               how many of the K slots are filled
+    7 position            ids of the text before this chunk, an echoed prompt included
+    8 cut                 bytes at the end of this chunk's text that are not emitted: a stop word
+    9 n_log_probs         how many log probabilities follow the slots; 0 unless asked for
+    10 cum_log_prob       FP32 bits: log probability of all ids sent so far
+    11 receipt_page       page on which to acknowledge this response (textlib.receipts); 0: none
+    12..18 window         the last 7 ids with text before this chunk, padded with -1 on the left
+    19..  token_ids       K slots, padded with -1 on the right
+    ...   log_probs       FP32 bits, one per generated id of this chunk
+
+K is 16 for a streamed response, so every streamed chunk has the same shape and Triton's dynamic
+batcher can batch them. It is larger where more ids must stay together: the single response of a
+request that does not stream, an echoed prompt, the ids that made a long stop word. This module is
+the only place that knows the layout.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textlib.errors import RequestError
+
+HEADER = 12
+WINDOW = 7
+SLOTS = 16
+PADDING = -1
+_FIRST_ID = HEADER + WINDOW
+_BOOLEANS = (0, 1)
+
+
+class FinishReason(IntEnum):
+    """Why a stream ended; the public `finish_reason` tensor carries `text`."""
+
+    NONE = 0
+    STOP = 1
+    LENGTH = 2
+
+    @property
+    def text(self) -> str:
+        """Empty while the stream runs, then "stop" or "length"."""
+        return "" if self is FinishReason.NONE else self.name.lower()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenChunk:
+    """The unpacked form; `window` and `token_ids` hold real ids only, no padding.
+
+    `num_output_tokens` counts generated ids alone, `position` those of an echoed prompt too.
+    """
+
+    stream_id: int
+    index: int
+    last: bool
+    finish_reason: FinishReason
+    num_input_tokens: int
+    num_output_tokens: int
+    window: Sequence[int]
+    token_ids: Sequence[int]
+    position: int = 0
+    cut: int = 0
+    log_probs: Sequence[float] = field(default_factory=list)
+    cum_log_prob: float = 0.0
+    receipt_page: int = 0
+
+
+def pack(chunk: TokenChunk) -> NDArray[np.int32]:
+    """Lay out a chunk as INT32[HEADER + WINDOW + max(SLOTS, len(token_ids)) + len(log_probs)].
+
+    Only the last `WINDOW` ids of `chunk.window` are kept, so a caller may pass a longer history.
+    """
+    window = list(chunk.window)[-WINDOW:]
+    new = list(chunk.token_ids)
+    values = [
+        chunk.stream_id,
+        chunk.index,
+        int(chunk.last),
+        int(chunk.finish_reason),
+        chunk.num_input_tokens,
+        chunk.num_output_tokens,
+        len(new),
+        chunk.position,
+        chunk.cut,
+        len(chunk.log_probs),
+        *_bits([chunk.cum_log_prob]),
+        chunk.receipt_page,
+        *[PADDING] * (WINDOW - len(window)),
+        *window,
+        *new,
+        *[PADDING] * (SLOTS - len(new)),
+        *_bits(chunk.log_probs),
+    ]
+    return np.array(values, dtype=np.int32)
+
+
+def _bits(values: Sequence[float]) -> tuple[int, ...]:
+    count = len(values)
+    return struct.unpack(f"={count}i", struct.pack(f"={count}f", *values))
+
+
+def _floats(bits: Sequence[int]) -> list[float]:
+    count = len(bits)
+    return list(struct.unpack(f"={count}f", struct.pack(f"={count}i", *bits)))
+
+
+def unpack(values: NDArray[np.int32]) -> TokenChunk:
+    """Read a one-dimensional INT32 tensor made by `pack`.
+
+    Raises RequestError for anything `pack` cannot have made: a client may call the detokenizer
+    without an engine.
+    """
+    row: list[int] = values.tolist()
+    if values.ndim != 1 or len(row) < _FIRST_ID + SLOTS:
+        raise RequestError(
+            f"token_chunk has shape {list(values.shape)}, expected one row of at least "
+            f"{_FIRST_ID + SLOTS} values. Only an engine of this project produces it; "
+            "call the ensemble instead of the detokenizer."
+        )
+    last, reason, count = row[2], row[3], row[6]
+    if last not in _BOOLEANS or not 0 <= reason <= max(FinishReason):
+        raise RequestError(
+            f"token_chunk has last={last} and finish_reason={reason}, expected last 0 or 1 and "
+            f"finish_reason 0 to {max(FinishReason)}. Engine and detokenizer are probably of "
+            "different versions; render the repository again."
+        )
+    cut, position, n_log_probs = row[8], row[7], row[9]
+    slots = len(row) - _FIRST_ID - n_log_probs
+    if min(cut, position, n_log_probs) < 0 or not 0 <= count <= slots:
+        raise RequestError(
+            f"token_chunk announces {count} ids in {slots} slots, {n_log_probs} log "
+            f"probabilities, position {position} and cut {cut}. Engine and detokenizer are "
+            "probably of different versions; render the repository again."
+        )
+    return TokenChunk(
+        stream_id=row[0],
+        index=row[1],
+        last=bool(last),
+        finish_reason=FinishReason(reason),
+        num_input_tokens=row[4],
+        num_output_tokens=row[5],
+        window=[token for token in row[HEADER:_FIRST_ID] if token != PADDING],
+        token_ids=row[_FIRST_ID : _FIRST_ID + count],
+        position=position,
+        cut=cut,
+        log_probs=_floats(row[_FIRST_ID + slots :]),
+        cum_log_prob=_floats(row[10:11])[0],
+        receipt_page=row[11],
+    )

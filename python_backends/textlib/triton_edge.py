@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between Triton's Python API and the rest of textlib; only triton_metrics imports it besides.
+
+`triton_python_backend_utils` exists in Triton's stub process alone.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+from textlib.errors import ConfigurationError, EngineFailedError, TextPathError
+from textlib.parameters import ModelParameters
+
+# A prompt is tokenised in microseconds: more threads than this only take cores from the engine.
+_MOST_TOKENIZER_THREADS = 4
+
+
+@contextmanager
+def loading(args: Mapping[str, str]) -> Iterator[ModelParameters]:
+    """Give initialize() its parameters; what goes wrong becomes a readable load error."""
+    try:
+        yield ModelParameters.from_model_config(args["model_config"])
+    except ConfigurationError as error:
+        raise pb_utils.TritonModelException(str(error)) from error
+
+
+def version_folder(args: Mapping[str, str]) -> Path:
+    """The folder that model.py lies in."""
+    return Path(args["model_repository"]) / args["model_version"]
+
+
+def existing(path: Path) -> Path:
+    """`path` if it is there, else ConfigurationError."""
+    if not path.exists():
+        raise ConfigurationError(
+            f"{path} is missing: the model repository is incomplete. "
+            "Run `tritonctl render` again; do not copy single models by hand."
+        )
+    return path
+
+
+def queue_delay_ms(args: Mapping[str, str]) -> int:
+    """How long Triton may hold requests of this model back to batch them, rounded up."""
+    batching = json.loads(args["model_config"]).get("dynamic_batching", {})
+    return -(-int(batching.get("max_queue_delay_microseconds", 0)) // 1000)
+
+
+def limit_tokenizer_threads() -> None:
+    """Set the thread count of `tokenizers` (Rust, rayon); call it before the first encode."""
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    os.environ.setdefault("RAYON_NUM_THREADS", str(min(cores, _MOST_TOKENIZER_THREADS)))
+
+
+def read_array(request: Any, name: str) -> NDArray[Any] | None:
+    """The input tensor of that name, or None if the request does not carry it."""
+    tensor = pb_utils.get_input_tensor_by_name(request, name)
+    return None if tensor is None else tensor.as_numpy()
+
+
+def response(tensors: Mapping[str, NDArray[Any]]) -> Any:
+    """An InferenceResponse; text goes in as an object array of bytes."""
+    return pb_utils.InferenceResponse(
+        output_tensors=[pb_utils.Tensor(name, array) for name, array in tensors.items()]
+    )
+
+
+def error_response(error: TextPathError) -> Any:
+    """An InferenceResponse that carries the error with its TritonError code."""
+    code = getattr(pb_utils.TritonError, error.code)
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
+
+
+def answer_each(
+    requests: list[Any], answer: Callable[[Any], Mapping[str, NDArray[Any]]]
+) -> list[Any]:
+    """One response per request of execute(); a failing request fails alone."""
+    return [_answer(request, answer) for request in requests]
+
+
+def _answer(request: Any, answer: Callable[[Any], Mapping[str, NDArray[Any]]]) -> Any:
+    try:
+        return response(answer(request))
+    except TextPathError as error:
+        return error_response(error)
+    except Exception as error:
+        return error_response(EngineFailedError(f"unexpected {type(error).__name__}: {error}"))
+
+
+class TritonSink:
+    """A ResponseSink (textlib.decoder_stream) over the response sender of a decoupled request."""
+
+    def __init__(self, sender: Any) -> None:
+        self._sender = sender
+
+    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
+        """Answer with token_chunk [1, n]."""
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
+        self._sender.send(response({"token_chunk": token_chunk[np.newaxis]}), flags=flags)
+
+    def fail(self, error: TextPathError) -> None:
+        """Answer with the error; the request ends."""
+        final = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+        self._sender.send(error_response(error), flags=final)
+
+    def is_cancelled(self) -> bool:
+        """Ask the server; always False inside an ensemble (triton-inference-server issue 6739)."""
+        return bool(self._sender.is_cancelled())

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One measurement: NVIDIA's perf_analyzer as the load, /proc as the meter of CPU time."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_NS_PER_MS = 1e6
+
+
+@dataclass(frozen=True)
+class Load:
+    """What to send: `tokens` are generated per request, `concurrency` streams at any time."""
+
+    model: str
+    input_data: Path
+    concurrency: int
+    tokens: int
+    seconds: float
+    streaming: bool = True
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Rates per second, latencies in ms, CPU of server and stubs in microseconds per token."""
+
+    requests: float
+    tokens: float
+    cpu_us: float
+    ttft_p50: float
+    gap_p50: float
+    gap_p99: float
+
+
+class PerfAnalyzer:
+    """The binary with the libraries it needs, against one server."""
+
+    def __init__(self, binary: Path, libraries: Path, url: str, shm_prefix: str) -> None:
+        self._binary = binary
+        self._libraries = libraries
+        self._url = url
+        self._prefix = shm_prefix.encode()
+
+    def run(self, load: Load, folder: Path) -> Measured:
+        """Run one load; raises CalledProcessError when perf_analyzer fails."""
+        profile = folder / "profile.json"
+        profile.unlink(missing_ok=True)
+        before = cpu_seconds(self._prefix)
+        subprocess.run(
+            self._arguments(load, profile),
+            env=os.environ | {"LD_LIBRARY_PATH": str(self._libraries)},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        cpu = cpu_seconds(self._prefix) - before
+        return summarise(json.loads(profile.read_text(encoding="utf-8")), load, cpu)
+
+    def _arguments(self, load: Load, profile: Path) -> list[str]:
+        # Counted requests instead of windows: every variant does the same work.
+        rounds = max(2, round(load.seconds / max(load.tokens * 0.010, 0.02)))
+        arguments = [str(self._binary), "-m", load.model, "-u", self._url, "-i", "grpc"]
+        arguments += ["--async", "--input-data", str(load.input_data)]
+        arguments += ["--concurrency-range", str(load.concurrency)]
+        arguments += ["--request-count", str(load.concurrency * rounds)]
+        arguments += ["--profile-export-file", str(profile)]
+        return arguments + (["--streaming"] if load.streaming else [])
+
+
+def summarise(profile: dict[str, object], load: Load, cpu: float) -> Measured:
+    """Figures of a profile export; timestamps in it are nanoseconds."""
+    [experiment] = profile["experiments"]  # type: ignore[misc]
+    requests = [r for r in experiment["requests"] if r["response_timestamps"]]  # type: ignore[has-type]
+    starts = [r["timestamp"] for r in requests]
+    ends = [r["response_timestamps"][-1] for r in requests]
+    wall = (max(ends) - min(starts)) / 1e9
+    gaps = [
+        (later - earlier) / _NS_PER_MS
+        for r in requests
+        for earlier, later in zip(
+            r["response_timestamps"], r["response_timestamps"][1:], strict=False
+        )
+    ]
+    ttft = [(r["response_timestamps"][0] - r["timestamp"]) / _NS_PER_MS for r in requests]
+    tokens = len(requests) * load.tokens
+    return Measured(
+        requests=len(requests) / wall,
+        tokens=tokens / wall,
+        cpu_us=cpu / tokens * 1e6,
+        ttft_p50=statistics.median(ttft),
+        gap_p50=statistics.median(gaps) if gaps else 0.0,
+        gap_p99=statistics.quantiles(gaps, n=100)[98] if len(gaps) > 1 else 0.0,
+    )
+
+
+def cpu_seconds(prefix: bytes) -> float:
+    """User and system time of a tritonserver and its stubs, found by their common prefix."""
+    ticks = 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if prefix not in (entry / "cmdline").read_bytes():
+                continue
+            fields = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        except OSError:  # it ended while we looked
+            continue
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streamed text through three wirings of the same mock decoder, as paired ratios in one run.
+
+Usage: python benchmarks/streaming/run.py [--seconds 6] [--repetitions 3] [--concurrency 8 32 128]
+See README.md beside this file for what is compared and how far to trust it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tritonctl import bundled
+from tritonctl.console import Console
+from tritonctl.engines.building import build_engine
+from tritonctl.environments import Recipe, ensure, site_packages
+from tritonctl.project_file import load_project
+from tritonctl.triton.embedded import server_recipe
+from tritonctl.triton.repository import render
+from tritonctl.triton.server import start, stop
+
+from measure import Load, Measured, PerfAnalyzer
+from prompts import prompts_of, train_tokenizer, write_input
+
+HERE = Path(__file__).resolve().parent
+TOKENS = 64
+PERF_ANALYZER = Recipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
+LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+# Name in the table → model in the repository. The first is what the others are compared with.
+STREAMS = {"sample": "sample", "ours": "ours", "single": "single_model"}
+TOKENISERS = {
+    "sample": ("sample_preprocessing", "QUERY", {"REQUEST_OUTPUT_LEN": [TOKENS]}),
+    "ours": ("ours_tokenizer", "text_input", {}),
+}
+Results = dict[tuple[int, str], list[Measured]]
+
+
+def main() -> None:
+    """Run the benchmark and print its tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=6.0, help="length of one measurement")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[8, 32, 128])
+    parser.add_argument("--prompt-tokens", type=int, nargs="+", default=[64, 512, 4096])
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder)) as (analyzer, texts):
+        streams = measure_streams(analyzer, texts, arguments, Path(folder))
+        print_streams(streams)
+        rates = measure_tokenisers(analyzer, texts, arguments, Path(folder))
+        print_tokenisers(rates)
+
+
+class Texts:
+    """Prompt files by length, made when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._tokenizer = train_tokenizer(folder / "tokenizer")
+
+    def file(self, length: int, tensor: str, extra: dict[str, list[object]]) -> Path:
+        """perf_analyzer's input for prompts of `length` tokens."""
+        file = self._folder / f"{tensor}-{length}-{len(extra)}.json"
+        if not file.exists():
+            write_input(file, tensor, prompts_of(self._tokenizer, length), extra)
+        return file
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[PerfAnalyzer, Texts]]:
+    """All variants in one real Triton, and the tool that loads them."""
+    console = Console()
+    shutil.copytree(HERE / "project", folder, dirs_exist_ok=True)
+    declare_tensors(folder / "python_backends" / "mock_engine" / "backend.toml")
+    texts = Texts(folder)
+    project = load_project(folder)
+    for name in project.models:
+        build_engine(project, name, console)
+    rendered = render(project, console)
+    state, _ = start(project, rendered, console)
+    packages = site_packages(ensure(server_recipe(rendered.plan.backends), console))
+    binary = ensure(PERF_ANALYZER, console) / "bin" / "perf_analyzer"
+    libraries = link_libraries(packages / "nvidia_pytriton.libs", folder / "libraries")
+    try:
+        yield PerfAnalyzer(binary, libraries, state.grpc_url, state.shm_prefix), texts
+    finally:
+        stop(project, console)
+
+
+def declare_tensors(mock: Path) -> None:
+    """Give the mock engine the tensors of a real one."""
+    shipped = bundled.find("python_backends/openvino_engine/backend.toml")
+    tensors = shipped.read_text(encoding="utf-8")
+    tensors = tensors[tensors.index("[[inputs]]") :]
+    mock.write_text(mock.read_text(encoding="utf-8") + "\n" + tensors, encoding="utf-8")
+
+
+def link_libraries(wheel: Path, folder: Path) -> Path:
+    """perf_analyzer links against libraries that the server's wheel has under other names."""
+    folder.mkdir()
+    for name, pattern in LIBRARIES.items():
+        (folder / name).symlink_to(next(wheel.glob(pattern)))
+    return folder
+
+
+def measure_streams(
+    analyzer: PerfAnalyzer, texts: Texts, arguments: argparse.Namespace, folder: Path
+) -> Results:
+    """Variants interleaved, their order reversed every second time, so that drift cancels."""
+    results: Results = defaultdict(list)
+    for concurrency in arguments.concurrency:
+        for repetition in range(arguments.repetitions):
+            for name in sorted(STREAMS, reverse=bool(repetition % 2)):
+                extra: dict[str, list[object]] = {"max_tokens": [TOKENS]}
+                if name == "ours":
+                    extra["stream"] = [True]
+                data = texts.file(64, "text_input", extra)
+                load = Load(STREAMS[name], data, concurrency, TOKENS, arguments.seconds)
+                results[concurrency, name].append(analyzer.run(load, folder))
+    return results
+
+
+def measure_tokenisers(
+    analyzer: PerfAnalyzer, texts: Texts, arguments: argparse.Namespace, folder: Path
+) -> Results:
+    """Requests per second of the tokenizer step alone, 8 at a time, by prompt length."""
+    results: Results = defaultdict(list)
+    for length in arguments.prompt_tokens:
+        for repetition in range(arguments.repetitions):
+            for name in sorted(TOKENISERS, reverse=bool(repetition % 2)):
+                model, tensor, extra = TOKENISERS[name]
+                data = texts.file(length, tensor, dict(extra))
+                load = Load(model, data, 8, 1, arguments.seconds, streaming=False)
+                results[length, name].append(analyzer.run(load, folder))
+    return results
+
+
+def ratio(results: Results, key: int, name: str, field: str, base: str = "sample") -> str:
+    """Median [lowest to highest] of the paired ratios of a figure to the rival's."""
+    pairs = zip(results[key, name], results[key, base], strict=True)
+    ratios = [getattr(ours, field) / max(getattr(theirs, field), 1e-9) for ours, theirs in pairs]
+    return f"{statistics.median(ratios):.2f} [{min(ratios):.2f} to {max(ratios):.2f}]"
+
+
+def median(results: Results, key: int, name: str, field: str) -> float:
+    """Median of a figure over the repetitions."""
+    return statistics.median(getattr(measured, field) for measured in results[key, name])
+
+
+def say(*cells: object) -> None:
+    """One row of a Markdown table."""
+    sys.stdout.write("| " + " | ".join(str(cell) for cell in cells) + " |\n")
+
+
+def print_streams(results: Results) -> None:
+    """The streaming table."""
+    fields = ("tokens", "cpu_us", "ttft_p50", "gap_p50", "gap_p99")
+    say("streams", "wiring", "tokens/s", "CPU us/token", "TTFT p50 ms", "gap p50 ms", "gap p99 ms",
+        "tokens/s to sample", "CPU to sample", "TTFT to sample")  # fmt: skip
+    say(*["---"] * 10)
+    for concurrency, name in results:
+        figures = [f"{median(results, concurrency, name, field):.1f}" for field in fields]
+        ratios = [ratio(results, concurrency, name, f) for f in ("tokens", "cpu_us", "ttft_p50")]
+        say(concurrency, name, *figures, *ratios)
+
+
+def print_tokenisers(results: Results) -> None:
+    """The tokenisation table."""
+    sys.stdout.write("\n")
+    say("prompt tokens", "wiring", "requests/s", "to sample")
+    say(*["---"] * 4)
+    for length, name in results:
+        rate = f"{median(results, length, name, 'requests'):.0f}"
+        say(length, name, rate, ratio(results, length, name, "requests"))
+
+
+if __name__ == "__main__":
+    main()

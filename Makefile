@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# One line per job; CI calls the same targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help setup quickstart test check unit server bench-streaming format clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed ## the development environment in .venv
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
+	$(BIN)/tritonctl quickstart
+
+test: check unit server ## everything CI runs
+
+check: setup ## style, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: setup ## tests that need no engine and no server
+	$(BIN)/pytest -m "not engine and not server"
+
+server: setup ## tests with real engines and a real Triton
+	$(BIN)/pytest -m "engine or server"
+
+bench-streaming: setup ## streamed text against NVIDIA's sample and a single model (ratios)
+	$(BIN)/python benchmarks/streaming/run.py
+
+format: setup ## rewrite to the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove what tools left behind, keep .venv
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures that build real engines and run a real Triton, made once per session."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tritonctl.engines.building import build_engine
+from tritonctl.engines.catalog import builder_named
+from tritonctl.engines.runners import builder_recipe
+from tritonctl.environments import ensure, environment_python
+from tritonctl.host import cache_folder
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.project_file import load_project
+from tritonctl.triton.repository import render
+from tritonctl.triton.server import start, stop
+from tritonctl.triton.server_state import ServerState
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+EXAMPLE = CHECKOUT / "examples" / "number-speller"
+PRECISIONS = {"exact": "fp32", "int8": "int8", "int4": "int4"}
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test sees the developer's TRITONCTL_* settings; the cache is shared on purpose."""
+    cache = str(cache_folder())
+    for name in [name for name in os.environ if name.startswith("TRITONCTL_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TRITONCTL_CACHE_DIR", cache)
+
+
+@pytest.fixture(scope="session")
+def openvino_environment() -> Path:
+    """The interpreter of the OpenVINO builder's cached environment."""
+    return environment_python(ensure(builder_recipe(builder_named("openvino")), Silent()))
+
+
+def write_project(folder: Path, precisions: dict[str, str]) -> Path:
+    """A project with one model of the shipped checkpoint per precision, on free ports."""
+    models = {
+        name: {
+            "checkpoint": str(EXAMPLE / "checkpoint"),
+            "engine": {"builder": "openvino", "precision": precision, "max_seq_len": 512},
+        }
+        for name, precision in precisions.items()
+    }
+    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
+    file = folder / "tritonctl.yaml"
+    # JSON is YAML; writing it needs no care for quoting.
+    file.write_text(json.dumps({"schema": "tritonctl/v1", "models": models, "server": server}))
+    return file
+
+
+@pytest.fixture(scope="session")
+def speller_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """The shipped checkpoint in three precisions, built."""
+    project = load_project(write_project(tmp_path_factory.mktemp("spellers"), PRECISIONS))
+    for name in project.models:
+        build_engine(project, name, Silent())
+    return project
+
+
+@pytest.fixture(scope="session")
+def speller_server(speller_project: Project) -> Iterator[ServerState]:
+    """One real Triton serving all three precisions."""
+    state, _ = start(speller_project, render(speller_project, Silent()), Silent())
+    yield state
+    stop(speller_project, Silent())
+
+
+@pytest.fixture
+def small_project(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
+    """A project of its own with the int8 model already built; stopped at the end."""
+    file = write_project(tmp_path, {"int8": "int8"})
+    shutil.copytree(speller_project.state / "engines", tmp_path / ".tritonctl" / "engines")
+    project = load_project(file)
+    yield project
+    stop(project, Silent())
+
+
+@pytest.fixture
+def cli() -> Cli:
+    """Runs `tritonctl ARGUMENTS` as a user would: `cli("status", cwd=folder)`."""
+
+    def run(
+        *arguments: str, cwd: Path, stdin: bytes = b"", timeout: float = 240
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "tritonctl", *arguments],
+            cwd=cwd,
+            input=stdin,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+        return subprocess.CompletedProcess(
+            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def held_out() -> list[dict[str, str]]:
+    """The 1,000 held-out prompts with their right answers."""
+    lines = (EXAMPLE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+@pytest.fixture(scope="session")
+def reference(openvino_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What transformers' own greedy `generate` answers to the held-out prompts, in fp32."""
+    answers = tmp_path_factory.mktemp("reference") / "answers.json"
+    script = CHECKOUT / "tests" / "transformers_reference.py"
+    subprocess.run(
+        [
+            openvino_environment,
+            script,
+            EXAMPLE / "checkpoint",
+            EXAMPLE / "prompts.jsonl",
+            answers,
+        ],
+        check=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    texts: list[str] = json.loads(answers.read_text(encoding="utf-8"))
+    return texts

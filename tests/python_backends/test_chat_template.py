@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversations to ids as Hugging Face makes them; templates that run wild fail alone."""
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+from textlib.chat_files import has_chat_template, special_tokens, template_source
+from textlib.chat_messages import MOST_BYTES, parse_messages
+from textlib.chat_renderer import ChatRenderer
+from textlib.errors import ConfigurationError, RequestError, TextPathError
+from textlib.prompt_encoder import PromptEncoder
+from tokenizers import Tokenizer, processors
+
+HERE = Path(__file__).parent
+SHIPPED = HERE.parents[1] / "examples" / "number-speller" / "checkpoint"
+TEMPLATES = sorted(path.stem for path in (HERE / "chat_templates").glob("*.jinja"))
+MARKS = ["<|im_start|>", "<|im_end|>", "<|eot_id|>", "[INST]", "[/INST]", "<start_of_turn>"]
+PAD = {"__type": "AddedToken", "content": "<pad>", "lstrip": False, "special": True}
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": PAD}
+
+Message = dict[str, str]
+
+
+def user(text: str) -> Message:
+    """What the user says."""
+    return {"role": "user", "content": text}
+
+
+def model(text: str) -> Message:
+    """What the model says."""
+    return {"role": "assistant", "content": text}
+
+
+SYSTEM = {"role": "system", "content": "Be brief.\n"}
+CONVERSATIONS = [
+    [user("7342 in English")],
+    [user("  spaced \n"), model(" answer </s> "), user("and again?")],
+    [SYSTEM, user("hello"), model("hi"), user("{{ 7 * 7 }} <s> & <b>\"quoted\"</b> 'x'")],
+    [SYSTEM, user("七千 👩‍👩‍👧‍👦 שלום \u0000 e\u0301")],
+    [user("one"), user("two")],
+    [model("I begin"), user("you do?")],
+    [user("")],
+    [{"role": "judge", "content": "order"}, user("?")],
+]
+
+MakeFolder = Callable[..., Path]
+Start = Callable[[Path], ChatRenderer]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts renderers and ends them after the test."""
+    with ExitStack() as running:
+        yield lambda folder: running.enter_context(closing(ChatRenderer(folder)))
+
+
+@pytest.fixture(scope="session")
+def make_folder(byte_level: Path, tmp_path_factory: pytest.TempPathFactory) -> MakeFolder:
+    """Writes a tokenizer folder that puts a BOS before every plain prompt."""
+    tokenizer = Tokenizer.from_file(str(byte_level))
+    tokenizer.add_special_tokens(MARKS)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", tokenizer.token_to_id("<s>"))]
+    )
+
+    def make(template: str, **config: object) -> Path:
+        folder = tmp_path_factory.mktemp("chat")
+        tokenizer.save(str(folder / "tokenizer.json"))
+        settings: dict[str, object] = {"tokenizer_class": "PreTrainedTokenizerFast", **TOKENS}
+        settings |= {"chat_template": template, **config}
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def folders(make_folder: MakeFolder) -> dict[str, Path]:
+    """Every template, in each of the forms in which a checkpoint can bring one."""
+    texts = {
+        name: (HERE / "chat_templates" / f"{name}.jinja").read_text(encoding="utf-8")
+        for name in TEMPLATES
+    }
+    made = {name: make_folder(text) for name, text in texts.items()}
+    named = [{"name": "rag", "template": "-"}, {"name": "default", "template": texts["llama3"]}]
+    made["list"] = make_folder(named)
+    made["file"] = make_folder("not this one", added_tokens_decoder={})
+    (made["file"] / "chat_template.jinja").write_text(texts["mistral"], encoding="utf-8")
+    made["old"] = make_folder(texts["mistral"])
+    (made["old"] / "special_tokens_map.json").write_text(
+        json.dumps({"bos_token": {"content": "<pad>"}, "eos_token": "<s>"}), encoding="utf-8"
+    )
+    made["shipped"] = SHIPPED
+    return made
+
+
+def ids_of(start: Start, folder: Path, conversations: list[list[Message]]) -> list[list[int] | str]:
+    """Ids of each conversation, or the error's text."""
+    encoder = PromptEncoder(
+        folder / "tokenizer.json", max_input_len=10_000, add_special_tokens=True
+    )
+    renderer = start(folder)
+    found: list[list[int] | str] = []
+    for conversation in conversations:
+        text = renderer.render(json.dumps(conversation).encode())
+        if isinstance(text, bytes):
+            (ids,) = encoder.encode_rendered([text])
+            found.append(str(ids) if isinstance(ids, RequestError) else ids.tolist())
+        else:
+            found.append(str(text))
+    return found
+
+
+@pytest.mark.engine
+def test_ids_equal_those_of_transformers(
+    start: Start, folders: dict[str, Path], openvino_environment: Path, tmp_path: Path
+) -> None:
+    """Every template on every conversation; what transformers refuses, so do we."""
+    cases = [
+        {"folder": str(folder), "messages": conversation}
+        for folder in folders.values()
+        for conversation in CONVERSATIONS
+    ]
+    (tmp_path / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
+    subprocess.run(
+        [
+            openvino_environment,
+            HERE.parent / "chat_reference.py",
+            tmp_path / "cases.json",
+            tmp_path / "answers.json",
+        ],
+        check=True,
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+    )
+    answers = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
+    found = [ids for folder in folders.values() for ids in ids_of(start, folder, CONVERSATIONS)]
+    assert len(found) == len(answers) == len(folders) * len(CONVERSATIONS)
+    for case, ours, theirs in zip(cases, found, answers, strict=True):
+        if isinstance(theirs, str):
+            assert isinstance(ours, str), case
+            assert theirs in ours, case
+        else:
+            assert ours == theirs, case
+    assert sum(isinstance(answer, str) for answer in answers) > 5
+
+
+def test_no_double_bos(start: Start, make_folder: MakeFolder) -> None:
+    """The template wrote the BOS; the tokenizer does not add another, nor one of its own."""
+    marked = make_folder("{{ bos_token }}{{ messages[0].content }}")
+    bare = make_folder("{{ messages[0].content }}")
+    bos = Tokenizer.from_file(str(bare / "tokenizer.json")).token_to_id("<s>")
+    (once,) = ids_of(start, marked, [[user("x")]])
+    assert list(once)[:2].count(bos) == 1
+    (never,) = ids_of(start, bare, [[user("x")]])
+    assert bos not in list(never)
+
+
+WILD = {
+    "loops": "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+    "one long C call": "{% set n = 10 %}{{ n ** (n ** 9) }}",
+    "sorts for ever": "{% for i in range(99999) %}{{ range(99999) | sort | length }}{% endfor %}",
+    "memory": "{% set n = 10 %}{{ 'a' * n ** 11 }}",
+    "doubles": "{% set n = namespace(x='aaaa') %}{% for i in range(60) %}{% set n.x = n.x ~ n.x %}"
+    "{% endfor %}",
+    "too long": "{% for i in range(99999) %}{{ 'x' * 1000 }}{% endfor %}",
+    "range": "{% for i in range(10 ** 12) %}{% endfor %}",
+    "recursion": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+    "raises": "{{ raise_exception('no ' ~ messages[0].content) }}",
+    "type error": "{{ messages[0].content + 1 }}",
+    "escapes": "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+    "mutates": "{{ messages.append(1) }}",
+    "imports": "{% include '/etc/passwd' %}",
+    "surrogate": "{{ '\\ud800' }}",
+}
+
+
+@pytest.mark.parametrize("case", WILD)
+def test_wild_template_fails_one_request(start: Start, make_folder: MakeFolder, case: str) -> None:
+    """Refused by name within two seconds, and the next conversation is rendered."""
+    guarded = "{% if messages[0].content == 'good' %}fine{% else %}" + WILD[case] + "{% endif %}"
+    renderer = start(make_folder(guarded))
+    assert renderer.render(json.dumps([user("good")]).encode()) == b"fine"
+    began = time.monotonic()
+    refused = renderer.render(json.dumps([user("bad")]).encode())
+    took = time.monotonic() - began
+    assert isinstance(refused, RequestError), refused
+    assert str(refused).startswith("messages: the checkpoint's chat template")
+    assert len(str(refused)) < 1000
+    assert took < 10  # CPU time is bounded at 0.5 s; the machine may be busy
+    assert renderer.render(json.dumps([user("good")]).encode()) == b"fine"
+
+
+def test_template_that_is_none(start: Start, make_folder: MakeFolder) -> None:
+    """Text still works with such a checkpoint; messages are refused with the template's line."""
+    renderer = start(make_folder("\n{% for %}"))
+    answer = renderer.render(b'[{"role": "user", "content": "x"}]')
+    assert "messages cannot be used: line 2 of the checkpoint's chat template" in str(answer)
+    assert not has_chat_template(Path("/nowhere"))
+    with pytest.raises(ConfigurationError, match="none called default"):
+        template_source(make_folder([{"name": "rag", "template": "x"}]))
+
+
+def test_only_the_named_tokens_of_the_checkpoint(make_folder: MakeFolder) -> None:
+    """As transformers 5 passes them; nothing else of the file gets into a template."""
+    config = {"unk_token": None, "image_token": "<i>", "sep_token": {"content": "|"}}
+    folder = make_folder("x", **config)
+    assert special_tokens(folder) == {
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "sep_token": "|",
+        "pad_token": "<pad>",
+    }
+
+
+def test_a_killed_worker_is_replaced(start: Start, make_folder: MakeFolder) -> None:
+    """An accident is INTERNAL for one request, not the client's fault, and over with it."""
+    renderer = start(make_folder("fine"))
+    raw = json.dumps([user("x")]).encode()
+    assert renderer.render(raw) == b"fine"
+    renderer._worker.kill()
+    answer = renderer.render(raw)
+    assert isinstance(answer, TextPathError)
+    assert answer.code == "INTERNAL"
+    assert renderer.render(raw) == b"fine"
+
+
+BAD = {
+    b"": "not valid JSON",
+    b"{": "not valid JSON",
+    b"\xff\xfe": "not valid UTF-8: byte 0xff at offset 0",
+    b"null": "messages is missing or null, expected a JSON array",
+    b'"hello"': "messages is text, expected a JSON array",
+    b"{}": "messages is an object, expected a JSON array",
+    b"[]": "messages is empty",
+    b"[1]": "messages[0] is a number, expected an object",
+    b'[{"role": "user"}]': "messages[0].content is missing or null, expected text",
+    b'[{"role": "user", "content": null}]': "messages[0].content is missing or null",
+    b'[{"role": "user", "content": ["x"]}]': "messages[0].content is an array, expected text",
+    b'[{"role": 1, "content": "x"}]': "messages[0].role is a number, expected text",
+    b'[{"role": true, "content": "x"}]': "messages[0].role is a boolean, expected text",
+    b'[{"role": "", "content": "x"}]': "messages[0].role is empty",
+    b'[{"role": "user", "content": "x", "name": "y"}]': "messages[0] has the key 'name'",
+    b'[{"role": "user", "content": "\\ud83d"}]': "messages[0].content has half a surrogate pair",
+    b"[" * 100_000: "messages is nested too deeply",
+    b"[" + b"1" * 10_000 + b"]": "messages is not valid JSON",
+    b"[" + b" " * MOST_BYTES + b"]": f"the limit is {MOST_BYTES}",
+}
+
+
+@pytest.mark.parametrize("raw", BAD, ids=[str(raw[:40]) for raw in BAD])
+def test_bad_messages(raw: bytes) -> None:
+    """Each refusal names `messages` and the place in it."""
+    with pytest.raises(RequestError) as caught:
+        parse_messages(raw)
+    assert BAD[raw] in str(caught.value)
+    assert str(caught.value).startswith("messages")
+
+
+@pytest.fixture
+def echo(start: Start, make_folder: MakeFolder) -> ChatRenderer:
+    """A template that repeats the first message."""
+    return start(make_folder("{{ messages[0].content }}"))
+
+
+def test_bad_messages_between_good_ones(echo: ChatRenderer) -> None:
+    """The worker survives each of them."""
+    for raw, problem in BAD.items():
+        answer = echo.render(raw)
+        assert isinstance(answer, RequestError)
+        assert problem in str(answer)
+        assert echo.render(b'[{"role": "user", "content": "x"}]') == b"x"
+
+
+def test_large_messages(echo: ChatRenderer) -> None:
+    """Nine megabytes pass through unchanged, whatever the socket's buffer."""
+    text = "七 " * 2_000_000
+    raw = json.dumps([user(text)], ensure_ascii=False).encode()
+    assert echo.render(raw) == text.encode()

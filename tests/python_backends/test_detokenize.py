@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Streamed text equals the tokenizer's own decode of all ids, however the stream is cut."""
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from textlib.detokenize import decode_chunk
+from textlib.errors import ConfigurationError
+from textlib.token_bytes import TokenBytes, byte_level_bytes, load_token_bytes
+from textlib.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk
+from tokenizers import Tokenizer, decoders, models
+
+STREAMS = settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+HARD_TEXTS = [
+    "👩‍👩‍👧‍👦👍🏽🇩🇪🇫🇷 7️⃣3️⃣ \U0001fae8",
+    "e\u0301\u0323 n\u0303 ก็ กำ हिन्दी",
+    "שלום עולם \u202eمرحبا\u202c abc",
+    "七千三百四十二 東京都 한국어",
+    "  leading   and trailing  ",
+    "𝒜𝓑 𐍈 \u0000 \ufeff \ufffd",
+]
+texts = st.one_of(
+    st.text(max_size=40),
+    st.lists(st.sampled_from(HARD_TEXTS), max_size=3).map("".join),
+    st.text(
+        alphabet=st.characters(
+            min_codepoint=0x300, max_codepoint=0x1FAFF, exclude_categories=["Cs"]
+        ),
+        max_size=20,
+    ),
+)
+cuts = st.lists(st.integers(min_value=1, max_value=SLOTS), min_size=1, max_size=8)
+
+
+def chunks(ids: Sequence[int], sizes: Sequence[int]) -> list[TokenChunk]:
+    """Cut `ids` into chunks whose sizes repeat `sizes`, as the decoder loop would send them."""
+    made: list[TokenChunk] = []
+    start = 0
+    while start < len(ids) or not made:
+        end = min(start + sizes[len(made) % len(sizes)], len(ids))
+        last = end == len(ids)
+        made.append(
+            TokenChunk(
+                stream_id=1,
+                index=len(made),
+                last=last,
+                finish_reason=FinishReason.STOP if last else FinishReason.NONE,
+                num_input_tokens=1,
+                num_output_tokens=end,
+                window=list(ids[max(0, start - WINDOW) : start]),
+                token_ids=list(ids[start:end]),
+            )
+        )
+        start = end
+    return made
+
+
+def streamed(table: TokenBytes, ids: Sequence[int], sizes: Sequence[int]) -> str:
+    """The text that a client puts together from all chunks."""
+    return "".join(decode_chunk(table, chunk) for chunk in chunks(ids, sizes))
+
+
+class Case:
+    """A tokenizer and its tables, loaded once."""
+
+    def __init__(self, path: Path) -> None:
+        self.tokenizer = Tokenizer.from_file(str(path))
+        self.skipping = load_token_bytes(path, skip_special_tokens=True)
+        self.keeping = load_token_bytes(path, skip_special_tokens=False)
+
+    def check(self, ids: Sequence[int], sizes: Sequence[int], *, skip: bool = True) -> None:
+        """Streamed text == decode(ids)."""
+        table = self.skipping if skip else self.keeping
+        expected = self.tokenizer.decode(list(ids), skip_special_tokens=skip)
+
+        assert streamed(table, ids, sizes) == expected
+
+
+@pytest.fixture(scope="module")
+def bytes_case(byte_level: Path) -> Case:
+    return Case(byte_level)
+
+
+@pytest.fixture(scope="module")
+def fallback_case(byte_fallback: Path) -> Case:
+    return Case(byte_fallback)
+
+
+@pytest.fixture(scope="module")
+def metaspace_case(metaspace: Path) -> Case:
+    return Case(metaspace)
+
+
+@STREAMS
+@given(text=texts, sizes=cuts, cut=st.integers(min_value=0, max_value=6))
+def test_byte_level_text(bytes_case: Case, text: str, sizes: list[int], cut: int) -> None:
+    """Any text, also cut off in the middle of a character."""
+    ids = bytes_case.tokenizer.encode(text).ids
+    bytes_case.check(ids[: len(ids) - min(cut, len(ids))], sizes)
+
+
+@STREAMS
+@given(data=st.data(), sizes=cuts, skip=st.booleans())
+def test_byte_level_random_ids(
+    bytes_case: Case, data: st.DataObject, sizes: list[int], skip: bool
+) -> None:
+    """Any ids, special and unknown ones included: malformed bytes replaced as the library does."""
+    ordinary = st.integers(min_value=3, max_value=bytes_case.tokenizer.get_vocab_size() - 1)
+    special_after = st.sampled_from([None, None, None, 0, 1, 2, 60_000])
+    pairs = data.draw(st.lists(st.tuples(ordinary, special_after), max_size=40))
+    ids = [token for pair in pairs for token in pair if token is not None]
+    bytes_case.check(ids, sizes, skip=skip)
+
+
+@STREAMS
+@given(raw=st.binary(max_size=30), sizes=cuts)
+def test_byte_level_random_bytes(bytes_case: Case, raw: bytes, sizes: list[int]) -> None:
+    """One id per byte, no valid UTF-8 needed."""
+    single = {byte_level_bytes(token): number for token, number in _vocabulary(bytes_case)}
+    bytes_case.check([single[bytes([byte])] for byte in raw], sizes)
+
+
+@STREAMS
+@given(text=texts, sizes=cuts, marks=st.lists(st.booleans(), min_size=1, max_size=9))
+def test_byte_fallback_text(
+    fallback_case: Case, text: str, sizes: list[int], marks: list[bool]
+) -> None:
+    """Any text through byte tokens, with skipped special tokens also inside its characters."""
+    ids: list[int] = []
+    for position, token in enumerate(fallback_case.tokenizer.encode(text).ids):
+        ids += [token, 1] if marks[position % len(marks)] else [token]
+    fallback_case.check(ids, sizes)
+
+
+@STREAMS
+@given(data=st.data(), sizes=cuts)
+def test_metaspace_random_ids(metaspace_case: Case, data: st.DataObject, sizes: list[int]) -> None:
+    """Any ids: Metaspace works on whole characters, only the first token is different."""
+    size = metaspace_case.tokenizer.get_vocab_size()
+    ids = data.draw(st.lists(st.integers(min_value=0, max_value=size - 1), max_size=30))
+    # 7 skipped ids before the first text: the one case that a window of 7 cannot tell.
+    assume(len(ids) <= WINDOW or not all(token in (1, 2, 3) for token in ids[:WINDOW]))
+    metaspace_case.check(ids, sizes)
+
+
+def _vocabulary(case: Case) -> list[tuple[str, int]]:
+    return [
+        (token, number)
+        for token, number in case.tokenizer.get_vocab(with_added_tokens=False).items()
+        if number > 2
+    ]
+
+
+def test_long_streams_one_id_at_a_time(bytes_case: Case) -> None:
+    """1,000 streams of 30 ids, two thirds of them single bytes, in chunks of 1 to 16."""
+    random_source = random.Random(20261121)  # noqa: S311 - test data
+    single = [number for token, number in _vocabulary(bytes_case) if len(token) == 1]
+    everything = [number for _, number in _vocabulary(bytes_case)]
+    for _ in range(1000):
+        pool = random_source.choices([single, everything], [2, 1], k=30)
+        ids = [random_source.choice(numbers) for numbers in pool]
+        bytes_case.check(ids, [random_source.choice([1, 1, 2, 3, SLOTS])])
+
+
+@pytest.mark.parametrize("text", ["<tool>", "a<tool>b", "x spaced y", "七千七"])
+def test_added_tokens_keep_their_text(bytes_case: Case, text: str) -> None:
+    """Added tokens that are not special are text; the library decodes them the same way."""
+    bytes_case.check(bytes_case.tokenizer.encode(text).ids, [1])
+
+
+def test_four_special_tokens_inside_a_character(bytes_case: Case) -> None:
+    """The documented reach of the window: 3 withheld bytes and 4 skipped ids."""
+    emoji = [byte_level_bytes(token) for token in "ðŁĺĢ"]
+    single = {byte_level_bytes(token): number for token, number in _vocabulary(bytes_case)}
+    first, *rest = [single[byte] for byte in emoji]
+    bytes_case.check([first, 0, 1, 2, 0, *rest], [1])
+
+
+def test_incomplete_character_is_withheld_until_the_end(bytes_case: Case) -> None:
+    """Nothing is shown that a later id could change."""
+    single = {byte_level_bytes(token): number for token, number in _vocabulary(bytes_case)}
+    ids = [single[bytes([byte])] for byte in "é😀".encode()[:-1]]
+    pieces = [decode_chunk(bytes_case.skipping, chunk) for chunk in chunks(ids, [1])]
+
+    assert pieces == ["", "é", "", "", "�"]
+
+
+def test_byte_fallback_tokens_are_used(fallback_case: Case) -> None:
+    """The fixture does spread an emoji over byte tokens, or its tests would prove nothing."""
+    tokens = fallback_case.tokenizer.encode("😀").tokens
+
+    assert tokens[-4:] == ["<0xF0>", "<0x9F>", "<0x98>", "<0x80>"]
+
+
+@pytest.mark.parametrize("raw", [b"\xf0\x9f\x98", b"\xff\xfe", b"\xe4\xb8a", b"ok\xc3"])
+def test_malformed_byte_fallback_is_replaced(fallback_case: Case, raw: bytes) -> None:
+    """The library replaces a whole run, which no stream can foresee; ours replaces the bad part."""
+    vocabulary = fallback_case.tokenizer.get_vocab()
+    ids = [vocabulary[f"<0x{byte:02X}>"] for byte in raw]
+
+    assert streamed(fallback_case.skipping, ids, [1]) == raw.decode("utf-8", "replace")
+
+
+def test_leading_space_goes_once(fallback_case: Case) -> None:
+    """Strip takes one space from the whole text, skipped tokens before it do not count."""
+    space = next(n for token, n in _vocabulary(fallback_case) if token.startswith("▁"))
+    byte_space = fallback_case.tokenizer.get_vocab()["<0x20>"]
+    for ids in ([space, space], [1, 2, space, space], [byte_space, space], [1, byte_space]):
+        fallback_case.check(ids, [1])
+        fallback_case.check(ids, [SLOTS])
+
+
+def test_negative_and_unknown_ids_decode_to_nothing(bytes_case: Case) -> None:
+    """An engine may pad its vocabulary beyond the tokenizer's."""
+    token = bytes_case.tokenizer.encode("a").ids[0]
+
+    assert streamed(bytes_case.skipping, [token, 10**6, -5, token], [1]) == "aa"
+
+
+REFUSED: dict[str, Callable[[], Any]] = {
+    "null": lambda: None,
+    "CTC": decoders.CTC,
+    "Strip": lambda: decoders.Sequence(
+        [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 2, 0)]
+    ),
+    "Replace": lambda: decoders.Sequence(
+        [decoders.Fuse(), decoders.Replace("a", "b"), decoders.ByteFallback()]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_decoders_are_refused(name: str, tmp_path: Path) -> None:
+    """Loading fails, naming the decoder, rather than decoding almost right."""
+    tokenizer = Tokenizer(models.BPE())
+    if (decoder := REFUSED[name]()) is not None:
+        tokenizer.decoder = decoder
+    path = tmp_path / "tokenizer.json"
+    tokenizer.save(str(path))
+
+    with pytest.raises(ConfigurationError, match=f"{name}.* is not supported"):
+        load_token_bytes(path, skip_special_tokens=True)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stop words on decoded text: found across tokens, never partly emitted, exact to the byte."""
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from textlib.decoder_loop import DecoderLoop
+from textlib.decoder_stream import Stream, watch_for
+from textlib.detokenize import decode_chunk
+from textlib.errors import RequestError
+from textlib.request_tensors import GenerationRequest
+from textlib.sampling import SamplingParams
+from textlib.stop_words import StopWatch
+from textlib.token_bytes import TokenBytes, load_token_bytes
+from textlib.token_chunk import SLOTS, FinishReason, unpack
+from tokenizers import Tokenizer
+
+from .test_decoder_loop import PATIENCE, RecordingSink, ScriptedEngine
+
+STREAMS = 300
+BYTES = TokenBytes([bytes([n]) for n in range(256)], [bytes([n]) for n in range(256)], [True] * 256)
+LETTERS = "ab 七千👩‍👧é"
+
+
+class _NoSink:
+    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None: ...
+    def fail(self, error: Exception) -> None: ...
+    def is_cancelled(self) -> bool:
+        return False
+
+
+def request(
+    words: list[str], *, include: bool = False, streaming: bool = True, echo: bool = False
+) -> GenerationRequest:
+    """A request with stop words whose prompt is "?!"."""
+    return GenerationRequest(
+        np.array([63, 33], dtype=np.int32),
+        SamplingParams(max_tokens=1000),
+        streaming,
+        stop_words=tuple(word.encode() for word in words),
+        include_stop_word=include,
+        echo_prompt=echo,
+    )
+
+
+def pieces(
+    table: TokenBytes, asked: GenerationRequest, steps: list[list[int]], pace: int = 1
+) -> tuple[list[str], Stream]:
+    """What a client gets: one response after every `pace` steps, as the sender would send them."""
+    stream = Stream(1, asked, _NoSink(), watch_for(asked, table))
+    texts: list[str] = []
+
+    def send() -> None:
+        while stream.wants_sending:
+            outgoing = stream.take()
+            assert outgoing.chunk is not None
+            texts.append(decode_chunk(table, unpack(outgoing.chunk)))
+            if outgoing.final:
+                return
+
+    for number, ids in enumerate(steps, start=1):
+        if stream.receive(ids):
+            stream.outcome = FinishReason.STOP
+            break
+        if number % pace == 0:
+            send()
+    else:
+        stream.let_go()
+        stream.outcome = FinishReason.LENGTH
+    send()
+    return texts, stream
+
+
+def expected(text: str, words: list[str], *, include: bool) -> str:
+    """The text up to the word that is complete first; of several, the longest."""
+    data = text.encode()
+    found = [(data.find(w.encode()) + len(w.encode()), data.find(w.encode())) for w in words]
+    ends = [(end, start) for end, start in found if start >= 0]
+    if not ends:
+        return text
+    end, start = min(ends)
+    return data[: end if include else start].decode()
+
+
+def spelled(text: str) -> list[list[int]]:
+    """One id per byte, one id per step."""
+    return [[byte] for byte in text.encode()]
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "metaspace"])
+def test_streams_end_in_front_of_the_first_word(kind: str, request: pytest.FixtureRequest) -> None:
+    """Any text, any words, any grouping of ids, streamed or not, for three kinds of tokenizers."""
+    path: Path = request.getfixturevalue(kind)
+    table = load_token_bytes(path, skip_special_tokens=True)
+    tokenizer = Tokenizer.from_file(str(path))
+
+    @settings(max_examples=STREAMS, deadline=None)
+    @given(
+        text=st.text(LETTERS, min_size=1, max_size=40),
+        words=st.lists(st.text(LETTERS, min_size=1, max_size=5), min_size=1, max_size=4),
+        sizes=st.lists(st.integers(1, 5), min_size=1),
+        pace=st.integers(1, 30),
+        include=st.booleans(),
+        streaming=st.booleans(),
+    )
+    def check(
+        text: str, words: list[str], sizes: list[int], pace: int, include: bool, streaming: bool
+    ) -> None:
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        whole = tokenizer.decode(ids)
+        steps: list[list[int]] = []
+        position = 0
+        while position < len(ids):
+            size = sizes[len(steps) % len(sizes)]
+            steps.append(ids[position : position + size])
+            position += size
+        asked = _asked(words, include=include, streaming=streaming)
+        texts, stream = pieces(table, asked, steps, pace)
+        right = expected(whole, words, include=include)
+        assert "".join(texts) == right
+        if not streaming:
+            assert len(texts) == 1
+        assert (stream.outcome is FinishReason.STOP) == any(word in whole for word in words)
+
+    check()
+
+
+_asked = request  # the fixture of that name hides it
+
+
+def test_only_what_may_become_a_word_is_withheld() -> None:
+    """Text that merely resembles a word comes as soon as it differs, and at the end."""
+    texts, stream = pieces(BYTES, request(["hundred"]), spelled("a hundr hunch hun"))
+
+    assert "".join(texts) == "a hundr hunch hun"
+    assert stream.outcome is FinishReason.LENGTH
+    assert texts[:3] == ["a", " ", "hundr "]
+    assert texts[-1] == "hun"
+
+
+def test_a_word_inside_one_token() -> None:
+    """The token is cut: what is in front of the word is emitted, what follows is not."""
+    table = TokenBytes([b"one", b" two three"], [b"one", b" two three"], [True, True])
+
+    assert pieces(table, request([" t", "e"]), [[0], [1]])[0] == ["on"]
+    assert "".join(pieces(table, request(["wo"]), [[0], [1]])[0]) == "one t"
+    assert "".join(pieces(table, request(["wo"], include=True), [[0], [1]])[0]) == "one two"
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_a_word_longer_than_a_chunk(include: bool) -> None:
+    """256 ids that became a stop word go in one response, however many slots it needs."""
+    word = "九" * 85
+    texts, stream = pieces(BYTES, request([word], include=include), spelled("1234 " + word))
+
+    assert "".join(texts) == "1234 " + word * include
+    assert stream.sent_ids == 5 + 255
+
+
+def test_a_tail_never_splits_over_chunks() -> None:
+    """A full response in front of the held ids: they wait for the next one."""
+    front = "x" * (SLOTS - 1)
+    texts, _ = pieces(BYTES, request(["stop"]), spelled(front + "stop"), pace=100)
+
+    assert "".join(texts) == front
+    assert len(texts) == 2
+
+
+def test_the_echoed_prompt_is_not_searched() -> None:
+    """It comes first and whole; stop words are looked for in the answer."""
+    texts, stream = pieces(BYTES, request(["?", "!a"], echo=True), spelled("a b?"))
+
+    assert "".join(texts) == "?!a b"
+    assert stream.position == 6
+    assert stream.sent_ids == 4
+
+
+def test_of_two_words_at_one_place_the_longest_counts() -> None:
+    """Neither of them may be partly visible."""
+    assert "".join(pieces(BYTES, request(["cd", "bcd"]), spelled("abcde"))[0]) == "a"
+
+
+def test_watching_is_cheap() -> None:
+    """64 long words on a text that resembles them: well below a decoder's step."""
+    words = [("a" * n + "b").encode() for n in range(192, 256)]
+    watch = StopWatch(words, BYTES)
+    started = time.perf_counter()
+    for _ in range(1000):
+        watch.feed([97])
+
+    assert (time.perf_counter() - started) / 1000 < 0.002
+
+
+def test_the_engine_stops_too() -> None:
+    """Its slot is free after the word, long before max_tokens; one final response, "stop"."""
+    engine = ScriptedEngine()
+    loop = DecoderLoop(engine, capacity=4, table=BYTES)
+    loop.start()
+    asked = GenerationRequest(
+        np.array([97], dtype=np.int32),
+        SamplingParams(max_tokens=10**9),
+        True,
+        stop_words=(b"klm",),
+    )
+    sink, other = RecordingSink(), RecordingSink()
+    stream_id = loop.submit(asked, sink)
+    loop.submit(GenerationRequest(asked.token_ids, SamplingParams(max_tokens=60), True), other)
+    assert sink.done.wait(PATIENCE)
+    assert other.done.wait(PATIENCE)
+    assert loop.close(PATIENCE)
+
+    assert "".join(decode_chunk(BYTES, chunk) for chunk in sink.chunks) == "abcdefghij"
+    assert sink.chunks[-1].finish_reason is FinishReason.STOP
+    assert sink.chunks[-1].num_output_tokens == 13
+    assert sink.finals == 1
+    assert stream_id in engine.cancelled
+    assert len(other.ids) == 60
+
+
+def test_an_engine_without_a_tokenizer_refuses_stop_words() -> None:
+    """Never ignored."""
+    loop = DecoderLoop(ScriptedEngine(), capacity=1)
+
+    with pytest.raises(RequestError, match="stop_words"):
+        loop.submit(request(["x"]), RecordingSink())
+    assert loop.live_streams == 0

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The packed layout survives a round trip and refuses what no engine sends."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textlib.errors import RequestError
+from textlib.token_chunk import HEADER, SLOTS, WINDOW, FinishReason, TokenChunk, pack, unpack
+
+counts = st.integers(min_value=0, max_value=2**31 - 1)
+ids = st.integers(min_value=0, max_value=2**31 - 1)
+chunk_values = st.builds(
+    TokenChunk,
+    stream_id=counts,
+    index=counts,
+    last=st.booleans(),
+    finish_reason=st.sampled_from(FinishReason),
+    num_input_tokens=counts,
+    num_output_tokens=counts,
+    window=st.lists(ids, max_size=WINDOW),
+    token_ids=st.lists(ids, max_size=40),
+    position=counts,
+    cut=counts,
+    log_probs=st.lists(st.floats(width=32, allow_nan=False), max_size=20),
+    cum_log_prob=st.floats(width=32, allow_nan=False),
+)
+
+
+@given(chunk=chunk_values)
+def test_round_trip(chunk: TokenChunk) -> None:
+    """unpack undoes pack."""
+    assert unpack(pack(chunk)) == chunk
+
+
+@given(chunk=chunk_values)
+def test_shape(chunk: TokenChunk) -> None:
+    """Fixed for a streamed chunk, as long as needed for the single response."""
+    packed = pack(chunk)
+
+    slots = max(SLOTS, len(chunk.token_ids))
+    assert packed.shape == (HEADER + WINDOW + slots + len(chunk.log_probs),)
+    assert packed.dtype == np.int32
+
+
+def test_layout() -> None:
+    """The positions that other engines and clients rely on."""
+    texts, minus_one, minus_two = ([7, 8], [11, 12]), -1.0, -2.0
+    chunk = TokenChunk(
+        *(9, 2, True, FinishReason.LENGTH, 5, 4, *texts, 6, 3, [minus_one], minus_two, 99)
+    )
+    bits = [np.array([x], np.float32).view(np.int32).item() for x in (minus_one, minus_two)]
+
+    assert pack(chunk).tolist() == [
+        *[9, 2, 1, 2, 5, 4, 2, 6, 3, 1, bits[1], 99],
+        *[-1, -1, -1, -1, -1, 7, 8],
+        *[11, 12, *[-1] * 14],
+        bits[0],
+    ]
+
+
+def test_only_the_newest_ids_of_a_long_history_are_kept() -> None:
+    """A caller may pass everything that it has."""
+    packed = pack(TokenChunk(1, 0, False, FinishReason.NONE, 1, 20, list(range(20)), []))
+
+    assert unpack(packed).window == list(range(13, 20))
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "problem"),
+    [
+        (2, 2, "last=2"),
+        (3, 3, "finish_reason=3"),
+        (3, -1, "finish_reason=-1"),
+        (6, 17, "17 ids in 16 slots"),
+        (6, -1, "-1 ids"),
+        (7, -1, "position -1"),
+        (8, -1, "cut -1"),
+        (9, 17, "17 log probabilities"),
+    ],
+)
+def test_foreign_values_are_refused(position: int, value: int, problem: str) -> None:
+    """Nonsense is named instead of decoded."""
+    packed = pack(TokenChunk(1, 0, False, FinishReason.NONE, 1, 0, [], []))
+    packed[position] = value
+
+    with pytest.raises(RequestError, match=problem):
+        unpack(packed)
+
+
+@pytest.mark.parametrize("shape", [(0,), (33,), (2, 34)])
+def test_foreign_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    """One row of at least 34 values."""
+    with pytest.raises(RequestError, match="shape"):
+        unpack(np.zeros(shape, dtype=np.int32))
+
+
+def test_finish_reason_text() -> None:
+    """What the public tensor says."""
+    assert [reason.text for reason in FinishReason] == ["", "stop", "length"]

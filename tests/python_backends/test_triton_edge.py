@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Triton models with a stand-in for the module that only Triton's stub process has."""
+
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from textlib.token_chunk import FinishReason, TokenChunk, pack
+
+BACKENDS = Path(__file__).parents[2] / "python_backends"
+
+
+class TritonModelException(Exception):  # noqa: N818 - Triton's name
+    """As in triton_python_backend_utils."""
+
+
+class TritonError:
+    """As in triton_python_backend_utils."""
+
+    INVALID_ARG = "invalid"
+    INTERNAL = "internal"
+    CANCELLED = "cancelled"
+    UNAVAILABLE = "unavailable"
+
+    def __init__(self, message: str, code: str) -> None:
+        self.message = message
+        self.code = code
+
+
+class Tensor:
+    """As in triton_python_backend_utils."""
+
+    def __init__(self, name: str, array: np.ndarray[Any, Any]) -> None:
+        self.name = name
+        self.array = array
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        return self.array
+
+
+class InferenceResponse:
+    """As in triton_python_backend_utils."""
+
+    def __init__(self, output_tensors: list[Tensor] | None = None, error: Any = None) -> None:
+        self.tensors = {tensor.name: tensor.array for tensor in output_tensors or []}
+        self.error = error
+
+
+class Request:
+    """One request with its tensors and the outputs that were asked for."""
+
+    def __init__(self, outputs: list[str] | None = None, **tensors: np.ndarray[Any, Any]) -> None:
+        self.tensors = {name: Tensor(name, array) for name, array in tensors.items()}
+        self._outputs = outputs or []
+
+    def requested_output_names(self) -> list[str]:
+        return self._outputs
+
+
+@pytest.fixture
+def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Installs the stand-in."""
+    module = ModuleType("triton_python_backend_utils")
+    module.__dict__.update(
+        TritonModelException=TritonModelException,
+        TritonError=TritonError,
+        Tensor=Tensor,
+        InferenceResponse=InferenceResponse,
+        TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
+        get_input_tensor_by_name=lambda request, name: request.tensors.get(name),
+    )
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    yield module
+    sys.modules.pop("textlib.triton_edge", None)
+
+
+def arguments(folder: Path, **parameters: str) -> dict[str, str]:
+    """What Triton passes to initialize()."""
+    values = {key: {"string_value": value} for key, value in parameters.items()}
+    return {
+        "model_config": json.dumps({"name": "speller_x", "parameters": values}),
+        "model_repository": str(folder),
+        "model_version": "1",
+    }
+
+
+def model(backend: str, args: Mapping[str, str]) -> Any:
+    """An initialised TritonPythonModel."""
+    spec = importlib.util.spec_from_file_location(backend, BACKENDS / backend / "model.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made = module.TritonPythonModel()
+    made.initialize(args)
+    return made
+
+
+@pytest.fixture
+def repository(byte_level: Path, tmp_path: Path) -> Path:
+    """A model folder with 1/tokenizer/tokenizer.json."""
+    folder = tmp_path / "1" / "tokenizer"
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_bytes(byte_level.read_bytes())
+    return tmp_path
+
+
+def text(*prompts: bytes) -> np.ndarray[Any, Any]:
+    """A STRING tensor [n, 1]."""
+    return np.array([[prompt] for prompt in prompts], dtype=np.object_)
+
+
+def test_tokenizer_answers_each_request(triton: ModuleType, repository: Path) -> None:
+    """One bad request among good ones, and a request with two prompts."""
+    args = arguments(repository, max_input_len="20", add_special_tokens="true")
+    requests = [
+        Request(text_input=text(b"one")),
+        Request(text_input=text(b"\xff")),
+        Request(text_input=text(b"two", b"seven thousand")),
+        Request(),
+    ]
+    one, bad, two, empty = model("tokenizer", args).execute(requests)
+
+    assert one.tensors["input_ids"].shape == (1, int(one.tensors["input_lengths"][0, 0]))
+    assert one.tensors["input_ids"].dtype == np.int32
+    assert bad.error.code == TritonError.INVALID_ARG
+    assert two.tensors["input_ids"].shape == (2, two.tensors["input_lengths"].max())
+    assert two.tensors["input_ids"][0, -1] == -1
+    assert "text_input is missing, and so is messages" in empty.error.message
+
+
+def test_tokenizer_takes_conversations_beside_prompts(triton: ModuleType, repository: Path) -> None:
+    """Each request of a batch gets its own ids; what is refused is refused alone."""
+    config = {"chat_template": "{{ messages[0].role }}: {{ messages[0].content }}"}
+    (repository / "1" / "tokenizer" / "tokenizer_config.json").write_text(json.dumps(config))
+    args = arguments(repository, max_input_len="20", add_special_tokens="true")
+    chat = text(b'[{"role": "user", "content": "one"}]')
+    requests = [
+        Request(messages=chat),
+        Request(text_input=text(b"user: one")),
+        Request(messages=text(b"[]")),
+        Request(messages=chat, text_input=text(b"one")),
+        Request(messages=text(b'[{"role": "user", "content": "' + b"x" * 40 + b'"}]')),
+    ]
+    tokenizer = model("tokenizer", args)
+    answer, same, empty, both, long = tokenizer.execute(requests)
+    tokenizer.finalize()
+
+    assert answer.tensors["input_ids"].tolist() == same.tensors["input_ids"].tolist()
+    assert "messages is empty" in empty.error.message
+    assert "both given" in both.error.message
+    assert "messages has" in long.error.message
+    assert {bad.error.code for bad in (empty, both, long)} == {TritonError.INVALID_ARG}
+
+
+def test_checkpoint_without_a_chat_template(triton: ModuleType, repository: Path) -> None:
+    """Messages are refused and the way out is named."""
+    args = arguments(repository, max_input_len="20", add_special_tokens="true")
+    request = Request(messages=text(b'[{"role": "user", "content": "one"}]'))
+    (refused,) = model("tokenizer", args).execute([request])
+
+    assert "messages: the checkpoint has no chat template. Send text" in refused.error.message
+
+
+def test_detokenizer_computes_what_is_asked_for(triton: ModuleType, repository: Path) -> None:
+    """Only the requested outputs, and a foreign tensor fails alone."""
+    detokenizer = model("detokenizer", arguments(repository, skip_special_tokens="true"))
+    chunk = pack(TokenChunk(1, 0, True, FinishReason.STOP, 4, 3, [], [40, 41, 1]))[np.newaxis]
+    every = ["text_output", "num_input_tokens", "num_output_tokens", "finish_reason"]
+    some, full, bad = detokenizer.execute(
+        [
+            Request(["finish_reason"], token_chunk=chunk),
+            Request(every, token_chunk=chunk),
+            Request(every, token_chunk=np.zeros((1, 3), dtype=np.int32)),
+        ]
+    )
+
+    assert some.tensors.keys() == {"finish_reason"}
+    assert list(full.tensors) == every
+    assert full.tensors["num_input_tokens"].tolist() == [[4]]
+    assert full.tensors["num_output_tokens"].tolist() == [[3]]
+    assert full.tensors["finish_reason"].tolist() == [[b"stop"]]
+    assert full.tensors["text_output"].shape == (1, 1)
+    assert bad.error.code == TritonError.INVALID_ARG
+
+
+def test_a_configuration_error_fails_the_load(triton: ModuleType, repository: Path) -> None:
+    """Triton prints the message of a TritonModelException in its model table."""
+    with pytest.raises(TritonModelException, match=r"speller_x: config\.pbtxt has no parameter"):
+        model("tokenizer", arguments(repository))
+
+
+def test_a_missing_artefact_fails_the_load(triton: ModuleType, tmp_path: Path) -> None:
+    """The message names the file."""
+    with pytest.raises(TritonModelException, match=r"tokenizer\.json is missing"):
+        model("detokenizer", arguments(tmp_path, skip_special_tokens="true"))
+
+
+def test_an_unexpected_error_is_answered(triton: ModuleType) -> None:
+    """A bug of ours fails one request, not the stub process."""
+    from textlib.triton_edge import answer_each
+
+    def broken(request: Any) -> dict[str, Any]:
+        raise ZeroDivisionError("by zero")
+
+    (answer,) = answer_each([Request()], broken)
+
+    assert answer.error.code == TritonError.INTERNAL
+    assert answer.error.message == "unexpected ZeroDivisionError: by zero"
+
+
+def test_sink(triton: ModuleType) -> None:
+    """FINAL goes with the last response and with an error."""
+    from textlib.errors import EngineUnavailableError, RequestCancelledError
+    from textlib.triton_edge import TritonSink
+
+    sent: list[tuple[Any, int]] = []
+    sender = SimpleNamespace(
+        send=lambda response, flags: sent.append((response, flags)), is_cancelled=lambda: True
+    )
+    sink = TritonSink(sender)
+    sink.send(np.arange(30, dtype=np.int32), final=False)
+    sink.send(np.arange(30, dtype=np.int32), final=True)
+    sink.fail(EngineUnavailableError("closing"))
+    sink.fail(RequestCancelledError("gone"))
+
+    assert [flags for _, flags in sent] == [0, 1, 1, 1]
+    assert sent[0][0].tensors["token_chunk"].shape == (1, 30)
+    assert [sent[2][0].error.code, sent[3][0].error.code] == ["unavailable", "cancelled"]
+    assert sink.is_cancelled()

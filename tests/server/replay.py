@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A project whose engine replays given token ids, under the real tokenizer and detokenizer.
+
+    scripts = [{"ids": [5, 6, 7], "sizes": [2]}, ...]
+    project = replay_project(folder, {"echo": (tokenizer_json_path, scripts)})
+    state, _ = start(project, render(project, Silent()), Silent())
+
+`random_seed` n of a request chooses script n; tests/server/replay_engine/model.py has their format.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from tritonctl import bundled
+from tritonctl.engines.building import build_engine
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.project_file import load_project
+
+HERE = Path(__file__).parent
+MAX_SEQ_LEN = 65_536
+STREAMS = 256
+Script = Mapping[str, Any]
+
+
+def replay_project(
+    folder: Path,
+    models: Mapping[str, tuple[Path, Sequence[Script]]],
+    *,
+    streams: int = STREAMS,
+    serving: Mapping[str, Any] | None = None,
+) -> Project:
+    """Write and build a project: model name → (tokenizer.json, scripts). Free ports.
+
+    streams: what the engine takes at a time. serving: the `serving` section of every model.
+    """
+    _override_contents(folder)
+    entries = {}
+    for name, (tokenizer_json, scripts) in models.items():
+        _write_checkpoint(folder / name, tokenizer_json, scripts)
+        engine = {
+            "builder": "replay",
+            "precision": "fp32",
+            "max_batch_size": streams,
+            "max_seq_len": MAX_SEQ_LEN,
+        }
+        entries[name] = {"checkpoint": name, "engine": engine, "serving": dict(serving or {})}
+    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
+    file = folder / "tritonctl.yaml"
+    file.write_text(json.dumps({"schema": "tritonctl/v1", "models": entries, "server": server}))
+    project = load_project(file)
+    for name in models:
+        build_engine(project, name, Silent())
+    return project
+
+
+def _override_contents(folder: Path) -> None:
+    shutil.copytree(HERE / "replay_builder", folder / "builders" / "replay")
+    backend = folder / "python_backends" / "replay_engine"
+    shutil.copytree(HERE / "replay_engine", backend)
+    shipped = bundled.find("python_backends/openvino_engine/backend.toml")
+    text = shipped.read_text(encoding="utf-8")
+    with (backend / "backend.toml").open("a", encoding="utf-8") as file:
+        file.write(text[text.index("[[inputs]]") :])
+
+
+def _write_checkpoint(folder: Path, tokenizer_json: Path, scripts: Sequence[Script]) -> None:
+    folder.mkdir()
+    shutil.copyfile(tokenizer_json, folder / "tokenizer.json")
+    vocabulary = Tokenizer.from_file(str(tokenizer_json)).get_vocab()
+    config = {"model_type": "replay", "vocab_size": max(vocabulary.values()) + 1}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (folder / "scripts.json").write_text(json.dumps(scripts), encoding="utf-8")

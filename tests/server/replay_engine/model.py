@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton Python model: scripted token ids through the real decoder loop.
+
+`random_seed` n replays entry n of 1/engine/scripts.json; without it the prompt's own ids come back.
+An entry (all but `ids` optional):
+
+    ids       the token ids; `max_tokens` cuts them and makes the finish reason `length`
+    sizes     ids per step, repeated; [1] if absent. Coalescing may join steps under load
+    repeat    true: start over at the end of `ids`, up to `max_tokens`
+    step_ms   how long each step takes; the slowest live stream sets the pace
+    error     after the ids the stream fails with this message
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from textlib.decoder_loop import DecoderLoop
+from textlib.engine_contract import Progress
+from textlib.errors import EngineFailedError, RequestError, TextPathError
+from textlib.parameters import ModelParameters
+from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
+from textlib.token_bytes import load_token_bytes
+from textlib.token_chunk import FinishReason
+from textlib.triton_edge import TritonSink, existing, loading, read_array, version_folder
+
+
+@dataclass
+class _Playing:
+    ids: Sequence[int]
+    sizes: Sequence[int]
+    step_seconds: float
+    finish: FinishReason
+    error: str | None
+    position: int = 0
+    turn: int = 0
+
+    @classmethod
+    def of(cls, script: Mapping[str, Any], max_tokens: int) -> "_Playing":
+        ids = script["ids"]
+        if script.get("repeat") and ids:
+            ids = ids * (max_tokens // len(ids) + 1)
+        cut = len(ids) > max_tokens or bool(script.get("repeat"))
+        return cls(
+            ids=ids[:max_tokens],
+            sizes=script.get("sizes") or [1],
+            step_seconds=script.get("step_ms", 0) / 1000,
+            finish=FinishReason.LENGTH if cut else FinishReason.STOP,
+            error=script.get("error"),
+        )
+
+    def advance(self, stream_id: int) -> Progress:
+        """The next ids of this stream."""
+        size = self.sizes[self.turn % len(self.sizes)]
+        new = self.ids[self.position : self.position + size]
+        self.turn, self.position = self.turn + 1, self.position + len(new)
+        if self.position < len(self.ids):
+            return Progress(stream_id, new)
+        error = EngineFailedError(self.error) if self.error else None
+        return Progress(stream_id, new, self.finish, error)
+
+
+class ReplayEngine:
+    """textlib's Engine without a model."""
+
+    def __init__(self, scripts: Sequence[Mapping[str, Any]]) -> None:
+        self._scripts = scripts
+        self._live: dict[int, _Playing] = {}
+
+    def add(self, stream_id: int, request: GenerationRequest) -> None:
+        """Start a script from its beginning."""
+        seed = request.sampling.seed
+        if seed is not None and seed >= len(self._scripts):
+            raise RequestError(f"random_seed is {seed}: there are {len(self._scripts)} scripts.")
+        script = {"ids": request.token_ids.tolist()} if seed is None else self._scripts[seed]
+        self._live[stream_id] = _Playing.of(script, request.sampling.max_tokens)
+
+    def step(self) -> Sequence[Progress]:
+        """Advance every stream."""
+        if pause := max(playing.step_seconds for playing in self._live.values()):
+            time.sleep(pause)
+        progress = [playing.advance(stream_id) for stream_id, playing in self._live.items()]
+        for item in progress:
+            if item.finish:
+                del self._live[item.stream_id]
+        return progress
+
+    def cancel(self, stream_id: int) -> None:
+        """Forget a stream."""
+        self._live.pop(stream_id, None)
+
+
+def _limits(parameters: ModelParameters) -> SequenceLimits:
+    return SequenceLimits(
+        max_input_len=parameters.integer("max_input_len"),
+        max_seq_len=parameters.integer("max_seq_len"),
+        kv_tokens=parameters.integer("max_seq_len"),
+        vocab_size=parameters.integer("vocab_size"),
+        eos_token_ids=parameters.integers("eos_token_ids"),
+    )
+
+
+class TritonPythonModel:
+    """The tensors are those of openvino_engine."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read the scripts and start the decoder loop."""
+        folder: Path = version_folder(args)
+        with loading(args) as parameters:
+            self._limits = _limits(parameters)
+            table = load_token_bytes(
+                existing(folder / "tokenizer" / "tokenizer.json"),
+                skip_special_tokens=parameters.boolean("skip_special_tokens"),
+            )
+            capacity = parameters.integer("max_num_seqs")
+        scripts = json.loads((folder / "engine" / "scripts.json").read_text(encoding="utf-8"))
+        self._loop = DecoderLoop(ReplayEngine(scripts), capacity=capacity, table=table)
+        self._loop.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests to the loop."""
+        for request in requests:
+            self._submit(request)
+
+    def finalize(self) -> None:
+        """Stop the loop."""
+        self._loop.close()
+
+    def _submit(self, request: Any) -> None:
+        sink = TritonSink(request.get_response_sender())
+        try:
+            generation = read_generation_request(
+                lambda name: read_array(request, name), self._limits
+            )
+            self._loop.submit(generation, sink)
+        except TextPathError as error:
+            sink.fail(error)

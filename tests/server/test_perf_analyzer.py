@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's own perf_analyzer drives the ensemble, unmodified."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tritonctl.environments import Recipe, ensure, site_packages
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.triton.client import TritonClient
+from tritonctl.triton.embedded import server_recipe
+from tritonctl.triton.plan import plan_repository
+from tritonctl.triton.server_state import ServerState
+
+pytestmark = pytest.mark.server
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "number-speller"
+
+# The last releases of the wheel no longer carry the binary; this one is of the server's age.
+PERF_ANALYZER = Recipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
+# It links against libraries that the server's wheel bundles under other names.
+LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
+
+
+@pytest.fixture
+def libraries(speller_project: Project, tmp_path: Path) -> Path:
+    """A folder in which perf_analyzer finds what it links against."""
+    environment = ensure(server_recipe(plan_repository(speller_project).backends), Silent())
+    bundled = site_packages(environment) / "nvidia_pytriton.libs"
+    folder = tmp_path / "libraries"
+    folder.mkdir()
+    for name, pattern in LIBRARIES.items():
+        (folder / name).symlink_to(next(bundled.glob(pattern)))
+    return folder
+
+
+def perf_analyzer(
+    libraries: Path, url: str, arguments: Sequence[str | Path]
+) -> subprocess.CompletedProcess[str]:
+    """Run it against a server."""
+    binary = ensure(PERF_ANALYZER, Silent()) / "bin" / "perf_analyzer"
+    return subprocess.run(
+        [binary, "-u", url, "-i", "grpc", "--streaming", *arguments],
+        env=os.environ | {"LD_LIBRARY_PATH": str(libraries)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_perf_analyzer_measures_every_streamed_response(
+    speller_server: ServerState, libraries: Path, tmp_path: Path
+) -> None:
+    """With the shipped prompts, four streams at a time: many responses a request, all timed."""
+    profile = tmp_path / "profile.json"
+    arguments: list[str | Path] = ["-m", "exact", "--input-data", EXAMPLE / "perf_analyzer.json"]
+    arguments += ["--concurrency-range", "4", "--measurement-interval", "3000", "-s", "90"]
+    arguments += ["--profile-export-file", profile]
+    done = perf_analyzer(libraries, speller_server.grpc_url, arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Throughput" in done.stdout
+    requests = json.loads(profile.read_text())["experiments"][0]["requests"]
+    assert len(requests) > 20
+    assert all(request["response_timestamps"] for request in requests)
+    assert max(len(request["response_timestamps"]) for request in requests) > 3
+
+
+def test_random_bytes_in_optional_tensors_are_refused_by_name(
+    speller_server: ServerState, libraries: Path
+) -> None:
+    """Without input data perf_analyzer fills optional tensors with garbage: never served as is."""
+    lists = ("end_id:1", "stop_words:1", "bad_words:1")  # perf_analyzer asks for their lengths
+    shapes = [flag for shape in lists for flag in ("--shape", shape)]
+    done = perf_analyzer(libraries, speller_server.grpc_url, ["-m", "int8", *shapes])
+    assert done.returncode != 0
+    assert "text_input and messages are both given" in done.stdout + done.stderr
+    with TritonClient(speller_server.grpc_url) as client:
+        assert client.generate("int8", "7 in English:").text == " seven"

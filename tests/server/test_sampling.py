@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sampling contract through a real Triton: what is asked for happens, or is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+from tritonctl.errors import RequestRejectedError
+from tritonctl.project import Project
+from tritonctl.triton.client import AsyncTritonClient, TritonClient
+from tritonctl.triton.generation import Generation, SamplingParameters
+from tritonctl.triton.server_state import ServerState
+
+pytestmark = pytest.mark.server
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+ENGLISH = "7342 in English:"
+IN_ENGLISH = " seven thousand three hundred forty-two"
+EMOJI = "7342 in Emoji:"
+CHINESE = "7342 in Chinese:"
+TOKENIZER = Path(__file__).parents[2] / "examples/number-speller/checkpoint/tokenizer.json"
+
+
+@pytest.fixture
+def client(speller_server: ServerState) -> Iterator[TritonClient]:
+    """A client of the session's server."""
+    with TritonClient(speller_server.grpc_url) as client:
+        yield client
+
+
+def ask(client: TritonClient, prompt: str, **sampling: Any) -> Generation:
+    """An answer of the exact model."""
+    return client.generate("exact", prompt, SamplingParameters(**sampling), timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((" hundred",), " seven thousand three"),
+        ((" thousand three",), " seven"),
+        (("ndred fo",), " seven thousand three hu"),
+        (("usand", "seven t"), " "),
+        ((" seven",), ""),
+        (("forty-two",), " seven thousand three hundred "),
+    ],
+)
+def test_stop_words_end_the_text(client: TritonClient, words: tuple[str, ...], text: str) -> None:
+    """Wherever token borders are; the answer says "stop" and nothing of the word is emitted."""
+    answer = ask(client, ENGLISH, stop_words=words)
+    assert (answer.text, answer.finish_reason) == (text, "stop")
+
+
+@pytest.mark.parametrize("prompt", [CHINESE, EMOJI])
+def test_stop_words_of_several_tokens(client: TritonClient, prompt: str) -> None:
+    """Every piece of a Chinese and of an emoji answer, down to one code point, ends it."""
+    whole = ask(client, prompt).text
+    assert len(whole) >= 4
+    for start in range(len(whole)):
+        for end in range(start + 1, min(start + 4, len(whole)) + 1):
+            word = whole[start:end]
+            answer = ask(client, prompt, stop_words=(word,))
+            assert answer.text == whole[: whole.find(word)]
+            assert answer.finish_reason == "stop"
+
+
+def test_the_stop_word_may_be_included(client: TritonClient) -> None:
+    """include_stop_word keeps it, and nothing behind it."""
+    answer = ask(client, ENGLISH, stop_words=(" hun",), include_stop_word=True)
+    assert answer.text == " seven thousand three hun"
+
+
+@pytest.mark.parametrize("words", [(" hundreds", "two.", "Seven"), (" seven thousand three h.",)])
+def test_near_misses_change_nothing(client: TritonClient, words: tuple[str, ...]) -> None:
+    """What only resembles a stop word arrives in full."""
+    answer = ask(client, ENGLISH, stop_words=words)
+    assert answer.text == IN_ENGLISH
+
+
+def test_no_piece_ever_shows_a_part_of_the_word(client: TritonClient) -> None:
+    """Pieces are final when they arrive: none of them is a beginning of the word."""
+    chunks = list(
+        client.stream("exact", ENGLISH, SamplingParameters(stop_words=(" hundred forty-two",)))
+    )
+    assert "".join(chunk.text for chunk in chunks) == " seven thousand three"
+    assert len(chunks) > 1
+
+
+def test_a_stop_word_frees_the_engine(client: TritonClient) -> None:
+    """An answer that would run to its limit ends where the word is."""
+    answer = ask(client, ENGLISH, stop_words=("-two",), end_id=-1, max_tokens=400)
+    assert answer.text == IN_ENGLISH.removesuffix("-two")
+    assert answer.num_output_tokens < 20
+    # 64 requests through 32 slots: far quicker only if the second half finds them free.
+    endless = SamplingParameters(end_id=-1, max_tokens=200)
+    stopped = replace(endless, stop_words=(" thousand",))
+    assert seconds_of(client.url, stopped) < seconds_of(client.url, endless) / 4
+
+
+def seconds_of(url: str, sampling: SamplingParameters) -> float:
+    """How long 64 requests at once take."""
+
+    async def run() -> None:
+        async with AsyncTritonClient(url) as client:
+            requests = (client.generate("exact", ENGLISH, sampling, timeout=60) for _ in range(64))
+            await asyncio.gather(*requests)
+
+    started = time.monotonic()
+    asyncio.run(run())
+    return time.monotonic() - started
+
+
+@pytest.mark.parametrize(
+    ("sampling", "message"),
+    [
+        ({"stop_words": ("x",) * 1000}, "stop_words has 1000 words, expected at most 64"),
+        ({"stop_words": ("x", "")}, "stop_words[1] is empty"),
+        ({"stop_words": ("九" * 86,)}, "stop_words[0] has 258 bytes"),
+        ({"stop_words": ("\udc80",)}, "stop_words[0] is not UTF-8"),
+        ({"bad_words": ("seven",)}, "bad_words: OpenVINO GenAI cannot"),
+        ({"end_id": (1, -1)}, "end_id is -1"),
+        ({"end_id": 10**6}, "end_id is 1000000"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens is 9"),
+    ],
+)
+def test_refusals(client: TritonClient, sampling: dict[str, Any], message: str) -> None:
+    """Named, not ignored; the server goes on."""
+    with pytest.raises(RequestRejectedError) as refusal:
+        ask(client, ENGLISH, **sampling)
+    assert message in str(refusal.value)
+    assert ask(client, ENGLISH).text == IN_ENGLISH
+
+
+def test_several_end_ids(client: TritonClient) -> None:
+    """Any of them ends the answer; the model's own no longer does unless it is among them."""
+    one = ask(client, ENGLISH, max_tokens=4)
+    assert one.finish_reason == "length"
+    fourth = _ids_of(client, ENGLISH)[3]
+    answer = ask(client, ENGLISH, end_id=(2, fourth), max_tokens=40)
+    assert (answer.text, answer.finish_reason) == (one.text, "stop")
+    assert ask(client, ENGLISH, end_id=(2, 1), max_tokens=40).text == IN_ENGLISH
+    assert ask(client, ENGLISH, end_id=-1, max_tokens=40).finish_reason == "length"
+
+
+def _ids_of(client: TritonClient, prompt: str) -> list[int]:
+    tokenizer = Tokenizer.from_file(str(TOKENIZER))
+    ids: list[int] = tokenizer.encode(ask(client, prompt).text, add_special_tokens=False).ids
+    return ids
+
+
+def test_min_tokens_delays_the_end(client: TritonClient) -> None:
+    """The end token cannot come before that many ids."""
+    plain = ask(client, ENGLISH)
+    longer = ask(client, ENGLISH, min_tokens=plain.num_output_tokens + 5)
+    assert longer.num_output_tokens > plain.num_output_tokens + 5
+    assert longer.text.startswith(IN_ENGLISH)
+    assert ask(client, ENGLISH, min_tokens=2).text == IN_ENGLISH
+
+
+def test_the_prompt_in_front_of_the_answer(client: TritonClient) -> None:
+    """exclude_input_in_output=false; the counts stay those of prompt and answer."""
+    plain = ask(client, ENGLISH, exclude_input_in_output=True)
+    echoed = ask(client, ENGLISH, exclude_input_in_output=False)
+    assert plain.text == IN_ENGLISH
+    assert echoed.text == ENGLISH + IN_ENGLISH
+    assert echoed.num_output_tokens == plain.num_output_tokens
+    both = ask(client, "7 in Emoji: 七", exclude_input_in_output=False, stop_words=("7", "\n"))
+    assert both.text.startswith("7 in Emoji: 七")
+
+
+def test_log_probs(client: TritonClient) -> None:
+    """One per generated id, none above 0; they add up; a sampled answer is less probable."""
+    greedy = ask(client, ENGLISH, return_log_probs=True)
+    assert len(greedy.log_probs) == greedy.num_output_tokens
+    assert all(value <= 1e-4 for value in greedy.log_probs)
+    assert greedy.cum_log_prob is not None
+    assert math.isclose(greedy.cum_log_prob, sum(greedy.log_probs), abs_tol=1e-4)
+    wild = ask(client, ENGLISH, return_log_probs=True, temperature=2.0, random_seed=1)
+    assert wild.cum_log_prob is not None
+    assert wild.cum_log_prob < greedy.cum_log_prob - 1
+    stopped = ask(client, ENGLISH, return_log_probs=True, stop_words=(" three hundred",))
+    assert len(stopped.log_probs) == stopped.num_output_tokens
+
+
+def test_without_return_log_probs_there_are_none(client: TritonClient) -> None:
+    """Not asked for, not sent."""
+    answer = ask(client, ENGLISH)
+    assert (answer.log_probs, answer.cum_log_prob) == ((), None)
+
+
+def post(server: ServerState, verb: str, body: dict[str, Any]) -> str:
+    """The body that HTTP `generate` or `generate_stream` answers with."""
+    request = urllib.request.Request(  # noqa: S310 - our own server
+        f"{server.http_url}/v2/models/exact/{verb}", data=json.dumps(body).encode()
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310 - our own server
+        text: str = answer.read().decode()
+    return text
+
+
+def test_nvidias_documented_request(speller_server: ServerState) -> None:
+    """The curl of NVIDIA's README: max_tokens, and empty stop_words and bad_words."""
+    body = {"text_input": ENGLISH, "max_tokens": 20, "bad_words": "", "stop_words": ""}
+    answer = json.loads(post(speller_server, "generate", body))
+    assert answer["text_output"] == IN_ENGLISH
+
+
+def test_one_response_without_streaming(speller_server: ServerState) -> None:
+    """HTTP generate: whole, with stop words as text or list, log probabilities and the prompt."""
+    body = {"text_input": ENGLISH, "stop_words": [" hundred", "zzz"], "return_log_probs": True}
+    answer = json.loads(post(speller_server, "generate", body))
+    assert answer["text_output"] == " seven thousand three"
+    assert answer["finish_reason"] == "stop"
+    assert len(answer["output_log_probs"]) == answer["num_output_tokens"]
+    body = {"text_input": ENGLISH, "stop_words": " three", "exclude_input_in_output": False}
+    assert json.loads(post(speller_server, "generate", body))["text_output"] == (
+        f"{ENGLISH} seven thousand"
+    )
+
+
+def test_generate_stream_with_a_stop_word(speller_server: ServerState) -> None:
+    """The same text in pieces."""
+    body = {"text_input": ENGLISH, "stop_words": ["-two"], "stream": True}
+    lines = post(speller_server, "generate_stream", body).split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line]
+    assert len(events) > 1
+    assert "".join(event["text_output"] for event in events) == IN_ENGLISH.removesuffix("-two")
+
+
+def test_http_refusal(speller_server: ServerState) -> None:
+    """A client error, with the tensor's name."""
+    with pytest.raises(urllib.error.HTTPError) as refusal:
+        post(speller_server, "generate", {"text_input": ENGLISH, "stop_words": ["a", ""]})
+    assert refusal.value.code in range(400, 500)
+    assert "stop_words[1] is empty" in refusal.value.read().decode()
+
+
+def test_generate_command_options(cli: Cli, speller_project: Project) -> None:
+    """The flags reach the engine."""
+    flags = ["--stop", " hun", "--stop", "zzz", "--include-stop-word", "--echo", "--log-probs"]
+    done = cli("generate", "exact", ENGLISH, *flags, "--json", cwd=speller_project.root)
+    answer = json.loads(done.stdout)
+    assert answer["text"] == f"{ENGLISH} seven thousand three hun"
+    assert len(answer["log_probs"]) == answer["num_output_tokens"]
+    flags = ["--end-id", "-1", "--min-tokens", "3", "--max-tokens", "30"]
+    done = cli("generate", "exact", ENGLISH, *flags, cwd=speller_project.root)
+    assert "30 out (length)" in done.stderr

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README does what it says: its commands are run, its names exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from tritonctl.cli import app
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+# This very run is `make test`.
+NOT_AGAIN = {"make test"}
+
+
+def code_blocks(language: str) -> list[str]:
+    """The code blocks of the README in that language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", README, flags=re.MULTILINE | re.DOTALL)
+
+
+def copy_checkout(target: Path) -> Path:
+    """A copy of what a clone would hold."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    for name in filter(None, listing.stdout.split("\0")):
+        source = CHECKOUT / name
+        if source.is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source, target / name)
+    return target
+
+
+def test_readme_is_short() -> None:
+    """At most 150 lines: everything else is in docs/."""
+    assert len(README.splitlines()) <= 150
+
+
+def test_every_command_is_in_the_readme() -> None:
+    """No verb without a word about it, none that does not exist."""
+    verbs = set(get_command(app).commands)  # type: ignore[attr-defined]
+    mentioned = set(re.findall(r"tritonctl ([a-z]+)\b", README)) | set(
+        re.findall(r"^\| .*?/ `([a-z]+)` \|", README, flags=re.MULTILINE)
+    )
+    assert verbs <= mentioned
+
+
+@pytest.mark.server
+def test_readme_commands_run(tmp_path: Path) -> None:
+    """Every shell command and the Python example, in a copy of the checkout, in order."""
+    clone = copy_checkout(tmp_path / "clone")
+    commands = [line for block in code_blocks("sh") for line in block.splitlines()]
+    commands = [line for line in commands if line and line not in NOT_AGAIN]
+    assert commands[0] == "make quickstart"
+    assert commands[-1].endswith("tritonctl down")
+    environment = os.environ | {"PYTHON": sys.executable}
+    outputs = {}
+    for command in commands:
+        if command == commands[-1]:
+            outputs["python"] = run_python_example(clone)
+        done = subprocess.run(
+            ["/bin/sh", "-c", command],
+            cwd=clone,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
+        outputs[command] = done.stdout
+    assert " seven thousand three hundred forty-two" in outputs["make quickstart"]
+    assert outputs["python"] == " seven thousand three hundred forty-two"
+    assert "ห้าร้อยสิบห้า" in "".join(outputs.values())
+
+
+def run_python_example(clone: Path) -> str:
+    """Output of the README's Python example, on the port that the quickstart got."""
+    python = clone / ".venv" / "bin" / "python"
+    find = "from pathlib import Path;from tritonctl.triton.server import running_server as r;"
+    find += "from tritonctl.project_file import load_project as l;print(r(l(Path())).grpc_url)"
+    found = subprocess.run([python, "-c", find], cwd=clone, check=True, capture_output=True)
+    [example] = code_blocks("python")
+    example = example.replace("127.0.0.1:8001", found.stdout.decode().strip())
+    done = subprocess.run([python, "-c", example], cwd=clone, check=True, capture_output=True)
+    return done.stdout.decode()

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builders and backends as data: what exists, what is refused before anything runs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tritonctl import bundled
+from tritonctl.engines.building import build_engine
+from tritonctl.engines.catalog import builder_named
+from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.progress import Silent
+from tritonctl.triton.backends import backend_named
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
+
+
+def test_shipped_builders_and_backends_are_well_formed() -> None:
+    """Every builder.toml and backend.toml of this checkout reads, and each lies by its name."""
+    builders = bundled.names("builders", "/builder.toml")
+    assert "openvino" in builders
+    for name in builders:
+        builder = builder_named(name)
+        assert builder.name == name
+        assert (builder.folder / "build.py").is_file()
+        assert "engine" in backend_named(builder.python_backend).files
+    backends = bundled.names("python_backends", "/backend.toml")
+    assert {"tokenizer", "detokenizer", "openvino_engine"} <= set(backends)
+    for name in backends:
+        backend = backend_named(name)
+        assert backend.name == name
+        assert backend.requirements.is_file()
+        assert all(source.is_file() for source, _ in backend.code())
+
+
+def test_a_project_s_own_backend_uses_the_shipped_library(sandbox: Sandbox) -> None:
+    """Its folder needs no copy of textlib; one that it has wins."""
+    own = sandbox.root / "python_backends" / "openvino_engine"
+    shutil.copytree(bundled.find("python_backends/openvino_engine"), own)
+    code = {target: source for source, target in backend_named(own.name, sandbox.root).code()}
+    assert code["model.py"] == own / "model.py"
+    assert code["textlib/detokenize.py"] == bundled.find("python_backends/textlib/detokenize.py")
+    (own.parent / "textlib").mkdir()
+    assert list(backend_named(own.name, sandbox.root).code()) == [(own / "model.py", "model.py")]
+
+
+def test_a_project_s_own_builder_is_found_first(sandbox: Sandbox) -> None:
+    """A folder of the project shadows a shipped one of the same name."""
+    own = sandbox.root / "builders" / "openvino"
+    shutil.copytree(sandbox.root / "builders" / "scripted", own)
+    assert builder_named("openvino", sandbox.root).folder == own
+    assert builder_named("openvino").folder != own
+    assert "scripted" not in bundled.names("builders", "/builder.toml")
+
+
+REFUSALS: list[tuple[dict[str, Any], str, str]] = [
+    ({"builder": "scriptd"}, "there is no builder `scriptd`", "did you mean `scripted`? builders:"),
+    ({"builder": "../x"}, "there is no builder `../x`", "builders: openvino, scripted"),
+    (
+        {"precision": "int9"},
+        "builder scripted has no precision `int9`",
+        "did you mean `int8`? its precision values: fp32, int8",
+    ),
+    (
+        {"kv_cache_dtype": "fp8"},
+        "builder scripted has no kv_cache_dtype `fp8`",
+        "its kv_cache_dtype values: int8",
+    ),
+    (
+        {"runner": "venv"},
+        "builder scripted has no runner `venv`",
+        "its runner values: current, container",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "problem", "remedy"), REFUSALS)
+def test_refusals_name_the_nearest(
+    sandbox: Sandbox, change: dict[str, Any], problem: str, remedy: str
+) -> None:
+    """Before anything runs: exit code 3, the field, what would do; nothing is left on disk."""
+    sandbox.engine.update(change)
+    with pytest.raises(ConfigurationError) as caught:
+        build_engine(sandbox.load(), "speller", Silent())
+    assert caught.value.problem == problem
+    assert caught.value.remedy.startswith(remedy)
+    assert sandbox.run_count() == 0
+    assert not (sandbox.root / ".tritonctl").exists()
+
+
+def test_unknown_task_of_a_builder(sandbox: Sandbox) -> None:
+    """A task that the builder does not build."""
+    sandbox.data["models"]["speller"]["task"] = "text_generatio"
+    with pytest.raises(ConfigurationError, match="has no task `text_generatio`") as caught:
+        build_engine(sandbox.load(), "speller", Silent())
+    assert caught.value.remedy.startswith("did you mean `text_generation`?")
+
+
+def test_runner_of_a_later_version(sandbox: Sandbox) -> None:
+    """A runner that the builder allows, but this tritonctl does not have: exit code 4."""
+    sandbox.engine["runner"] = "container"
+    with pytest.raises(HostError, match="runner `container` is not available") as caught:
+        build_engine(sandbox.load(), "speller", Silent())
+    assert caught.value.remedy == "choose one of current, venv"
+
+
+def test_missing_checkpoint(sandbox: Sandbox) -> None:
+    """A hub's name is no folder: told how to fetch it."""
+    sandbox.data["models"]["speller"]["checkpoint"] = "org/name"
+    with pytest.raises(ConfigurationError, match=r"checkpoint .*/org/name is not a folder") as e:
+        build_engine(sandbox.load(), "speller", Silent())
+    assert "hf download org/name" in e.value.remedy
+
+
+def test_missing_prompts(sandbox: Sandbox) -> None:
+    """An evaluation without its prompts is refused before the build."""
+    sandbox.data["models"]["speller"]["evaluation"] = {"prompts": "none.jsonl"}
+    with pytest.raises(ConfigurationError, match=r"prompts file .*none\.jsonl does not exist"):
+        build_engine(sandbox.load(), "speller", Silent())
+
+
+def test_unknown_model(sandbox: Sandbox) -> None:
+    """The project's models are listed."""
+    with pytest.raises(ConfigurationError, match="the project has no model `spell`") as caught:
+        build_engine(sandbox.load(), "spell", Silent())
+    assert caught.value.remedy == "its models: speller"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "schema = ",
+        'schema = "tritonctl.builder/2"\n',
+        'schema = "tritonctl.builder/1"\nname = "scripted"\n',
+    ],
+)
+def test_malformed_builder_toml(sandbox: Sandbox, text: str) -> None:
+    """The file is named, exit code 3."""
+    file = sandbox.root / "builders" / "scripted" / "builder.toml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"scripted/builder\.toml is malformed: "):
+        builder_named("scripted", sandbox.root)
+
+
+def test_builder_toml_that_is_not_utf8(sandbox: Sandbox) -> None:
+    """An encoding mistake is a mistake of the file, not a bug of ours."""
+    file = sandbox.root / "builders" / "scripted" / "builder.toml"
+    file.write_bytes(b'name = "\xff"\n')
+    with pytest.raises(ConfigurationError, match="is malformed"):
+        builder_named("scripted", sandbox.root)
+
+
+def test_malformed_backend_toml(sandbox: Sandbox) -> None:
+    """A misspelt field of a backend is named with its file."""
+    shipped = bundled.find("python_backends/tokenizer/backend.toml")
+    own = sandbox.root / "python_backends" / "tokenizer" / "backend.toml"
+    own.parent.mkdir(parents=True)
+    text = shipped.read_text(encoding="utf-8").replace("max_batch_size", "max_batch_siz")
+    own.write_text(text, encoding="utf-8")
+    with pytest.raises(
+        ConfigurationError, match=r"(?s)backend\.toml is malformed: .*max_batch_siz\b"
+    ):
+        backend_named("tokenizer", sandbox.root)
+
+
+def test_content_that_is_nowhere() -> None:
+    """Neither in a project nor shipped."""
+    with pytest.raises(ConfigurationError, match=r"ensembles/none\.yaml exists neither"):
+        bundled.find("ensembles/none.yaml", Path("/"))

@@ -1,0 +1,317 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line as users and scripts meet it: exit codes, JSON, streams, help, start-up time."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tritonctl import __version__
+from tritonctl.cli import app
+from tritonctl.errors import TritonctlError
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Cli, Sandbox
+
+VERBS = [
+    "quickstart",
+    "init",
+    "build",
+    "render",
+    "up",
+    "status",
+    "logs",
+    "generate",
+    "chat",
+    "down",
+    "schema",
+]
+HEAVY = ["pydantic", "rich.console", "grpc", "tritonclient", "google.protobuf", "yaml", "numpy"]
+
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def invoke(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke]:
+    """Run a command in this process, in the sandbox's folder."""
+    monkeypatch.chdir(sandbox.root)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+
+    def run(*arguments: str) -> Result:
+        monkeypatch.setattr(sys, "argv", ["tritonctl", *arguments])
+        return CliRunner().invoke(app, list(arguments))
+
+    yield run
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+def test_version(invoke: Invoke) -> None:
+    """On standard output, nothing else."""
+    done = invoke("--version")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, f"tritonctl {__version__}\n", "")
+
+
+def test_all_verbs_are_there_and_have_help(invoke: Invoke) -> None:
+    """`tritonctl --help` lists them; each has a first line and explains each option."""
+    listing = invoke("--help")
+    assert listing.exit_code == 0
+    commands = {command.name: command for command in app.registered_commands}
+    assert list(commands) == VERBS
+    for verb in VERBS:
+        assert re.search(rf"^│ {verb} +\S", listing.stdout, re.MULTILINE), verb
+        help_text = invoke(verb, "--help")
+        assert help_text.exit_code == 0
+        docstring = commands[verb].callback.__doc__ or ""
+        assert " ".join(docstring.split())[:40] in " ".join(help_text.stdout.split())
+        assert invoke(verb, "-h").stdout == help_text.stdout
+
+
+def test_every_option_is_explained() -> None:
+    """No option without a help text."""
+    import typer.main
+
+    group: Any = typer.main.get_command(app)
+    for name, command in group.commands.items():
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """The command line answers at once: a verb pays for its libraries, `--help` does not."""
+    script = f"import sys, tritonctl.cli; print([m for m in {HEAVY} if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True
+    )
+    assert done.stdout == "[]\n"
+
+
+def test_build_then_nothing_to_do(cli: Cli) -> None:
+    """Exit code 0; the outcome on standard output, progress on standard error."""
+    first = cli("build")
+    assert first.returncode == 0, first.stderr
+    assert re.fullmatch(
+        r"speller: built scripted int8 in 1\.5 s\n  /.*/engines/speller/\w{16}\n", first.stdout
+    )
+    assert "Building speller (scripted, int8)" in first.stderr
+    second = cli("build")
+    assert second.stdout.startswith("speller: up to date (scripted int8, /")
+    assert second.stderr == ""
+
+
+def test_build_json(invoke: Invoke) -> None:
+    """One object, parseable, nothing else on standard output; --quiet silences the rest."""
+    done = invoke("build", "--json", "--quiet")
+    record = json.loads(done.stdout)
+    assert record["model"] == "speller"
+    assert record["built"] is True
+    assert Path(record["folder"]).is_dir()
+    assert record["durations_seconds"] == {"load": 0.5, "convert": 1.0}
+    assert record["evaluation"] is None
+    files = Path(record["folder"]).glob("*/*")
+    assert record["bytes"] == sum(file.stat().st_size for file in files)
+    assert done.stderr == ""
+
+
+def test_render_twice(invoke: Invoke, built: Sandbox) -> None:
+    """The second time says that nothing changed."""
+    assert invoke("build").stdout.startswith("speller: up to date")
+    first, second = (invoke("render", "--json") for _ in range(2))
+    assert json.loads(first.stdout)["changed"][-1] == "speller"
+    record = json.loads(second.stdout)
+    assert (record["changed"], len(record["unchanged"]), record["removed"]) == ([], 4, [])
+    assert "  unchanged  speller_engine\n" in invoke("render").stdout
+
+
+CODES = [
+    (2, ["nonsense"], "No such command 'nonsense'"),
+    (2, ["build", "--nonsense"], "No such option"),
+    (2, ["logs", "--lines", "-1"], "Invalid value"),
+    (2, ["init"], "tritonctl.yaml exists already"),
+    (3, ["build", "--set", "server.grcp_port=1"], "unknown key `grcp_port` in `server`"),
+    (3, ["build", "other"], "the project has no model `other`"),
+    (3, ["build", "--project", "nowhere.yaml"], "nowhere.yaml does not exist"),
+    (3, ["build", "--profile", "gpu"], "no profile `gpu`"),
+    (4, ["build", "--set", "models.speller.engine.runner=container"], "runner `container` is not"),
+    (5, ["build", "--set", "models.speller.engine.options.behaviour=refuses"], "out of fashion"),
+    (6, ["render"], "model speller has no engine"),
+    (7, ["status"], "tritonctl up"),
+    (7, ["logs"], "no server log yet"),
+    (7, ["generate", "speller", "7"], "tritonctl up"),
+    (7, ["chat", "speller"], "tritonctl up"),
+    (7, ["generate", "speller", "7", "--url", "127.0.0.1:1"], "no answer from Triton at"),
+    (
+        2,
+        ["generate", "speller", "7", "--url", "127.0.0.1:1", "--max-tokens", "9999999999"],
+        "INT32",
+    ),
+]
+
+
+@pytest.mark.parametrize(("code", "arguments", "words"), CODES, ids=[" ".join(c[1]) for c in CODES])
+def test_exit_codes(invoke: Invoke, code: int, arguments: list[str], words: str) -> None:
+    """Each kind of failure has its code; the reason is on standard error, no traceback."""
+    done = invoke(*arguments)
+    assert done.exit_code == code
+    assert words in " ".join(done.stderr.split())
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_no_project(cli: Cli, tmp_path: Path) -> None:
+    """Outside any project: exit code 3 and what to do."""
+    elsewhere = type(cli)(tmp_path)
+    done = elsewhere("build")
+    assert done.returncode == 3
+    assert f"no tritonctl.yaml in {tmp_path} or any folder above it" in done.stderr
+    assert "try: write one with `tritonctl init`, or name one with --project" in done.stderr
+
+
+def test_error_as_json(cli: Cli) -> None:
+    """On standard output for scripts; for people the same on standard error."""
+    done = cli("build", "--json", "--set", "models.speller.engine.options.behaviour=crash")
+    assert done.returncode == 5
+    record = json.loads(done.stdout)
+    assert record["error"] == "BuildFailedError"
+    assert record["exit_code"] == 5
+    assert record["problem"].startswith("builder scripted died while building speller (status 1)")
+    assert "ZeroDivisionError" in record["details"]
+    assert record["remedy"].startswith("read ")
+    assert "error: builder scripted died" in done.stderr
+    assert "  │ ZeroDivisionError: a bug of the builder" in done.stderr
+
+
+def test_error_lines_are_not_wrapped(
+    invoke: Invoke, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paths can be copied from a narrow terminal, and `grep` finds them."""
+    monkeypatch.setenv("COLUMNS", "30")
+    done = invoke("build", "--set", "models.speller.engine.options.behaviour=crash")
+    log = sandbox.root / ".tritonctl" / "failed-builds" / "speller.log"
+    assert f"  try: read {log}\n" in done.stderr
+
+
+def test_square_brackets_are_text(invoke: Invoke) -> None:
+    """Messages are not markup: what the user wrote comes back as it was."""
+    done = invoke("build", "[red]x[/red]")
+    assert "the project has no model `[red]x[/red]`" in done.stderr
+
+
+def test_a_bug_is_told_as_one(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 1, no traceback on the terminal, but a log file with all of it."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("surprise")
+
+    monkeypatch.setattr("tritonctl.project_file.load_project", broken)
+    done = invoke("render", "--profile", "p")
+    assert done.exit_code == 1
+    assert "Traceback" not in done.stderr
+    match = re.search(r"that is a bug\. Details: (\S+)\n", done.stderr)
+    assert match is not None
+    log = Path(match[1])
+    text = log.read_text(encoding="utf-8")
+    log.unlink()
+    assert text.startswith(f"tritonctl {__version__}, Python ")
+    assert "command: tritonctl render --profile p\n" in text
+    assert "RuntimeError: surprise" in text
+
+
+def test_init_makes_a_valid_project(invoke: Invoke, tmp_path: Path) -> None:
+    """A folder that is not there yet; a second time only with --force."""
+    folder = tmp_path / "new"
+    done = invoke("init", str(folder), "--name", "m", "--checkpoint", "c", "--json")
+    assert json.loads(done.stdout) == {"file": str(folder / "tritonctl.yaml")}
+    assert invoke("build", "--project", str(folder)).exit_code == 3  # no checkpoint there
+    (folder / "tritonctl.yaml").write_text("mine", encoding="utf-8")
+    assert invoke("init", str(folder)).exit_code == 2
+    assert (folder / "tritonctl.yaml").read_text(encoding="utf-8") == "mine"
+    assert invoke("init", str(folder), "--force").exit_code == 0
+    assert (folder / "tritonctl.yaml").read_text(encoding="utf-8") != "mine"
+
+
+def test_init_refuses_a_name_that_triton_cannot_serve(invoke: Invoke, tmp_path: Path) -> None:
+    """Before anything is written."""
+    done = invoke("init", str(tmp_path / "new"), "--name", "my model")
+    assert done.exit_code == 2
+    assert "`my model` cannot be a Triton model's name" in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_schema_is_json(invoke: Invoke) -> None:
+    """For editors: the schema alone, on standard output."""
+    done = invoke("schema")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["title"] == "Project"
+
+
+def test_nohup_is_respected(invoke: Invoke) -> None:
+    """A build started under nohup goes on when the terminal closes."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    invoke("down")
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    invoke("down")
+    assert signal.getsignal(signal.SIGHUP) not in {signal.SIG_IGN, signal.SIG_DFL}
+
+
+def test_down_when_nothing_runs(invoke: Invoke) -> None:
+    """Not an error: what was wanted is the case."""
+    done = invoke("down", "--json")
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {"stopped": False, "pid": None}
+
+
+def test_logs(invoke: Invoke, sandbox: Sandbox) -> None:
+    """The last lines, also of a server that has stopped, whatever bytes they hold."""
+    log = sandbox.root / ".tritonctl" / "server" / "triton.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"one\ntwo\n\xffthree\n")
+    assert invoke("logs", "-n", "2").stdout == "two\n\ufffdthree\n"
+    assert invoke("logs").stdout == "one\ntwo\n\ufffdthree\n"
+    assert invoke("logs", "-n", "0").stdout == ""
+
+
+def test_reader_that_has_had_enough(cli: Cli, sandbox: Sandbox) -> None:
+    """`tritonctl logs | head -1`: exit code 0 and not a word about a broken pipe."""
+    log = sandbox.root / ".tritonctl" / "server" / "triton.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("line\n" * 200_000, encoding="utf-8")
+    with cli.start("logs", "-n", "200000") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "line\n"
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=30) == 0
+
+
+def test_every_error_has_its_own_exit_code() -> None:
+    """The tree of tritonctl.errors: 2 to 7, inherited by special cases."""
+
+    def tree(kind: type[TritonctlError]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        for child in kind.__subclasses__():
+            found |= {child.__name__: child.exit_code} | tree(child)
+        return found
+
+    assert tree(TritonctlError) == {
+        "UsageError": 2,
+        "RequestRejectedError": 2,
+        "ConfigurationError": 3,
+        "HostError": 4,
+        "CommandFailedError": 4,
+        "BuildFailedError": 5,
+        "RepositoryError": 6,
+        "ServerError": 7,
+    }

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The clients against a gRPC server that plays Triton: streams, refusals, broken connections."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tritonctl.errors import RequestRejectedError, ServerError
+from tritonctl.triton.client import AsyncTritonClient, TritonClient
+from tritonctl.triton.generation import Generation, SamplingParameters
+
+Answer = Callable[[Any, Any], Iterator[Any]]
+
+
+@dataclass
+class Actor(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Plays Triton; `answer` is what it does with a stream."""
+
+    url: str = ""
+    requests: list[Any] = field(default_factory=list)
+    cancelled: threading.Event = field(default_factory=threading.Event)
+    answer: Answer | None = None
+
+    def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
+        """One request in, responses out."""
+        context.add_callback(self.cancelled.set)
+        request = next(requests)
+        self.requests.append(request)
+        assert self.answer is not None
+        yield from self.answer(request, context)
+
+    def ModelReady(self, request: Any, _: Any) -> Any:  # noqa: N802
+        """Only `speller` is ready."""
+        return service_pb2.ModelReadyResponse(ready=request.name == "speller")
+
+
+@pytest.fixture
+def actor() -> Iterator[Actor]:
+    """A server on a port of its own."""
+    actor = Actor()
+    server = grpc.server(ThreadPoolExecutor(max_workers=4))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(actor, server)
+    actor.url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    yield actor
+    server.stop(0).wait()
+
+
+def _response(text: str, tokens: int, reason: str = "") -> Any:
+    response = service_pb2.ModelStreamInferResponse()
+    answer = response.infer_response
+    for name, raw in (
+        ("text_output", struct.pack("<I", len(text.encode())) + text.encode()),
+        ("num_input_tokens", struct.pack("<i", 3)),
+        ("num_output_tokens", struct.pack("<i", tokens)),
+        ("finish_reason", struct.pack("<I", len(reason)) + reason.encode()),
+    ):
+        answer.outputs.add(name=name)
+        answer.raw_output_contents.append(raw)
+    return response
+
+
+def _final() -> Any:
+    response = service_pb2.ModelStreamInferResponse()
+    response.infer_response.parameters["triton_final_response"].bool_param = True
+    return response
+
+
+def _seven(request: Any, context: Any) -> Iterator[Any]:
+    yield _response("se", 1)
+    yield _response("ven", 2, "stop")
+    yield _final()
+
+
+def _sync(url: str, **options: Any) -> Generation:
+    with TritonClient(url) as client:
+        return client.generate("speller", "7", SamplingParameters(), **options)
+
+
+def _async(url: str, **options: Any) -> Generation:
+    async def run() -> Generation:
+        async with AsyncTritonClient(url) as client:
+            return await client.generate("speller", "7", SamplingParameters(), **options)
+
+    return asyncio.run(run())
+
+
+both = pytest.mark.parametrize("generate", [_sync, _async])
+Generate = Callable[..., Generation]
+
+
+@both
+def test_generate(actor: Actor, generate: Generate) -> None:
+    """Text, counts, reason and timing of a whole stream."""
+    actor.answer = _seven
+    whole = generate(actor.url)
+    assert (whole.text, whole.num_output_tokens, whole.finish_reason) == ("seven", 2, "stop")
+    assert whole.timing.ttft_ms is not None
+    assert 0 < whole.timing.ttft_ms <= whole.timing.e2e_ms
+    assert [tensor.name for tensor in actor.requests[0].inputs] == ["text_input", "stream"]
+
+
+@both
+def test_refusal_inside_the_stream(actor: Actor, generate: Generate) -> None:
+    """Triton's message in an error of exit code 2."""
+    actor.answer = lambda *_: iter([service_pb2.ModelStreamInferResponse(error_message="too long")])
+    with pytest.raises(RequestRejectedError, match="Triton refused the request: too long"):
+        generate(actor.url)
+
+
+@both
+@pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "NOT_FOUND"])
+def test_refusal_by_status(actor: Actor, generate: Generate, code: str) -> None:
+    """An unknown model comes as a gRPC status."""
+
+    def refuse(request: Any, context: Any) -> Iterator[Any]:
+        context.abort(grpc.StatusCode[code], "unknown model 'x'")
+        yield
+
+    actor.answer = refuse
+    with pytest.raises(RequestRejectedError, match="unknown model 'x'"):
+        generate(actor.url)
+
+
+@both
+def test_server_error(actor: Actor, generate: Generate) -> None:
+    """Anything else is the server's fault: exit code 7, code and words."""
+
+    def fail(request: Any, context: Any) -> Iterator[Any]:
+        context.abort(grpc.StatusCode.INTERNAL, "the engine is gone")
+        yield
+
+    actor.answer = fail
+    with pytest.raises(ServerError, match="INTERNAL: the engine is gone") as caught:
+        generate(actor.url)
+    assert caught.value.exit_code == 7
+    assert not isinstance(caught.value, RequestRejectedError)
+
+
+@both
+def test_stream_that_ends_too_early(actor: Actor, generate: Generate) -> None:
+    """Half an answer is not passed off as a whole one."""
+    actor.answer = lambda *_: iter([_response("se", 1)])
+    with pytest.raises(ServerError, match="ended the stream before its final response"):
+        generate(actor.url)
+
+
+@both
+def test_timeout(actor: Actor, generate: Generate) -> None:
+    """A deadline for the whole stream, told as such; the request is cancelled."""
+
+    def hang(request: Any, context: Any) -> Iterator[Any]:
+        yield _response("se", 1)
+        actor.cancelled.wait(20)
+
+    actor.answer = hang
+    with pytest.raises(ServerError, match="did not answer in time"):
+        generate(actor.url, timeout=0.3)
+    assert actor.cancelled.wait(10)
+
+
+@both
+def test_nobody_there(generate: Generate) -> None:
+    """A closed port: the address and what to start."""
+    with pytest.raises(ServerError, match=r"no answer from Triton at 127\.0\.0\.1:1: ") as caught:
+        generate("127.0.0.1:1")
+    assert "tritonctl up" in caught.value.remedy
+
+
+def test_leaving_the_loop_cancels_the_request(actor: Actor) -> None:
+    """`break` frees the server at once."""
+
+    def endless(request: Any, context: Any) -> Iterator[Any]:
+        tokens = 0
+        while not actor.cancelled.wait(0.01):
+            tokens += 1
+            yield _response("x", tokens)
+
+    actor.answer = endless
+    with TritonClient(actor.url) as client:
+        stream = client.stream("speller", "7")
+        assert next(iter(stream)).text == "x"
+        stream.close()  # type: ignore[attr-defined]
+        assert actor.cancelled.wait(10)
+
+
+def test_model_ready(actor: Actor) -> None:
+    """Readiness of one model, synchronous and asynchronous."""
+
+    async def ask(model: str) -> bool:
+        async with AsyncTritonClient(actor.url) as client:
+            return await client.model_ready(model)
+
+    with TritonClient(actor.url) as client:
+        assert client.model_ready("speller")
+        assert not client.model_ready("other")
+    assert asyncio.run(ask("speller"))
+    assert not asyncio.run(ask("other"))
+
+
+def test_model_ready_of_nobody() -> None:
+    """An endpoint that is not there is an error, not "not ready"."""
+    with TritonClient("127.0.0.1:1") as client, pytest.raises(ServerError, match="no answer"):
+        client.model_ready("speller")

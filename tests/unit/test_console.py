@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a command says, in its three voices: data on standard output, the rest on standard error."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tritonctl.console import Console
+from tritonctl.errors import HostError
+from tritonctl.progress import Silent
+
+if TYPE_CHECKING:
+    from tritonctl.progress import Progress
+
+ERROR = HostError("no [space]", remedy="free some", details="one\ntwo [bold]\n")
+
+
+def test_result_is_text_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same outcome for people and for programs; text stays readable in JSON."""
+    Console().result({"a": "字"}, "human")
+    Console(as_json=True).result({"a": "字"}, "human")
+    human, record = capsys.readouterr().out.splitlines()
+    assert human == "human"
+    assert record == '{"a": "字"}'
+
+
+def test_error(capsys: pytest.CaptureFixture[str]) -> None:
+    """Problem, evidence, next step, each as it was written; nothing on standard output."""
+    Console().error(ERROR)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "error: no [space]\n  │ one\n  │ two [bold]\n  try: free some\n"
+
+
+def test_error_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """One object with everything that is known."""
+    Console(as_json=True, quiet=True).error(ERROR)
+    assert json.loads(capsys.readouterr().out) == {
+        "error": "HostError",
+        "exit_code": 4,
+        "problem": "no [space]",
+        "remedy": "free some",
+        "details": "one\ntwo [bold]\n",
+    }
+
+
+def test_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    """A tick and the seconds; a cross when it fails, and the failure goes on."""
+    console = Console()
+    with console.step("good [x]") as step:
+        step.update("half-way [y]")
+    with pytest.raises(ZeroDivisionError), console.step("bad"):
+        raise ZeroDivisionError
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "✓ good [x] (0.0 s)\n✗ bad (0.0 s)\n"
+
+
+def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+    """No progress and no notes, but warnings and results."""
+    console = Console(quiet=True)
+    with console.step("work") as step:
+        step.update("x")
+    console.note("by the way")
+    assert capsys.readouterr() == ("", "")
+    console.warning("look out")
+    console.result({}, "done")
+    assert capsys.readouterr() == ("done\n", "warning: look out\n")
+
+
+def test_notes_and_warnings_are_not_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever copies a path copies all of it."""
+    words = "a word " * 40
+    Console().note(words)
+    Console().warning(words)
+    assert capsys.readouterr().err == f"{words}\nwarning: {words}\n"
+
+
+def test_streamed_text_is_not_touched(capsys: pytest.CaptureFixture[str]) -> None:
+    """No markup, no line end added."""
+    Console().text("[bold]")
+    Console().text("字\n\n")
+    assert capsys.readouterr().out == "[bold]字\n\n"
+
+
+@pytest.mark.parametrize("progress", [Console(quiet=True), Silent()], ids=["quiet", "silent"])
+def test_progress_without_a_listener(
+    progress: Progress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Library callers hear nothing."""
+    progress.note("x")
+    with progress.step("y") as step:
+        step.update("z")
+    assert capsys.readouterr() == ("", "")

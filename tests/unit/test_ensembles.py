@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensemble files: every broken edge is told with its line, before Triton would refuse the graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.triton.backends import BackendTensor, PythonBackend
+from tritonctl.triton.ensembles import check_graph, ensemble_for, lower
+
+FILE = """\
+schema: tritonctl/ensemble/v1
+task: t
+summary: two steps
+max_batch_size: 1
+inputs:
+  - {name: prompt, data_type: TYPE_STRING, dims: [1]}
+  - {name: limit, data_type: TYPE_INT32, dims: [1], optional: true}
+outputs:
+  - {name: answer, data_type: TYPE_STRING, dims: [1]}
+  - {name: count, data_type: TYPE_INT32, dims: [1]}
+steps:
+  encode:
+    backend: encode
+    inputs:
+      text: prompt
+    outputs:
+      ids: _ids
+  decode:
+    backend: decode
+    inputs:
+      ids: _ids
+      max: limit
+    outputs:
+      text: answer
+      count: count
+"""
+
+
+def _tensor(name: str, data_type: str, dim: int, *, optional: bool = False) -> BackendTensor:
+    return BackendTensor(name=name, data_type=data_type, dims=[dim], optional=optional)
+
+
+def _backend(name: str, inputs: list[BackendTensor], outputs: list[BackendTensor]) -> PythonBackend:
+    return PythonBackend.model_validate(
+        {
+            "schema": "tritonctl.python_backend/1",
+            "name": name,
+            "summary": "s",
+            "max_batch_size": 8,
+            "inputs": inputs,
+            "outputs": outputs,
+        }
+    )
+
+
+BACKENDS = {
+    "encode": _backend(
+        "encode", [_tensor("text", "TYPE_STRING", 1)], [_tensor("ids", "TYPE_INT32", -1)]
+    ),
+    "decode": _backend(
+        "decode",
+        [_tensor("ids", "TYPE_INT32", -1), _tensor("max", "TYPE_INT32", 1, optional=True)],
+        [_tensor("text", "TYPE_STRING", 1), _tensor("count", "TYPE_INT32", 1)],
+    ),
+}
+
+
+def _check(tmp_path: Path, text: str) -> None:
+    folder = tmp_path / "ensembles"
+    folder.mkdir(exist_ok=True)
+    (folder / "t.yaml").write_text(text, encoding="utf-8")
+    ensemble, source = ensemble_for("t", tmp_path)
+    check_graph(ensemble, BACKENDS, source)
+
+
+def test_right_graph(tmp_path: Path) -> None:
+    """Nothing to say."""
+    _check(tmp_path, FILE)
+
+
+BROKEN = [
+    ("text: prompt", "txt: prompt", 15, "step encode has no input `txt`"),
+    ("text: prompt", "text: promt", 15, "step encode reads `promt`, which nothing wrote"),
+    ("ids: _ids\n  decode", "id: _ids\n  decode", 17, "step encode has no output `id`"),
+    ("ids: _ids\n  decode", "ids: prompt\n  decode", 17, "`prompt` is written twice, by step enc"),
+    ("ids: _ids\n      max", "ids: _idz\n      max", 21, "step decode reads `_idz`, which nothing"),
+    ("ids: _ids\n      max", "max", 20, "step decode needs the inputs ['ids']"),
+    (
+        "ids: _ids\n      max",
+        "ids: prompt\n      max",
+        21,
+        "the request writes `prompt` as TYPE_STRING[1], step decode reads it as TYPE_INT32[-1]",
+    ),
+    (
+        "ids: _ids\n      max",
+        "ids: limit\n      max",
+        21,
+        "`limit` is optional, but step decode requires it",
+    ),
+    ("count: count\n", "count: answer\n", 25, "`answer` is written twice, by step decode too"),
+    ("count: count\n", "count: other\n", 10, "the ensemble reads `count`, which nothing wrote"),
+    (
+        "{name: count, data_type: TYPE_INT32",
+        "{name: count, data_type: TYPE_INT64",
+        10,
+        "step decode writes `count` as TYPE_INT32[1], the ensemble reads it as TYPE_INT64[1]",
+    ),
+    (
+        "{name: answer, data_type: TYPE_STRING, dims: [1]}",
+        "{name: answer, data_type: TYPE_STRING, dims: [1, 1]}",
+        9,
+        "step decode writes `answer` as TYPE_STRING[1], the ensemble reads it as TYPE_STRING[1, 1]",
+    ),
+    (
+        "{name: answer, data_type: TYPE_STRING, dims: [1]}",
+        "{name: answer, data_type: TYPE_STRING, dims: [2]}",
+        9,
+        "step decode writes `answer` as TYPE_STRING[1], the ensemble reads it as TYPE_STRING[2]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "problem"), BROKEN)
+def test_broken_edge(tmp_path: Path, old: str, new: str, line: int, problem: str) -> None:
+    """Exit code 3, file and line of the edge, both ends of it."""
+    assert FILE.count(old) == 1
+    with pytest.raises(ConfigurationError) as caught:
+        _check(tmp_path, FILE.replace(old, new))
+    where, _, said = caught.value.problem.partition(": ")
+    assert where == f"{tmp_path}/ensembles/t.yaml:{line}"
+    assert said.startswith(problem)
+    assert caught.value.exit_code == 3
+
+
+def test_steps_out_of_order(tmp_path: Path) -> None:
+    """A step that reads what a later one writes."""
+    head, tail = FILE.split("  encode:\n")
+    encode, decode = tail.split("  decode:\n")
+    text = f"{head}  decode:\n{decode}  encode:\n{encode}"
+    with pytest.raises(ConfigurationError, match=r"t\.yaml:15: step decode reads `_ids`, which"):
+        _check(tmp_path, text)
+
+
+def test_variable_dimensions_fit_fixed_ones(tmp_path: Path) -> None:
+    """-1 on either side fits any size, not any rank."""
+    answer = "{name: answer, data_type: TYPE_STRING, dims: [%s]}"
+    text = FILE.replace(answer % "1", answer % "-1")
+    assert text != FILE
+    _check(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "problem"),
+    [
+        ("    backend: encode\n", "    bakend: encode\n", 12, "Field required"),
+        ("max_batch_size: 1", "max_batch_size: -1", 4, "Input should be greater than"),
+        ("dims: [1], optional", "dims: x, optional", 7, "Input should be a valid list"),
+        ("ensemble/v1", "ensemble/v2", 1, "Input should be"),
+    ],
+)
+def test_malformed_ensemble(tmp_path: Path, old: str, new: str, line: int, problem: str) -> None:
+    """A mistake in the file itself has its line too."""
+    assert old in FILE
+    with pytest.raises(ConfigurationError) as caught:
+        _check(tmp_path, FILE.replace(old, new))
+    assert caught.value.problem.startswith(f"{tmp_path}/ensembles/t.yaml:{line}: {problem}")
+
+
+def test_unknown_task(tmp_path: Path) -> None:
+    """The tasks that exist are listed, the project's own among them."""
+    _check(tmp_path, FILE)
+    with pytest.raises(ConfigurationError, match="there is no task `x`") as caught:
+        ensemble_for("x", tmp_path)
+    assert caught.value.remedy == "tasks: t, text_generation"
+
+
+def test_lowering(tmp_path: Path) -> None:
+    """Steps become `<model>_<step>`; public tensors are the file's."""
+    _check(tmp_path, FILE)
+    config = lower(ensemble_for("t", tmp_path)[0], "m")
+    assert [step.model_name for step in config.steps] == ["m_encode", "m_decode"]
+    assert config.steps[1].input_map == {"ids": "_ids", "max": "limit"}
+    assert [tensor.name for tensor in config.inputs] == ["prompt", "limit"]
+    assert config.inputs[1].optional
+    assert config.max_batch_size == 1

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Cached environments, with an interpreter that only pretends to make and fill them."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tritonctl import environments
+from tritonctl.environments import Recipe, ensure, environment_python, site_packages
+from tritonctl.errors import HostError
+from tritonctl.progress import Silent
+
+# `python -m venv DIR` copies itself into DIR, `-m pip` succeeds unless told otherwise, `-c` probes.
+FAKE_PYTHON = """\
+#!/bin/sh
+echo "$@" >> {calls}
+case "$2" in
+  venv) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+  pip) echo "Collecting things"; if [ -e {broken} ]; then echo "ERROR: no network"; exit 1; fi ;;
+  *) [ "$2" != "import missing" ] ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class FakePython:
+    """What the pretended interpreter was asked, and how to make its pip fail."""
+
+    calls: Path
+    broken: Path
+
+    def count(self, what: str) -> int:
+        """How many calls contained a text."""
+        lines = self.calls.read_text(encoding="utf-8").splitlines() if self.calls.exists() else []
+        return sum(what in line for line in lines)
+
+
+@pytest.fixture
+def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePython:
+    """Replace the interpreter that environments are made with."""
+    fake = FakePython(tmp_path / "calls", tmp_path / "broken")
+    script = tmp_path / "python"
+    script.write_text(FAKE_PYTHON.format(calls=fake.calls, broken=fake.broken), encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    return fake
+
+
+def _recipe(**changes: object) -> Recipe:
+    fields: dict[str, object] = {"name": "test", "installs": (("one==1",), ("--no-deps", "two"))}
+    return Recipe(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def _entries(tmp_path: Path) -> list[str]:
+    return sorted(p.suffix or "folder" for p in (tmp_path / "cache" / "environments").iterdir())
+
+
+def test_made_once(tmp_path: Path, python: FakePython) -> None:
+    """The second call finds it; installs run in order, the probe last."""
+    folder = ensure(_recipe(probe="import one"), Silent())
+    assert ensure(_recipe(probe="import one"), Silent()) == folder
+    assert folder.name.startswith("test-")
+    assert environment_python(folder).exists()
+    calls = python.calls.read_text(encoding="utf-8").splitlines()
+    assert [c.rsplit(" install ", 1)[-1] for c in calls] == [
+        f"-m venv {folder}",
+        "one==1",
+        "--no-deps two",
+        "-c import one",
+    ]
+    assert _entries(tmp_path) == [".lock", "folder"]
+
+
+def test_failed_install_leaves_no_environment(tmp_path: Path, python: FakePython) -> None:
+    """HostError with pip's last lines and a kept log; nothing that looks like an environment."""
+    python.broken.touch()
+    with pytest.raises(HostError, match="the test environment could not be made") as caught:
+        ensure(_recipe(), Silent())
+    assert caught.value.exit_code == 4
+    assert "ERROR: no network" in (caught.value.details or "")
+    assert _entries(tmp_path) == [".lock", ".log"]
+    log = next((tmp_path / "cache" / "environments").glob("*.log"))
+    assert str(log) in caught.value.remedy
+    assert "ERROR: no network" in log.read_text(encoding="utf-8")
+
+
+def test_failed_install_is_tried_again(tmp_path: Path, python: FakePython) -> None:
+    """Once the cause is gone, the same call succeeds."""
+    python.broken.touch()
+    with pytest.raises(HostError):
+        ensure(_recipe(), Silent())
+    python.broken.unlink()
+    assert environment_python(ensure(_recipe(), Silent())).exists()
+    assert python.count("-m venv") == 2
+
+
+def test_failed_probe_leaves_no_environment(tmp_path: Path, python: FakePython) -> None:
+    """An environment that installs but does not work is none."""
+    with pytest.raises(HostError, match="could not be made"):
+        ensure(_recipe(probe="import missing"), Silent())
+    assert _entries(tmp_path) == [".lock", ".log"]
+
+
+def test_half_made_folder_is_replaced(python: FakePython) -> None:
+    """A folder without its marker (power cut, kill -9) is removed and made anew."""
+    folder = ensure(_recipe(), Silent())
+    (folder / "tritonctl-environment.json").unlink()
+    (folder / "rubbish").touch()
+    assert ensure(_recipe(), Silent()) == folder
+    assert not (folder / "rubbish").exists()
+    assert (folder / "tritonctl-environment.json").is_file()
+    assert python.count("-m venv") == 2
+
+
+def test_interrupted_install_leaves_no_environment(tmp_path: Path, python: FakePython) -> None:
+    """Ctrl-C while pip runs: the same clean-up."""
+
+    def interrupt(line: str) -> None:
+        if "Collecting" in line:
+            raise KeyboardInterrupt
+
+    folder = tmp_path / "cache" / "environments" / "test-0"
+    with pytest.raises(KeyboardInterrupt):
+        environments._make(_recipe(), folder, interrupt)
+    assert _entries(tmp_path) == [".log"]
+
+
+def test_fingerprint_is_by_content(tmp_path: Path) -> None:
+    """Requirement files count by content, wherever they lie; everything else by text."""
+    a, b = tmp_path / "a", tmp_path / "b"
+    for folder in (a, b):
+        folder.mkdir()
+        (folder / "requirements.txt").write_text("one==1\n", encoding="utf-8")
+    installs = (("-r", "requirements.txt"),)
+    in_a = _recipe(installs=installs, folder=a).fingerprint()
+    assert in_a == _recipe(installs=installs, folder=b).fingerprint()
+    (b / "requirements.txt").write_text("one==2\n", encoding="utf-8")
+    assert in_a != _recipe(installs=installs, folder=b).fingerprint()
+
+
+def test_fingerprint_changes_with_everything_that_matters() -> None:
+    """Commands, their order and the probe; the interpreter's version too."""
+    recipes = [
+        _recipe(),
+        _recipe(installs=(("--no-deps", "two"), ("one==1",))),
+        _recipe(installs=(("one==1", "--no-deps", "two"),)),
+        _recipe(installs=(("one==1",),)),
+        _recipe(probe="import one"),
+    ]
+    assert len({recipe.fingerprint() for recipe in recipes}) == len(recipes)
+
+
+def test_fingerprint_changes_with_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment of Python 3.11.4 is not used by 3.11.5."""
+    before = _recipe().fingerprint()
+    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
+    assert _recipe().fingerprint() != before
+
+
+def test_site_packages() -> None:
+    """Where this interpreter's version keeps packages."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert site_packages(Path("/e")) == Path(f"/e/lib/python{version}/site-packages")

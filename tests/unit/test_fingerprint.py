@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Equal fingerprint, same engine: what changes it, what does not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tritonctl.engines import fingerprint
+from tritonctl.engines.building import build_request
+from tritonctl.engines.catalog import builder_named
+from tritonctl.engines.fingerprint import FileHashes, build_fingerprint, folder_hash
+from tritonctl.errors import HostError
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
+
+EMPTY_SHA256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+def _of(sandbox: Sandbox) -> str:
+    project = sandbox.load()
+    memory = project.state / "hashes.json"
+    request = build_request(project, "speller")
+    return build_fingerprint(request, builder_named("scripted", project.root), memory)
+
+
+def _with_prompts(sandbox: Sandbox) -> Path:
+    prompts = sandbox.root / "prompts.jsonl"
+    prompts.write_text('{"text_input": "1"}\n', encoding="utf-8")
+    sandbox.data["models"]["speller"]["evaluation"] = {"prompts": "prompts.jsonl"}
+    return prompts
+
+
+def test_nothing_changed(sandbox: Sandbox) -> None:
+    """Asking twice gives the same 64 hex digits."""
+    first = _of(sandbox)
+    assert first == _of(sandbox)
+    assert len(first) == 64
+    assert int(first, 16) > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"precision": "fp32"},
+        {"max_batch_size": 5},
+        {"max_seq_len": 65},
+        {"max_input_len": 9},
+        {"tp_size": 2},
+        {"kv_cache_dtype": "int8"},
+        {"trust_remote_code": True},
+        {"options": {"behaviour": "ok", "other": 1}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_field_of_the_request_counts(sandbox: Sandbox, change: dict[str, Any]) -> None:
+    """A changed setting of the engine is another engine."""
+    before = _of(sandbox)
+    sandbox.engine.update(change)
+    assert _of(sandbox) != before
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        "checkpoint/config.json",
+        "checkpoint/model.safetensors",
+        "builders/scripted/build.py",
+        "builders/scripted/builder.toml",
+        "prompts.jsonl",
+    ],
+)
+def test_every_file_counts(sandbox: Sandbox, file: str) -> None:
+    """One byte more in checkpoint, builder or prompts."""
+    _with_prompts(sandbox)
+    before = _of(sandbox)
+    with (sandbox.root / file).open("ab") as stream:
+        stream.write(b"\n")
+    assert _of(sandbox) != before
+
+
+def test_a_new_and_a_renamed_file_count(sandbox: Sandbox) -> None:
+    """Names are content, also in sub-folders."""
+    seen = {_of(sandbox)}
+    (sandbox.checkpoint / "sub").mkdir()
+    (sandbox.checkpoint / "sub" / "f").touch()
+    seen.add(_of(sandbox))
+    (sandbox.checkpoint / "sub" / "f").rename(sandbox.checkpoint / "sub" / "g")
+    seen.add(_of(sandbox))
+    assert len(seen) == 3
+
+
+def test_same_size_and_modification_time_but_other_content(sandbox: Sandbox) -> None:
+    """`cp -p` of another checkpoint of the same shape: not to be mistaken for the old one."""
+    before = _of(sandbox)
+    weights = sandbox.checkpoint / "model.safetensors"
+    status = weights.stat()
+    weights.write_bytes(weights.read_bytes()[::-1])
+    os.utime(weights, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert weights.stat().st_size == status.st_size
+    assert _of(sandbox) != before
+
+
+def test_paths_and_times_do_not_count(sandbox: Sandbox, tmp_path: Path) -> None:
+    """The same files elsewhere, touched: the same engine."""
+    prompts = _with_prompts(sandbox)
+    before = _of(sandbox)
+    os.utime(sandbox.checkpoint / "model.safetensors", (1, 1))
+    moved = tmp_path / "moved"
+    shutil.move(sandbox.checkpoint, moved)
+    shutil.move(prompts, tmp_path / "p")
+    sandbox.data["models"]["speller"]["checkpoint"] = str(moved)
+    sandbox.data["models"]["speller"]["evaluation"]["prompts"] = str(tmp_path / "p")
+    assert _of(sandbox) == before
+
+
+def test_bytecode_and_hidden_files_do_not_count(sandbox: Sandbox) -> None:
+    """Running a builder or opening a folder in a file manager changes nothing."""
+    before = _of(sandbox)
+    (sandbox.root / "builders" / "scripted" / "__pycache__").mkdir()
+    (sandbox.root / "builders" / "scripted" / "__pycache__" / "x.pyc").touch()
+    (sandbox.checkpoint / ".cache").mkdir()
+    (sandbox.checkpoint / ".cache" / "x").touch()
+    (sandbox.checkpoint / ".DS_Store").touch()
+    assert _of(sandbox) == before
+
+
+def test_hashes_are_remembered(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second command reads no file at all."""
+    before = _of(sandbox)
+    monkeypatch.setattr(fingerprint, "sha256", lambda file: pytest.fail(f"{file} was read again"))
+    assert _of(sandbox) == before
+
+
+def test_only_what_changed_is_read_again(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One touched file is one file read."""
+    _of(sandbox)
+    read: list[str] = []
+    real = fingerprint.sha256
+
+    def counting(file: Path) -> str:
+        read.append(file.name)
+        return real(file)
+
+    monkeypatch.setattr(fingerprint, "sha256", counting)
+    (sandbox.checkpoint / "config.json").touch()
+    _of(sandbox)
+    assert read == ["config.json"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b"\xff"])
+def test_damaged_memory_is_no_harm(sandbox: Sandbox, damage: bytes) -> None:
+    """Everything is read again, the result is the same."""
+    before = _of(sandbox)
+    memory = sandbox.root / ".tritonctl" / "hashes.json"
+    memory.write_bytes(damage)
+    assert _of(sandbox) == before
+    assert json.loads(memory.read_text(encoding="utf-8"))
+
+
+def test_known_digests(tmp_path: Path) -> None:
+    """Real SHA-256, of a file longer than a block too."""
+    empty, large = tmp_path / "empty", tmp_path / "large"
+    empty.touch()
+    large.write_bytes(b"a" * 3_000_000)
+    hashes = FileHashes(tmp_path / "memory")
+    assert hashes.of(empty) == EMPTY_SHA256
+    assert hashes.of(large) == "2a152c894398719c0570f83fac34ac03a0f6e8e474b995c2403aa5434f7b9dd4"
+
+
+def test_folder_hash_does_not_mix_names_and_contents(tmp_path: Path) -> None:
+    """Two folders whose concatenated names and contents are alike differ."""
+    for folder, name, content in (("a", "x", "yz"), ("b", "xy", "z")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(content, encoding="utf-8")
+    hashes = FileHashes(tmp_path / "memory")
+    assert folder_hash(tmp_path / "a", hashes) != folder_hash(tmp_path / "b", hashes)
+
+
+def test_broken_link_in_a_checkpoint(sandbox: Sandbox) -> None:
+    """A file that cannot be read is named, exit code 4."""
+    (sandbox.checkpoint / "gone").symlink_to("/no/such/file")
+    with pytest.raises(HostError, match=r"checkpoint/gone: No such file"):
+        _of(sandbox)

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading Prometheus metrics."""
+
+from __future__ import annotations
+
+import pytest
+
+from tritonctl.errors import ServerError
+from tritonctl.triton.metrics import Metrics, scrape
+
+TEXT = """# HELP tritonctl_requests_total Requests by outcome
+# TYPE tritonctl_requests_total counter
+tritonctl_requests_total{model="a_engine",outcome="stop"} 3
+tritonctl_requests_total{model="b_engine",outcome="stop"} 4
+tritonctl_requests_total{model="a_engine",outcome="error"} 1
+# TYPE x_seconds_bucket counter
+x_seconds_bucket{le="0.1"} 2
+x_seconds_bucket{le="+Inf"} 5
+"""
+
+
+def test_series_are_found_by_name_and_labels() -> None:
+    """Labels that are not named may be anything."""
+    metrics = Metrics.parse(TEXT)
+    assert metrics.total("tritonctl_requests_total") == 8
+    assert metrics.total("tritonctl_requests_total", outcome="stop") == 7
+    assert metrics.total("tritonctl_requests_total", model="a_engine", outcome="error") == 1
+    assert metrics.total("x_seconds_bucket", le="+Inf") == 5
+    assert metrics.samples("nothing") == []
+    assert metrics.samples("x_seconds_bucket", le="0.1")[0].value == 2
+
+
+def test_an_endpoint_that_is_not_there() -> None:
+    """A clear error with the command that helps."""
+    with pytest.raises(ServerError, match="no metrics from") as error:
+        scrape("http://127.0.0.1:9/metrics")
+    assert "tritonctl status" in error.value.remedy

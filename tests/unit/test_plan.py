@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From project and manifest to config.pbtxt: parameters, raw fields, refusals, golden files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tritonctl.engines.building import build_engine
+from tritonctl.errors import ConfigurationError, RepositoryError
+from tritonctl.progress import Silent
+from tritonctl.triton.pbtxt import parse_pbtxt
+from tritonctl.triton.plan import Plan, plan_repository
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def _plan(built: Sandbox) -> Plan:
+    project = built.load()
+    for name in project.models:
+        build_engine(project, name, Silent())
+    return plan_repository(project)
+
+
+def _configs(built: Sandbox) -> dict[str, dict[str, Any]]:
+    return {model.name: parse_pbtxt(model.config) for model in _plan(built).models}
+
+
+def _parameters(config: dict[str, Any]) -> dict[str, str]:
+    return {key: value["string_value"] for key, value in config["parameters"].items()}
+
+
+def test_golden_files(built: Sandbox, update_golden: bool) -> None:
+    """The four models of the shipped ensemble, as protobuf; --update-golden rewrites them."""
+    models = {model.name: model.config for model in _plan(built).models}
+    if update_golden:
+        for name, config in models.items():
+            body = "".join(line for line in config.splitlines(True) if not line.startswith("#"))
+            (GOLDEN / f"{name}.pbtxt").write_text(body, encoding="utf-8")
+    golden = {file.stem: file.read_text(encoding="utf-8") for file in GOLDEN.glob("*.pbtxt")}
+    assert {name: parse_pbtxt(text) for name, text in models.items()} == {
+        name: parse_pbtxt(text) for name, text in golden.items()
+    }
+
+
+def test_composing_models_come_before_the_ensemble(built: Sandbox) -> None:
+    """Triton may load as soon as a folder appears."""
+    plan = _plan(built)
+    assert [model.name for model in plan.models] == [
+        "speller_tokenizer",
+        "speller_engine",
+        "speller_detokenizer",
+        "speller",
+    ]
+    assert [b.name for b in plan.backends] == ["detokenizer", "openvino_engine", "tokenizer"]
+
+
+def test_header_names_tool_and_settings(built: Sandbox) -> None:
+    """The first line is how a rendered folder is recognised; it changes with the settings."""
+    first = _plan(built).models[0].config.splitlines()[0]
+    assert first.startswith("# Rendered by tritonctl 0.1.0 for model speller (settings and engine ")
+    built.serving["enable_prefix_caching"] = False
+    assert _plan(built).models[0].config.splitlines()[0] != first
+
+
+def test_files_of_each_model(built: Sandbox) -> None:
+    """Code, shared code and only the artefact folders that the backend names."""
+    files = {model.name: {target for _, target in model.files} for model in _plan(built).models}
+    assert files["speller"] == set()
+    engine, tokenizer = files["speller_engine"], files["speller_tokenizer"]
+    assert {"model.py", "engine/openvino_model.xml", "engine/openvino_model.bin"} <= engine
+    assert "tokenizer/tokenizer.json" in engine  # stop words are found in the decoded text
+    assert {"model.py", "tokenizer/tokenizer.json"} <= tokenizer
+    assert not any(name.startswith("engine/") for name in tokenizer)
+    assert {n for n in engine if n.startswith("textlib/")}
+    assert all(source.is_file() for model in _plan(built).models for source, _ in model.files)
+
+
+def test_engine_parameters_come_from_the_manifest(built: Sandbox) -> None:
+    """What the builder decided is passed on, as strings; lists and mappings as JSON."""
+    parameters = _parameters(_configs(built)["speller_engine"])
+    assert parameters["max_seq_len"] == "64"
+    assert parameters["max_input_len"] == "63"
+    assert parameters["max_num_seqs"] == "4"
+    assert json.loads(parameters["eos_token_ids"]) == [1]
+    assert parameters["block_size"] == "32"
+    assert parameters["enable_prefix_caching"] == "true"
+    assert json.loads(parameters["properties"]) == {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+@pytest.mark.parametrize(
+    ("max_seq_len", "max_batch_size", "kv_cache_tokens", "blocks"),
+    [
+        (64, 4, None, 8),  # two blocks of 32 per sequence
+        (65, 4, None, 12),  # one token more, one block more for each of the four
+        (1, 1, None, 1),
+        (31, 3, None, 3),
+        (64, 4, 64, 2),
+        (64, 4, 65, 3),
+        (64, 4, 1000, 32),
+    ],
+)
+def test_kv_blocks(
+    built: Sandbox,
+    max_seq_len: int,
+    max_batch_size: int,
+    kv_cache_tokens: int | None,
+    blocks: int,
+) -> None:
+    """Rounded up per sequence, or once when the project gives the pool's size."""
+    built.engine.update(max_seq_len=max_seq_len, max_batch_size=max_batch_size)
+    built.serving["kv_cache_tokens"] = kv_cache_tokens
+    parameters = _parameters(_configs(built)["speller_engine"])
+    assert parameters["num_kv_blocks"] == str(blocks)
+
+
+def test_kv_cache_smaller_than_one_sequence(built: Sandbox) -> None:
+    """Could never answer the longest prompt: refused with the smallest size that could."""
+    built.serving["kv_cache_tokens"] = 63
+    with pytest.raises(ConfigurationError, match="kv_cache_tokens 63 holds not even") as caught:
+        _plan(built)
+    assert caught.value.remedy.startswith("set it to 64 or more")
+
+
+def test_raw_config_reaches_its_step_only(built: Sandbox) -> None:
+    """Merged last, deeply, into the step it names."""
+    before = _configs(built)
+    built.serving["config"] = {
+        "engine": {"version_policy": {"latest": {"num_versions": 2}}},
+        "tokenizer": {"dynamic_batching": {"preserve_ordering": True}},
+        "ensemble": {"parameters": {"owner": {"string_value": "me"}}},
+        "detokenizer": {},
+    }
+    after = _configs(built)
+    assert after["speller_engine"]["version_policy"] == {"latest": {"num_versions": 2}}
+    assert after["speller_tokenizer"]["dynamic_batching"] == {"preserve_ordering": True}
+    assert _parameters(after["speller"]) == {"owner": "me"}
+    assert after["speller_detokenizer"] == before["speller_detokenizer"]
+    assert after["speller_engine"]["parameters"] == before["speller_engine"]["parameters"]
+
+
+def test_raw_config_of_an_unknown_step(built: Sandbox) -> None:
+    """The steps that exist are listed."""
+    built.serving["config"] = {"engin": {}}
+    with pytest.raises(ConfigurationError, match="there is no step `engin`") as caught:
+        _plan(built)
+    assert caught.value.problem.startswith("models.speller.serving.config: ")
+    assert caught.value.remedy == "steps: tokenizer, engine, detokenizer, ensemble"
+
+
+def test_raw_field_that_triton_does_not_know(built: Sandbox) -> None:
+    """Refused by Triton's own schema with the nearest field."""
+    built.serving["config"] = {"engine": {"max_batch_sise": 4}}
+    with pytest.raises(ConfigurationError, match="model speller_engine: ") as caught:
+        _plan(built)
+    assert "did you mean `max_batch_size`?" in caught.value.remedy
+
+
+def test_raw_config_cannot_rename(built: Sandbox) -> None:
+    """Triton insists that the name is the folder's."""
+    built.serving["config"] = {"ensemble": {"name": "other"}}
+    with pytest.raises(ConfigurationError, match="cannot rename `speller`"):
+        _plan(built)
+
+
+def test_instances_and_batching(built: Sandbox) -> None:
+    """instance_group is the engine's; the other steps stay at one instance each."""
+    built.serving["instance_group"] = [{"kind": "KIND_CPU", "count": 2}]
+    built.serving["dynamic_batching"] = {"max_queue_delay_microseconds": 50}
+    configs = _configs(built)
+    assert configs["speller_engine"]["instance_group"] == [{"kind": "KIND_CPU", "count": 2}]
+    assert "dynamic_batching" not in configs["speller_engine"]
+    for step in ("tokenizer", "detokenizer"):
+        config = configs[f"speller_{step}"]
+        assert config["instance_group"] == [{"kind": "KIND_CPU", "count": 1}]
+        assert config["dynamic_batching"] == {"max_queue_delay_microseconds": "50"}
+
+
+def test_name_collision(built: Sandbox) -> None:
+    """`a` with step `engine` and a model called `a_engine` cannot share a repository."""
+    built.data["models"]["speller_engine"] = built.model()
+    with pytest.raises(ConfigurationError, match="both be called `speller_engine`"):
+        _plan(built)
+
+
+def test_parameter_that_nobody_gives(built: Sandbox) -> None:
+    """A manifest without a value that the backend needs: exit code 6, key and builder named."""
+    script = built.root / "builders" / "scripted" / "build.py"
+    source = script.read_text(encoding="utf-8")
+    script.write_text(source.replace('"block_size": 32', '"size": 32'), encoding="utf-8")
+    with pytest.raises(RepositoryError, match="asks for the parameter `block_size`") as caught:
+        _plan(built)
+    assert "builder scripted" in caught.value.problem
+    assert caught.value.exit_code == 6
+
+
+def test_model_without_an_engine(sandbox: Sandbox) -> None:
+    """Planning builds nothing."""
+    with pytest.raises(RepositoryError, match="has no engine"):
+        plan_repository(sandbox.load())
+    assert sandbox.run_count() == 0

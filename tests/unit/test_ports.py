@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ports of the server: distinct free ones, a clear refusal of a taken one."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from tritonctl.errors import ServerError
+from tritonctl.triton.ports import choose_ports, is_free
+
+LOOPBACK = "127.0.0.1"
+FIELDS = ("grpc_port", "http_port", "metrics_port")
+
+
+def test_zero_becomes_distinct_free_ports() -> None:
+    """Three ports, all usable at once, in the order asked for."""
+    ports = choose_ports(LOOPBACK, dict.fromkeys(FIELDS, 0))
+    assert len(set(ports)) == 3
+    assert all(port > 1023 for port in ports)
+    for port in ports:
+        with socket.create_server((LOOPBACK, port)):
+            pass
+
+
+def test_a_given_port_stays() -> None:
+    """A number that is free is taken as it is."""
+    (free,) = choose_ports(LOOPBACK, {"grpc_port": 0})
+    assert choose_ports(LOOPBACK, {"http_port": 0, "grpc_port": free})[1] == free
+
+
+def test_taken_port_names_field_number_and_way_out() -> None:
+    """Exit code 7, the field, the port, `--set ...=0`."""
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ServerError) as caught:
+            choose_ports(LOOPBACK, {"grpc_port": 0, "http_port": port})
+    assert caught.value.exit_code == 7
+    assert caught.value.problem == f"port {port} (server.http_port) is taken on {LOOPBACK}"
+    assert "--set server.http_port=0" in caught.value.remedy
+
+
+def test_the_same_port_twice_is_refused() -> None:
+    """Two fields cannot share a number."""
+    (free,) = choose_ports(LOOPBACK, {"grpc_port": 0})
+    with pytest.raises(ServerError, match=rf"port {free} \(server.http_port\) is taken"):
+        choose_ports(LOOPBACK, {"grpc_port": free, "http_port": free})
+
+
+def test_a_port_just_freed_can_be_taken_again() -> None:
+    """A restart does not wait for TIME_WAIT to pass."""
+    with socket.create_server((LOOPBACK, 0)) as listening:
+        port = listening.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)):
+            accepted, _ = listening.accept()
+            accepted.close()
+    assert choose_ports(LOOPBACK, {"grpc_port": port}) == [port]
+
+
+def test_foreign_address_is_refused() -> None:
+    """An address that is not this machine's (RFC 5737) is told with the field."""
+    with pytest.raises(ServerError, match=r"cannot listen on 192\.0\.2\.1:0 \(server.grpc_port\)"):
+        choose_ports("192.0.2.1", {"grpc_port": 0})
+
+
+def test_is_free() -> None:
+    """Tells a port that somebody listens on from one that nobody does."""
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        assert not is_free(LOOPBACK, port)
+    assert is_free(LOOPBACK, port)
+    assert is_free(LOOPBACK, 0)

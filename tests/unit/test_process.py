@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Running other programs: output as it comes, errors named, no child left behind."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tritonctl import process
+from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.triton.server_state import process_started
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import WaitUntil
+
+
+def _shell(script: str) -> list[str]:
+    return ["/bin/sh", "-c", script]
+
+
+def test_lines_arrive_while_the_program_runs(tmp_path: Path) -> None:
+    """Both streams, line by line, before the program has ended."""
+    seen: list[tuple[str, bool]] = []
+    done = tmp_path / "done"
+    process.run(
+        _shell(f"echo one; echo two >&2; sleep 0.3; echo x > {done}"),
+        on_line=lambda line: seen.append((line, done.exists())),
+        remedy="",
+    )
+    assert seen == [("one", False), ("two", False)]
+    assert done.exists()
+
+
+def test_log_is_appended_to(tmp_path: Path) -> None:
+    """The log keeps what was in it; bytes that are no UTF-8 do not stop it."""
+    log = tmp_path / "log"
+    log.write_text("before\n", encoding="utf-8")
+    process.run(_shell(r"printf 'caf\351\nl\303\251\nno newline'"), log=log, remedy="")
+    assert log.read_text(encoding="utf-8") == "before\ncaf\ufffd\nlé\nno newline\n"
+
+
+def test_failure_carries_status_and_the_last_lines() -> None:
+    """Status 3, the last 20 of 30 lines, the command as it could be typed, the remedy."""
+    with pytest.raises(CommandFailedError) as caught:
+        process.run(_shell("seq 1 30; exit 3"), remedy="do something")
+    error = caught.value
+    assert error.returncode == 3
+    assert error.exit_code == 4
+    assert error.problem == "`/bin/sh -c 'seq 1 30; exit 3'` ended with status 3"
+    assert error.details == "\n".join(str(n) for n in range(11, 31))
+    assert error.remedy == "do something"
+
+
+def test_death_by_signal_is_a_failure() -> None:
+    """A killed program reports its signal as a negative status."""
+    with pytest.raises(CommandFailedError) as caught:
+        process.run(_shell("kill -9 $$"), remedy="")
+    assert caught.value.returncode == -9
+
+
+@pytest.mark.parametrize("program", ["/no/such/program", "/etc"])
+def test_program_that_cannot_start(program: str) -> None:
+    """Missing or not executable: named, exit code 4."""
+    with pytest.raises(HostError, match=f"cannot start `{program}`: ") as caught:
+        process.run([program], remedy="")
+    assert not isinstance(caught.value, CommandFailedError)
+
+
+def test_working_directory_and_environment(tmp_path: Path) -> None:
+    """The environment given is the whole environment."""
+    seen: list[str] = []
+    process.run(
+        _shell("pwd; echo $ONLY; echo [$HOME]"),
+        cwd=tmp_path,
+        environment={"ONLY": "this"},
+        on_line=seen.append,
+        remedy="",
+    )
+    assert seen == [str(tmp_path), "this", "[]"]
+
+
+def test_standard_input_is_empty() -> None:
+    """A program that asks a question gets no answer instead of waiting for ever."""
+    process.run(_shell("! read answer"), remedy="")
+
+
+def test_interruption_ends_the_whole_group(wait_until: WaitUntil) -> None:
+    """An exception while we listen (as Ctrl-C is one) ends the program and its children."""
+    pids: list[int] = []
+
+    def interrupt(line: str) -> None:
+        pids.extend(int(pid) for pid in line.split())
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        process.run(_shell("sleep 60 & echo $$ $!; wait"), on_line=interrupt, remedy="")
+    assert len(pids) == 2
+    assert process_started(pids[0]) is None
+    wait_until(lambda: process_started(pids[1]) is None)
+
+
+def test_a_program_deaf_to_sigterm_is_killed(
+    monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
+) -> None:
+    """After the grace period comes SIGKILL, for the whole group."""
+    monkeypatch.setattr(process, "_TERM_GRACE_SECONDS", 0.3)
+    pids: list[int] = []
+
+    def interrupt(line: str) -> None:
+        pids.extend(int(pid) for pid in line.split())
+        raise KeyboardInterrupt
+
+    script = "trap '' TERM; sleep 60 & echo $$ $!; for i in $(seq 300); do sleep 0.1; done"
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        process.run(_shell(script), on_line=interrupt, remedy="")
+    assert 0.3 <= time.monotonic() - began < 8
+    wait_until(lambda: all(process_started(pid) is None for pid in pids))
+
+
+def test_full_disk_under_the_log(small_disk: Path, wait_until: WaitUntil) -> None:
+    """A log that cannot be written ends the program and is told as "no space"."""
+    pid = small_disk / "pid"
+    script = (
+        f"import os; open({str(pid)!r}, 'w').write(str(os.getpid()))\nwhile True: print('x'*99)"
+    )
+    with pytest.raises(HostError, match=r"no space left while writing .*/log"):
+        process.run([sys.executable, "-c", script], log=small_disk / "log", remedy="")
+    assert process_started(int(pid.read_text(encoding="utf-8"))) is None
+
+
+def test_log_that_cannot_be_opened(tmp_path: Path) -> None:
+    """The program does not outlive a log that cannot be made."""
+    with pytest.raises(HostError, match="none/log: No such file"):
+        process.run(_shell("sleep 60"), log=tmp_path / "none" / "log", remedy="")

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's log, as tritonserver 2.51 wrote it, read for the reason why it did not come up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonctl.triton.server_log import explain_failure, load_failures, tail
+
+LOAD_FAILED = """\
+I1121 03:26:51.114872 6222 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: speller_engin\
+e_0_0 (CPU device 0)"
+E1121 03:26:52.393215 6222 model_lifecycle.cc:642] "failed to load 'speller_engine' version 1: Inte\
+rnal: TritonModelException: model speller_engine: parameter num_kv_blocks is missing"
+I1121 03:26:52.393301 6222 model_lifecycle.cc:777] "failed to load 'speller_engine'"
+E1121 03:26:52.394111 6222 model_repository_manager.cc:614] "Invalid argument: ensemble 'speller' d\
+epends on 'speller_engine' which has no loaded version."
+error: creating server: Internal - failed to load all models
+"""
+PORT_TAKEN = """\
+I1121 03:30:01.220001 6300 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:8001"
+E1121 03:30:01.223310 6300 main.cc:354] "failed to start HTTP service: Unavailable - Socket '127.0.\
+0.1:8000' already in use "
+"""
+
+
+def _log(tmp_path: Path, text: str) -> Path:
+    log = tmp_path / "triton.log"
+    log.write_text(text, encoding="utf-8")
+    return log
+
+
+def test_tail(tmp_path: Path) -> None:
+    """The last lines without line ends; nothing where there is no log or no line is wanted."""
+    log = _log(tmp_path, "a\nb\nc\n")
+    assert tail(log, 2) == ["b", "c"]
+    assert tail(log, 0) == []
+    assert tail(log) == ["a", "b", "c"]
+    assert tail(tmp_path / "none") == []
+
+
+def test_tail_of_a_log_that_is_not_utf8(tmp_path: Path) -> None:
+    """A model may print anything."""
+    (tmp_path / "log").write_bytes(b"ok\n\xff\xfe\n")
+    assert tail(tmp_path / "log") == ["ok", "\ufffd\ufffd"]
+
+
+def test_load_failures_in_triton_s_words(tmp_path: Path) -> None:
+    """The reason, without Triton's decoration."""
+    assert load_failures(_log(tmp_path, LOAD_FAILED)) == {
+        "speller_engine": "Internal: TritonModelException: model speller_engine: parameter "
+        "num_kv_blocks is missing"
+    }
+
+
+def test_last_reason_counts(tmp_path: Path) -> None:
+    """A model that was tried twice is told by its latest failure."""
+    later = LOAD_FAILED.replace("num_kv_blocks is missing", "block_size is wrong")
+    failures = load_failures(_log(tmp_path, LOAD_FAILED + later))
+    assert failures["speller_engine"].endswith("block_size is wrong")
+
+
+def test_explanation_of_a_load_failure(tmp_path: Path) -> None:
+    """Model and reason in the problem, the log's end as evidence, its path as the next step."""
+    log = _log(tmp_path, LOAD_FAILED)
+    error = explain_failure(log, "tritonserver ended while it started")
+    assert error.exit_code == 7
+    assert error.problem == (
+        "tritonserver ended while it started\n"
+        "model speller_engine: Internal: TritonModelException: model speller_engine: parameter "
+        "num_kv_blocks is missing"
+    )
+    assert str(log) in error.remedy
+    assert (error.details or "").endswith("failed to load all models")
+
+
+def test_explanation_of_a_taken_port(tmp_path: Path) -> None:
+    """A port that somebody took between our check and Triton's start."""
+    error = explain_failure(_log(tmp_path, PORT_TAKEN), "tritonserver ended while it started")
+    assert error.problem == "port of 127.0.0.1:8000 was taken while Triton started"
+
+
+def test_explanation_without_a_log(tmp_path: Path) -> None:
+    """Also then there is something to say."""
+    error = explain_failure(tmp_path / "none", "it ended")
+    assert (error.problem, error.details) == ("it ended", "(empty log)")

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The supervisor, with a shell script for a server: nothing survives, nobody else is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tritonctl.triton.server_state import process_started
+from tritonctl.triton.supervisor import clean_up, leftovers, only_ghosts
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import WaitUntil
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
+
+
+@pytest.fixture
+def prefix() -> Iterator[str]:
+    """A shared-memory prefix of our own, cleaned up whatever happens."""
+    name = f"tritonctl_test_{uuid.uuid4().hex[:12]}_"
+    yield name
+    for region in SHARED_MEMORY.glob(f"*{name}*"):
+        region.unlink()
+
+
+def _pretend(name: str, prefix: str) -> subprocess.Popen[bytes]:
+    """A process called `name` with the prefix on its command line, waiting for its input."""
+    return subprocess.Popen(
+        [name, "-c", "trap '' TERM; echo up; read line", prefix],
+        executable="/bin/sh",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+
+
+def _started(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"up\n"
+    return process
+
+
+def test_clean_up_ends_stubs_and_removes_regions(prefix: str) -> None:
+    """A stub that ignores SIGTERM and two regions go; the report says what was there."""
+    region = SHARED_MEMORY / f"{prefix}region_1"
+    region.write_bytes(b"x")
+    with _started(_pretend("/opt/triton_python_backend_stub", f"{prefix}stub")) as stub:
+        assert set(leftovers(prefix)) == {f"process {stub.pid}", str(region)}
+        clean_up(prefix)
+        assert stub.wait(timeout=10) == -signal.SIGKILL
+    assert not region.exists()
+    assert leftovers(prefix) == []
+
+
+def test_clean_up_spares_everybody_else(prefix: str) -> None:
+    """Other programs that mention the prefix, other servers' stubs, other regions stay."""
+    other = f"other_{prefix}"
+    region = SHARED_MEMORY / f"{other}region"
+    region.write_bytes(b"x")
+    with (
+        _started(_pretend("/usr/bin/less", f"log-of-{prefix}")) as reader,
+        _started(_pretend("/opt/triton_python_backend_stub", "tritonctl_somebody_else_")) as stub,
+    ):
+        clean_up(prefix)
+        assert process_started(reader.pid)
+        assert process_started(stub.pid)
+        assert region.exists()
+        for process in (reader, stub):
+            process.communicate(b"\n")
+    region.unlink()
+
+
+def test_clean_up_of_nothing(prefix: str) -> None:
+    """Cleaning twice, or after a clean end, is no error."""
+    clean_up(prefix)
+    clean_up(prefix)
+
+
+def test_an_empty_prefix_names_nobody(prefix: str) -> None:
+    """It would match every Triton of the machine."""
+    region = Path("/dev/shm", f"{prefix}_region")  # noqa: S108 - where regions are
+    region.touch()
+    clean_up("")
+    assert region.exists()
+    region.unlink()
+
+
+class _Supervised:
+    """A supervisor whose server is a shell script; $P in it begins the names of its regions."""
+
+    def __init__(self, tmp_path: Path, prefix: str, script: str) -> None:
+        self.log, self.exit = tmp_path / "log", tmp_path / "exit.json"
+        specification = {
+            "argv": ["/bin/sh", "-c", script],
+            "environment": {"PATH": os.environ["PATH"], "P": str(SHARED_MEMORY / prefix)},
+            "log": str(self.log),
+            "exit_file": str(self.exit),
+            "shm_prefix": prefix,
+            "composing_models": ["speller_engine"],
+            "exit_timeout_seconds": 30,
+        }
+        file = tmp_path / "supervisor.json"
+        file.write_text(json.dumps(specification), encoding="utf-8")
+        argv = [sys.executable, "-m", "tritonctl.triton.supervisor", str(file)]
+        # It goes on in the background at once, so this returns.
+        said = subprocess.run(argv, capture_output=True, timeout=30, check=True)
+        self.pid = int(said.stdout)
+
+    def end(self) -> None:
+        """End supervisor and server, in whatever state a failed test left them."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGTERM)
+
+    def outcome(self) -> tuple[int, bool]:
+        """Return code of the server, and whether its end was asked for."""
+        record = json.loads(self.exit.read_text(encoding="utf-8"))
+        return record["returncode"], record["requested"]
+
+
+Supervise = Callable[[str], _Supervised]
+
+
+@pytest.fixture
+def supervise(tmp_path: Path, prefix: str) -> Iterator[Supervise]:
+    """Start a supervisor on a shell script; it is ended with the test."""
+    started: list[_Supervised] = []
+
+    def start(script: str) -> _Supervised:
+        started.append(_Supervised(tmp_path, prefix, script))
+        return started[-1]
+
+    yield start
+    for supervised in started:
+        supervised.end()
+
+
+def test_a_crash_is_recorded_and_cleaned_up(
+    supervise: Supervise, prefix: str, wait_until: WaitUntil
+) -> None:
+    """Exit status, log and an empty /dev/shm after a server that died by itself."""
+    supervised = supervise("touch ${P}region; echo dying; exit 7")
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (7, False)
+    assert supervised.log.read_text(encoding="utf-8") == "dying\n"
+    assert leftovers(prefix) == []
+    wait_until(lambda: process_started(supervised.pid) is None)
+
+
+def test_it_leaves_session_and_terminal(
+    supervise: Supervise, prefix: str, wait_until: WaitUntil
+) -> None:
+    """A Ctrl-C in the terminal it was started from does not reach it."""
+    supervised = supervise("touch ${P}up; exec sleep 60")
+    wait_until(lambda: leftovers(prefix))
+    assert os.getsid(supervised.pid) != os.getsid(0)
+    assert os.getpgid(supervised.pid) != os.getpgid(0)
+    for stream in ("0", "1", "2"):
+        assert Path(f"/proc/{supervised.pid}/fd/{stream}").readlink() == Path(os.devnull)
+    os.kill(supervised.pid, signal.SIGTERM)
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (-signal.SIGTERM, True)
+
+
+def test_sigterm_is_passed_on(supervise: Supervise, prefix: str, wait_until: WaitUntil) -> None:
+    """`down` ends the server in order: it gets to finish, then its children are killed."""
+    wait = "sleep 60 & for i in $(seq 600); do sleep 0.1; done"
+    script = f"trap 'echo bye; exit 0' TERM; touch ${{P}}region; {wait}"
+    supervised = supervise(script)
+    wait_until(lambda: leftovers(prefix))
+    os.kill(supervised.pid, signal.SIGTERM)
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (0, True)
+    assert supervised.log.read_text(encoding="utf-8") == "bye\n"
+    assert leftovers(prefix) == []
+
+
+def test_sigterm_at_the_first_moment(
+    supervise: Supervise, prefix: str, wait_until: WaitUntil
+) -> None:
+    """As soon as the process id is known it may be asked to end, and does so in order."""
+    for _ in range(5):
+        supervised = supervise("touch ${P}region; exec sleep 60")
+        os.kill(supervised.pid, signal.SIGTERM)
+        wait_until(supervised.exit.exists)
+        assert supervised.outcome() == (-signal.SIGTERM, True)
+        assert leftovers(prefix) == []
+        supervised.exit.unlink()
+
+
+def test_children_of_the_server_end_with_it(
+    supervise: Supervise, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    """What the server started is in its process group and is killed, deaf or not."""
+    script = f"(trap '' TERM; sleep 60) & echo $! > {tmp_path}/child; exit 0"
+    supervised = supervise(script)
+    wait_until(supervised.exit.exists)
+    child = int((tmp_path / "child").read_text(encoding="utf-8"))
+    wait_until(lambda: process_started(child) is None)
+
+
+def test_a_killed_supervisor_takes_its_server_along(
+    supervise: Supervise, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    """kill -9 of the supervisor: the kernel asks the server to end."""
+    script = f"echo $$ > {tmp_path}/pid; touch {tmp_path}/up; exec sleep 60"
+    supervised = supervise(script)
+    wait_until((tmp_path / "up").exists)
+    server = int((tmp_path / "pid").read_text(encoding="utf-8"))
+    assert process_started(server)
+    os.kill(supervised.pid, signal.SIGKILL)
+    wait_until(lambda: process_started(server) is None)
+
+
+def test_a_server_that_waits_for_ghosts_is_killed(
+    supervise: Supervise, tmp_path: Path, prefix: str, wait_until: WaitUntil
+) -> None:
+    """Long before its 30 seconds are over, when its log says what it waits for."""
+    (tmp_path / "said").write_text(_round(9, "speller") + _round(8, "speller"), encoding="utf-8")
+    script = (
+        f"trap 'cat {tmp_path}/said' TERM; touch ${{P}}up; for i in $(seq 600); do sleep 0.1; done"
+    )
+    supervised = supervise(script)
+    wait_until(lambda: leftovers(prefix))
+    began = time.monotonic()
+    os.kill(supervised.pid, signal.SIGTERM)
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (-signal.SIGKILL, True)
+    assert time.monotonic() - began < 20
+
+
+def _round(seconds: int, *models: str) -> str:
+    """One round of tritonserver 2.51's countdown to its end."""
+    head, place = "I1121 03:57:01.100001 6222 server.cc", f"{seconds}: Found {len(models)}"
+    text = f'{head}:323] "Timeout {place} model versions that have in-flight inferences"\n'
+    for model in models:
+        text += f"{head}:338] \"Model '{model}' (version 1) has 1 in-flight inferences\"\n"
+    return text
+
+
+UNLOADED = (
+    "I1121 03:57:00.9 6222 model_lifecycle.cc:624] \"successfully unloaded '{}' version 1\"\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("log", "ghosts"),
+    [
+        ("", False),
+        (_round(9, "speller"), False),
+        (_round(9, "speller") + _round(8, "speller"), True),
+        (_round(9, "speller", "speller_engine") + _round(8, "speller", "speller_engine"), False),
+        (_round(9, "speller", "speller_engine") + _round(8, "speller"), False),
+        (_round(9, "speller", "speller_engine") + _round(8, "speller") * 2, True),
+        (_round(9, "speller") + _round(8, "speller", "speller_engine"), False),
+        (_round(9) + _round(8), False),
+        (UNLOADED.format("speller_engine") + _round(9) + _round(8), True),
+        (UNLOADED.format("speller_engine") + _round(9), False),
+        (_round(9) + _round(8) + UNLOADED.format("speller_engine"), False),
+        (UNLOADED.format("speller_tokenizer") + _round(9) + _round(8), False),
+    ],
+)
+def test_only_ghosts(log: str, ghosts: bool) -> None:
+    """No composing model busy, or none left, in two rounds running."""
+    assert only_ghosts(log, ["speller_engine"]) is ghosts

@@ -57,7 +57,9 @@ class InstanceGroup(_Strict):
 class DynamicBatching(_Strict):
     """Triton's `dynamic_batching`, for the tokenizer and the detokenizer step."""
 
-    max_queue_delay_microseconds: Annotated[int, Field(ge=0)] = 0
+    max_queue_delay_microseconds: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="what the backend does best with when absent: python_backends/README.md"
+    )
     preferred_batch_size: list[Positive] = []
 
 

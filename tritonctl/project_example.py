@@ -26,7 +26,6 @@ models:
       # max_seq_len: 2048        # prompt plus answer, tokens; default: the checkpoint's limit
     serving:
       instance_group: [{kind: KIND_CPU, count: 1}]
-      dynamic_batching: {max_queue_delay_microseconds: 0}
       # Any field of Triton's ModelConfig, by step:
       # config: {engine: {version_policy: {latest: {num_versions: 2}}}}
     # After a build, compare engine and checkpoint on these prompts (JSON lines with text_input

@@ -7,10 +7,12 @@ import json
 import os
 import statistics
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 _NS_PER_MS = 1e6
+_ATTEMPTS = 5
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,16 @@ class PerfAnalyzer:
         self._prefix = shm_prefix.encode()
 
     def run(self, load: Load, folder: Path) -> Measured:
-        """Run one load; raises CalledProcessError when perf_analyzer fails."""
+        """Run one load; raises CalledProcessError when perf_analyzer fails.
+
+        perf_analyzer 2.51 now and then loses the end of its export: measured again then.
+        """
+        for _ in range(_ATTEMPTS - 1):
+            with suppress(json.JSONDecodeError):
+                return self._run(load, folder)
+        return self._run(load, folder)
+
+    def _run(self, load: Load, folder: Path) -> Measured:
         profile = folder / "profile.json"
         profile.unlink(missing_ok=True)
         before = cpu_seconds(self._prefix)

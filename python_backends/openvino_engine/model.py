@@ -29,7 +29,7 @@ from textlib.triton_edge import (
     TritonSink,
     existing,
     loading,
-    read_array,
+    read_arrays,
     version_folder,
 )
 from textlib.triton_metrics import TritonPublisher
@@ -225,9 +225,7 @@ class TritonPythonModel:
     def _submit(self, request: Any) -> None:
         sink = TritonSink(request.get_response_sender())
         try:
-            generation = read_generation_request(
-                lambda name: read_array(request, name), self._limits
-            )
+            generation = read_generation_request(read_arrays(request).get, self._limits)
             self._loop.submit(generation, sink)
         except TextPathError as error:
             sink.fail(error)

@@ -5,14 +5,13 @@
                           (add, step, cancel)      (coalesced)
 
 *Coalescing.* A response carries every id that its stream has accumulated since its last one:
-one id while the server keeps up, more when it lags. Streams take turns, oldest waiting first.
+one id while the server keeps up, more when it lags (`turns.py`).
 
 *Pacing.* Some engines hold the interpreter lock during a step (OpenVINO GenAI does), which would
 leave the other threads one turn per step. So the stepping thread pauses after each step until
-everything is sent, for at most `PAUSE_SHARE` of the step's duration; if a stream is a full
-response behind, it waits without that limit. Thus no stream holds more than 16 unsent ids plus
-one step, and `submit` blocks at `capacity` streams: memory is bounded, further requests wait in
-Triton's own queue, where its queue policy and its metrics see them.
+everything is sent that can be, for at most `PAUSE_SHARE` of the step's duration. `submit` blocks at
+`capacity` streams: further requests wait in Triton's own queue, where its queue policy and its
+metrics see them.
 
 *Stop words.* They end a stream on its decoded text (`stop_words.py`): ids that may become one are
 held back, and the engine's slot is freed before the next step.
@@ -42,7 +41,9 @@ from textlib.receipts import ReceiptWatch
 from textlib.request_tensors import GenerationRequest
 from textlib.token_bytes import TokenBytes
 from textlib.token_chunk import FinishReason
+from textlib.turns import Turns
 
+HELD_POLL_SECONDS = 0.0005
 PAUSE_SHARE = 0.25
 MIN_PAUSE_SECONDS = 0.002
 ARRIVAL_QUIET_SECONDS = 0.001
@@ -72,6 +73,7 @@ class DecoderLoop:
         self._table = table
         self._has_text = table.has_text if table else lambda _: True
         self._departures = Departures(receipts)
+        self._turns = Turns(self._departures)
         self._metrics = EngineMetrics()
         self._lock = threading.Lock()
         self._to_step = threading.Condition(self._lock)
@@ -81,9 +83,7 @@ class DecoderLoop:
         self._streams: dict[int, Stream] = {}
         self._inbox: deque[Stream] = deque()
         self._cancels: deque[int] = deque()
-        self._ready: deque[Stream] = deque()
         self._active: set[int] = set()  # in the engine; touched by the stepping thread only
-        self._lagging: set[int] = set()
         self._arrivals = 0
         self._failed_steps = 0
         self._closing = False
@@ -176,17 +176,8 @@ class DecoderLoop:
         self._schedule(stream)
 
     def _schedule(self, stream: Stream) -> None:
-        self._note_lag(stream)
-        if stream.wants_sending and not stream.queued:
-            stream.queued = True
-            self._ready.append(stream)
-            self._to_send.notify()
-
-    def _note_lag(self, stream: Stream) -> None:
-        if stream.lags:
-            self._lagging.add(stream.stream_id)
-        else:
-            self._lagging.discard(stream.stream_id)
+        self._turns.add(stream)
+        self._to_send.notify()
 
     # --- stepping thread --------------------------------------------------------------------
 
@@ -288,9 +279,7 @@ class DecoderLoop:
         with self._lock:
             while not self._closing:
                 left = deadline - time.monotonic()
-                if self._lagging:
-                    self._to_step.wait(POLL_SECONDS)
-                elif left > 0 and self._ready:
+                if left > 0 and self._turns.waiting:
                     self._to_step.wait(left)
                 elif left > 0 and self._arrivals != arrivals:
                     arrivals = self._arrivals
@@ -312,10 +301,19 @@ class DecoderLoop:
                 self._look_for_departures()
 
     def _next_ready(self) -> Stream | None:
-        """The stream that waits longest; None after POLL_SECONDS without one."""
-        if not self._ready and not self._closing:
-            self._to_send.wait(POLL_SECONDS if self._streams else None)
-        return self._ready.popleft() if self._ready else None
+        """The stream that waits longest of those that may send; None after a while without one."""
+        self._turns.release()
+        if not self._turns.waiting and not self._closing:
+            self._to_send.wait(self._patience())
+        stream = self._turns.take()
+        if stream is None:
+            self._to_step.notify()
+        return stream
+
+    def _patience(self) -> float | None:
+        if self._turns.holding:
+            return HELD_POLL_SECONDS
+        return POLL_SECONDS if self._streams else None
 
     def _send(self, stream: Stream) -> None:
         outgoing = self._take(stream)
@@ -337,14 +335,12 @@ class DecoderLoop:
 
     def _take(self, stream: Stream) -> Outgoing:
         with self._lock:
-            lagged = bool(self._lagging)
             stream.queued = False
             before = stream.sent_ids
             outgoing = stream.take()
             if outgoing.chunk is not None:
                 self._note_sending(stream, before)
-            self._note_lag(stream)
-            if not self._ready or (lagged and not self._lagging):
+            if not self._turns.waiting:
                 self._to_step.notify()
             return outgoing
 
@@ -359,7 +355,6 @@ class DecoderLoop:
     def _remove(self, stream: Stream) -> None:
         stream.queued = True  # nothing may follow a final response
         self._streams.pop(stream.stream_id, None)
-        self._lagging.discard(stream.stream_id)
         self._departures.leave(stream)
         self._metrics.ended(stream.outcome_text)
         self._room.notify()

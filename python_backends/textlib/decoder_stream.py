@@ -13,7 +13,7 @@ from textlib.errors import RequestCancelledError, RequestError, TextPathError
 from textlib.request_tensors import GenerationRequest
 from textlib.stop_words import StopWatch
 from textlib.token_bytes import TokenBytes
-from textlib.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk, pack
+from textlib.token_chunk import WINDOW, FinishReason, TokenChunk, pack
 
 
 class ResponseSink(Protocol):
@@ -42,8 +42,8 @@ class Outgoing:
 class Stream:
     """State of one request. Every access is guarded by the loop's lock.
 
-    pending: ids made but not sent. tail: ids of the last chunk that must stay together, because
-    the last `cut` bytes of their text are not emitted. outcome: set once, by the first end that
+    pending: ids made but not sent. tail: ids held back to the end, because the last `cut` bytes
+    of their text are not emitted. outcome: set once, by the first end that
     is reported; what the engine reports afterwards is dropped. queued: the sender has it on its
     list. watch: holds back ids that may become a stop word. echo: prompt ids to be sent first.
     has_text: which ids the detokenizer needs to see again; the window holds no others. gone: it
@@ -106,28 +106,18 @@ class Stream:
             return "cancelled"
         return self.outcome.text if isinstance(self.outcome, FinishReason) else "error"
 
-    @property
-    def lags(self) -> bool:
-        """The sender is a full response behind."""
-        return self.request.streaming and self.outcome is None and len(self.pending) >= SLOTS
-
     def take(self) -> Outgoing:
-        """Remove the next response from the stream. Call it only if `wants_sending`."""
+        """Everything that the stream has, as one response. Call it only if `wants_sending`."""
         if isinstance(self.outcome, TextPathError):
             return Outgoing(None, self.outcome, final=True)
-        count = SLOTS if self.request.streaming else len(self.pending)
-        ids, self.pending = self.pending[:count], self.pending[count:]
-        final = self.outcome is not None and not self.pending and self._tail_fits(ids)
+        final = self.outcome is not None
+        ids, self.pending = self.pending, []
         if final:
             ids += self.tail
         log_probs, self.log_probs = self.log_probs[: len(ids)], self.log_probs[len(ids) :]
         self.cum_log_prob += sum(log_probs)
         self.sent_ids += len(ids)
         return Outgoing(pack(self._chunk(ids, log_probs, final)), None, final=final)
-
-    def _tail_fits(self, ids: Sequence[int]) -> bool:
-        alone = not ids or not self.request.streaming
-        return alone or len(ids) + len(self.tail) <= SLOTS
 
     @property
     def _finish_reason(self) -> FinishReason:

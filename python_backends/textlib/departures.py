@@ -40,6 +40,12 @@ class Departures:
         if stream.receipt_page and self._receipts is not None:
             self._receipts.sending(stream.stream_id, index)
 
+    def under_way(self, stream: Stream) -> int:
+        """Responses that the detokenizer has not received; 0 where nobody can tell."""
+        if not stream.receipt_page or self._receipts is None:
+            return 0
+        return self._receipts.under_way(stream.stream_id)
+
     def leave(self, stream: Stream) -> None:
         """The stream has had its final response."""
         stream.gone = True

@@ -118,15 +118,14 @@ class EngineMetrics:
     """What the loop counts, with its lock held."""
 
     def __init__(self) -> None:
-        self._totals: dict[Key, float] = {
-            (_REQUESTS, (("outcome", outcome),)): 0 for outcome in _OUTCOMES
-        } | {(name, ()): 0 for name in (_INPUT, _OUTPUT, _RESPONSES)}
+        self._ended = dict.fromkeys(_OUTCOMES, 0)
+        self._input_tokens = self._output_tokens = self._responses = 0
         self._ttft = _Histogram(_TTFT)
         self._itl = _Histogram(_ITL)
 
     def accepted(self, input_tokens: int) -> None:
         """A request has come in."""
-        self._totals[_INPUT, ()] += input_tokens
+        self._input_tokens += input_tokens
 
     def first_response(self, seconds: float, tokens: int) -> None:
         """The first response of a stream, so long after its submission."""
@@ -141,15 +140,18 @@ class EngineMetrics:
 
     def ended(self, outcome: str) -> None:
         """A request has had its final response."""
-        self._totals[_REQUESTS, (("outcome", outcome),)] += 1
+        self._ended[outcome] += 1
 
     def totals(self) -> dict[Key, float]:
         """Every counter, all of them from the beginning on."""
-        return self._totals | self._ttft.values() | self._itl.values()
+        ended = {(_REQUESTS, (("outcome", name),)): n for name, n in self._ended.items()}
+        tokens = {(_INPUT, ()): self._input_tokens, (_OUTPUT, ()): self._output_tokens}
+        tokens[_RESPONSES, ()] = self._responses
+        return ended | tokens | self._ttft.values() | self._itl.values()
 
     def _count(self, tokens: int) -> None:
-        self._totals[_OUTPUT, ()] += tokens
-        self._totals[_RESPONSES, ()] += 1
+        self._output_tokens += tokens
+        self._responses += 1
 
 
 class MetricsThread:

@@ -184,6 +184,7 @@ class ReceiptWriter:
 class _Watched:
     """Responses under way as (index, ordinal among all responses), and how long none arrived."""
 
+    sent: int = 0
     under_way: deque[tuple[int, int]] = field(default_factory=deque)
     silence: float = 0.0
 
@@ -214,7 +215,16 @@ class ReceiptWatch:
         """Response `index` of a stream is on its way; without effect if it is not watched."""
         if watched := self._watched.get(stream_id):
             self._sent += 1
+            watched.sent = index + 1
             watched.under_way.append((index, self._sent))
+
+    def under_way(self, stream_id: int) -> int:
+        """Responses of a stream that have not arrived; 0 if nobody acknowledges them."""
+        watched = self._watched.get(stream_id)
+        if watched is None or not self._page.words[_ATTACHED]:
+            return 0
+        received = self._page.received(stream_id)
+        return 0 if received is None else watched.sent - received
 
     def end(self, stream_id: int) -> None:
         """Watch a stream no more."""

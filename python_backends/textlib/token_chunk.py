@@ -19,10 +19,10 @@ Layout, `HEADER + WINDOW + K` values:
     19..  token_ids       K slots, padded with -1 on the right
     ...   log_probs       FP32 bits, one per generated id of this chunk
 
-K is 16 for a streamed response, so every streamed chunk has the same shape and Triton's dynamic
-batcher can batch them. It is larger where more ids must stay together: the single response of a
-request that does not stream, an echoed prompt, the ids that made a long stop word. This module is
-the only place that knows the layout.
+K is 16, so that streamed chunks have the same shape and Triton's dynamic batcher can batch them.
+More ids than that (a server that lags, the single response of a request that does not stream, an
+echoed prompt) take the next power of two: few shapes, so these can be batched as well. This module
+is the only place that knows the layout.
 """
 
 import struct
@@ -56,7 +56,10 @@ class FinishReason(IntEnum):
         return "" if self is FinishReason.NONE else self.name.lower()
 
 
-@dataclass(frozen=True, slots=True)
+_REASONS = tuple(FinishReason)
+
+
+@dataclass(slots=True)
 class TokenChunk:
     """The unpacked form; `window` and `token_ids` hold real ids only, no padding.
 
@@ -78,8 +81,13 @@ class TokenChunk:
     receipt_page: int = 0
 
 
+def slots_for(count: int) -> int:
+    """K for a chunk of that many ids."""
+    return SLOTS if count <= SLOTS else 1 << (count - 1).bit_length()
+
+
 def pack(chunk: TokenChunk) -> NDArray[np.int32]:
-    """Lay out a chunk as INT32[HEADER + WINDOW + max(SLOTS, len(token_ids)) + len(log_probs)].
+    """Lay out a chunk as INT32[HEADER + WINDOW + slots_for(len(token_ids)) + len(log_probs)].
 
     Only the last `WINDOW` ids of `chunk.window` are kept, so a caller may pass a longer history.
     """
@@ -96,13 +104,13 @@ def pack(chunk: TokenChunk) -> NDArray[np.int32]:
         chunk.position,
         chunk.cut,
         len(chunk.log_probs),
-        *_bits([chunk.cum_log_prob]),
+        *(_bits([chunk.cum_log_prob]) if chunk.cum_log_prob else (0,)),
         chunk.receipt_page,
         *[PADDING] * (WINDOW - len(window)),
         *window,
         *new,
-        *[PADDING] * (SLOTS - len(new)),
-        *_bits(chunk.log_probs),
+        *[PADDING] * (slots_for(len(new)) - len(new)),
+        *(_bits(chunk.log_probs) if chunk.log_probs else ()),
     ]
     return np.array(values, dtype=np.int32)
 
@@ -131,10 +139,10 @@ def unpack(values: NDArray[np.int32]) -> TokenChunk:
             "call the ensemble instead of the detokenizer."
         )
     last, reason, count = row[2], row[3], row[6]
-    if last not in _BOOLEANS or not 0 <= reason <= max(FinishReason):
+    if last not in _BOOLEANS or not 0 <= reason < len(_REASONS):
         raise RequestError(
             f"token_chunk has last={last} and finish_reason={reason}, expected last 0 or 1 and "
-            f"finish_reason 0 to {max(FinishReason)}. Engine and detokenizer are probably of "
+            f"finish_reason 0 to {len(_REASONS) - 1}. Engine and detokenizer are probably of "
             "different versions; render the repository again."
         )
     cut, position, n_log_probs = row[8], row[7], row[9]
@@ -149,14 +157,14 @@ def unpack(values: NDArray[np.int32]) -> TokenChunk:
         stream_id=row[0],
         index=row[1],
         last=bool(last),
-        finish_reason=FinishReason(reason),
+        finish_reason=_REASONS[reason],
         num_input_tokens=row[4],
         num_output_tokens=row[5],
-        window=[token for token in row[HEADER:_FIRST_ID] if token != PADDING],
+        window=row[HEADER + row[HEADER:_FIRST_ID].count(PADDING) : _FIRST_ID],
         token_ids=row[_FIRST_ID : _FIRST_ID + count],
         position=position,
         cut=cut,
-        log_probs=_floats(row[_FIRST_ID + slots :]),
-        cum_log_prob=_floats(row[10:11])[0],
+        log_probs=_floats(row[_FIRST_ID + slots :]) if n_log_probs else [],
+        cum_log_prob=_floats(row[10:11])[0] if row[10] else 0.0,
         receipt_page=row[11],
     )

@@ -65,11 +65,14 @@ def read_array(request: Any, name: str) -> NDArray[Any] | None:
     return None if tensor is None else tensor.as_numpy()
 
 
-def response(tensors: Mapping[str, NDArray[Any]]) -> Any:
-    """An InferenceResponse; text goes in as an object array of bytes."""
-    return pb_utils.InferenceResponse(
-        output_tensors=[pb_utils.Tensor(name, array) for name, array in tensors.items()]
-    )
+def read_arrays(request: Any) -> dict[str, NDArray[Any]]:
+    """Every input tensor of the request; looking them up one by one goes over all each time."""
+    return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+
+
+def tensor(name: str, array: NDArray[Any]) -> Any:
+    """A Tensor; text goes in as an object array of bytes. It may be part of several responses."""
+    return pb_utils.Tensor(name, array)
 
 
 def error_response(error: TextPathError) -> Any:
@@ -78,16 +81,14 @@ def error_response(error: TextPathError) -> Any:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
-def answer_each(
-    requests: list[Any], answer: Callable[[Any], Mapping[str, NDArray[Any]]]
-) -> list[Any]:
-    """One response per request of execute(); a failing request fails alone."""
+def answer_each(requests: list[Any], answer: Callable[[Any], list[Any]]) -> list[Any]:
+    """One response of Tensors per request of execute(); a failing request fails alone."""
     return [_answer(request, answer) for request in requests]
 
 
-def _answer(request: Any, answer: Callable[[Any], Mapping[str, NDArray[Any]]]) -> Any:
+def _answer(request: Any, answer: Callable[[Any], list[Any]]) -> Any:
     try:
-        return response(answer(request))
+        return pb_utils.InferenceResponse(output_tensors=answer(request))
     except TextPathError as error:
         return error_response(error)
     except Exception as error:
@@ -103,7 +104,8 @@ class TritonSink:
     def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
         """Answer with token_chunk [1, n]."""
         flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-        self._sender.send(response({"token_chunk": token_chunk[np.newaxis]}), flags=flags)
+        output = tensor("token_chunk", token_chunk[np.newaxis])
+        self._sender.send(pb_utils.InferenceResponse(output_tensors=[output]), flags=flags)
 
     def fail(self, error: TextPathError) -> None:
         """Answer with the error; the request ends."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from textlib.chat_files import has_chat_template
 from textlib.chat_renderer import ChatRenderer
@@ -18,6 +17,7 @@ from textlib.triton_edge import (
     limit_tokenizer_threads,
     loading,
     read_array,
+    tensor,
     version_folder,
 )
 
@@ -95,7 +95,7 @@ def _rows(
     return [next(encoded[name]) for _ in items]
 
 
-def _tensors(rows: Sequence[Encoded | TextPathError]) -> dict[str, NDArray[Any]]:
+def _tensors(rows: Sequence[Encoded | TextPathError]) -> list[Any]:
     ids = []
     for row in rows:
         if isinstance(row, TextPathError):
@@ -107,4 +107,8 @@ def _tensors(rows: Sequence[Encoded | TextPathError]) -> dict[str, NDArray[Any]]
     lengths = np.array([[len(row)] for row in ids], dtype=np.int32)
     # Only an ensemble passes this on: the engine sees that somebody will acknowledge its answers.
     acknowledged = np.ones((len(ids), 1), dtype=np.bool_)
-    return {"input_ids": padded, "input_lengths": lengths, "acknowledged": acknowledged}
+    return [
+        tensor("input_ids", padded),
+        tensor("input_lengths", lengths),
+        tensor("acknowledged", acknowledged),
+    ]

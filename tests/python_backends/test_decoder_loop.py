@@ -23,7 +23,7 @@ from textlib.errors import (
 )
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
-from textlib.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk, unpack
+from textlib.token_chunk import WINDOW, FinishReason, TokenChunk, unpack
 
 PATIENCE = 10.0
 REFUSED_ID = 13
@@ -165,7 +165,7 @@ def _check_counters(sink: RecordingSink) -> None:
         assert chunk.window == sent[-WINDOW:]
         sent += chunk.token_ids
         assert chunk.num_output_tokens == len(sent)
-        assert 0 < len(chunk.token_ids) <= SLOTS
+        assert chunk.token_ids
         assert chunk.finish_reason == (FinishReason.LENGTH if chunk.last else FinishReason.NONE)
 
 
@@ -192,7 +192,7 @@ def test_a_fast_sender_sends_every_id_alone(start: Start) -> None:
 
 
 def test_a_slow_sender_coalesces(start: Start) -> None:
-    """Fewer, fuller responses; the engine does not run more than a response ahead of them."""
+    """Fewer, fuller responses, each with all that its stream has: nothing piles up behind it."""
     engine = ScriptedEngine(before_step=lambda: time.sleep(0.0002))
     loop = start(engine)
     sinks = [RecordingSink(delay=0.005) for _ in range(8)]
@@ -208,7 +208,8 @@ def test_a_slow_sender_coalesces(start: Start) -> None:
 
     assert all(sink.ids == list(range(100, 260)) for sink in sinks)
     assert sum(len(sink.chunks) for sink in sinks) < 8 * 160 / 4
-    assert max(ahead) <= 3 * SLOTS
+    # A stream's turn comes after those of the 7 others, 5 ms each; the engine steps meanwhile.
+    assert max(ahead) <= 2 * max(len(chunk.token_ids) for sink in sinks for chunk in sink.chunks)
 
 
 def test_streams_take_turns(start: Start) -> None:

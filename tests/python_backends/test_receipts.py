@@ -187,6 +187,26 @@ def test_streams_that_share_a_word_are_not_confused(
     assert look(watch, clock, 1) == [1 + PAGE_STREAMS]
 
 
+def test_what_is_under_way(watch: ReceiptWatch, writer: ReceiptWriter) -> None:
+    """Sent and not received; nothing where nobody acknowledges."""
+    watch.begin(1)
+    assert watch.under_way(1) == 0
+    watch.sending(1, 0)
+    watch.sending(1, 1)
+    assert watch.under_way(1) == 2
+    receive(writer, watch, 1, 0)
+    assert watch.under_way(1) == 1
+    receive(writer, watch, 1, 1)
+    assert watch.under_way(1) == watch.under_way(2) == 0
+
+
+def test_nothing_is_under_way_without_a_detokenizer(watch: ReceiptWatch) -> None:
+    """A stream must not wait for receipts that nobody writes."""
+    watch.begin(1)
+    watch.sending(1, 0)
+    assert watch.under_way(1) == 0
+
+
 def test_finished_streams_are_forgotten(
     watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
 ) -> None:

@@ -208,7 +208,7 @@ def test_an_unexpected_error_is_answered(triton: ModuleType) -> None:
     """A bug of ours fails one request, not the stub process."""
     from textlib.triton_edge import answer_each
 
-    def broken(request: Any) -> dict[str, Any]:
+    def broken(request: Any) -> list[Any]:
         raise ZeroDivisionError("by zero")
 
     (answer,) = answer_each([Request()], broken)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -43,6 +44,7 @@ class PythonBackend(BaseModel):
     max_batch_size: int
     decoupled: bool = False
     dynamic_batching: bool = False
+    max_queue_delay_microseconds: int = 0
     parameters: dict[str, str] = {}
     inputs: list[BackendTensor]
     outputs: list[BackendTensor]
@@ -53,6 +55,16 @@ class PythonBackend(BaseModel):
     def requirements(self) -> Path:
         """What the backend's stub process imports, pinned."""
         return self.folder / "requirements.txt"
+
+    def input_tensors(self) -> tuple[Tensor, ...]:
+        """The inputs as they stand in config.pbtxt.
+
+        `execute` gets every request of a batch by itself, so their shapes need not agree.
+        """
+        return tuple(
+            replace(tensor.tensor(), allow_ragged_batch=self.dynamic_batching and -1 in tensor.dims)
+            for tensor in self.inputs
+        )
 
     def code(self) -> list[tuple[Path, str]]:
         """The source files and where each goes in the version folder."""

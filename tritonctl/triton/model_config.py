@@ -13,12 +13,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tensor:
-    """An input or output; `dims` without the batch dimension, -1 for a variable one."""
+    """An input or output; `dims` without the batch dimension, -1 for a variable one.
+
+    allow_ragged_batch: requests whose shapes differ may be in one batch.
+    """
 
     name: str
     data_type: str
     dims: tuple[int, ...]
     optional: bool = False
+    allow_ragged_batch: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The tensor in protobuf's JSON form."""
@@ -27,7 +31,8 @@ class Tensor:
             "data_type": self.data_type,
             "dims": list(self.dims),
         }
-        return record | ({"optional": True} if self.optional else {})
+        flags = {"optional": self.optional, "allow_ragged_batch": self.allow_ragged_batch}
+        return record | {name: True for name, is_set in flags.items() if is_set}
 
 
 @dataclass(frozen=True)

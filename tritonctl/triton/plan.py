@@ -104,7 +104,7 @@ def _plan_step(
         name=step_model_name(name, step),
         backend="python",
         max_batch_size=backend.max_batch_size,
-        inputs=tuple(tensor.tensor() for tensor in backend.inputs),
+        inputs=backend.input_tensors(),
         outputs=tuple(tensor.tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
         dynamic_batching=_dynamic_batching(backend, model.serving),
@@ -128,7 +128,8 @@ def _with_raw(config: ModelConfig, raw: Mapping[str, Any] | None) -> dict[str, A
 def _dynamic_batching(backend: PythonBackend, serving: Serving) -> dict[str, Any] | None:
     if not backend.dynamic_batching:
         return None
-    batching = serving.dynamic_batching.model_dump(exclude_defaults=True)
+    chosen = serving.dynamic_batching.model_dump(exclude_defaults=True)
+    batching = {"max_queue_delay_microseconds": backend.max_queue_delay_microseconds} | chosen
     return {key: value for key, value in batching.items() if value}
 
 

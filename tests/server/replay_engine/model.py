@@ -25,7 +25,7 @@ from textlib.parameters import ModelParameters
 from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
 from textlib.token_bytes import load_token_bytes
 from textlib.token_chunk import FinishReason
-from textlib.triton_edge import TritonSink, existing, loading, read_array, version_folder
+from textlib.triton_edge import TritonSink, existing, loading, read_arrays, version_folder
 
 
 @dataclass
@@ -132,9 +132,7 @@ class TritonPythonModel:
     def _submit(self, request: Any) -> None:
         sink = TritonSink(request.get_response_sender())
         try:
-            generation = read_generation_request(
-                lambda name: read_array(request, name), self._limits
-            )
+            generation = read_generation_request(read_arrays(request).get, self._limits)
             self._loop.submit(generation, sink)
         except TextPathError as error:
             sink.fail(error)

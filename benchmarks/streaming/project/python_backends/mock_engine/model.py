@@ -7,8 +7,9 @@ from typing import Any
 from mockdecoder.decoder import MockDecoder
 from textlib.decoder_loop import DecoderLoop
 from textlib.errors import TextPathError
+from textlib.receipts import open_watch
 from textlib.request_tensors import SequenceLimits, read_generation_request
-from textlib.triton_edge import TritonSink, loading, read_array
+from textlib.triton_edge import TritonSink, loading, read_arrays
 
 
 class TritonPythonModel:
@@ -27,7 +28,7 @@ class TritonPythonModel:
                 eos_token_ids=(),
             )
             capacity = parameters.integer("max_num_seqs")
-        self._loop = DecoderLoop(MockDecoder(vocab_size), capacity=capacity)
+        self._loop = DecoderLoop(MockDecoder(vocab_size), capacity=capacity, receipts=open_watch())
         self._loop.start()
 
     def execute(self, requests: list[Any]) -> None:
@@ -35,9 +36,7 @@ class TritonPythonModel:
         for request in requests:
             sink = TritonSink(request.get_response_sender())
             try:
-                generation = read_generation_request(
-                    lambda name, request=request: read_array(request, name), self._limits
-                )
+                generation = read_generation_request(read_arrays(request).get, self._limits)
                 self._loop.submit(generation, sink)
             except TextPathError as error:
                 sink.fail(error)

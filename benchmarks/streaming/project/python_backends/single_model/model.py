@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from mockdecoder.decoder import MockDecoder
 from textlib.decoder_loop import DecoderLoop
-from textlib.detokenize import decode_chunk
 from textlib.errors import TextPathError
 from textlib.prompt_encoder import PromptEncoder
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
+from textlib.text_outputs import OUTPUTS, text_outputs
 from textlib.token_bytes import TokenBytes, load_token_bytes
 from textlib.token_chunk import unpack
 from textlib.triton_edge import error_response, loading, version_folder
@@ -32,9 +32,8 @@ class _TextSink:
 
     def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
         """Decode and answer."""
-        text = decode_chunk(self._table, unpack(token_chunk)).encode()
-        tensor = pb_utils.Tensor("text_output", np.array([[text]], dtype=np.object_))
-        self._sender.send(pb_utils.InferenceResponse([tensor]), flags=_FINAL if final else 0)
+        tensors = text_outputs(OUTPUTS, [unpack(token_chunk)], self._table)
+        self._sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if final else 0)
 
     def fail(self, error: TextPathError) -> None:
         """Answer with the error."""

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Token chunks to the public outputs: text, counts, finish reason, log probabilities.
+
+For the detokenizer step, and for an engine that does its work (`inline_detokenizer`).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from textlib.detokenize import decode_chunk
+from textlib.token_bytes import TokenBytes
+from textlib.token_chunk import TokenChunk
+from textlib.triton_edge import tensor
+
+# Making a tensor costs more than decoding its text, and most responses differ in their text only.
+_KEPT_TENSORS = 512
+_VALUES: dict[str, Callable[[TokenChunk], Any]] = {
+    "num_input_tokens": lambda chunk: chunk.num_input_tokens,
+    "num_output_tokens": lambda chunk: chunk.num_output_tokens,
+    "finish_reason": lambda chunk: chunk.finish_reason.text.encode(),
+    "cum_log_probs": lambda chunk: chunk.cum_log_prob,
+    "output_log_probs": lambda chunk: tuple(chunk.log_probs),
+}
+OUTPUTS = ("text_output", *_VALUES)
+_DTYPES = {"finish_reason": np.object_, "cum_log_probs": np.float32}
+
+
+def text_outputs(
+    names: Iterable[str], chunks: Sequence[TokenChunk], table: TokenBytes
+) -> list[Any]:
+    """The named ones of six Tensors, [n, 1] or, for output_log_probs, [n, longest]."""
+    return [_output(name, chunks, table) for name in names]
+
+
+def _output(name: str, chunks: Sequence[TokenChunk], table: TokenBytes) -> Any:
+    if name in _VALUES:
+        return _kept(name, tuple(map(_VALUES[name], chunks)))
+    texts = [[decode_chunk(table, chunk).encode()] for chunk in chunks]
+    return tensor(name, np.array(texts, dtype=np.object_))
+
+
+@lru_cache(_KEPT_TENSORS)
+def _kept(name: str, values: tuple[Any, ...]) -> Any:
+    if name == "output_log_probs":
+        return tensor(name, _padded(values))
+    return tensor(name, np.array(values, dtype=_DTYPES.get(name, np.int32)).reshape(-1, 1))
+
+
+def _padded(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
+    """[n, longest], shorter rows filled with 0 on the right; a response of an engine is one row."""
+    table = np.zeros((len(rows), max(map(len, rows))), dtype=np.float32)
+    for target, row in zip(table, rows, strict=True):
+        target[: len(row)] = row
+    return table

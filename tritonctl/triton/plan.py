@@ -107,7 +107,7 @@ def _plan_step(
         inputs=backend.input_tensors(),
         outputs=tuple(tensor.tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
-        dynamic_batching=_dynamic_batching(backend, model.serving),
+        dynamic_batching=_dynamic_batching(step, backend, model.serving),
         instance_group=_instance_group(step, model.serving),
         parameters=_parameters(backend, model.serving, artefact.manifest),
     )
@@ -125,9 +125,11 @@ def _with_raw(config: ModelConfig, raw: Mapping[str, Any] | None) -> dict[str, A
     return deep_merge(config.as_dict(), raw or {})
 
 
-def _dynamic_batching(backend: PythonBackend, serving: Serving) -> dict[str, Any] | None:
+def _dynamic_batching(step: str, backend: PythonBackend, serving: Serving) -> dict[str, Any] | None:
     if not backend.dynamic_batching:
         return None
+    if step == ENGINE_STEP:
+        return {}  # it batches by itself, step by step
     chosen = serving.dynamic_batching.model_dump(exclude_defaults=True)
     batching = {"max_queue_delay_microseconds": backend.max_queue_delay_microseconds} | chosen
     return {key: value for key, value in batching.items() if value}

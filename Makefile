@@ -35,6 +35,7 @@ server: setup ## tests with real engines and a real Triton
 
 bench-streaming: setup ## streamed text against NVIDIA's sample and a single model (ratios)
 	$(BIN)/python benchmarks/streaming/run.py
+	$(BIN)/python benchmarks/streaming/real_engine.py
 
 format: setup ## rewrite to the house style
 	$(BIN)/ruff check --fix .

@@ -17,13 +17,17 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Load:
-    """What to send: `tokens` are generated per request, `concurrency` streams at any time."""
+    """What to send: `tokens` are generated per request, `concurrency` streams at any time.
+
+    seconds: how long, if a token takes 10 ms; or, instead, `requests`.
+    """
 
     model: str
     input_data: Path
     concurrency: int
     tokens: int
-    seconds: float
+    seconds: float = 0.0
+    requests: int = 0
     streaming: bool = True
 
 
@@ -49,7 +53,7 @@ class PerfAnalyzer:
         self._prefix = shm_prefix.encode()
 
     def run(self, load: Load, folder: Path) -> Measured:
-        """Run one load; raises CalledProcessError when perf_analyzer fails.
+        """Run one load; ends the benchmark with perf_analyzer's words when it fails.
 
         perf_analyzer 2.51 now and then loses the end of its export: measured again then.
         """
@@ -62,13 +66,15 @@ class PerfAnalyzer:
         profile = folder / "profile.json"
         profile.unlink(missing_ok=True)
         before = cpu_seconds(self._prefix)
-        subprocess.run(
+        done = subprocess.run(
             self._arguments(load, profile),
             env=os.environ | {"LD_LIBRARY_PATH": str(self._libraries)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=True,
+            capture_output=True,
+            text=True,
+            check=False,
         )
+        if done.returncode:
+            raise SystemExit(f"perf_analyzer failed: {done.stdout[-2000:]}{done.stderr[-2000:]}")
         cpu = cpu_seconds(self._prefix) - before
         return summarise(json.loads(profile.read_text(encoding="utf-8")), load, cpu)
 
@@ -78,7 +84,8 @@ class PerfAnalyzer:
         arguments = [str(self._binary), "-m", load.model, "-u", self._url, "-i", "grpc"]
         arguments += ["--async", "--input-data", str(load.input_data)]
         arguments += ["--concurrency-range", str(load.concurrency)]
-        arguments += ["--request-count", str(load.concurrency * rounds)]
+        count = load.requests or load.concurrency * rounds
+        arguments += ["--request-count", str(count)]
         arguments += ["--profile-export-file", str(profile)]
         return arguments + (["--streaming"] if load.streaming else [])
 

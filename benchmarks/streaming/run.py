@@ -20,19 +20,14 @@ from pathlib import Path
 from tritonctl import bundled
 from tritonctl.console import Console
 from tritonctl.engines.building import build_engine
-from tritonctl.environments import Recipe, ensure, site_packages
 from tritonctl.project_file import load_project
-from tritonctl.triton.embedded import server_recipe
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
 
 from measure import Load, Measured, PerfAnalyzer
 from prompts import prompts_of, train_tokenizer, write_input
+from server import say, started
 
 HERE = Path(__file__).resolve().parent
 TOKENS = 64
-PERF_ANALYZER = Recipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
-LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 # Name in the table → model in the repository. The first is what the others are compared with.
 STREAMS = {"sample": "sample", "ours": "ours", "single": "single_model"}
 TOKENISERS = {
@@ -82,15 +77,8 @@ def serving(folder: Path) -> Iterator[tuple[PerfAnalyzer, Texts]]:
     project = load_project(folder)
     for name in project.models:
         build_engine(project, name, console)
-    rendered = render(project, console)
-    state, _ = start(project, rendered, console)
-    packages = site_packages(ensure(server_recipe(rendered.plan.backends), console))
-    binary = ensure(PERF_ANALYZER, console) / "bin" / "perf_analyzer"
-    libraries = link_libraries(packages / "nvidia_pytriton.libs", folder / "libraries")
-    try:
-        yield PerfAnalyzer(binary, libraries, state.grpc_url, state.shm_prefix), texts
-    finally:
-        stop(project, console)
+    with started(project, folder, console) as analyzer:
+        yield analyzer, texts
 
 
 def declare_tensors(mock: Path) -> None:
@@ -99,14 +87,6 @@ def declare_tensors(mock: Path) -> None:
     tensors = shipped.read_text(encoding="utf-8")
     tensors = tensors[tensors.index("[[inputs]]") :]
     mock.write_text(mock.read_text(encoding="utf-8") + "\n" + tensors, encoding="utf-8")
-
-
-def link_libraries(wheel: Path, folder: Path) -> Path:
-    """perf_analyzer links against libraries that the server's wheel has under other names."""
-    folder.mkdir()
-    for name, pattern in LIBRARIES.items():
-        (folder / name).symlink_to(next(wheel.glob(pattern)))
-    return folder
 
 
 def measure_streams(
@@ -151,11 +131,6 @@ def ratio(results: Results, key: int, name: str, field: str, base: str = "sample
 def median(results: Results, key: int, name: str, field: str) -> float:
     """Median of a figure over the repetitions."""
     return statistics.median(getattr(measured, field) for measured in results[key, name])
-
-
-def say(*cells: object) -> None:
-    """One row of a Markdown table."""
-    sys.stdout.write("| " + " | ".join(str(cell) for cell in cells) + " |\n")
 
 
 def print_streams(results: Results) -> None:

@@ -44,7 +44,7 @@ def client(speller_server: ServerState) -> Iterator[TritonClient]:
 def test_the_speller_answers_in_chat_form(client: TritonClient) -> None:
     """Streamed and whole, synchronous and asynchronous, beside text_input."""
     chunks = list(client.stream("exact", user("7342 in English")))
-    assert len(chunks) > 3
+    assert len(chunks) > 1
     assert "".join(chunk.text for chunk in chunks) == ANSWER
 
     async def ask() -> str:

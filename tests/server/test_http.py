@@ -68,7 +68,7 @@ def test_generate_stream_is_exact(post: Post, speller_server: ServerState, scrip
     status, body = post("generate_stream", {"text_input": prompt, "stream": True})
     pieces = events(body)
     assert status == OK
-    assert len(pieces) > 3
+    assert len(pieces) > 1
     with TritonClient(speller_server.grpc_url) as client:
         whole = client.generate("exact", prompt)
     assert "".join(piece["text_output"] for piece in pieces) == whole.text

@@ -70,7 +70,7 @@ def test_perf_analyzer_measures_every_streamed_response(
     requests = json.loads(profile.read_text())["experiments"][0]["requests"]
     assert len(requests) > 20
     assert all(request["response_timestamps"] for request in requests)
-    assert max(len(request["response_timestamps"]) for request in requests) > 3
+    assert max(len(request["response_timestamps"]) for request in requests) > 1
 
 
 def test_random_bytes_in_optional_tensors_are_refused_by_name(

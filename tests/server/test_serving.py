@@ -116,7 +116,7 @@ def test_concurrent_streams_stay_exact(
 def test_text_arrives_while_it_is_generated(client: TritonClient) -> None:
     """A stream is many responses over time, its counts grow, only the last one is final."""
     chunks = list(client.stream("exact", "777777 in English:"))
-    assert len(chunks) > 3
+    assert len(chunks) > 1
     assert chunks[0].received_ns < chunks[-1].received_ns
     counts = [chunk.num_output_tokens for chunk in chunks]
     assert counts == sorted(counts)

@@ -56,6 +56,9 @@ SHORTER = SamplingParameters(max_tokens=110, end_id=-1)
 FREE_SECONDS = 0.5
 # Publishing the metric and asking for it: not the engine's, but in every measurement here.
 METRIC_SECONDS = 0.15
+# What a busy machine may add. An idle one does without; a slot that is not freed takes 10 s.
+BUSY_SECONDS = 2.0
+LIMIT_SECONDS = FREE_SECONDS + METRIC_SECONDS + BUSY_SECONDS
 
 CLIENT = """
 import sys
@@ -199,7 +202,7 @@ def test_slot_of_a_vanished_client_is_free_at_once(
     before = cancelled(server)
     with bystanders(server, others):
         leave(server)
-        deadline = time.monotonic() + FREE_SECONDS + METRIC_SECONDS
+        deadline = time.monotonic() + LIMIT_SECONDS
         while cancelled(server) == before:
             assert time.monotonic() < deadline, "the slot is still taken"
             time.sleep(0.01)
@@ -214,7 +217,7 @@ def test_leaving_before_the_first_token_is_noticed_too(server: ServerState) -> N
             for milliseconds in range(2, 62, 2):
                 with pytest.raises(ServerError, match="in time"):
                     client.generate("int8", PROMPT, LONG, timeout=milliseconds / 1000)
-        assert wait_for(server, 4) <= FREE_SECONDS + METRIC_SECONDS
+        assert wait_for(server, 4) <= LIMIT_SECONDS
 
 
 def test_many_leave_at_once_and_the_others_stay_exact(server: ServerState) -> None:
@@ -225,7 +228,7 @@ def test_many_leave_at_once_and_the_others_stay_exact(server: ServerState) -> No
         wait_for(server, 20)
         for connection in sockets:
             connection.close()
-        assert wait_for(server, 8) <= FREE_SECONDS + METRIC_SECONDS
+        assert wait_for(server, 8) <= LIMIT_SECONDS
     assert_cancelled(server, before + 12)
 
 
@@ -258,7 +261,7 @@ def test_a_direct_call_is_not_missed_for_acknowledgements(server: ServerState) -
     client.async_stream_infer("int8_engine", [*inputs, streaming])
     wait_for(server, 1)
     client.stop_stream(cancel_requests=True)
-    assert wait_for(server, 0) <= FREE_SECONDS + METRIC_SECONDS
+    assert wait_for(server, 0) <= LIMIT_SECONDS
     assert_cancelled(server, before + 1)
     client.close()
 

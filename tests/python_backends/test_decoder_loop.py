@@ -11,7 +11,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from textlib.decoder_loop import MAX_FAILED_STEPS, DecoderLoop
 from textlib.engine_contract import Progress
 from textlib.errors import (
@@ -23,7 +22,7 @@ from textlib.errors import (
 )
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
-from textlib.token_chunk import WINDOW, FinishReason, TokenChunk, unpack
+from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
 
 PATIENCE = 10.0
 REFUSED_ID = 13
@@ -84,15 +83,13 @@ class RecordingSink:
     done: threading.Event = field(default_factory=threading.Event)
     on_send: Callable[[], None] = lambda: None
 
-    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
+    def send(self, chunk: TokenChunk) -> None:
         time.sleep(self.delay)
         if self.refuses:
             raise RuntimeError("the server is gone")
-        chunk = unpack(token_chunk)
-        assert chunk.last is final
         self.chunks.append(chunk)
         self.on_send()
-        self._end(final)
+        self._end(chunk.last)
 
     def fail(self, error: TextPathError) -> None:
         self.errors.append(error)

@@ -5,7 +5,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -292,6 +292,19 @@ def test_client_cancellation_frees_the_engine(start: Start) -> None:
     assert stays.ids == list(range(100, 500))
     _until(lambda: not engine.live)
     assert gone.finals == silent.finals == stays.finals == 1
+
+
+def test_inside_an_ensemble_nobody_is_asked(start: Start) -> None:
+    """The server always says no there; without receipts the stream runs to its end."""
+    loop = start(ScriptedEngine(before_step=lambda: time.sleep(0.005)))
+    inside, direct = RecordingSink(cancelled=True), RecordingSink(cancelled=True)
+    loop.submit(replace(generation(count=100), acknowledged=True), inside)
+    loop.submit(generation(count=100_000), direct)
+    answered(inside, direct)
+
+    assert inside.ids == list(range(100, 200))
+    assert not inside.errors
+    assert isinstance(direct.errors[0], RequestCancelledError)
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 
-from tests.server.test_cancellation import CHECKOUT, SLOW
+from tests.server.test_cancellation import CHECKOUT, SLOW, http_stream
 from tests.server.test_perf_analyzer import EXAMPLE, link_libraries, perf_analyzer
 from tritonctl.errors import RequestRejectedError
 from tritonctl.progress import Silent
@@ -190,10 +190,9 @@ def _direct_inputs(max_tokens: int) -> list[grpcclient.InferInput]:
     return inputs
 
 
-def _cancelled(server: ServerState) -> float:
+def _ended(server: ServerState, outcome: str) -> float:
     metrics = scrape(server.metrics_url)
-    name = "tritonctl_requests_total"
-    return metrics.total(name, model=ENGINE, outcome="cancelled")
+    return metrics.total("tritonctl_requests_total", model=ENGINE, outcome=outcome)
 
 
 def test_direct_calls_of_the_engine(server: ServerState) -> None:
@@ -208,14 +207,22 @@ def test_direct_calls_of_the_engine(server: ServerState) -> None:
     assert names == {"text_output"}
     assert b"".join(answer.as_numpy("text_output")[0, 0] for answer in answers).decode()
 
-    before = _cancelled(server)
+    before = _ended(server, "cancelled")
     client.start_stream(lambda result, error: answers.append(error or result))
     client.async_stream_infer(ENGINE, _direct_inputs(480))
     seen = len(answers)
     _until(lambda: len(answers) > seen + 2)
     client.stop_stream(cancel_requests=True)
-    _until(lambda: _cancelled(server) == before + 1)
+    _until(lambda: _ended(server, "cancelled") == before + 1)
     client.close()
+
+
+def test_a_vanished_client_costs_its_own_budget(server: ServerState) -> None:
+    """The price (docs/decisions/10): not noticed, but no more than was asked for."""
+    before = _ended(server, "length")
+    http_stream(server, max_tokens=40).close()
+    _until(lambda: _ended(server, "length") == before + 1)
+    _until(lambda: scrape(server.metrics_url).total("tritonctl_active_streams") == 0)
 
 
 def _until(condition: Any) -> None:

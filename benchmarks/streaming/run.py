@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streamed text through three wirings of the same mock decoder, as paired ratios in one run.
+"""Streamed text through four wirings of the same mock decoder, as paired ratios in one run.
 
 Usage: python benchmarks/streaming/run.py [--seconds 6] [--repetitions 3] [--concurrency 8 32 128]
 See README.md beside this file for what is compared and how far to trust it.
@@ -29,7 +29,8 @@ from server import say, started
 HERE = Path(__file__).resolve().parent
 TOKENS = 64
 # Name in the table → model in the repository. The first is what the others are compared with.
-STREAMS = {"sample": "sample", "ours": "ours", "single": "single_model"}
+STREAMS = {"sample": "sample", "ours": "ours", "inline": "inline", "single": "single_model"}
+STREAM_INPUT = ("ours", "inline")  # those that stream when asked to
 TOKENISERS = {
     "sample": ("sample_preprocessing", "QUERY", {"REQUEST_OUTPUT_LEN": [TOKENS]}),
     "ours": ("ours_tokenizer", "text_input", {}),
@@ -98,7 +99,7 @@ def measure_streams(
         for repetition in range(arguments.repetitions):
             for name in sorted(STREAMS, reverse=bool(repetition % 2)):
                 extra: dict[str, list[object]] = {"max_tokens": [TOKENS]}
-                if name == "ours":
+                if name in STREAM_INPUT:
                     extra["stream"] = [True]
                 data = texts.file(64, "text_input", extra)
                 load = Load(STREAMS[name], data, concurrency, TOKENS, arguments.seconds)

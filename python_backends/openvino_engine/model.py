@@ -15,23 +15,17 @@ import openvino
 import openvino_genai
 from openvino_genai.py_openvino_genai import GenerationHandle  # not exported above
 
+from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
 from textlib.engine_contract import Progress
 from textlib.engine_metrics import Gauges, Key, MetricsThread
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters
-from textlib.receipts import open_watch
 from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
 from textlib.sampling import SamplingParams
 from textlib.token_bytes import load_token_bytes
 from textlib.token_chunk import FinishReason
-from textlib.triton_edge import (
-    TritonSink,
-    existing,
-    loading,
-    read_arrays,
-    version_folder,
-)
+from textlib.triton_edge import existing, loading, read_arrays, version_folder
 from textlib.triton_metrics import TritonPublisher
 
 _SEED_BITS = 32
@@ -201,8 +195,10 @@ class TritonPythonModel:
                 existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
                 skip_special_tokens=parameters.boolean("skip_special_tokens"),
             )
+            self._answers = Answers.of(parameters, table)
         self._engine = engine
-        self._loop = DecoderLoop(engine, capacity=capacity, table=table, receipts=open_watch())
+        receipts = self._answers.watch()
+        self._loop = DecoderLoop(engine, capacity=capacity, table=table, receipts=receipts)
         self._loop.start()
         self._metrics = MetricsThread(TritonPublisher(args), self._measure)
         self._metrics.start()
@@ -223,7 +219,7 @@ class TritonPythonModel:
         return totals, replace(gauges, kv_used=used, kv_free=free)
 
     def _submit(self, request: Any) -> None:
-        sink = TritonSink(request.get_response_sender())
+        sink = self._answers.sink(request)
         try:
             generation = read_generation_request(read_arrays(request).get, self._limits)
             self._loop.submit(generation, sink)

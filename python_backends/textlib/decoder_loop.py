@@ -321,7 +321,7 @@ class DecoderLoop:
             if outgoing.error is not None:
                 stream.sink.fail(outgoing.error)
             elif outgoing.chunk is not None:
-                stream.sink.send(outgoing.chunk, final=outgoing.final)
+                stream.sink.send(outgoing.chunk)
         except Exception as error:
             _LOG.warning("stream %d: the server took no response: %s", stream.stream_id, error)
             with self._lock:

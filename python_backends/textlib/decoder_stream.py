@@ -6,21 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from textlib.errors import RequestCancelledError, RequestError, TextPathError
 from textlib.request_tensors import GenerationRequest
 from textlib.stop_words import StopWatch
 from textlib.token_bytes import TokenBytes
-from textlib.token_chunk import WINDOW, FinishReason, TokenChunk, pack
+from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
 
 
 class ResponseSink(Protocol):
     """Where the responses of one request go. Called from the sender thread only."""
 
-    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
-        """Answer with one chunk, and with the FINAL flag if `final`."""
+    def send(self, chunk: TokenChunk) -> None:
+        """Answer with one chunk, and with the FINAL flag if it is the last."""
 
     def fail(self, error: TextPathError) -> None:
         """Answer with an error and the FINAL flag."""
@@ -33,7 +30,7 @@ class ResponseSink(Protocol):
 class Outgoing:
     """The next response of a stream: a chunk or an error, never both."""
 
-    chunk: NDArray[np.int32] | None
+    chunk: TokenChunk | None
     error: TextPathError | None
     final: bool
 
@@ -117,7 +114,7 @@ class Stream:
         log_probs, self.log_probs = self.log_probs[: len(ids)], self.log_probs[len(ids) :]
         self.cum_log_prob += sum(log_probs)
         self.sent_ids += len(ids)
-        return Outgoing(pack(self._chunk(ids, log_probs, final)), None, final=final)
+        return Outgoing(self._chunk(ids, log_probs, final), None, final=final)
 
     @property
     def _finish_reason(self) -> FinishReason:

@@ -36,8 +36,10 @@ class ModelParameters:
             raise self._malformed(key, text, f"a whole number of at least {minimum}")
         return number
 
-    def boolean(self, key: str) -> bool:
-        """`true` or `false`."""
+    def boolean(self, key: str, *, default: bool | None = None) -> bool:
+        """`true` or `false`; `default` if it is absent."""
+        if default is not None and key not in self._values:
+            return default
         text = self._text(key)
         if text.lower() not in _BOOLEANS:
             raise self._malformed(key, text, "true or false")

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from textlib.errors import ConfigurationError, EngineFailedError, TextPathError
 from textlib.parameters import ModelParameters
+from textlib.token_chunk import TokenChunk
 
 # A prompt is tokenised in microseconds: more threads than this only take cores from the engine.
 _MOST_TOKENIZER_THREADS = 4
@@ -98,14 +98,16 @@ def _answer(request: Any, answer: Callable[[Any], list[Any]]) -> Any:
 class TritonSink:
     """A ResponseSink (textlib.decoder_stream) over the response sender of a decoupled request."""
 
-    def __init__(self, sender: Any) -> None:
+    def __init__(self, sender: Any, outputs: Callable[[TokenChunk], list[Any]]) -> None:
+        """`outputs`: the Tensors that answer with a chunk."""
         self._sender = sender
+        self._outputs = outputs
 
-    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
-        """Answer with token_chunk [1, n]."""
-        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if final else 0
-        output = tensor("token_chunk", token_chunk[np.newaxis])
-        self._sender.send(pb_utils.InferenceResponse(output_tensors=[output]), flags=flags)
+    def send(self, chunk: TokenChunk) -> None:
+        """Answer with the Tensors of a chunk."""
+        flags = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if chunk.last else 0
+        response = pb_utils.InferenceResponse(output_tensors=self._outputs(chunk))
+        self._sender.send(response, flags=flags)
 
     def fail(self, error: TextPathError) -> None:
         """Answer with the error; the request ends."""

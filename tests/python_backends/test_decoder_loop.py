@@ -5,13 +5,12 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from textlib.decoder_loop import MAX_FAILED_STEPS, DecoderLoop
 from textlib.engine_contract import Progress
 from textlib.errors import (
@@ -23,7 +22,7 @@ from textlib.errors import (
 )
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
-from textlib.token_chunk import WINDOW, FinishReason, TokenChunk, unpack
+from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
 
 PATIENCE = 10.0
 REFUSED_ID = 13
@@ -84,15 +83,13 @@ class RecordingSink:
     done: threading.Event = field(default_factory=threading.Event)
     on_send: Callable[[], None] = lambda: None
 
-    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None:
+    def send(self, chunk: TokenChunk) -> None:
         time.sleep(self.delay)
         if self.refuses:
             raise RuntimeError("the server is gone")
-        chunk = unpack(token_chunk)
-        assert chunk.last is final
         self.chunks.append(chunk)
         self.on_send()
-        self._end(final)
+        self._end(chunk.last)
 
     def fail(self, error: TextPathError) -> None:
         self.errors.append(error)
@@ -295,6 +292,19 @@ def test_client_cancellation_frees_the_engine(start: Start) -> None:
     assert stays.ids == list(range(100, 500))
     _until(lambda: not engine.live)
     assert gone.finals == silent.finals == stays.finals == 1
+
+
+def test_inside_an_ensemble_nobody_is_asked(start: Start) -> None:
+    """The server always says no there; without receipts the stream runs to its end."""
+    loop = start(ScriptedEngine(before_step=lambda: time.sleep(0.005)))
+    inside, direct = RecordingSink(cancelled=True), RecordingSink(cancelled=True)
+    loop.submit(replace(generation(count=100), acknowledged=True), inside)
+    loop.submit(generation(count=100_000), direct)
+    answered(inside, direct)
+
+    assert inside.ids == list(range(100, 200))
+    assert not inside.errors
+    assert isinstance(direct.errors[0], RequestCancelledError)
 
 
 def _until(condition: Callable[[], bool]) -> None:

@@ -22,7 +22,7 @@ from textlib.errors import ConfigurationError
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
 from textlib.token_bytes import TokenBytes, load_token_bytes
-from textlib.token_chunk import SLOTS, FinishReason, unpack
+from textlib.token_chunk import SLOTS, FinishReason, pack, unpack
 from tokenizers import Regex, Tokenizer, decoders
 
 from tests import sample_tokenizers
@@ -71,7 +71,9 @@ def pieces(table: TokenBytes, ids: Sequence[int], sizes: Sequence[int]) -> Itera
         stream.outcome = FinishReason.STOP if start >= len(ids) else None
         chunk = stream.take().chunk
         assert chunk is not None
-        yield decode_chunk(table, unpack(chunk))
+        received = unpack(pack(chunk))
+        assert received == chunk  # so an engine that decodes it itself makes the same text
+        yield decode_chunk(table, received)
 
 
 def streamed(table: TokenBytes, ids: Sequence[int], sizes: Sequence[int]) -> str:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from textlib.decoder_loop import DecoderLoop
 from textlib.decoder_stream import Stream, watch_for
 from textlib.detokenize import decode_chunk
@@ -17,7 +16,7 @@ from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
 from textlib.stop_words import StopWatch
 from textlib.token_bytes import TokenBytes, load_token_bytes
-from textlib.token_chunk import SLOTS, FinishReason, unpack
+from textlib.token_chunk import SLOTS, FinishReason, TokenChunk
 from tokenizers import Tokenizer
 
 from .test_decoder_loop import PATIENCE, RecordingSink, ScriptedEngine
@@ -28,7 +27,7 @@ LETTERS = "ab 七千👩‍👧é"
 
 
 class _NoSink:
-    def send(self, token_chunk: NDArray[np.int32], *, final: bool) -> None: ...
+    def send(self, chunk: TokenChunk) -> None: ...
     def fail(self, error: Exception) -> None: ...
     def is_cancelled(self) -> bool:
         return False
@@ -59,7 +58,7 @@ def pieces(
         while stream.wants_sending:
             outgoing = stream.take()
             assert outgoing.chunk is not None
-            texts.append(decode_chunk(table, unpack(outgoing.chunk)))
+            texts.append(decode_chunk(table, outgoing.chunk))
             if outgoing.final:
                 return
 

@@ -6,13 +6,20 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from textlib.token_chunk import FinishReason, TokenChunk, pack
+from textlib.decoder_stream import Stream
+from textlib.parameters import ModelParameters
+from textlib.request_tensors import GenerationRequest
+from textlib.sampling import SamplingParams
+from textlib.token_bytes import load_token_bytes
+from textlib.token_chunk import FinishReason, TokenChunk, pack, unpack
+from tokenizers import Tokenizer
 
 BACKENDS = Path(__file__).parents[2] / "python_backends"
 
@@ -58,7 +65,11 @@ class Request:
 
     def __init__(self, outputs: list[str] | None = None, **tensors: np.ndarray[Any, Any]) -> None:
         self.tensors = {name: Tensor(name, array) for name, array in tensors.items()}
+        self.sent: list[tuple[InferenceResponse, int]] = []
         self._outputs = outputs or []
+
+    def get_response_sender(self) -> SimpleNamespace:
+        return SimpleNamespace(send=lambda response, flags: self.sent.append((response, flags)))
 
     def requested_output_names(self) -> list[str]:
         return self._outputs
@@ -79,7 +90,8 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     yield module
-    sys.modules.pop("textlib.triton_edge", None)
+    for name in ("triton_edge", "text_outputs", "answers"):
+        sys.modules.pop(f"textlib.{name}", None)
 
 
 def arguments(folder: Path, **parameters: str) -> dict[str, str]:
@@ -219,6 +231,7 @@ def test_an_unexpected_error_is_answered(triton: ModuleType) -> None:
 
 def test_sink(triton: ModuleType) -> None:
     """FINAL goes with the last response and with an error."""
+    from textlib.answers import packed
     from textlib.errors import EngineUnavailableError, RequestCancelledError
     from textlib.triton_edge import TritonSink
 
@@ -226,13 +239,78 @@ def test_sink(triton: ModuleType) -> None:
     sender = SimpleNamespace(
         send=lambda response, flags: sent.append((response, flags)), is_cancelled=lambda: True
     )
-    sink = TritonSink(sender)
-    sink.send(np.arange(30, dtype=np.int32), final=False)
-    sink.send(np.arange(30, dtype=np.int32), final=True)
+    sink = TritonSink(sender, packed)
+    chunk = TokenChunk(1, 0, False, FinishReason.NONE, 4, 3, [], [40, 41, 1])
+    sink.send(chunk)
+    sink.send(replace(chunk, index=1, last=True, finish_reason=FinishReason.STOP))
     sink.fail(EngineUnavailableError("closing"))
     sink.fail(RequestCancelledError("gone"))
 
     assert [flags for _, flags in sent] == [0, 1, 1, 1]
-    assert sent[0][0].tensors["token_chunk"].shape == (1, 30)
+    (row,) = sent[0][0].tensors["token_chunk"]
+    assert unpack(row) == chunk
     assert [sent[2][0].error.code, sent[3][0].error.code] == ["unavailable", "cancelled"]
     assert sink.is_cancelled()
+
+
+def _settings(**values: str) -> ModelParameters:
+    return ModelParameters("speller_engine", values)
+
+
+def test_engines_answer_with_chunks_or_with_text(triton: ModuleType, byte_level: Path) -> None:
+    """`inline_detokenizer` decides; text is exact and only what is requested."""
+    from textlib.answers import Answers
+
+    tokenizer = Tokenizer.from_file(str(byte_level))
+    ids = tokenizer.encode("héllo 👩‍👩‍👧‍👦 e\u0301 七千", add_special_tokens=False).ids
+    table = load_token_bytes(byte_level, skip_special_tokens=True)
+    names = ["text_output", "num_output_tokens", "finish_reason", "output_log_probs"]
+    request, plain = Request(names), Request(["token_chunk"])
+    asked = GenerationRequest(np.array([1], dtype=np.int32), SamplingParams(99), streaming=True)
+    sinks = {
+        name: Answers.of(settings, table).sink(made)
+        for name, settings, made in (
+            ("text", _settings(inline_detokenizer="true"), request),
+            ("chunks", _settings(), plain),
+        )
+    }
+    stream = Stream(1, asked, sinks["text"], has_text=table.has_text)
+    for position, token in enumerate(ids):
+        stream.receive([token], [-0.5])
+        stream.outcome = FinishReason.STOP if position == len(ids) - 1 else None
+        chunk = stream.take().chunk
+        assert chunk is not None
+        for sink in sinks.values():
+            sink.send(chunk)
+
+    answers = [response.tensors for response, _ in request.sent]
+    assert {tuple(answer) for answer in answers} == {tuple(names)}
+    text = b"".join(answer["text_output"][0, 0] for answer in answers).decode()
+    assert text == tokenizer.decode(ids)
+    assert [answer["num_output_tokens"][0, 0] for answer in answers] == list(range(1, len(ids) + 1))
+    assert [flags for _, flags in request.sent] == [0] * (len(ids) - 1) + [1]
+    assert answers[-1]["finish_reason"].tolist() == [[b"stop"]]
+    assert answers[0]["output_log_probs"].tolist() == [[-0.5]]
+    chunks = [unpack(response.tensors["token_chunk"][0]) for response, _ in plain.sent]
+    assert [token for chunk in chunks for token in chunk.token_ids] == ids
+
+
+def test_an_inlining_engine_watches_no_receipts(triton: ModuleType, byte_level: Path) -> None:
+    """Nobody behind it would ever acknowledge anything."""
+    from textlib.answers import Answers
+
+    table = load_token_bytes(byte_level, skip_special_tokens=True)
+    assert Answers.of(_settings(inline_detokenizer="true"), table).watch() is None
+    watch = Answers.of(_settings(inline_detokenizer="false"), table).watch()
+    assert watch is not None
+    watch.close()
+
+
+def test_a_malformed_switch_fails_the_load(triton: ModuleType, byte_level: Path) -> None:
+    """As every parameter."""
+    from textlib.answers import Answers
+    from textlib.errors import ConfigurationError
+
+    table = load_token_bytes(byte_level, skip_special_tokens=True)
+    with pytest.raises(ConfigurationError, match=r"'inline_detokenizer' .* is 'yes', expected"):
+        Answers.of(_settings(inline_detokenizer="yes"), table)

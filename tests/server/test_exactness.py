@@ -114,14 +114,18 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Kin
     return made
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[False, True], ids=["detokenizer", "inline_detokenizer"])
 def server(
-    kinds: dict[str, tuple[Path, Kind]], tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    kinds: dict[str, tuple[Path, Kind]],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[ServerState]:
-    """One Triton, four models of three steps."""
+    """One Triton, four models; with a detokenizer step, then without."""
     folder = tmp_path_factory.mktemp("replay")
     project = replay_project(
-        folder, {name: (path, kind.scripts) for name, (path, kind) in kinds.items()}
+        folder,
+        {name: (path, kind.scripts) for name, (path, kind) in kinds.items()},
+        serving={"inline_detokenizer": request.param},
     )
     state, _ = start(project, render(project, Silent()), Silent())
     yield state

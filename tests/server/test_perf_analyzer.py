@@ -32,9 +32,13 @@ LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.s
 @pytest.fixture
 def libraries(speller_project: Project, tmp_path: Path) -> Path:
     """A folder in which perf_analyzer finds what it links against."""
-    environment = ensure(server_recipe(plan_repository(speller_project).backends), Silent())
+    return link_libraries(speller_project, tmp_path / "libraries")
+
+
+def link_libraries(project: Project, folder: Path) -> Path:
+    """Fill a new folder with what perf_analyzer links against."""
+    environment = ensure(server_recipe(plan_repository(project).backends), Silent())
     bundled = site_packages(environment) / "nvidia_pytriton.libs"
-    folder = tmp_path / "libraries"
     folder.mkdir()
     for name, pattern in LIBRARIES.items():
         (folder / name).symlink_to(next(bundled.glob(pattern)))

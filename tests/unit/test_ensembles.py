@@ -9,7 +9,7 @@ import pytest
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.triton.backends import BackendTensor, PythonBackend
-from tritonctl.triton.ensembles import check_graph, ensemble_for, lower
+from tritonctl.triton.ensembles import Ensemble, check_graph, ensemble_for, fold, lower
 
 FILE = """\
 schema: tritonctl/ensemble/v1
@@ -187,3 +187,39 @@ def test_lowering(tmp_path: Path) -> None:
     assert [tensor.name for tensor in config.inputs] == ["prompt", "limit"]
     assert config.inputs[1].optional
     assert config.max_batch_size == 1
+
+
+def _ensemble(tmp_path: Path, text: str = FILE) -> Ensemble:
+    _check(tmp_path, text)
+    return ensemble_for("t", tmp_path)[0]
+
+
+def test_fold(tmp_path: Path) -> None:
+    """One step with the inputs of the first and the outputs of the second."""
+    text = FILE.replace("      max: limit\n", "")
+    ensemble = _ensemble(tmp_path, text)
+    folded = fold(ensemble, "decode", "encode")
+    assert list(folded.steps) == ["encode"]
+    assert folded.steps["encode"].backend == "encode"
+    assert folded.steps["encode"].inputs == {"text": "prompt"}
+    assert folded.steps["encode"].outputs == {"text": "answer", "count": "count"}
+    assert (folded.inputs, folded.outputs) == (ensemble.inputs, ensemble.outputs)
+    assert list(ensemble.steps) == ["encode", "decode"]
+
+
+def test_fold_of_a_step_with_other_inputs(tmp_path: Path) -> None:
+    """What does not come from the step that takes over would be lost."""
+    with pytest.raises(ConfigurationError) as caught:
+        fold(_ensemble(tmp_path), "decode", "encode")
+    problem = "step encode cannot take over step decode: step decode also reads ['limit']"
+    assert caught.value.problem == problem
+
+
+def test_fold_of_what_another_step_reads(tmp_path: Path) -> None:
+    """The outputs of the step that takes over are gone: nobody else may need them."""
+    third = "  again:\n    backend: decode\n    inputs:\n      ids: _ids\n    outputs: {}\n"
+    text = FILE.replace("      max: limit\n", "") + third
+    (tmp_path / "ensembles").mkdir()
+    (tmp_path / "ensembles" / "t.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"decode: again reads \['_ids'\] too"):
+        fold(ensemble_for("t", tmp_path)[0], "decode", "encode")

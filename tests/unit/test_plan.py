@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tritonctl import bundled
 from tritonctl.engines.building import build_engine
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.progress import Silent
@@ -36,14 +38,19 @@ def _parameters(config: dict[str, Any]) -> dict[str, str]:
     return {key: value["string_value"] for key, value in config["parameters"].items()}
 
 
-def test_golden_files(built: Sandbox, update_golden: bool) -> None:
-    """The four models of the shipped ensemble, as protobuf; --update-golden rewrites them."""
+@pytest.mark.parametrize(
+    ("folder", "inline"), [(GOLDEN, False), (GOLDEN / "inline_detokenizer", True)]
+)
+def test_golden_files(built: Sandbox, update_golden: bool, folder: Path, inline: bool) -> None:
+    """The models of the shipped ensemble, as protobuf; --update-golden rewrites them."""
+    built.serving["inline_detokenizer"] = inline
     models = {model.name: model.config for model in _plan(built).models}
     if update_golden:
+        folder.mkdir(exist_ok=True)
         for name, config in models.items():
             body = "".join(line for line in config.splitlines(True) if not line.startswith("#"))
-            (GOLDEN / f"{name}.pbtxt").write_text(body, encoding="utf-8")
-    golden = {file.stem: file.read_text(encoding="utf-8") for file in GOLDEN.glob("*.pbtxt")}
+            (folder / f"{name}.pbtxt").write_text(body, encoding="utf-8")
+    golden = {file.stem: file.read_text(encoding="utf-8") for file in folder.glob("*.pbtxt")}
     assert {name: parse_pbtxt(text) for name, text in models.items()} == {
         name: parse_pbtxt(text) for name, text in golden.items()
     }
@@ -180,6 +187,84 @@ def test_instances_and_batching(built: Sandbox) -> None:
         config = configs[f"speller_{step}"]
         assert config["instance_group"] == [{"kind": "KIND_CPU", "count": 1}]
         assert config["dynamic_batching"] == {"max_queue_delay_microseconds": "50"}
+
+
+def test_inline_detokenizer_folds_the_last_step(built: Sandbox) -> None:
+    """Two steps, the same public tensors; the engine has the detokenizer's outputs."""
+    before = _configs(built)
+    built.serving["inline_detokenizer"] = True
+    plan = _plan(built)
+    after = {model.name: parse_pbtxt(model.config) for model in plan.models}
+    assert list(after) == ["speller_tokenizer", "speller_engine", "speller"]
+    public, engine = after["speller"], after["speller_engine"]
+    assert [public[key] for key in ("input", "output", "max_batch_size")] == [
+        before["speller"][key] for key in ("input", "output", "max_batch_size")
+    ]
+    assert engine["output"] == before["speller_detokenizer"]["output"]
+    assert engine["input"] == before["speller_engine"]["input"]
+    assert _parameters(engine) == _parameters(before["speller_engine"]) | _parameters(
+        before["speller_detokenizer"]
+    ) | {"inline_detokenizer": "true"}
+    assert after["speller_tokenizer"] == before["speller_tokenizer"]
+    # What the engine now does needs what the detokenizer needs.
+    assert [b.name for b in plan.backends] == ["detokenizer", "openvino_engine", "tokenizer"]
+
+
+def test_inlined_step_is_no_step(built: Sandbox) -> None:
+    """Raw settings for it would be lost."""
+    built.serving.update(inline_detokenizer=True, config={"detokenizer": {}})
+    with pytest.raises(ConfigurationError, match="there is no step `detokenizer`") as caught:
+        _plan(built)
+    assert caught.value.remedy == "steps: tokenizer, engine, ensemble"
+
+
+def _own(built: Sandbox, relative: str, old: str, new: str) -> None:
+    """Give the project its own version of a content file."""
+    source = bundled.find(relative).read_text(encoding="utf-8")
+    assert source.count(old) == 1
+    target = built.root / relative
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(source.replace(old, new), encoding="utf-8")
+
+
+def test_engine_that_cannot_inline(built: Sandbox) -> None:
+    """Refused by name, with the file that says so."""
+    file = "python_backends/openvino_engine/backend.toml"
+    _own(built, file, 'inlines = ["detokenizer"]\n', "")
+    built.serving["inline_detokenizer"] = True
+    with pytest.raises(ConfigurationError, match="openvino_engine cannot do the work") as caught:
+        _plan(built)
+    assert caught.value.problem.startswith("models.speller.serving.inline_detokenizer: the backend")
+    assert str(built.root / file) in caught.value.problem
+    assert caught.value.remedy.startswith("remove `inline_detokenizer: true`, or serve it")
+
+
+def test_task_without_a_detokenizer(built: Sandbox) -> None:
+    """Nothing to fold: said, not ignored."""
+    _own(built, "ensembles/text_generation.yaml", "backend: detokenizer", "backend: sheller")
+    shutil.copytree(
+        bundled.find("python_backends/detokenizer"), built.root / "python_backends" / "sheller"
+    )
+    built.serving["inline_detokenizer"] = True
+    with pytest.raises(ConfigurationError, match="the task text_generation has no steps with"):
+        _plan(built)
+
+
+def test_graph_that_cannot_be_folded(built: Sandbox) -> None:
+    """An ensemble that shows the engine's chunks needs a step that sends them."""
+    outputs = "outputs:\n  - {name: text_output, "
+    shown = "outputs:\n  - {name: _token_chunk, data_type: TYPE_INT32, dims: [-1]}"
+    _own(
+        built,
+        "ensembles/text_generation.yaml",
+        outputs,
+        f"{shown}\n  - {{name: text_output, ",
+    )
+    _plan(built)
+    built.serving["inline_detokenizer"] = True
+    with pytest.raises(ConfigurationError, match="engine cannot take over step detok") as caught:
+        _plan(built)
+    assert caught.value.problem.endswith(r": the ensemble reads ['_token_chunk'] too")
 
 
 def test_name_collision(built: Sandbox) -> None:

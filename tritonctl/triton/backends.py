@@ -41,6 +41,7 @@ class PythonBackend(BaseModel):
     summary: str
     shares: list[str] = []
     files: list[str] = []
+    inlines: list[str] = []
     max_batch_size: int
     decoupled: bool = False
     dynamic_batching: bool = False
@@ -66,12 +67,40 @@ class PythonBackend(BaseModel):
             for tensor in self.inputs
         )
 
+    def inlining(self, other: PythonBackend) -> PythonBackend:
+        """This backend when it does the work of `other` too and answers with its outputs.
+
+        Raises ConfigurationError if it cannot.
+        """
+        if other.name not in self.inlines:
+            raise ConfigurationError(
+                f"the backend {self.name} cannot do the work of {other.name} "
+                f"({self.folder / 'backend.toml'} does not list it under `inlines`)",
+                remedy=f"remove `inline_{other.name}: true`, or serve it with another engine",
+            )
+        purpose = f"true: it does the work of {other.name} too; true or false"
+        return self.model_copy(
+            update={
+                "shares": _union(self.shares, other.shares),
+                "files": _union(self.files, other.files),
+                "parameters": other.parameters
+                | self.parameters
+                | {f"inline_{other.name}": purpose},
+                "outputs": other.outputs,
+                "shared_folders": other.shared_folders | self.shared_folders,
+            }
+        )
+
     def code(self) -> list[tuple[Path, str]]:
         """The source files and where each goes in the version folder."""
         files = [(self.folder / "model.py", "model.py")]
         for shared, folder in self.shared_folders.items():
             files += [(f, f"{shared}/{f.name}") for f in sorted(folder.glob("*.py"))]
         return files
+
+
+def _union(own: list[str], others: list[str]) -> list[str]:
+    return list(dict.fromkeys([*own, *others]))
 
 
 def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:

@@ -137,6 +137,33 @@ def _require(condition: bool, where: str, problem: str, candidates: list[str]) -
         raise ConfigurationError(f"{where}: {problem}", remedy=f"correct that edge{listing}")
 
 
+def fold(ensemble: Ensemble, name: str, into: str) -> Ensemble:
+    """Step `into` takes over the work and the outputs of step `name`, which is fed by it alone.
+
+    Raises ConfigurationError where anything else feeds that step, or reads what `into` wrote.
+    """
+    taken, keeper = ensemble.steps[name], ensemble.steps[into]
+    between = set(keeper.outputs.values())
+    rest = {key: step for key, step in ensemble.steps.items() if key not in (name, into)}
+    foreign = sorted(set(taken.inputs.values()) - between)
+    _require_foldable(not foreign, name, into, f"step {name} also reads {foreign}")
+    readers = {key: sorted(between & set(step.inputs.values())) for key, step in rest.items()}
+    readers["the ensemble"] = sorted(between & {tensor.name for tensor in ensemble.outputs})
+    others = "; ".join(f"{key} reads {edges} too" for key, edges in readers.items() if edges)
+    _require_foldable(not others, name, into, others)
+    merged = keeper.model_copy(update={"outputs": taken.outputs})
+    steps = {key: step for key, step in ensemble.steps.items() if key != name} | {into: merged}
+    return ensemble.model_copy(update={"steps": steps})
+
+
+def _require_foldable(condition: bool, name: str, into: str, problem: str) -> None:
+    if not condition:
+        raise ConfigurationError(
+            f"step {into} cannot take over step {name}: {problem}",
+            remedy=f"rewire ensembles/<task>.yaml, or serve {name} as a step of its own",
+        )
+
+
 def lower(ensemble: Ensemble, model: str) -> ModelConfig:
     """The ensemble's configuration for a public model; its steps are `<model>_<step>`."""
     steps = tuple(

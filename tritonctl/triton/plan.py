@@ -24,6 +24,7 @@ from tritonctl.triton.ensembles import (
     Ensemble,
     check_graph,
     ensemble_for,
+    fold,
     lower,
     step_model_name,
 )
@@ -32,6 +33,7 @@ from tritonctl.triton.pbtxt import to_pbtxt
 
 HEADER = "Rendered by tritonctl"
 ENGINE_STEP = "engine"
+DETOKENIZER = "detokenizer"
 ENSEMBLE = "ensemble"
 VERSION_FOLDER = "1"
 
@@ -73,8 +75,11 @@ def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[s
     model = model_named(project, name)
     artefact = built_engine(project, name)
     ensemble, source = ensemble_for(model.task, project.root)
-    backends = step_backends(ensemble, artefact.manifest.python_backend, project)
-    check_graph(ensemble, backends, source)
+    used = step_backends(ensemble, artefact.manifest.python_backend, project)
+    check_graph(ensemble, used, source)
+    backends = used
+    if model.serving.inline_detokenizer:
+        ensemble, backends = _inline(name, ensemble, used)
     _refuse_unknown_steps(name, model, ensemble)
     header = _header(name, model, artefact)
     planned = [
@@ -82,7 +87,29 @@ def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[s
         for step, backend in backends.items()
     ]
     config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
-    return [*planned, PlannedModel(name, to_pbtxt(config, header=header), ())], backends
+    return [*planned, PlannedModel(name, to_pbtxt(config, header=header), ())], used
+
+
+def _inline(
+    name: str, ensemble: Ensemble, backends: dict[str, PythonBackend]
+) -> tuple[Ensemble, dict[str, PythonBackend]]:
+    """The engine step takes over the detokenizer step."""
+    steps = {step.backend: key for key, step in ensemble.steps.items()}
+    if not {ENGINE_STEP, DETOKENIZER} <= steps.keys():
+        raise ConfigurationError(
+            f"models.{name}.serving.inline_detokenizer: the task {ensemble.task} has no steps "
+            f"with the backends {ENGINE_STEP} and {DETOKENIZER}",
+            remedy="remove `inline_detokenizer: true`",
+        )
+    engine, detokenizer = steps[ENGINE_STEP], steps[DETOKENIZER]
+    try:
+        merged = backends[engine].inlining(backends[detokenizer])
+        folded = fold(ensemble, detokenizer, engine)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"models.{name}.serving.inline_detokenizer: {error.problem}", remedy=error.remedy
+        ) from error
+    return folded, {step: backends[step] for step in folded.steps} | {engine: merged}
 
 
 def step_backends(
@@ -172,6 +199,7 @@ _PARAMETERS: dict[str, _Parameter] = {
     "block_size": lambda _, manifest: manifest.result.runtime.get("block_size"),
     "properties": lambda _, manifest: manifest.result.runtime.get("properties"),
     "enable_prefix_caching": lambda serving, _: serving.enable_prefix_caching,
+    "inline_detokenizer": lambda serving, _: serving.inline_detokenizer,
     "eos_token_ids": lambda _, manifest: manifest.result.model.eos_token_ids,
     "vocab_size": lambda _, manifest: manifest.result.model.vocab_size,
     "add_special_tokens": lambda *_: True,

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
 from textlib.engine_contract import Progress
 from textlib.errors import EngineFailedError, RequestError, TextPathError
@@ -25,7 +26,7 @@ from textlib.parameters import ModelParameters
 from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
 from textlib.token_bytes import load_token_bytes
 from textlib.token_chunk import FinishReason
-from textlib.triton_edge import TritonSink, existing, loading, read_arrays, version_folder
+from textlib.triton_edge import existing, loading, read_arrays, version_folder
 
 
 @dataclass
@@ -115,6 +116,7 @@ class TritonPythonModel:
                 existing(folder / "tokenizer" / "tokenizer.json"),
                 skip_special_tokens=parameters.boolean("skip_special_tokens"),
             )
+            self._answers = Answers.of(parameters, table)
             capacity = parameters.integer("max_num_seqs")
         scripts = json.loads((folder / "engine" / "scripts.json").read_text(encoding="utf-8"))
         self._loop = DecoderLoop(ReplayEngine(scripts), capacity=capacity, table=table)
@@ -130,7 +132,7 @@ class TritonPythonModel:
         self._loop.close()
 
     def _submit(self, request: Any) -> None:
-        sink = TritonSink(request.get_response_sender())
+        sink = self._answers.sink(request)
         try:
             generation = read_generation_request(read_arrays(request).get, self._limits)
             self._loop.submit(generation, sink)

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from mockdecoder.decoder import MockDecoder
+from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
 from textlib.errors import TextPathError
-from textlib.receipts import open_watch
 from textlib.request_tensors import SequenceLimits, read_generation_request
-from textlib.triton_edge import TritonSink, loading, read_arrays
+from textlib.token_bytes import load_token_bytes
+from textlib.triton_edge import loading, read_arrays, version_folder
 
 
 class TritonPythonModel:
@@ -28,13 +29,17 @@ class TritonPythonModel:
                 eos_token_ids=(),
             )
             capacity = parameters.integer("max_num_seqs")
-        self._loop = DecoderLoop(MockDecoder(vocab_size), capacity=capacity, receipts=open_watch())
+            file = version_folder(args) / "tokenizer" / "tokenizer.json"
+            self._answers = Answers.of(parameters, load_token_bytes(file, skip_special_tokens=True))
+        self._loop = DecoderLoop(
+            MockDecoder(vocab_size), capacity=capacity, receipts=self._answers.watch()
+        )
         self._loop.start()
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the requests to the loop."""
         for request in requests:
-            sink = TritonSink(request.get_response_sender())
+            sink = self._answers.sink(request)
             try:
                 generation = read_generation_request(read_arrays(request).get, self._limits)
                 self._loop.submit(generation, sink)

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What an engine answers with: token chunks for a detokenizer step, or the text itself.
+
+The parameter `inline_detokenizer` decides. An engine that makes the text is the last step of its
+ensemble: nobody is behind it to acknowledge responses, so it watches no receipts.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from textlib.decoder_stream import ResponseSink
+from textlib.parameters import ModelParameters
+from textlib.receipts import ReceiptWatch, open_watch
+from textlib.text_outputs import text_outputs
+from textlib.token_bytes import TokenBytes
+from textlib.token_chunk import TokenChunk, pack
+from textlib.triton_edge import TritonSink, tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """`table`: what ids decode to, if the engine is its own detokenizer."""
+
+    table: TokenBytes | None = None
+
+    @classmethod
+    def of(cls, parameters: ModelParameters, table: TokenBytes) -> "Answers":
+        """What config.pbtxt asks for; raises ConfigurationError."""
+        return cls(table if parameters.boolean("inline_detokenizer", default=False) else None)
+
+    def watch(self) -> ReceiptWatch | None:
+        """How the loop learns who went away inside an ensemble; None: it does not."""
+        return open_watch() if self.table is None else None
+
+    def sink(self, request: Any) -> ResponseSink:
+        """Where the loop sends the responses of a request of execute()."""
+        sender, table = request.get_response_sender(), self.table
+        if table is None:
+            return TritonSink(sender, packed)
+        names = request.requested_output_names()
+        return TritonSink(sender, lambda chunk: text_outputs(names, [chunk], table))
+
+
+def packed(chunk: TokenChunk) -> list[Any]:
+    """token_chunk [1, n]."""
+    return [tensor("token_chunk", pack(chunk)[np.newaxis])]

@@ -26,6 +26,8 @@ models:
       # max_seq_len: 2048        # prompt plus answer, tokens; default: the checkpoint's limit
     serving:
       instance_group: [{kind: KIND_CPU, count: 1}]
+      # Who waits for a place in the engine; one more is refused at once. Priority 1 goes first.
+      # queue: {max_queue_size: 128, priority_levels: 2, default_timeout_microseconds: 30000000}
       # Any field of Triton's ModelConfig, by step:
       # config: {engine: {version_policy: {latest: {num_versions: 2}}}}
     # After a build, compare engine and checkpoint on these prompts (JSON lines with text_input

@@ -10,6 +10,7 @@
     ├── BuildFailedError           5   a builder refused or failed
     ├── RepositoryError            6   the model repository cannot be rendered or is invalid
     └── ServerError                7   Triton did not start, is not ready or went away
+        └── ServerBusyError        7   too many requests wait, or this one waited too long
 
 0 is success, 1 an unexpected error (a bug: the log's path is printed), 130 an interruption.
 """
@@ -92,3 +93,7 @@ class ServerError(TritonctlError):
     """Triton did not start, is not ready, or cannot be reached."""
 
     exit_code = 7
+
+
+class ServerBusyError(ServerError):
+    """UNAVAILABLE: the queue in front of the engine is full, or the request's time in it is up."""

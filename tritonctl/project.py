@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 SCHEMA = "tritonctl/v1"
 STATE_FOLDER = ".tritonctl"
@@ -19,6 +19,9 @@ MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
+
+# Triton counts a waiting time in nanoseconds and adds it to the clock: no "for ever" fits in there.
+LONGEST_QUEUE_MICROSECONDS = 24 * 3600 * 1_000_000
 
 
 class _Strict(BaseModel):
@@ -63,6 +66,37 @@ class DynamicBatching(_Strict):
     preferred_batch_size: list[Positive] = []
 
 
+class Queue(_Strict):
+    """Triton's queue in front of the engine: how many requests wait, how long, in which order."""
+
+    max_queue_size: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
+        None,
+        description="waiting requests of one priority level; one more is answered UNAVAILABLE at "
+        "once. 4 * engine.max_batch_size when absent, 0: no bound",
+    )
+    priority_levels: Annotated[int, Field(ge=0, le=256)] = Field(
+        0, description="requests choose one, 1 goes first; 0: first come, first served"
+    )
+    default_priority_level: Positive | None = Field(
+        None, description="of requests that choose none; the lowest, priority_levels, when absent"
+    )
+    default_timeout_microseconds: Annotated[int, Field(ge=0, le=LONGEST_QUEUE_MICROSECONDS)] = (
+        Field(0, description="a request that waited so long is answered with an error; 0: never")
+    )
+    allow_timeout_override: bool = Field(
+        True, description="requests may bring a shorter `timeout` of their own"
+    )
+
+    @model_validator(mode="after")
+    def _level_exists(self) -> Self:
+        if (self.default_priority_level or 0) > self.priority_levels:
+            raise ValueError(
+                f"default_priority_level is {self.default_priority_level}, but there are "
+                f"{self.priority_levels} priority_levels"
+            )
+        return self
+
+
 class Serving(_Strict):
     """How Triton serves the model."""
 
@@ -70,6 +104,7 @@ class Serving(_Strict):
         [InstanceGroup()], description="of the engine step", min_length=1
     )
     dynamic_batching: DynamicBatching = DynamicBatching()
+    queue: Queue = Queue()
     kv_cache_tokens: Positive | None = Field(
         None, description="tokens the KV pool holds; max_batch_size * max_seq_len when absent"
     )

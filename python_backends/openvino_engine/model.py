@@ -30,8 +30,8 @@ from textlib.triton_metrics import TritonPublisher
 
 _SEED_BITS = 32
 # The pipeline lines up what it cannot run yet, so that a finished sequence is replaced within the
-# same step; what is beyond that waits in Triton's queue.
-_WAITING_SHARE = 2
+# same step. Once less than a quarter of its places waits there, Triton's queue gives a new batch.
+_WAITING_SHARE = 4
 _FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
 
 
@@ -190,13 +190,14 @@ class TritonPythonModel:
         with loading(args) as parameters:
             self._limits = sequence_limits(parameters)
             engine = OpenvinoEngine(existing(version_folder(args) / "engine"), parameters)
-            capacity = _WAITING_SHARE * parameters.integer("max_num_seqs")
+            places = parameters.integer("max_num_seqs")
             table = load_token_bytes(
                 existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
                 skip_special_tokens=parameters.boolean("skip_special_tokens"),
             )
             self._answers = Answers.of(parameters, table)
         self._engine = engine
+        capacity = places + -(-places // _WAITING_SHARE)
         receipts = self._answers.watch()
         self._loop = DecoderLoop(engine, capacity=capacity, table=table, receipts=receipts)
         self._loop.start()
@@ -207,6 +208,7 @@ class TritonPythonModel:
         """Hand the requests to the loop; it answers through their response senders."""
         for request in requests:
             self._submit(request)
+        self._loop.await_room()
 
     def finalize(self) -> None:
         """Stop the loop; what still runs is answered with an error."""

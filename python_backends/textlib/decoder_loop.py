@@ -9,9 +9,12 @@ one id while the server keeps up, more when it lags (`turns.py`).
 
 *Pacing.* Some engines hold the interpreter lock during a step (OpenVINO GenAI does), which would
 leave the other threads one turn per step. So the stepping thread pauses after each step until
-everything is sent that can be, for at most `PAUSE_SHARE` of the step's duration. `submit` blocks at
-`capacity` streams: further requests wait in Triton's own queue, where its queue policy and its
-metrics see them.
+everything is sent that can be, for at most `PAUSE_SHARE` of the step's duration.
+
+*Queueing.* `execute` ends with `await_room`, which blocks at `capacity` streams: further requests
+wait in Triton's own queue, which bounds them, orders them by priority, ends those that wait too
+long and counts them. `submit` does not block: a batch is handed over as a whole, because each
+change of threads beside such a step costs more than the request.
 
 *Stop words.* They end a stream on its decoded text (`stop_words.py`): ids that may become one are
 held back, and the engine's slot is freed before the next step.
@@ -55,9 +58,9 @@ _LOG = logging.getLogger(__name__)
 class DecoderLoop:
     """Runs an engine for many requests at once.
 
-    `capacity`: live streams at most. `table`: what ids decode to; without it stop words are
-    refused and every id takes a place in the detokenizer's window. `receipts`: tells who went
-    away inside an ensemble; closed with the loop.
+    `capacity`: with so many live streams, `await_room` blocks. `table`: what ids decode to;
+    without it stop words are refused and every id takes a place in the detokenizer's window.
+    `receipts`: tells who went away inside an ensemble; closed with the loop.
     """
 
     def __init__(
@@ -97,14 +100,13 @@ class DecoderLoop:
         self._sender.start()
 
     def submit(self, request: GenerationRequest, sink: ResponseSink) -> int:
-        """Hand a request over and return its stream id; blocks while `capacity` streams live.
+        """Hand a request over and return its stream id.
 
         Raises EngineUnavailableError when the loop is closing or its engine is dead, RequestError
         for stop words that it cannot see; the sink is then not touched.
         """
         watch = watch_for(request, self._table)
         with self._lock:
-            self._room.wait_for(lambda: self._refusal() or len(self._streams) < self._capacity)
             if refusal := self._refusal():
                 raise EngineUnavailableError(refusal)
             stream = Stream(self._new_id(), request, sink, watch, self._has_text)
@@ -116,6 +118,11 @@ class DecoderLoop:
             self._to_step.notify()
             self._to_send.notify()  # an idle sender starts to watch for cancellation
             return stream.stream_id
+
+    def await_room(self) -> None:
+        """Block while `capacity` streams live; Triton calls execute() again only afterwards."""
+        with self._lock:
+            self._room.wait_for(lambda: self._refusal() or len(self._streams) < self._capacity)
 
     def cancel(self, stream_id: int, reason: str = "the request was cancelled") -> None:
         """End a live stream with RequestCancelledError and free its engine slot."""

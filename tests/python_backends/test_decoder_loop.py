@@ -237,16 +237,19 @@ def test_requests_join_while_others_run(start: Start) -> None:
     assert not long.done.is_set()
 
 
-def test_capacity_blocks_submit(start: Start) -> None:
-    """What is beyond capacity stays in Triton's queue; nobody is lost."""
+def test_capacity_blocks_the_next_batch(start: Start) -> None:
+    """What is beyond it stays in Triton's queue, but for the batch at hand; nobody is lost."""
     engine = ScriptedEngine(before_step=lambda: time.sleep(0.0005))
     loop = start(engine, capacity=4)
     sinks = [RecordingSink() for _ in range(20)]
-    for sink in sinks:
-        loop.submit(generation(count=10), sink)
+    for pair in zip(sinks[::2], sinks[1::2], strict=True):
+        for sink in pair:
+            loop.submit(generation(count=10), sink)
+        loop.await_room()
+        assert loop.live_streams < 4
     answered(*sinks)
 
-    assert engine.most_live <= 4
+    assert engine.most_live <= 3 + 2
     assert all(sink.ids == list(range(100, 110)) for sink in sinks)
 
 
@@ -391,23 +394,16 @@ def test_close_answers_everyone(start: Start) -> None:
         loop.submit(generation(), RecordingSink())
 
 
-def test_close_wakes_a_blocked_submit(start: Start) -> None:
-    """Unloading does not wait for room."""
+def test_close_wakes_who_awaits_room(start: Start) -> None:
+    """Unloading does not wait for it."""
     loop = start(ScriptedEngine(before_step=lambda: time.sleep(0.001)), capacity=1)
     loop.submit(generation(count=100_000), RecordingSink())
-    refused = threading.Event()
-
-    def submit() -> None:
-        with pytest.raises(EngineUnavailableError):
-            loop.submit(generation(), RecordingSink())
-        refused.set()
-
-    waiting = threading.Thread(target=submit)
+    waiting = threading.Thread(target=loop.await_room)
     waiting.start()
     loop.close(PATIENCE)
 
-    assert refused.wait(PATIENCE)
-    waiting.join()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
 
 
 def test_close_reports_a_step_that_hangs() -> None:

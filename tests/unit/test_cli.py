@@ -314,4 +314,5 @@ def test_every_error_has_its_own_exit_code() -> None:
         "BuildFailedError": 5,
         "RepositoryError": 6,
         "ServerError": 7,
+        "ServerBusyError": 7,
     }

@@ -15,9 +15,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.errors import RequestRejectedError, ServerError
+from tritonctl.errors import RequestRejectedError, ServerBusyError, ServerError
 from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import Generation, SamplingParameters
+from tritonctl.triton.generation import Generation, Queueing, SamplingParameters
 
 Answer = Callable[[Any, Any], Iterator[Any]]
 
@@ -116,6 +116,74 @@ def test_refusal_inside_the_stream(actor: Actor, generate: Generate) -> None:
     actor.answer = lambda *_: iter([service_pb2.ModelStreamInferResponse(error_message="too long")])
     with pytest.raises(RequestRejectedError, match="Triton refused the request: too long"):
         generate(actor.url)
+
+
+@both
+@pytest.mark.parametrize(
+    ("words", "problem", "remedy"),
+    [
+        (
+            "in ensemble 'speller', [request id: <id_unknown>] Exceeds maximum queue size",
+            "UNAVAILABLE: speller has as many requests waiting as its queue holds",
+            "raise serving.queue.max_queue_size",
+        ),
+        (
+            "[request id: <id_unknown>] Exceeds maximum queue size",
+            "UNAVAILABLE: the model has as many requests waiting",
+            "send the request again later",
+        ),
+        (
+            "in ensemble 'speller', Request timeout expired",
+            "UNAVAILABLE: the request waited for speller until its queue timeout",
+            "serving.queue.default_timeout_microseconds",
+        ),
+    ],
+)
+def test_the_queue_s_refusals(
+    actor: Actor, generate: Generate, words: str, problem: str, remedy: str
+) -> None:
+    """Exit code 7: nothing is wrong with the request, and another time it will be answered."""
+    actor.answer = lambda *_: iter([service_pb2.ModelStreamInferResponse(error_message=words)])
+    with pytest.raises(ServerBusyError) as caught:
+        generate(actor.url)
+    assert caught.value.exit_code == 7
+    assert caught.value.problem.startswith(problem)
+    assert remedy in caught.value.remedy
+
+
+@both
+def test_priority_and_queue_timeout_are_triton_s_parameters(
+    actor: Actor, generate: Generate
+) -> None:
+    """Sent only where they are asked for; the timeout in microseconds, rounded up."""
+    actor.answer = _seven
+    generate(actor.url)
+    generate(actor.url, queueing=Queueing(priority=2, timeout=0.0000011))
+    plain, special = (request.parameters for request in actor.requests)
+    assert "priority" not in plain
+    assert "timeout" not in plain
+    assert (special["priority"].uint64_param, special["timeout"].int64_param) == (2, 2)
+
+
+@both
+@pytest.mark.parametrize(
+    ("queueing", "problem"),
+    [
+        (Queueing(priority=0), "priority is 0, expected 1 or more"),
+        (Queueing(priority=2**32), "priority is 4294967296"),
+        (Queueing(timeout=0), "the queue timeout is 0 seconds"),
+        (Queueing(timeout=-1.5), "the queue timeout is -1.5 seconds"),
+        (Queueing(timeout=float("nan")), "the queue timeout is nan seconds"),
+        (Queueing(timeout=86401), "at most 86400"),
+    ],
+)
+def test_impossible_queueing(
+    actor: Actor, generate: Generate, queueing: Queueing, problem: str
+) -> None:
+    """Refused before it is sent: Triton would take some of these for "none"."""
+    with pytest.raises(RequestRejectedError, match=problem):
+        generate(actor.url, queueing=queueing)
+    assert actor.requests == []
 
 
 @both

@@ -94,6 +94,7 @@ def test_unknown_key_like_nothing_lists_the_valid_ones(tmp_path: Path) -> None:
     assert error.remedy == "valid keys: model_repository, models, profiles, schema, server"
 
 
+QUEUE = "models.speller.serving.queue"
 OTHER_MISTAKES = [
     ("grpc_port: 9001", "grpc_port: '9001'", 10, "`server.grpc_port`: Input should be a valid int"),
     ("grpc_port: 9001", "grpc_port: 65536", 10, "`server.grpc_port`: Input should be less than"),
@@ -107,6 +108,20 @@ OTHER_MISTAKES = [
     ("[{kind: KIND_CPU, count: 1}]", "[]", 9, "`models.speller.serving.instance_group`: List"),
     ("  speller:\n", "  my speller:\n", 3, "`models.my speller`: String should match pattern"),
     ("server: {grpc_port: 9001}", "server:", 10, "`server`: Input should be a valid dict"),
+    *(
+        ("instance_group: [{kind: KIND_CPU, count: 1}]", f"queue: {{{entry}}}", 9, problem)
+        for entry, problem in (
+            ("max_queue_size: -1", f"`{QUEUE}.max_queue_size`: Input should be greater than or eq"),
+            ("max_queue_size: 4294967296", f"`{QUEUE}.max_queue_size`: Input should be less than"),
+            ("priority_levels: 257", f"`{QUEUE}.priority_levels`: Input should be less than or"),
+            ("priority_levels: two", f"`{QUEUE}.priority_levels`: Input should be a valid int"),
+            ("default_priority_level: 0", f"`{QUEUE}.default_priority_level`: Input should be"),
+            ("default_priority_level: 1", f"`{QUEUE}`: Value error, default_priority_level is 1, "),
+            ("default_timeout_microseconds: 86400000001", f"`{QUEUE}.default_timeout_microseco"),
+            ("allow_timeout_override: 1", f"`{QUEUE}.allow_timeout_override`: Input should be"),
+            ("max_queue_sise: 1", "unknown key `max_queue_sise` in `models.speller.serving.queue`"),
+        )
+    ),
 ]
 
 

@@ -15,7 +15,22 @@ from tritonctl.cli import options
 
 if TYPE_CHECKING:
     from tritonctl.console import Console
-    from tritonctl.triton.generation import Chunk, Generation, Prompt, SamplingParameters
+    from tritonctl.triton.generation import (
+        Chunk,
+        Generation,
+        Prompt,
+        Queueing,
+        SamplingParameters,
+    )
+
+
+_Stop = Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be repeated")]
+_IncludeStopWord = Annotated[
+    bool, typer.Option("--include-stop-word", help="show the text that ended it")
+]
+_EndId = Annotated[
+    list[int] | None, typer.Option(help="token id that ends it, -1: none; may be repeated")
+]
 
 
 def command(
@@ -29,20 +44,16 @@ def command(
     presence_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
     frequency_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text")] = None,
-    stop: Annotated[
-        list[str] | None, typer.Option(help="text that ends the answer; may be repeated")
-    ] = None,
-    include_stop_word: Annotated[
-        bool, typer.Option("--include-stop-word", help="show the text that ended it")
-    ] = False,
-    end_id: Annotated[
-        list[int] | None, typer.Option(help="token id that ends it, -1: none; may be repeated")
-    ] = None,
+    stop: _Stop = None,
+    include_stop_word: _IncludeStopWord = False,
+    end_id: _EndId = None,
     min_tokens: Annotated[int | None, typer.Option(help="no end token before this many")] = None,
     echo: Annotated[bool, typer.Option("--echo", help="begin with the prompt")] = False,
     log_probs: Annotated[
         bool, typer.Option("--log-probs", help="of each token, under --json")
     ] = False,
+    priority: Annotated[int | None, typer.Option(help="in the server's queue, 1: first")] = None,
+    queue_timeout: Annotated[float | None, typer.Option(help="seconds to wait there")] = None,
     url: Annotated[
         str | None, typer.Option(help="host:port of gRPC [default: the project's server]")
     ] = None,
@@ -54,7 +65,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
-    from tritonctl.triton.generation import SamplingParameters
+    from tritonctl.triton.generation import Queueing, SamplingParameters
 
     console = options.console(as_json, quiet)
     sampling = SamplingParameters(
@@ -74,7 +85,10 @@ def command(
         return_log_probs=log_probs or None,
     )
     endpoint = url or project_endpoint(project, profile, overrides)
-    answer = stream_to(console, endpoint, model, _prompt_bytes(prompt), sampling, timeout)
+    queueing = Queueing(priority, queue_timeout)
+    answer = stream_to(
+        console, endpoint, model, _prompt_bytes(prompt), sampling, timeout, queueing=queueing
+    )
     if as_json:
         console.result(asdict(answer), "")
     console.note(timing_line(answer))
@@ -103,15 +117,18 @@ def stream_to(
     prompt: Prompt,
     sampling: SamplingParameters,
     timeout: float | None = None,
+    *,
+    queueing: Queueing | None = None,
 ) -> Generation:
     """Stream an answer to standard output (not under --json) and return it whole."""
     from tritonctl.triton.client import TritonClient
-    from tritonctl.triton.generation import Generation
+    from tritonctl.triton.generation import FIRST_COME, Generation
 
+    queueing = queueing or FIRST_COME
     chunks: list[Chunk] = []
     with TritonClient(url) as client:
         sent_ns = time.monotonic_ns()
-        for chunk in client.stream(model, prompt, sampling, timeout=timeout):
+        for chunk in client.stream(model, prompt, sampling, timeout=timeout, queueing=queueing):
             chunks.append(chunk)
             if not console.as_json:
                 console.text(chunk.text)

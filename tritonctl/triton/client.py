@@ -20,9 +20,11 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import RequestRejectedError, ServerError, TritonctlError
 from tritonctl.triton.generation import (
+    FIRST_COME,
     Chunk,
     Generation,
     Prompt,
+    Queueing,
     SamplingParameters,
     generation_request,
     read_chunk,
@@ -67,15 +69,18 @@ class TritonClient:
         sampling: SamplingParameters = _GREEDY,
         *,
         timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
     ) -> Iterator[Chunk]:
         """Yield the answer as it comes; leaving the loop early cancels the request.
 
         `prompt` is text to continue, or messages: `[{"role": "user", "content": "..."}]`.
-        `timeout` is seconds for the whole stream. Raises RequestRejectedError when Triton refuses
-        the request, ServerError when it cannot be reached or goes away.
+        `timeout` is seconds for the whole stream; `queueing` says how the request waits for the
+        engine. Raises RequestRejectedError when Triton refuses the request, ServerBusyError when
+        too many wait or this one has waited too long, ServerError when Triton cannot be reached or
+        goes away.
         """
         call = self._stub.ModelStreamInfer(
-            iter([generation_request(model, prompt, sampling)]), timeout=timeout
+            iter([generation_request(model, prompt, sampling, queueing=queueing)]), timeout=timeout
         )
         final = False
         try:
@@ -98,10 +103,11 @@ class TritonClient:
         sampling: SamplingParameters = _GREEDY,
         *,
         timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
     ) -> Generation:
         """The whole answer with its timing; errors as in `stream`."""
         sent_ns = time.monotonic_ns()
-        chunks = list(self.stream(model, prompt, sampling, timeout=timeout))
+        chunks = list(self.stream(model, prompt, sampling, timeout=timeout, queueing=queueing))
         return Generation.of(sent_ns, chunks)
 
 
@@ -138,10 +144,11 @@ class AsyncTritonClient:
         sampling: SamplingParameters = _GREEDY,
         *,
         timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
     ) -> AsyncIterator[Chunk]:
         """Yield the answer as it comes; errors and cancellation as in `TritonClient.stream`."""
         call = self._stub.ModelStreamInfer(
-            iter([generation_request(model, prompt, sampling)]), timeout=timeout
+            iter([generation_request(model, prompt, sampling, queueing=queueing)]), timeout=timeout
         )
         try:
             async for response in call:
@@ -163,10 +170,14 @@ class AsyncTritonClient:
         sampling: SamplingParameters = _GREEDY,
         *,
         timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
     ) -> Generation:
         """The whole answer with its timing; errors as in `stream`."""
         sent_ns = time.monotonic_ns()
-        chunks = [c async for c in self.stream(model, prompt, sampling, timeout=timeout)]
+        chunks = [
+            c
+            async for c in self.stream(model, prompt, sampling, timeout=timeout, queueing=queueing)
+        ]
         return Generation.of(sent_ns, chunks)
 
 

@@ -8,6 +8,7 @@ leading batch dimension of 1. Protocol: KServe V2 over gRPC, `ModelStreamInfer`.
 from __future__ import annotations
 
 import json
+import math
 import struct
 import time
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tritonctl.errors import RequestRejectedError
+from tritonctl.triton.refusals import refusal
 
 _NS_PER_MS = 1e6
+_US_PER_SECOND = 1e6
 
 # {"role": "user", "content": "..."}
 Message = Mapping[str, str]
@@ -52,6 +55,19 @@ class SamplingParameters:
 
 
 @dataclass(frozen=True)
+class Queueing:
+    """How a request waits for a place in the engine; `serving.queue` has the server's side.
+
+    `priority`: 1 goes first; None, or more than the server's `priority_levels`: its default level.
+    `timeout`: seconds of waiting after which it is given up, if the server's own limit is not
+    shorter; not counted once the engine has it. Triton looks about every half second.
+    """
+
+    priority: int | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
 class _Wire:
     datatype: str
     format: str  # of struct, little-endian as the protocol demands
@@ -74,6 +90,8 @@ _WIRE = {
     "exclude_input_in_output": _Wire("BOOL", "<?"),
     "return_log_probs": _Wire("BOOL", "<?"),
 }
+FIRST_COME = Queueing()
+_MOST_QUEUE_SECONDS = 24 * 3600
 _OUTPUTS = ("text_output", "num_input_tokens", "num_output_tokens", "finish_reason")
 _LOG_PROB_OUTPUTS = ("cum_log_probs", "output_log_probs")
 
@@ -151,7 +169,12 @@ class Generation:
 
 
 def generation_request(
-    model: str, prompt: Prompt, sampling: SamplingParameters, *, request_id: str = ""
+    model: str,
+    prompt: Prompt,
+    sampling: SamplingParameters,
+    *,
+    request_id: str = "",
+    queueing: Queueing = FIRST_COME,
 ) -> Any:
     """The ModelInferRequest of a streamed generation.
 
@@ -162,6 +185,7 @@ def generation_request(
 
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
+    _queue(request, queueing)
     name, text = _prompt_tensor(prompt)
     _add(request, name, "BYTES", struct.pack("<I", len(text)) + text)
     _add(request, "stream", "BOOL", b"\1")
@@ -174,6 +198,26 @@ def generation_request(
     for name in _OUTPUTS + (_LOG_PROB_OUTPUTS if sampling.return_log_probs else ()):
         request.outputs.add(name=name)
     return request
+
+
+def _queue(request: Any, queueing: Queueing) -> None:
+    """Triton's own request parameters; an ensemble hands them on to its steps."""
+    priority, timeout = queueing.priority, queueing.timeout
+    if priority is not None:
+        if not 1 <= priority < 2**32:
+            raise RequestRejectedError(
+                f"priority is {priority}, expected 1 or more", remedy="1 is the highest priority"
+            )
+        request.parameters["priority"].uint64_param = priority
+    if timeout is not None:
+        if not 0 < timeout <= _MOST_QUEUE_SECONDS:
+            raise RequestRejectedError(
+                f"the queue timeout is {timeout} seconds, expected more than 0 and at most "
+                f"{_MOST_QUEUE_SECONDS}",
+                remedy="leave it out to wait as long as the server lets requests wait",
+            )
+        # Rounded up: Triton takes 0 for "no timeout".
+        request.parameters["timeout"].int64_param = math.ceil(timeout * _US_PER_SECOND)
 
 
 def _prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
@@ -207,13 +251,11 @@ def _add(request: Any, name: str, datatype: str, content: bytes, count: int = 1)
 def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
     """The chunk in a ModelStreamInferResponse, None for the empty final one; and "was it final".
 
-    Raises RequestRejectedError when Triton answered with an error.
+    Raises RequestRejectedError when Triton answered with an error, ServerBusyError when its queue
+    did.
     """
     if response.error_message:
-        raise RequestRejectedError(
-            f"Triton refused the request: {response.error_message}",
-            remedy="change the request as the message says; the server goes on",
-        )
+        raise refusal(response.error_message)
     answer = response.infer_response
     final = bool(answer.parameters["triton_final_response"].bool_param)
     if not answer.outputs:

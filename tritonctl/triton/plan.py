@@ -20,6 +20,7 @@ from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project import Model, Project, Serving
 from tritonctl.project_file import deep_merge
 from tritonctl.triton.backends import PythonBackend, backend_named
+from tritonctl.triton.engine_queue import batch_of_places, engine_batching
 from tritonctl.triton.ensembles import (
     Ensemble,
     check_graph,
@@ -130,11 +131,11 @@ def _plan_step(
     config = ModelConfig(
         name=step_model_name(name, step),
         backend="python",
-        max_batch_size=backend.max_batch_size,
+        max_batch_size=_max_batch_size(step, backend, model),
         inputs=backend.input_tensors(),
         outputs=tuple(tensor.tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
-        dynamic_batching=_dynamic_batching(step, backend, model.serving),
+        dynamic_batching=_dynamic_batching(step, backend, model),
         instance_group=_instance_group(step, model.serving),
         parameters=_parameters(backend, model.serving, artefact.manifest),
     )
@@ -152,12 +153,18 @@ def _with_raw(config: ModelConfig, raw: Mapping[str, Any] | None) -> dict[str, A
     return deep_merge(config.as_dict(), raw or {})
 
 
-def _dynamic_batching(step: str, backend: PythonBackend, serving: Serving) -> dict[str, Any] | None:
+def _max_batch_size(step: str, backend: PythonBackend, model: Model) -> int:
+    if step == ENGINE_STEP:
+        return min(backend.max_batch_size, batch_of_places(model.engine.max_batch_size))
+    return backend.max_batch_size
+
+
+def _dynamic_batching(step: str, backend: PythonBackend, model: Model) -> dict[str, Any] | None:
     if not backend.dynamic_batching:
         return None
     if step == ENGINE_STEP:
-        return {}  # it batches by itself, step by step
-    chosen = serving.dynamic_batching.model_dump(exclude_defaults=True)
+        return engine_batching(model.serving.queue, model.engine.max_batch_size)
+    chosen = model.serving.dynamic_batching.model_dump(exclude_defaults=True)
     batching = {"max_queue_delay_microseconds": backend.max_queue_delay_microseconds} | chosen
     return {key: value for key, value in batching.items() if value}
 

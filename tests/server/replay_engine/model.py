@@ -126,6 +126,7 @@ class TritonPythonModel:
         """Hand the requests to the loop."""
         for request in requests:
             self._submit(request)
+        self._loop.await_room()
 
     def finalize(self) -> None:
         """Stop the loop."""

@@ -45,6 +45,7 @@ class TritonPythonModel:
                 self._loop.submit(generation, sink)
             except TextPathError as error:
                 sink.fail(error)
+        self._loop.await_room()
 
     def finalize(self) -> None:
         """Stop the loop."""

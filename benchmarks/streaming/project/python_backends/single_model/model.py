@@ -47,6 +47,7 @@ class TritonPythonModel:
             sampling = SamplingParams(max_tokens=int(tensors["max_tokens"][0, 0]))
             prompt = np.array(ids, dtype=np.int32)
             self._loop.submit(GenerationRequest(prompt, sampling, streaming=True), sink)
+        self._loop.await_room()
 
     def finalize(self) -> None:
         """Stop the loop."""

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`serving.queue` in Triton's words: bound, levels, timeouts, and what stands in config.pbtxt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tritonctl.engines.building import build_engine
+from tritonctl.progress import Silent
+from tritonctl.project import LONGEST_QUEUE_MICROSECONDS, Queue
+from tritonctl.triton.engine_queue import batch_of_places, engine_batching
+from tritonctl.triton.pbtxt import parse_pbtxt
+from tritonctl.triton.plan import plan_repository
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
+
+
+def _policy(max_batch_size: int = 32, **queue: Any) -> dict[str, Any]:
+    batching = engine_batching(Queue(**queue), max_batch_size)
+    policy: dict[str, Any] = batching["default_queue_policy"]
+    return policy
+
+
+@pytest.mark.parametrize(("places", "bound"), [(1, 4), (4, 16), (32, 128)])
+def test_the_bound_follows_the_engine(places: int, bound: int) -> None:
+    """Four waiting requests per sequence, unless the project says otherwise."""
+    assert _policy(places)["max_queue_size"] == bound
+    assert _policy(places, max_queue_size=7)["max_queue_size"] == 7
+
+
+def test_no_bound() -> None:
+    """0 is Triton's word for it, and Triton's default: left out."""
+    assert "max_queue_size" not in _policy(max_queue_size=0)
+
+
+def test_a_request_s_own_timeout_counts_without_one_of_the_server() -> None:
+    """Triton lets it only shorten the server's, so there is one, a day long."""
+    assert _policy() == {
+        "max_queue_size": 128,
+        "default_timeout_microseconds": LONGEST_QUEUE_MICROSECONDS,
+        "allow_timeout_override": True,
+    }
+
+
+def test_timeouts() -> None:
+    """As given; and none at all where neither side may have one."""
+    given = _policy(default_timeout_microseconds=5)
+    assert (given["default_timeout_microseconds"], given["allow_timeout_override"]) == (5, True)
+    assert _policy(allow_timeout_override=False) == {"max_queue_size": 128}
+    fixed = _policy(allow_timeout_override=False, default_timeout_microseconds=5)
+    assert fixed == {"max_queue_size": 128, "default_timeout_microseconds": 5}
+
+
+@pytest.mark.parametrize(("default", "level"), [(None, 3), (1, 1), (2, 2)])
+def test_priority_levels(default: int | None, level: int) -> None:
+    """Requests that choose none are of the lowest level, or of the one that is named."""
+    queue = Queue(priority_levels=3, default_priority_level=default)
+    batching = engine_batching(queue, 32)
+    assert (batching["priority_levels"], batching["default_priority_level"]) == (3, level)
+    assert "priority_levels" not in engine_batching(Queue(), 32)
+
+
+@pytest.mark.parametrize(("places", "batch"), [(1, 1), (2, 1), (3, 2), (32, 16)])
+def test_no_more_than_half_of_the_places_leave_the_queue_at_once(places: int, batch: int) -> None:
+    """What has left it is past every bound and order."""
+    assert batch_of_places(places) == batch
+
+
+def test_the_rendered_engine(built: Sandbox) -> None:
+    """Only the engine has the queue; the backend's own largest batch still holds."""
+    built.engine["max_batch_size"] = 128
+    built.serving["queue"] = {"max_queue_size": 9, "priority_levels": 2}
+    project = built.load()
+    build_engine(project, "speller", Silent())
+    models = plan_repository(project).models
+    configs = {model.name: parse_pbtxt(model.config) for model in models}
+    assert configs["speller_engine"]["max_batch_size"] == 32
+    batching = configs["speller_engine"]["dynamic_batching"]
+    assert (batching["priority_levels"], batching["default_priority_level"]) == ("2", "2")
+    assert batching["default_queue_policy"]["max_queue_size"] == 9
+    for step in ("tokenizer", "detokenizer"):
+        assert "default_queue_policy" not in configs[f"speller_{step}"]["dynamic_batching"]

@@ -15,6 +15,7 @@ from tritonctl.cli import options
 
 if TYPE_CHECKING:
     from tritonctl.console import Console
+    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import Chunk, Generation, Prompt, SamplingParameters
 
 
@@ -47,6 +48,13 @@ def command(
         str | None, typer.Option(help="host:port of gRPC [default: the project's server]")
     ] = None,
     timeout: Annotated[float | None, typer.Option(help="seconds for the whole answer")] = None,
+    resume_on: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port that goes on if the server dies; may be repeated"),
+    ] = None,
+    max_resumes: Annotated[
+        int | None, typer.Option(min=0, help="how often to go on elsewhere [default: once each]")
+    ] = None,
     project: options.ProjectOption = None,
     profile: options.ProfileOption = None,
     overrides: options.SetOption = None,
@@ -54,6 +62,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
+    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import SamplingParameters
 
     console = options.console(as_json, quiet)
@@ -74,7 +83,8 @@ def command(
         return_log_probs=log_probs or None,
     )
     endpoint = url or project_endpoint(project, profile, overrides)
-    answer = stream_to(console, endpoint, model, _prompt_bytes(prompt), sampling, timeout)
+    with TritonClient(endpoint, resume_on=resume_on or (), max_resumes=max_resumes) as client:
+        answer = stream_to(console, client, model, _prompt_bytes(prompt), sampling, timeout)
     if as_json:
         console.result(asdict(answer), "")
     console.note(timing_line(answer))
@@ -98,23 +108,21 @@ def _prompt_bytes(prompt: str) -> bytes:
 
 def stream_to(
     console: Console,
-    url: str,
+    client: TritonClient,
     model: str,
     prompt: Prompt,
     sampling: SamplingParameters,
     timeout: float | None = None,
 ) -> Generation:
     """Stream an answer to standard output (not under --json) and return it whole."""
-    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import Generation
 
     chunks: list[Chunk] = []
-    with TritonClient(url) as client:
-        sent_ns = time.monotonic_ns()
-        for chunk in client.stream(model, prompt, sampling, timeout=timeout):
-            chunks.append(chunk)
-            if not console.as_json:
-                console.text(chunk.text)
+    sent_ns = time.monotonic_ns()
+    for chunk in client.stream(model, prompt, sampling, timeout=timeout):
+        chunks.append(chunk)
+        if not console.as_json:
+            console.text(chunk.text)
     if not console.as_json:
         console.text("\n")
     return Generation.of(sent_ns, chunks)
@@ -125,8 +133,9 @@ def timing_line(answer: Generation) -> str:
     timing = answer.timing
     ttft = f"{timing.ttft_ms:.1f} ms" if timing.ttft_ms is not None else "none"
     itl = f"{timing.itl_ms:.2f} ms" if timing.itl_ms is not None else "none"
+    broken = f" · went on elsewhere {answer.resumes}x" if answer.resumes else ""
     speed = f"{timing.tokens_per_second:.0f}" if timing.tokens_per_second else "0"
     return (
         f"{answer.num_input_tokens} tokens in, {answer.num_output_tokens} out "
-        f"({answer.finish_reason}) · TTFT {ttft} · ITL {itl} · {speed} tokens/s"
+        f"({answer.finish_reason}) · TTFT {ttft} · ITL {itl} · {speed} tokens/s{broken}"
     )

@@ -39,7 +39,7 @@ class Route:
         if max_resumes is not None and (max_resumes < 0 or not further):
             raise UsageError(
                 f"max_resumes is {max_resumes} with {len(further)} endpoints to resume on",
-                remedy="give resume_on at least one host:port, and a max_resumes of 0 or more",
+                remedy="name one with resume_on (--resume-on HOST:PORT); max_resumes is 0 or more",
             )
         return cls((url, *further), len(further) if max_resumes is None else max_resumes)
 

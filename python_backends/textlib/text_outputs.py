@@ -25,7 +25,7 @@ _VALUES: dict[str, Callable[[TokenChunk], Any]] = {
     "cum_log_probs": lambda chunk: chunk.cum_log_prob,
     "output_log_probs": lambda chunk: tuple(chunk.log_probs),
 }
-OUTPUTS = ("text_output", *_VALUES, "output_ids")
+OUTPUTS = ("text_output", *_VALUES)  # and output_ids, for who asks
 _DTYPES = {"finish_reason": np.object_, "cum_log_probs": np.float32}
 
 
@@ -54,6 +54,8 @@ def _kept(name: str, values: tuple[Any, ...]) -> Any:
 
 def _padded(rows: Sequence[Sequence[float]], filler: float, dtype: Any) -> NDArray[Any]:
     """[n, longest], shorter rows filled up on the right; a response of an engine is one row."""
+    if len(rows) == 1:
+        return np.array(rows, dtype=dtype)
     table = np.full((len(rows), max(map(len, rows))), filler, dtype=dtype)
     for target, row in zip(table, rows, strict=True):
         target[: len(row)] = row

@@ -92,14 +92,11 @@ class _Talk:
 
     def _ask(self, text: str) -> None:
         """One turn; if it fails or is cancelled, it was never said."""
-        from tritonctl.triton.client import TritonClient
-
         first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         turns = [*self.turns, {"role": "user", "content": text}]
-        with TritonClient(self.url) as client:
-            answer = generate.stream_to(
-                self.console, client, self.model, [*first, *turns], self.sampling, self.timeout
-            )
+        answer = generate.stream_to(
+            self.console, [self.url], self.model, [*first, *turns], self.sampling, self.timeout
+        )
         self.turns = [*turns, {"role": "assistant", "content": answer.text}]
         if self.console.as_json:
             self.console.result(asdict(answer), "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +16,17 @@ from tritonctl.cli import options
 
 if TYPE_CHECKING:
     from tritonctl.console import Console
-    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import Chunk, Generation, Prompt, SamplingParameters
+
+
+_LogProbs = Annotated[bool, typer.Option("--log-probs", help="of each token, under --json")]
+_Url = Annotated[str | None, typer.Option(help="host:port of gRPC [default: the project's server]")]
+_ResumeOn = Annotated[
+    list[str] | None, typer.Option(help="host:port that goes on if the server dies; repeatable")
+]
+_MaxResumes = Annotated[
+    int | None, typer.Option(min=0, help="how often to go on elsewhere [default: once each]")
+]
 
 
 def command(
@@ -41,20 +51,11 @@ def command(
     ] = None,
     min_tokens: Annotated[int | None, typer.Option(help="no end token before this many")] = None,
     echo: Annotated[bool, typer.Option("--echo", help="begin with the prompt")] = False,
-    log_probs: Annotated[
-        bool, typer.Option("--log-probs", help="of each token, under --json")
-    ] = False,
-    url: Annotated[
-        str | None, typer.Option(help="host:port of gRPC [default: the project's server]")
-    ] = None,
+    log_probs: _LogProbs = False,
+    url: _Url = None,
+    resume_on: _ResumeOn = None,
+    max_resumes: _MaxResumes = None,
     timeout: Annotated[float | None, typer.Option(help="seconds for the whole answer")] = None,
-    resume_on: Annotated[
-        list[str] | None,
-        typer.Option(help="host:port that goes on if the server dies; may be repeated"),
-    ] = None,
-    max_resumes: Annotated[
-        int | None, typer.Option(min=0, help="how often to go on elsewhere [default: once each]")
-    ] = None,
     project: options.ProjectOption = None,
     profile: options.ProfileOption = None,
     overrides: options.SetOption = None,
@@ -62,7 +63,6 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
-    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import SamplingParameters
 
     console = options.console(as_json, quiet)
@@ -82,9 +82,10 @@ def command(
         exclude_input_in_output=False if echo else None,
         return_log_probs=log_probs or None,
     )
-    endpoint = url or project_endpoint(project, profile, overrides)
-    with TritonClient(endpoint, resume_on=resume_on or (), max_resumes=max_resumes) as client:
-        answer = stream_to(console, client, model, _prompt_bytes(prompt), sampling, timeout)
+    urls = [url or project_endpoint(project, profile, overrides), *(resume_on or ())]
+    answer = stream_to(
+        console, urls, model, _prompt_bytes(prompt), sampling, timeout, max_resumes=max_resumes
+    )
     if as_json:
         console.result(asdict(answer), "")
     console.note(timing_line(answer))
@@ -108,21 +109,28 @@ def _prompt_bytes(prompt: str) -> bytes:
 
 def stream_to(
     console: Console,
-    client: TritonClient,
+    urls: Sequence[str],
     model: str,
     prompt: Prompt,
     sampling: SamplingParameters,
     timeout: float | None = None,
+    *,
+    max_resumes: int | None = None,
 ) -> Generation:
-    """Stream an answer to standard output (not under --json) and return it whole."""
+    """Stream an answer to standard output (not under --json) and return it whole.
+
+    It comes from the first of `urls`; the others go on with it if that one dies.
+    """
+    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import Generation
 
     chunks: list[Chunk] = []
-    sent_ns = time.monotonic_ns()
-    for chunk in client.stream(model, prompt, sampling, timeout=timeout):
-        chunks.append(chunk)
-        if not console.as_json:
-            console.text(chunk.text)
+    with TritonClient(urls[0], resume_on=urls[1:], max_resumes=max_resumes) as client:
+        sent_ns = time.monotonic_ns()
+        for chunk in client.stream(model, prompt, sampling, timeout=timeout):
+            chunks.append(chunk)
+            if not console.as_json:
+                console.text(chunk.text)
     if not console.as_json:
         console.text("\n")
     return Generation.of(sent_ns, chunks)
@@ -133,8 +141,8 @@ def timing_line(answer: Generation) -> str:
     timing = answer.timing
     ttft = f"{timing.ttft_ms:.1f} ms" if timing.ttft_ms is not None else "none"
     itl = f"{timing.itl_ms:.2f} ms" if timing.itl_ms is not None else "none"
-    broken = f" · went on elsewhere {answer.resumes}x" if answer.resumes else ""
     speed = f"{timing.tokens_per_second:.0f}" if timing.tokens_per_second else "0"
+    broken = f" · went on elsewhere {answer.resumes}x" if answer.resumes else ""
     return (
         f"{answer.num_input_tokens} tokens in, {answer.num_output_tokens} out "
         f"({answer.finish_reason}) · TTFT {ttft} · ITL {itl} · {speed} tokens/s{broken}"

@@ -58,15 +58,13 @@ def _serve(project: Project, console: Console) -> ServerState:
 
 def _ask(console: Console, state: ServerState) -> list[dict[str, Any]]:
     from tritonctl.quickstart import MODEL, PROMPTS
-    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import SamplingParameters
 
     answers = []
     for prompt in PROMPTS:
         if not console.as_json:
             console.text(f"\n{prompt}")
-        with TritonClient(state.grpc_url) as client:
-            answer = stream_to(console, client, MODEL, prompt.encode(), SamplingParameters())
+        answer = stream_to(console, [state.grpc_url], MODEL, prompt.encode(), SamplingParameters())
         console.note(f"  {timing_line(answer)}")
         answers.append({"text_input": prompt, "text_output": answer.text})
     return answers

@@ -23,7 +23,7 @@ from textlib.errors import RequestError
 from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
 from textlib.sampling import SamplingParams
 from textlib.token_bytes import TokenBytes, load_token_bytes
-from textlib.token_chunk import SLOTS, FinishReason, TokenChunk, unpack
+from textlib.token_chunk import SLOTS, FinishReason, TokenChunk, pack, unpack
 from tokenizers import Tokenizer
 
 from tests import sample_tokenizers
@@ -66,9 +66,8 @@ class Script:
                 stream.let_go()
                 stream.outcome = FinishReason.LENGTH
             if stream.wants_sending:
-                chunk = stream.take().chunk
-                assert chunk is not None
-                made.append(unpack(chunk))
+                chunk: Any = stream.take().chunk  # the sink may be the one that packs it
+                made.append(unpack(pack(chunk) if isinstance(chunk, TokenChunk) else chunk))
         return made
 
     def text(self, responses: Sequence[TokenChunk]) -> str:

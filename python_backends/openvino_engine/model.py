@@ -76,7 +76,7 @@ class OpenvinoEngine:
                 "or serve the model with an engine that can."
             )
         ids = openvino.Tensor(request.token_ids.astype(np.int64)[np.newaxis])
-        config = generation_config(request.sampling)
+        config = generation_config(_behind(request.sampling, request.resumed))
         try:
             handle = self._pipeline.add_request(stream_id, ids, config)
         except RuntimeError as error:  # its checks of the generation config
@@ -139,6 +139,20 @@ def _dropped(handle: GenerationHandle) -> TextPathError | None:
         "the engine dropped the request: its KV cache was full. Send it again when there is less "
         "load, or raise num_kv_blocks."
     )
+
+
+def _behind(sampling: SamplingParams, resumed: int) -> SamplingParams:
+    """The sampling of an answer whose first `resumed` ids came from another server."""
+    if not resumed:
+        return sampling
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(sampling, name):
+            raise RequestError(
+                f"{name}: OpenVINO GenAI counts only what it made itself, so it cannot go on "
+                "behind resume_ids. Send the request without them, for a new answer."
+            )
+    # The same numbers must not be drawn a second time.
+    return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + resumed)
 
 
 def generation_config(sampling: SamplingParams) -> openvino_genai.GenerationConfig:

@@ -226,6 +226,10 @@ class DecoderLoop:
             _LOG.exception("engine.cancel(%d) failed; the stream is forgotten", stream_id)
 
     def _add(self, stream: Stream) -> None:
+        if not stream.request.sampling.max_tokens:  # it broke off behind its very last id
+            with self._lock:
+                self._end(stream, FinishReason.LENGTH)
+            return
         try:
             self._engine.add(stream.stream_id, stream.request)
         except Exception as error:

@@ -70,9 +70,14 @@ class Stream:
     cum_log_prob: float = 0.0
 
     def __post_init__(self) -> None:
-        """Put the prompt in front where the client wants it back."""
-        if self.request.echo_prompt:
-            self.echo = self.request.token_ids.tolist()
+        """Put the prompt in front where the client wants it back; stand behind what it has."""
+        earlier = self.request.earlier_text_ids
+        if not self.request.resumed:
+            self.echo = earlier
+            return
+        self.sent_ids = self.request.resumed
+        self.position = len(earlier)
+        self.window = list(filter(self.has_text, earlier))[-WINDOW:]
 
     def receive(self, token_ids: Sequence[int], log_probs: Sequence[float] = ()) -> bool:
         """Take in what the engine made; True if that completed a stop word."""
@@ -127,7 +132,7 @@ class Stream:
             index=self.responses,
             last=final,
             finish_reason=self._finish_reason if final else FinishReason.NONE,
-            num_input_tokens=len(self.request.token_ids),
+            num_input_tokens=self.request.num_input_tokens,
             num_output_tokens=self.sent_ids,
             window=self.window,
             token_ids=text_ids,
@@ -153,5 +158,6 @@ def watch_for(request: GenerationRequest, table: TokenBytes | None) -> StopWatch
         request.stop_words,
         table,
         include=request.include_stop_word,
-        prompt=request.token_ids.tolist() if request.echo_prompt else (),
+        # What was sent before a break cannot begin a stop word: such ids were held back.
+        earlier=request.earlier_text_ids,
     )

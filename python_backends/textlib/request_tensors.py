@@ -6,7 +6,7 @@ names of the ensemble, which are the ones that a client typed.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,9 @@ PUBLIC_NAMES = {
     "bad_words": "bad_words",
     "exclude_input_in_output": "exclude_input_in_output",
     "return_log_probs": "return_log_probs",
+    "resume_ids": "resume_ids",
 }
-_LISTS = ("end_id", "stop_words", "bad_words")
+_LISTS = ("end_id", "stop_words", "bad_words", "resume_ids")
 MAX_END_IDS = 64
 
 
@@ -62,7 +63,10 @@ class SequenceLimits:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """token_ids: the prompt, INT32[n] with n >= 1. streaming: send ids as they are made.
+    """token_ids: what the engine reads, INT32[n] with n >= 1: the prompt and behind it, where the
+    answer broke off on another server, the `resumed` ids that its client has. sampling: its
+    max_tokens (then perhaps 0) and min_tokens count what is still to come. streaming: send ids as
+    they are made.
 
     stop_words: UTF-8; the first one in the decoded answer ends it, and is part of it only with
     include_stop_word. bad_words: text that must not be generated; an engine that cannot do it
@@ -78,6 +82,19 @@ class GenerationRequest:
     bad_words: tuple[bytes, ...] = ()
     echo_prompt: bool = False
     acknowledged: bool = False
+    resumed: int = 0
+
+    @property
+    def num_input_tokens(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.token_ids) - self.resumed
+
+    @property
+    def earlier_text_ids(self) -> list[int]:
+        """The ids whose text the client has, or gets first: they open the text of the answer."""
+        first = 0 if self.echo_prompt else self.num_input_tokens
+        ids: list[int] = self.token_ids[first:].tolist()
+        return ids
 
 
 def read_generation_request(read: ReadTensor, limits: SequenceLimits) -> GenerationRequest:
@@ -85,7 +102,7 @@ def read_generation_request(read: ReadTensor, limits: SequenceLimits) -> Generat
 
     `read` returns the tensor of that name as an array, or None if the request does not have it.
     """
-    token_ids = _prompt(read, limits)
+    prompt, resumed = _prompt(read, limits), _row(read, "resume_ids") or []
     values = {
         public: _scalar(read, name, public)
         for name, public in PUBLIC_NAMES.items()
@@ -93,19 +110,20 @@ def read_generation_request(read: ReadTensor, limits: SequenceLimits) -> Generat
     }
     sampling = resolve_sampling(
         values,
-        max_tokens=_max_tokens(values["max_tokens"], len(token_ids), limits),
+        max_tokens=_max_tokens(values["max_tokens"], len(prompt), limits),
         end_ids=_end_ids(_row(read, "end_id"), limits),
     )
     acknowledged = read("acknowledged")
     return GenerationRequest(
-        token_ids,
-        sampling,
+        _with_resumed(prompt, resumed, limits),
+        _rest(sampling, len(prompt), len(resumed), limits),
         streaming=bool(values["stream"]),
         stop_words=check_words("stop_words", _row(read, "stop_words") or []),
         include_stop_word=bool(values["include_stop_word"]),
         bad_words=check_words("bad_words", _row(read, "bad_words") or []),
         echo_prompt=values["exclude_input_in_output"] == 0,
         acknowledged=acknowledged is not None and bool(acknowledged.all()),
+        resumed=len(resumed),
     )
 
 
@@ -171,6 +189,38 @@ def _max_tokens(value: Number | None, prompt: int, limits: SequenceLimits) -> in
             f"{_limit_text(limits)}. Ask for at most {room}."
         )
     return int(value)
+
+
+def _with_resumed(
+    prompt: NDArray[np.int32], resumed: list[int], limits: SequenceLimits
+) -> NDArray[np.int32]:
+    if not resumed:
+        return prompt
+    for value in resumed:
+        if not 0 <= value < limits.vocab_size:
+            raise RequestError(
+                f"resume_ids has {value}, expected token ids from 0 to {limits.vocab_size - 1}. "
+                "They must be the output_ids of the same model."
+            )
+    return np.concatenate([prompt, np.array(resumed, dtype=np.int32)])
+
+
+def _rest(
+    sampling: SamplingParams, prompt: int, resumed: int, limits: SequenceLimits
+) -> SamplingParams:
+    """What the broken stream has left of its budget."""
+    left = sampling.max_tokens - resumed
+    if left < 0:
+        raise RequestError(
+            f"resume_ids has {resumed} ids, but max_tokens is {sampling.max_tokens}. Send the "
+            "output_ids and the max_tokens of one and the same answer."
+        )
+    if left and prompt + resumed > limits.max_input_len:
+        raise RequestError(
+            f"the prompt and resume_ids have {prompt + resumed} tokens together, the limit is "
+            f"{limits.max_input_len} (max_input_len). This answer cannot be continued."
+        )
+    return replace(sampling, max_tokens=left, min_tokens=max(0, sampling.min_tokens - resumed))
 
 
 def _limit_text(limits: SequenceLimits) -> str:

@@ -43,13 +43,13 @@ class StopWatch:
         table: TokenBytes,
         *,
         include: bool = False,
-        prompt: Sequence[int] = (),
+        earlier: Sequence[int] = (),
     ) -> None:
-        """`include`: the stop word itself is emitted. `prompt`: ids that open the same text."""
+        """`include`: the stop word itself is emitted. `earlier`: ids that open the same text."""
         self._words = sorted(words)
         self._table = table
         self._include = include
-        self._begun = any(_opens(table, token) for token in prompt)
+        self._begun = any(_opens(table, token) for token in earlier)
         self._held: deque[tuple[int, int]] = deque()  # id, number of its bytes
         self._text = b""  # of the held ids
 

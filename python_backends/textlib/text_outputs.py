@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Token chunks to the public outputs: text, counts, finish reason, log probabilities.
+"""Token chunks to the public outputs: text, counts, finish reason, log probabilities, ids.
 
 For the detokenizer step, and for an engine that does its work (`inline_detokenizer`).
 """
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from textlib.detokenize import decode_chunk
 from textlib.token_bytes import TokenBytes
-from textlib.token_chunk import TokenChunk
+from textlib.token_chunk import PADDING, TokenChunk
 from textlib.triton_edge import tensor
 
 # Making a tensor costs more than decoding its text, and most responses differ in their text only.
@@ -25,20 +25,22 @@ _VALUES: dict[str, Callable[[TokenChunk], Any]] = {
     "cum_log_probs": lambda chunk: chunk.cum_log_prob,
     "output_log_probs": lambda chunk: tuple(chunk.log_probs),
 }
-OUTPUTS = ("text_output", *_VALUES)
+OUTPUTS = ("text_output", *_VALUES)  # and output_ids, for who asks
 _DTYPES = {"finish_reason": np.object_, "cum_log_probs": np.float32}
 
 
 def text_outputs(
     names: Iterable[str], chunks: Sequence[TokenChunk], table: TokenBytes
 ) -> list[Any]:
-    """The named ones of six Tensors, [n, 1] or, for output_log_probs, [n, longest]."""
+    """The named ones of seven Tensors, [n, 1] or, for lists, [n, longest]."""
     return [_output(name, chunks, table) for name in names]
 
 
 def _output(name: str, chunks: Sequence[TokenChunk], table: TokenBytes) -> Any:
     if name in _VALUES:
         return _kept(name, tuple(map(_VALUES[name], chunks)))
+    if name == "output_ids":
+        return tensor(name, _padded([chunk.output_ids for chunk in chunks], PADDING, np.int32))
     texts = [[decode_chunk(table, chunk).encode()] for chunk in chunks]
     return tensor(name, np.array(texts, dtype=np.object_))
 
@@ -46,13 +48,15 @@ def _output(name: str, chunks: Sequence[TokenChunk], table: TokenBytes) -> Any:
 @lru_cache(_KEPT_TENSORS)
 def _kept(name: str, values: tuple[Any, ...]) -> Any:
     if name == "output_log_probs":
-        return tensor(name, _padded(values))
+        return tensor(name, _padded(values, 0.0, np.float32))
     return tensor(name, np.array(values, dtype=_DTYPES.get(name, np.int32)).reshape(-1, 1))
 
 
-def _padded(rows: Sequence[Sequence[float]]) -> NDArray[np.float32]:
-    """[n, longest], shorter rows filled with 0 on the right; a response of an engine is one row."""
-    table = np.zeros((len(rows), max(map(len, rows))), dtype=np.float32)
+def _padded(rows: Sequence[Sequence[float]], filler: float, dtype: Any) -> NDArray[Any]:
+    """[n, longest], shorter rows filled up on the right; a response of an engine is one row."""
+    if len(rows) == 1:
+        return np.array(rows, dtype=dtype)
+    table = np.full((len(rows), max(map(len, rows))), filler, dtype=dtype)
     for target, row in zip(table, rows, strict=True):
         target[: len(row)] = row
     return table

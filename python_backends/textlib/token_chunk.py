@@ -10,7 +10,8 @@ Layout, `HEADER + WINDOW + K` values:
     4 num_input_tokens    length of the prompt in tokens
     5 num_output_tokens   ids sent so far, this chunk included
     6 n_new               how many of the K slots are filled
-    7 position            ids of the text before this chunk, an echoed prompt included
+    7 position            ids of the text before this chunk, an echoed prompt included and, in a
+                          stream that goes on elsewhere, what was sent before it broke
     8 cut                 bytes at the end of this chunk's text that are not emitted: a stop word
     9 n_log_probs         how many log probabilities follow the slots; 0 unless asked for
     10 cum_log_prob       FP32 bits: log probability of all ids sent so far
@@ -79,6 +80,11 @@ class TokenChunk:
     log_probs: Sequence[float] = field(default_factory=list)
     cum_log_prob: float = 0.0
     receipt_page: int = 0
+
+    @property
+    def output_ids(self) -> Sequence[int]:
+        """The generated ids of this chunk: all but an echoed prompt."""
+        return self.token_ids[max(0, len(self.token_ids) - self.num_output_tokens) :]
 
 
 def slots_for(count: int) -> int:

@@ -30,6 +30,7 @@ from tritonctl.triton.server_state import ServerState
 pytestmark = pytest.mark.server
 
 STREAMS_PER_KIND = 100
+CUT_STREAMS = 50
 LONG_STREAMS, LONG_IDS = 64, 800
 SIZES = ([1], [16], [1, 2, 3], [7], [5, 1, 16])
 PIECES = [*sample_tokenizers.TEXTS, *sample_tokenizers.ENGLISH, "🏳️‍🌈👍🏽🇩🇪🇫🇷", "e\u0301\u0323 ก็กำ"]
@@ -132,19 +133,27 @@ def server(
     stop(project, Silent())
 
 
-def replay(url: str, model: str, numbers: Sequence[int]) -> list[Answer]:
-    """Replay scripts, all at the same time."""
+def replay(
+    url: str,
+    model: str,
+    numbers: Sequence[int],
+    resume_ids: Sequence[Sequence[int] | None] | None = None,
+) -> list[Answer]:
+    """Replay scripts, all at the same time; with `resume_ids`, what comes behind them."""
+    behind = resume_ids or [None] * len(numbers)
 
     async def run() -> list[Answer]:
         async with grpc.aio.insecure_channel(url) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            return await asyncio.gather(*(_one(stub, model, number) for number in numbers))
+            asked = zip(numbers, behind, strict=True)
+            return await asyncio.gather(*(_one(stub, model, n, ids) for n, ids in asked))
 
     return asyncio.run(run())
 
 
-async def _one(stub: Any, model: str, number: int) -> Answer:
-    request = generation_request(model, "go", SamplingParameters(random_seed=number))
+async def _one(stub: Any, model: str, number: int, resume_ids: Sequence[int] | None) -> Answer:
+    sampling = SamplingParameters(random_seed=number)
+    request = generation_request(model, "go", sampling, resume_ids=resume_ids)
     answer = Answer()
     async for response in stub.ModelStreamInfer(iter([request]), timeout=120):
         answer.after_final += answer.finals
@@ -180,6 +189,27 @@ def test_streams_are_exact(
         for number, answer in zip(numbers, replay(server.grpc_url, name, numbers), strict=True):
             assert answer.text == kind.expected(number)
             check_complete(answer, len(kind.scripts[number]["ids"]))
+
+
+@pytest.mark.parametrize("name", sample_tokenizers.KINDS)
+def test_streams_go_on_behind_any_cut(
+    server: ServerState, kinds: dict[str, tuple[Path, Kind]], name: str
+) -> None:
+    """From the ids of the responses alone, which are those of the script, inside characters too."""
+    kind = kinds[name][1]
+    source = random.Random(f"tritonctl cut {name}")  # noqa: S311 - test data
+    numbers = range(CUT_STREAMS)
+    wholes = replay(server.grpc_url, name, numbers, [[]] * CUT_STREAMS)
+    cuts = [source.randrange(1, len(whole.chunks) + 1) for whole in wholes]
+    heads = [whole.chunks[:cut] for whole, cut in zip(wholes, cuts, strict=True)]
+    ids = [[token for chunk in head for token in chunk.token_ids] for head in heads]
+    rests = replay(server.grpc_url, name, numbers, ids)
+    for number, (whole, head, rest) in enumerate(zip(wholes, heads, rests, strict=True)):
+        script = kind.scripts[number]["ids"]
+        assert [token for chunk in whole.chunks for token in chunk.token_ids] == script
+        if not head[-1].finish_reason:
+            assert "".join(chunk.text for chunk in head) + rest.text == kind.expected(number)
+            check_complete(rest, len(script))
 
 
 @pytest.mark.parametrize("name", sample_tokenizers.KINDS)

@@ -81,7 +81,8 @@ def test_random_bytes_in_optional_tensors_are_refused_by_name(
     speller_server: ServerState, libraries: Path
 ) -> None:
     """Without input data perf_analyzer fills optional tensors with garbage: never served as is."""
-    lists = ("end_id:1", "stop_words:1", "bad_words:1")  # perf_analyzer asks for their lengths
+    # perf_analyzer asks for their lengths
+    lists = ("end_id:1", "stop_words:1", "bad_words:1", "resume_ids:1")
     shapes = [flag for shape in lists for flag in ("--shape", shape)]
     done = perf_analyzer(libraries, speller_server.grpc_url, ["-m", "int8", *shapes])
     assert done.returncode != 0

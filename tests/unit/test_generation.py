@@ -98,6 +98,15 @@ def test_lists_and_options_have_their_wire_types() -> None:
     assert [o.name for o in request.outputs][-2:] == ["cum_log_probs", "output_log_probs"]
 
 
+@pytest.mark.parametrize(("ids", "sent"), [([], None), ([7, 300], b"\7\0\0\0\x2c\1\0\0")])
+def test_ids_of_an_answer_that_broke_off(ids: list[int], sent: bytes | None) -> None:
+    """They go along, and the responses are to bring theirs, also where none has come yet."""
+    request = generation_request("m", "x", SamplingParameters(), resume_ids=ids)
+    raw = {t.name: r for t, r in zip(request.inputs, request.raw_input_contents, strict=True)}
+    assert raw.get("resume_ids") == sent
+    assert "output_ids" in [output.name for output in request.outputs]
+
+
 def test_zero_is_a_value() -> None:
     """temperature 0 and seed 0 are sent, not taken for "absent"."""
     sampling = SamplingParameters(temperature=0.0, random_seed=0)

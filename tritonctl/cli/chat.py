@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tritonctl.cli import generate, options
+from tritonctl.cli import sampling_options as asked
 from tritonctl.errors import RequestRejectedError
 
 if TYPE_CHECKING:
@@ -23,18 +24,16 @@ if TYPE_CHECKING:
 def command(
     model: Annotated[str, typer.Argument(help="a model, such as speller")],
     system: Annotated[str | None, typer.Option(help="what the model is told at first")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="longest answer")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0: greedy")] = None,
-    top_k: Annotated[int | None, typer.Option(help="only the k likeliest tokens")] = None,
-    top_p: Annotated[float | None, typer.Option(help="only tokens of this probability")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="1: none")] = None,
-    presence_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
-    frequency_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text")] = None,
-    url: Annotated[
-        str | None, typer.Option(help="host:port of gRPC [default: the project's server]")
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(help="seconds for each answer")] = None,
+    max_tokens: asked.MaxTokens = None,
+    temperature: asked.Temperature = None,
+    top_k: asked.TopK = None,
+    top_p: asked.TopP = None,
+    repetition_penalty: asked.RepetitionPenalty = None,
+    presence_penalty: asked.PresencePenalty = None,
+    frequency_penalty: asked.FrequencyPenalty = None,
+    seed: asked.Seed = None,
+    url: asked.Url = None,
+    timeout: asked.Timeout = None,
     project: options.ProjectOption = None,
     profile: options.ProfileOption = None,
     overrides: options.SetOption = None,
@@ -92,11 +91,14 @@ class _Talk:
 
     def _ask(self, text: str) -> None:
         """One turn; if it fails or is cancelled, it was never said."""
+        from tritonctl.triton.client import TritonClient
+
         first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         turns = [*self.turns, {"role": "user", "content": text}]
-        answer = generate.stream_to(
-            self.console, self.url, self.model, [*first, *turns], self.sampling, self.timeout
-        )
+        with TritonClient(self.url) as client:
+            messages = [*first, *turns]
+            stream = client.stream(self.model, messages, self.sampling, timeout=self.timeout)
+            answer = generate.show(self.console, stream)
         self.turns = [*turns, {"role": "assistant", "content": answer.text}]
         if self.console.as_json:
             self.console.result(asdict(answer), "")

@@ -6,58 +6,43 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tritonctl.cli import options
+from tritonctl.cli import sampling_options as asked
 
 if TYPE_CHECKING:
     from tritonctl.console import Console
-    from tritonctl.triton.generation import (
-        Chunk,
-        Generation,
-        Prompt,
-        Queueing,
-        SamplingParameters,
-    )
-
-
-_Stop = Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be repeated")]
-_IncludeStopWord = Annotated[
-    bool, typer.Option("--include-stop-word", help="show the text that ended it")
-]
-_EndId = Annotated[
-    list[int] | None, typer.Option(help="token id that ends it, -1: none; may be repeated")
-]
+    from tritonctl.triton.generation import Chunk, Generation
 
 
 def command(
     model: Annotated[str, typer.Argument(help="a model, such as speller")],
     prompt: Annotated[str, typer.Argument(help="the prompt; - reads standard input")],
-    max_tokens: Annotated[int | None, typer.Option(help="longest answer")] = None,
-    temperature: Annotated[float | None, typer.Option(help="0: greedy")] = None,
-    top_k: Annotated[int | None, typer.Option(help="only the k likeliest tokens")] = None,
-    top_p: Annotated[float | None, typer.Option(help="only tokens of this probability")] = None,
-    repetition_penalty: Annotated[float | None, typer.Option(help="1: none")] = None,
-    presence_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
-    frequency_penalty: Annotated[float | None, typer.Option(help="0: none")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text")] = None,
-    stop: _Stop = None,
-    include_stop_word: _IncludeStopWord = False,
-    end_id: _EndId = None,
-    min_tokens: Annotated[int | None, typer.Option(help="no end token before this many")] = None,
-    echo: Annotated[bool, typer.Option("--echo", help="begin with the prompt")] = False,
-    log_probs: Annotated[
-        bool, typer.Option("--log-probs", help="of each token, under --json")
-    ] = False,
-    priority: Annotated[int | None, typer.Option(help="in the server's queue, 1: first")] = None,
-    queue_timeout: Annotated[float | None, typer.Option(help="seconds to wait there")] = None,
-    url: Annotated[
-        str | None, typer.Option(help="host:port of gRPC [default: the project's server]")
-    ] = None,
-    timeout: Annotated[float | None, typer.Option(help="seconds for the whole answer")] = None,
+    max_tokens: asked.MaxTokens = None,
+    temperature: asked.Temperature = None,
+    top_k: asked.TopK = None,
+    top_p: asked.TopP = None,
+    repetition_penalty: asked.RepetitionPenalty = None,
+    presence_penalty: asked.PresencePenalty = None,
+    frequency_penalty: asked.FrequencyPenalty = None,
+    seed: asked.Seed = None,
+    stop: asked.Stop = None,
+    include_stop_word: asked.IncludeStopWord = False,
+    end_id: asked.EndId = None,
+    min_tokens: asked.MinTokens = None,
+    echo: asked.Echo = False,
+    log_probs: asked.LogProbs = False,
+    priority: asked.Priority = None,
+    queue_timeout: asked.QueueTimeout = None,
+    url: asked.Url = None,
+    timeout: asked.Timeout = None,
+    resume_on: asked.ResumeOn = None,
+    max_resumes: asked.MaxResumes = None,
     project: options.ProjectOption = None,
     profile: options.ProfileOption = None,
     overrides: options.SetOption = None,
@@ -65,6 +50,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
+    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import Queueing, SamplingParameters
 
     console = options.console(as_json, quiet)
@@ -85,10 +71,12 @@ def command(
         return_log_probs=log_probs or None,
     )
     endpoint = url or project_endpoint(project, profile, overrides)
+    client = TritonClient(endpoint, resume_on=resume_on or (), max_resumes=max_resumes)
     queueing = Queueing(priority, queue_timeout)
-    answer = stream_to(
-        console, endpoint, model, _prompt_bytes(prompt), sampling, timeout, queueing=queueing
-    )
+    text = _prompt_bytes(prompt)
+    with client:
+        stream = client.stream(model, text, sampling, timeout=timeout, queueing=queueing)
+        answer = show(console, stream)
     if as_json:
         console.result(asdict(answer), "")
     console.note(timing_line(answer))
@@ -110,28 +98,16 @@ def _prompt_bytes(prompt: str) -> bytes:
     return os.fsencode(prompt)
 
 
-def stream_to(
-    console: Console,
-    url: str,
-    model: str,
-    prompt: Prompt,
-    sampling: SamplingParameters,
-    timeout: float | None = None,
-    *,
-    queueing: Queueing | None = None,
-) -> Generation:
-    """Stream an answer to standard output (not under --json) and return it whole."""
-    from tritonctl.triton.client import TritonClient
-    from tritonctl.triton.generation import FIRST_COME, Generation
+def show(console: Console, stream: Iterable[Chunk]) -> Generation:
+    """Write a stream to standard output as it comes (not under --json); return it whole."""
+    from tritonctl.triton.generation import Generation
 
-    queueing = queueing or FIRST_COME
     chunks: list[Chunk] = []
-    with TritonClient(url) as client:
-        sent_ns = time.monotonic_ns()
-        for chunk in client.stream(model, prompt, sampling, timeout=timeout, queueing=queueing):
-            chunks.append(chunk)
-            if not console.as_json:
-                console.text(chunk.text)
+    sent_ns = time.monotonic_ns()
+    for chunk in stream:
+        chunks.append(chunk)
+        if not console.as_json:
+            console.text(chunk.text)
     if not console.as_json:
         console.text("\n")
     return Generation.of(sent_ns, chunks)
@@ -143,7 +119,8 @@ def timing_line(answer: Generation) -> str:
     ttft = f"{timing.ttft_ms:.1f} ms" if timing.ttft_ms is not None else "none"
     itl = f"{timing.itl_ms:.2f} ms" if timing.itl_ms is not None else "none"
     speed = f"{timing.tokens_per_second:.0f}" if timing.tokens_per_second else "0"
+    broken = f" · went on elsewhere {answer.resumes}x" if answer.resumes else ""
     return (
         f"{answer.num_input_tokens} tokens in, {answer.num_output_tokens} out "
-        f"({answer.finish_reason}) · TTFT {ttft} · ITL {itl} · {speed} tokens/s"
+        f"({answer.finish_reason}) · TTFT {ttft} · ITL {itl} · {speed} tokens/s{broken}"
     )

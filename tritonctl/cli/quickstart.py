@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tritonctl.cli import options
-from tritonctl.cli.generate import stream_to, timing_line
+from tritonctl.cli.generate import show, timing_line
 
 if TYPE_CHECKING:
     from tritonctl.console import Console
@@ -58,13 +58,14 @@ def _serve(project: Project, console: Console) -> ServerState:
 
 def _ask(console: Console, state: ServerState) -> list[dict[str, Any]]:
     from tritonctl.quickstart import MODEL, PROMPTS
-    from tritonctl.triton.generation import SamplingParameters
+    from tritonctl.triton.client import TritonClient
 
     answers = []
-    for prompt in PROMPTS:
-        if not console.as_json:
-            console.text(f"\n{prompt}")
-        answer = stream_to(console, state.grpc_url, MODEL, prompt.encode(), SamplingParameters())
-        console.note(f"  {timing_line(answer)}")
-        answers.append({"text_input": prompt, "text_output": answer.text})
+    with TritonClient(state.grpc_url) as client:
+        for prompt in PROMPTS:
+            if not console.as_json:
+                console.text(f"\n{prompt}")
+            answer = show(console, client.stream(MODEL, prompt))
+            console.note(f"  {timing_line(answer)}")
+            answers.append({"text_input": prompt, "text_output": answer.text})
     return answers

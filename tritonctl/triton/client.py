@@ -5,6 +5,9 @@
         for chunk in client.stream("speller", "7342 in English:"):
             print(chunk.text, end="")
 
+With `resume_on` an answer whose server dies goes on at another endpoint, its text as if nothing had
+happened: `TritonClient("a:8001", resume_on=["b:8001"])`.
+
 Built on tritonclient's generated stubs rather than its stream helper: one call per stream can be
 iterated, cancelled and run beside others, and works under asyncio and gevent.
 """
@@ -12,7 +15,8 @@ iterated, cancelled and run beside others, and works under asyncio and gevent.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any, Self
 
 import grpc
@@ -26,9 +30,8 @@ from tritonctl.triton.generation import (
     Prompt,
     Queueing,
     SamplingParameters,
-    generation_request,
-    read_chunk,
 )
+from tritonctl.triton.resuming import ResumableAnswer, Route
 
 # Text may be long; the default of 4 MiB is gRPC's, not Triton's.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -37,12 +40,26 @@ _GREEDY = SamplingParameters()
 
 
 class TritonClient:
-    """A client for one endpoint, `host:port`. Safe to share between threads."""
+    """A client for one endpoint, `host:port`. Safe to share between threads.
 
-    def __init__(self, url: str) -> None:
+    `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
+    on at the next one, in a circle, at most `max_resumes` times (once for each, unless given); not
+    one that was refused, cancelled or too late, or that its server ended with an error. Greedy text
+    is the text of an unbroken stream; sampled text goes on with fresh draws, whatever the seed.
+    """
+
+    def __init__(
+        self, url: str, *, resume_on: str | Sequence[str] = (), max_resumes: int | None = None
+    ) -> None:
         self.url = url
-        self._channel = grpc.insecure_channel(url, options=_OPTIONS)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._route = Route.of(url, resume_on, max_resumes)
+        self._channels = {
+            url: grpc.insecure_channel(url, options=_OPTIONS) for url in self._route.urls
+        }
+        self._stubs = {
+            url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for url, channel in self._channels.items()
+        }
 
     def __enter__(self) -> Self:
         return self
@@ -51,14 +68,15 @@ class TritonClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; streams under way are cancelled."""
-        self._channel.close()
+        """Close the connections; streams under way are cancelled."""
+        for channel in self._channels.values():
+            channel.close()
 
     def model_ready(self, model: str) -> bool:
         """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
         request = service_pb2.ModelReadyRequest(name=model)
         try:
-            return bool(self._stub.ModelReady(request, timeout=_PROBE_SECONDS).ready)
+            return bool(self._stubs[self.url].ModelReady(request, timeout=_PROBE_SECONDS).ready)
         except grpc.RpcError as error:
             raise _explained(error, self.url) from error
 
@@ -79,22 +97,28 @@ class TritonClient:
         too many wait or this one has waited too long, ServerError when Triton cannot be reached or
         goes away.
         """
-        call = self._stub.ModelStreamInfer(
-            iter([generation_request(model, prompt, sampling, queueing=queueing)]), timeout=timeout
+        answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
+        while not answer.complete:
+            yield from self._attempt(answer)
+
+    def _attempt(self, answer: ResumableAnswer) -> Iterator[Chunk]:
+        """What one endpoint has of the answer."""
+        call = self._stubs[answer.url].ModelStreamInfer(
+            iter([answer.request()]), timeout=answer.seconds_left
         )
-        final = False
         try:
             for response in call:
-                chunk, final = read_chunk(response)
+                chunk = answer.read(response)
                 if chunk is not None:
                     yield chunk
-                if final:
+                if answer.complete:
                     return
         except grpc.RpcError as error:
-            raise _explained(error, self.url) from error
+            answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
+        else:
+            answer.broken(_broken_off(answer.url), resumable=True)
         finally:
             call.cancel()  # without effect on a finished stream
-        raise _broken_off(self.url)
 
     def generate(
         self,
@@ -114,10 +138,18 @@ class TritonClient:
 class AsyncTritonClient:
     """The same for asyncio; use it within one event loop."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, *, resume_on: str | Sequence[str] = (), max_resumes: int | None = None
+    ) -> None:
         self.url = url
-        self._channel = grpc.aio.insecure_channel(url, options=_OPTIONS)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._route = Route.of(url, resume_on, max_resumes)
+        self._channels = {
+            url: grpc.aio.insecure_channel(url, options=_OPTIONS) for url in self._route.urls
+        }
+        self._stubs = {
+            url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for url, channel in self._channels.items()
+        }
 
     async def __aenter__(self) -> Self:
         return self
@@ -126,14 +158,16 @@ class AsyncTritonClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; streams under way are cancelled."""
-        await self._channel.close()
+        """Close the connections; streams under way are cancelled."""
+        for channel in self._channels.values():
+            await channel.close()
 
     async def model_ready(self, model: str) -> bool:
         """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
         request = service_pb2.ModelReadyRequest(name=model)
+        stub = self._stubs[self.url]
         try:
-            return bool((await self._stub.ModelReady(request, timeout=_PROBE_SECONDS)).ready)
+            return bool((await stub.ModelReady(request, timeout=_PROBE_SECONDS)).ready)
         except grpc.RpcError as error:
             raise _explained(error, self.url) from error
 
@@ -147,21 +181,30 @@ class AsyncTritonClient:
         queueing: Queueing = FIRST_COME,
     ) -> AsyncIterator[Chunk]:
         """Yield the answer as it comes; errors and cancellation as in `TritonClient.stream`."""
-        call = self._stub.ModelStreamInfer(
-            iter([generation_request(model, prompt, sampling, queueing=queueing)]), timeout=timeout
+        answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
+        while not answer.complete:
+            async with aclosing(self._attempt(answer)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _attempt(self, answer: ResumableAnswer) -> AsyncGenerator[Chunk]:
+        """What one endpoint has of the answer."""
+        call = self._stubs[answer.url].ModelStreamInfer(
+            iter([answer.request()]), timeout=answer.seconds_left
         )
         try:
             async for response in call:
-                chunk, final = read_chunk(response)
+                chunk = answer.read(response)
                 if chunk is not None:
                     yield chunk
-                if final:
+                if answer.complete:
                     return
         except grpc.RpcError as error:
-            raise _explained(error, self.url) from error
+            answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
+        else:
+            answer.broken(_broken_off(answer.url), resumable=True)
         finally:
             call.cancel()  # without effect on a finished stream
-        raise _broken_off(self.url)
 
     async def generate(
         self,
@@ -179,6 +222,21 @@ class AsyncTritonClient:
             async for c in self.stream(model, prompt, sampling, timeout=timeout, queueing=queueing)
         ]
         return Generation.of(sent_ns, chunks)
+
+
+# How gRPC tells that a connection broke under a call; Triton itself answers with other words.
+_TRANSPORT_WORDS = {
+    grpc.StatusCode.UNKNOWN: "Stream removed",
+    grpc.StatusCode.INTERNAL: "RST_STREAM",
+}
+
+
+def _is_broken(error: Any) -> bool:
+    """Whether the connection failed, not the request."""
+    code, detail = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return True
+    return code in _TRANSPORT_WORDS and _TRANSPORT_WORDS[code] in detail
 
 
 _REJECTED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)

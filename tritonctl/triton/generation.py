@@ -102,7 +102,8 @@ class Chunk:
 
     `finish_reason` is "" until the last chunk: then "stop" (end token, stop word) or "length".
     `received_ns` is `time.monotonic_ns()` at arrival. With `return_log_probs`: `log_probs` of the
-    tokens of this chunk, `cum_log_prob` of the stream so far.
+    tokens of this chunk, `cum_log_prob` of the stream so far. `resumes`: how often the stream broke
+    off so far and went on elsewhere; `token_ids`: of this chunk, where that is possible at all.
     """
 
     text: str
@@ -112,6 +113,8 @@ class Chunk:
     received_ns: int
     log_probs: tuple[float, ...] = ()
     cum_log_prob: float | None = None
+    token_ids: tuple[int, ...] = ()
+    resumes: int = 0
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,7 @@ class Timing:
     """Latencies of one stream, milliseconds, from sending the request.
 
     ITL is the mean gap between tokens, (end to end - TTFT) / (tokens - 1), as AIPerf defines it.
+    The time in which a broken stream found another endpoint counts.
     None where the stream had too few tokens to tell.
     """
 
@@ -143,7 +147,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Generation:
-    """A finished stream."""
+    """A finished stream. `resumes`: how often it went on at another endpoint."""
 
     text: str
     num_input_tokens: int
@@ -152,6 +156,7 @@ class Generation:
     timing: Timing
     log_probs: tuple[float, ...] = ()
     cum_log_prob: float | None = None
+    resumes: int = 0
 
     @classmethod
     def of(cls, sent_ns: int, chunks: list[Chunk]) -> Generation:
@@ -165,6 +170,7 @@ class Generation:
             timing=Timing.of(sent_ns, chunks),
             log_probs=tuple(value for chunk in chunks for value in chunk.log_probs),
             cum_log_prob=last.cum_log_prob,
+            resumes=last.resumes,
         )
 
 
@@ -175,11 +181,14 @@ def generation_request(
     *,
     request_id: str = "",
     queueing: Queueing = FIRST_COME,
+    resume_ids: Sequence[int] | None = None,
 ) -> Any:
     """The ModelInferRequest of a streamed generation.
 
-    Text goes into `text_input`, bytes as they are; messages go into `messages`, as JSON. Raises
-    RequestRejectedError for a value that its tensor's type cannot hold.
+    Text goes into `text_input`, bytes as they are; messages go into `messages`, as JSON.
+    `resume_ids`: go on behind these ids of an answer that broke off; given, even if empty, the
+    responses bring their ids. Raises RequestRejectedError for a value that its tensor's type
+    cannot hold.
     """
     from tritonclient.grpc import service_pb2
 
@@ -195,6 +204,11 @@ def generation_request(
             values = value if isinstance(value, tuple | list) else (value,)
             content = b"".join(_packed(field.name, item) for item in values)
             _add(request, field.name, _WIRE[field.name].datatype, content, len(values))
+    if resume_ids:
+        content = struct.pack(f"<{len(resume_ids)}i", *resume_ids)
+        _add(request, "resume_ids", "INT32", content, len(resume_ids))
+    if resume_ids is not None:
+        request.outputs.add(name="output_ids")
     for name in _OUTPUTS + (_LOG_PROB_OUTPUTS if sampling.return_log_probs else ()):
         request.outputs.add(name=name)
     return request
@@ -270,6 +284,7 @@ def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
             received_ns=time.monotonic_ns(),
             log_probs=_floats(raw.get("output_log_probs", b"")),
             cum_log_prob=next(iter(_floats(raw.get("cum_log_probs", b""))), None),
+            token_ids=_int32s(raw.get("output_ids", b"")),
         ),
         final,
     )
@@ -282,6 +297,10 @@ def _string(raw: bytes) -> str:
 
 def _int32(raw: bytes) -> int:
     return int(struct.unpack("<i", raw)[0])
+
+
+def _int32s(raw: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(raw) // 4}i", raw)
 
 
 def _floats(raw: bytes) -> tuple[float, ...]:

@@ -40,8 +40,9 @@ class _Playing:
     turn: int = 0
 
     @classmethod
-    def of(cls, script: Mapping[str, Any], max_tokens: int) -> "_Playing":
+    def of(cls, script: Mapping[str, Any], max_tokens: int, resumed: int) -> "_Playing":
         ids = script["ids"]
+        max_tokens += resumed
         if script.get("repeat") and ids:
             ids = ids * (max_tokens // len(ids) + 1)
         cut = len(ids) > max_tokens or bool(script.get("repeat"))
@@ -51,6 +52,7 @@ class _Playing:
             step_seconds=script.get("step_ms", 0) / 1000,
             finish=FinishReason.LENGTH if cut else FinishReason.STOP,
             error=script.get("error"),
+            position=resumed,
         )
 
     def advance(self, stream_id: int) -> Progress:
@@ -72,12 +74,13 @@ class ReplayEngine:
         self._live: dict[int, _Playing] = {}
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
-        """Start a script from its beginning."""
+        """Start a script, behind what was sent before a break."""
         seed = request.sampling.seed
         if seed is not None and seed >= len(self._scripts):
             raise RequestError(f"random_seed is {seed}: there are {len(self._scripts)} scripts.")
-        script = {"ids": request.token_ids.tolist()} if seed is None else self._scripts[seed]
-        self._live[stream_id] = _Playing.of(script, request.sampling.max_tokens)
+        prompt = request.token_ids[: request.num_input_tokens]
+        script = {"ids": prompt.tolist()} if seed is None else self._scripts[seed]
+        self._live[stream_id] = _Playing.of(script, request.sampling.max_tokens, request.resumed)
 
     def step(self) -> Sequence[Progress]:
         """Advance every stream."""

@@ -12,16 +12,21 @@ from tritonctl.errors import ServerError
 from tritonctl.triton.metrics import scrape
 from tritonctl.triton.server_state import ServerState
 
-_SERVER, _STUB = "tritonserver", "triton_python_backend_stub"
+SERVER = "tritonserver"
+_STUB = "triton_python_backend_stub"
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look. rss: KiB by process; threads: by process; active: streams in the engine."""
+    """One look. rss: KiB by process; threads: by process; active: streams in the engine.
+
+    streams, cancelled: begun, and left by the client, so far.
+    """
 
     seconds: float
     streams: int
+    cancelled: int
     rss: dict[str, int]
     threads: dict[str, int]
     files: int
@@ -49,16 +54,16 @@ class Sampler:
         self._state = state
         self._began = time.monotonic()
 
-    async def sample(self, streams: int) -> Sample:
+    async def sample(self, streams: int, cancelled: int) -> Sample:
         """The state of affairs after so many streams; a server that has gone has no processes."""
-        seconds = time.monotonic() - self._began
-        return await asyncio.to_thread(self._sample, seconds, streams)
+        return await asyncio.to_thread(self._sample, streams, cancelled)
 
-    def _sample(self, seconds: float, streams: int) -> Sample:
+    def _sample(self, streams: int, cancelled: int) -> Sample:
         status = {name: _status(pid) for name, pid in self._processes().items()}
         return Sample(
-            seconds,
+            time.monotonic() - self._began,
             streams,
+            cancelled,
             {name: int(fields.get("VmRSS", 0)) for name, fields in status.items()},
             {name: int(fields.get("Threads", 0)) for name, fields in status.items()},
             len(list(_SHARED_MEMORY.glob(f"{self._state.shm_prefix}*"))),
@@ -80,7 +85,7 @@ class Sampler:
             except OSError:  # it ended while we looked
                 continue
             program = Path(arguments[0]).name
-            if program in {_SERVER, _STUB} and any(
+            if program in {SERVER, _STUB} and any(
                 self._state.shm_prefix in argument for argument in arguments
             ):
                 found[_role(program, arguments)] = int(entry.parent.name)
@@ -88,8 +93,8 @@ class Sampler:
 
 
 def _role(program: str, arguments: list[str]) -> str:
-    if program == _SERVER:
-        return _SERVER
+    if program == SERVER:
+        return SERVER
     # The stub's first argument is the model.py it runs: REPOSITORY/NAME/1/model.py.
     return Path(arguments[1]).parts[-3]
 

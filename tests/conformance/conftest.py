@@ -32,6 +32,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "target" in metafunc.fixturenames:
         # Loaded late, in a run of all tests, this file's options do not exist.
         given = metafunc.config.getoption("--endpoint", default=None)
+        if given and not metafunc.config.getoption("--model"):
+            raise pytest.UsageError("--endpoint needs --model NAME, the ensemble's name there")
         names = ["endpoint"] if given else ["speller", "replay"]
         metafunc.parametrize("target", names, indirect=True, scope="session")
 
@@ -46,10 +48,8 @@ def target(request: pytest.FixtureRequest) -> Target:
 @pytest.fixture(scope="session")
 def endpoint_target(request: pytest.FixtureRequest) -> Target:
     """What the command line names."""
-    model = request.config.getoption("--model")
-    if not model:
-        raise pytest.UsageError("--endpoint needs --model NAME")
-    return Target(request.config.getoption("--endpoint"), model, request.config.getoption("--has"))
+    option = request.config.getoption
+    return Target(option("--endpoint"), option("--model"), option("--has"))
 
 
 @pytest.fixture(scope="session")

@@ -210,7 +210,7 @@ def report(samples: list[Sample], tally: Tally, log: Path) -> int:
     problems = judge(samples, tally) + crashes(log)
     for problem in problems:
         print(f"WRONG: {problem}")
-    print("verdict:", "something is wrong" if problems else "flat, exact and clean")
+    print("verdict:", "something is wrong" if problems else "nothing wrong was seen")
     return 1 if problems else 0
 
 

@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help setup quickstart test check unit server bench-streaming format clean
+.PHONY: help setup quickstart test check unit server bench-streaming soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ server: setup ## tests with real engines and a real Triton
 bench-streaming: setup ## streamed text against NVIDIA's sample and a single model (ratios)
 	$(BIN)/python benchmarks/streaming/run.py
 	$(BIN)/python benchmarks/streaming/real_engine.py
+
+soak: setup ## 200,000 streams, a third of them cancelled: leaks, wrong texts
+	$(BIN)/python benchmarks/soak/run.py
 
 format: setup ## rewrite to the house style
 	$(BIN)/ruff check --fix .

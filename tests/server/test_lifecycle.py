@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -18,10 +19,13 @@ import pytest
 from tritonctl.errors import RequestRejectedError
 from tritonctl.project import Project
 from tritonctl.triton.client import TritonClient
+from tritonctl.triton.generation import SamplingParameters
 from tritonctl.triton.server_state import ServerFiles, ServerState, read_state
 from tritonctl.triton.supervisor import leftovers
 
 pytestmark = pytest.mark.server
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -95,6 +99,40 @@ def test_down_does_not_wait_for_streams_that_are_gone(cli: Cli, small_project: P
     began = time.monotonic()
     assert cli("down", cwd=small_project.root).returncode == 0
     assert time.monotonic() - began < state.exit_timeout_seconds / 2
+    assert leftovers(state.shm_prefix) == []
+
+
+# 20 ms a step: a stream of 200 tokens takes 4 s.
+SLOW = """
+
+_fast_step = OpenvinoEngine.step
+
+
+def _slow_step(self):
+    import time
+    time.sleep(0.02)
+    return _fast_step(self)
+
+
+OpenvinoEngine.step = _slow_step
+"""
+
+
+def test_down_lets_streams_finish(cli: Cli, small_project: Project) -> None:
+    """Triton itself would cut them off: it refuses what a running ensemble asks of its steps."""
+    backends = small_project.root / "python_backends"
+    shutil.copytree(CHECKOUT / "python_backends", backends)
+    with (backends / "openvino_engine" / "model.py").open("a", encoding="utf-8") as file:
+        file.write(SLOW)
+    state = up(cli, small_project)
+    sampling = SamplingParameters(max_tokens=200, end_id=-1)
+    with TritonClient(state.grpc_url) as client:
+        stream = client.stream("int8", "777777 in English:", sampling)
+        first = next(stream)
+        down = subprocess.Popen([sys.executable, "-m", "tritonctl", "down"], cwd=small_project.root)
+        chunks = [first, *stream]
+    assert (chunks[-1].num_output_tokens, chunks[-1].finish_reason) == (200, "length")
+    assert down.wait(60) == 0
     assert leftovers(state.shm_prefix) == []
 
 

@@ -8,17 +8,19 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tritonctl.triton.server_state import process_started
-from tritonctl.triton.supervisor import clean_up, leftovers, only_ghosts
+from tritonctl.triton.supervisor import clean_up, leftovers, only_ghosts, streams_under_way
 
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
@@ -96,10 +98,13 @@ def test_an_empty_prefix_names_nobody(prefix: str) -> None:
     region.unlink()
 
 
+NOBODY = "http://127.0.0.1:1/metrics"
+
+
 class _Supervised:
     """A supervisor whose server is a shell script; $P in it begins the names of its regions."""
 
-    def __init__(self, tmp_path: Path, prefix: str, script: str) -> None:
+    def __init__(self, tmp_path: Path, prefix: str, script: str, metrics_url: str = NOBODY) -> None:
         self.log, self.exit = tmp_path / "log", tmp_path / "exit.json"
         specification = {
             "argv": ["/bin/sh", "-c", script],
@@ -108,6 +113,7 @@ class _Supervised:
             "exit_file": str(self.exit),
             "shm_prefix": prefix,
             "composing_models": ["speller_engine"],
+            "metrics_url": metrics_url,
             "exit_timeout_seconds": 30,
         }
         file = tmp_path / "supervisor.json"
@@ -237,6 +243,88 @@ def test_a_server_that_waits_for_ghosts_is_killed(
     wait_until(supervised.exit.exists)
     assert supervised.outcome() == (-signal.SIGKILL, True)
     assert time.monotonic() - began < 20
+
+
+class _Metrics(BaseHTTPRequestHandler):
+    """A server with streams until it is told otherwise."""
+
+    text = ""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(type(self).text.encode())
+
+    def log_message(self, *_: object) -> None:
+        """Not on the terminal."""
+
+
+@pytest.fixture
+def metrics() -> Iterator[tuple[str, type[_Metrics]]]:
+    """An endpoint and what it tells."""
+
+    class Metrics(_Metrics):
+        pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/metrics", Metrics
+        server.shutdown()
+
+
+BUSY = """# TYPE tritonctl_active_streams gauge
+tritonctl_active_streams{model="speller_engine",model_instance="a",version="1"} 0
+tritonctl_active_streams{model="other_engine",model_instance="b",version="1"} 2
+"""
+WAITING = """tritonctl_active_streams{model="a"} 0
+nv_inference_pending_request_count{model="speller_engine",version="1"} 1
+"""
+QUIET = """tritonctl_active_streams{model="a"} 0
+tritonctl_requests_total{model="a",outcome="stop"} 7
+"""
+
+
+@pytest.mark.parametrize(("text", "expected"), [(BUSY, True), (WAITING, True), (QUIET, False)])
+def test_streams_under_way(
+    metrics: tuple[str, type[_Metrics]], text: str, *, expected: bool
+) -> None:
+    """Streams in an engine and requests in a queue count, what has ended does not."""
+    url, told = metrics
+    told.text = text
+    assert streams_under_way(url) is expected
+    assert streams_under_way(NOBODY) is False
+
+
+def test_streams_may_finish_before_the_server_is_asked_to_end(
+    tmp_path: Path, prefix: str, metrics: tuple[str, type[_Metrics]], wait_until: WaitUntil
+) -> None:
+    """Nothing happens while a stream is under way; then the server ends in order."""
+    url, told = metrics
+    told.text = BUSY
+    script = "trap 'echo bye; exit 0' TERM; touch ${P}up; for i in $(seq 600); do sleep 0.1; done"
+    supervised = _Supervised(tmp_path, prefix, script, url)
+    wait_until(lambda: leftovers(prefix))
+    os.kill(supervised.pid, signal.SIGTERM)
+    time.sleep(1.5)
+    assert supervised.log.read_text(encoding="utf-8") == ""
+    told.text = QUIET
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (0, True)
+
+
+def test_asked_twice_it_waits_for_no_stream(
+    tmp_path: Path, prefix: str, metrics: tuple[str, type[_Metrics]], wait_until: WaitUntil
+) -> None:
+    """Who insists gets it."""
+    url, told = metrics
+    told.text = BUSY
+    supervised = _Supervised(tmp_path, prefix, "touch ${P}up; exec sleep 60", url)
+    wait_until(lambda: leftovers(prefix))
+    os.kill(supervised.pid, signal.SIGTERM)
+    time.sleep(0.3)
+    os.kill(supervised.pid, signal.SIGTERM)
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (-signal.SIGTERM, True)
 
 
 def _round(seconds: int, *models: str) -> str:

@@ -138,7 +138,7 @@ def _launch(
     )
     prefix = f"tritonctl_{uuid.uuid4().hex[:12]}_"
     argv = _arguments(project, installation, (grpc, http, metrics), prefix)
-    pid = _supervise(argv, installation, project, rendered, files, prefix)
+    pid = _supervise(argv, installation, project, rendered, files, prefix, metrics)
     state = ServerState(
         pid=pid,
         process_started=process_started(pid) or 0,
@@ -188,6 +188,7 @@ def _supervise(
     rendered: Rendered,
     files: ServerFiles,
     prefix: str,
+    metrics_port: int,
 ) -> int:
     """Start the supervisor, which outlives this command and its terminal; returns its pid."""
     files.exit.unlink(missing_ok=True)
@@ -198,6 +199,7 @@ def _supervise(
         "log": str(files.log),
         "exit_file": str(files.exit),
         "shm_prefix": prefix,
+        "metrics_url": f"http://{project.server.address}:{metrics_port}/metrics",
         "composing_models": sorted(_names(rendered) - set(project.models)),
         "exit_timeout_seconds": project.server.exit_timeout_seconds,
     }

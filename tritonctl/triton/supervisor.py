@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection
+import urllib.request
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,15 @@ _ROUND = re.compile(r"Timeout \d+: Found")
 _IN_FLIGHT = re.compile(r"Model '([^']+)' \(version \d+\) has \d+ in-flight")
 _UNLOADED = re.compile(r"successfully unloaded '([^']+)'")
 _AGREEING_ROUNDS = 2
+# The engines' own metric (python_backends/textlib/engine_metrics.py) and Triton's queues.
+_UNDER_WAY = re.compile(
+    r"^(?:tritonctl_(?:active|waiting)_streams|nv_inference_pending_request_count)\{.*\} (\S+)$",
+    re.MULTILINE,
+)
+_LOOK_SECONDS = 0.25
+# Metrics are published every tenth of a second: one look could miss a request that just came.
+_QUIET_LOOKS = 2
+_METRICS_SECONDS = 1.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
 _PROGRAMS = (b"/tritonserver", b"/triton_python_backend_stub")
 # Beyond Triton's own --exit-timeout-secs: unloading models comes after it.
@@ -41,13 +51,14 @@ def main(specification: Path) -> int:
     _detach()
     spec = json.loads(specification.read_text(encoding="utf-8"))
     server = _start(spec)
-    stopping = _forward_signals(server, spec)
+    ending = _Ending(server, spec)
+    _on_signals(ending)
     try:
         returncode = server.wait()
     finally:
         _kill_group(server.pid)
         clean_up(spec["shm_prefix"])
-    _record_exit(Path(spec["exit_file"]), returncode, requested=stopping())
+    _record_exit(Path(spec["exit_file"]), returncode, requested=ending.requested)
     return 0
 
 
@@ -84,30 +95,81 @@ def _prepare_server() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def _forward_signals(server: subprocess.Popen[bytes], spec: dict[str, Any]) -> Callable[[], bool]:
-    """On SIGTERM ask the server to end, then look every second whether to insist."""
-    log, patience = Path(spec["log"]), spec["exit_timeout_seconds"] + KILL_MARGIN_SECONDS
-    began: list[tuple[float, int]] = []  # when it was asked, and how long the log was then
+class _Ending:
+    """What follows SIGTERM: streams finish, then the server is asked to end, then we insist.
 
-    def stop(*_: object) -> None:
-        began.append((time.monotonic(), log.stat().st_size))
-        server.terminate()
-        signal.setitimer(signal.ITIMER_REAL, 1, 1)
+    tritonserver 2.51 cannot do the first itself: once it is asked to end it refuses the calls that
+    a running ensemble makes of its own steps, so that every stream under way is cut off.
+    """
 
-    def insist(*_: object) -> None:
-        asked, offset = began[0]
-        with log.open("rb") as file:
-            file.seek(offset)
+    def __init__(self, server: subprocess.Popen[bytes], spec: dict[str, Any]) -> None:
+        self._server = server
+        self._spec = spec
+        self._log = Path(spec["log"])
+        self._began: float | None = None
+        self._quiet_looks = 0
+        self._log_size: int | None = None  # when the server was asked to end
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody has asked."""
+        return self._began is not None
+
+    def stop(self, *_: object) -> None:
+        """Begin; asked a second time, wait for no stream."""
+        if self._began is None:
+            self._began = time.monotonic()
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
+        else:
+            self._terminate()
+
+    def look(self, *_: object) -> None:
+        """Take the next step when it is time for it."""
+        if self._began is None:
+            return
+        waited, limit = time.monotonic() - self._began, self._spec["exit_timeout_seconds"]
+        if self._log_size is None:
+            if waited > limit or self._is_quiet():
+                self._terminate()
+        elif self._waits_in_vain() or waited > limit + KILL_MARGIN_SECONDS:
+            _kill_group(self._server.pid)
+
+    def _is_quiet(self) -> bool:
+        busy = streams_under_way(self._spec["metrics_url"])
+        self._quiet_looks = 0 if busy else self._quiet_looks + 1
+        return self._quiet_looks >= _QUIET_LOOKS
+
+    def _terminate(self) -> None:
+        if self._log_size is None:
+            self._log_size = self._log.stat().st_size
+            self._server.terminate()
+
+    def _waits_in_vain(self) -> bool:
+        with self._log.open("rb") as file:
+            file.seek(self._log_size or 0)
             said = file.read().decode("utf-8", "replace")
-        ghosts = only_ghosts(said, spec["composing_models"])
-        if ghosts or time.monotonic() - asked > patience:
-            _kill_group(server.pid)
+        return only_ghosts(said, self._spec["composing_models"])
 
+
+def _on_signals(ending: _Ending) -> None:
     for number in _STOPPING:
-        signal.signal(number, stop)
-    signal.signal(signal.SIGALRM, insist)
+        signal.signal(number, ending.stop)
+    signal.signal(signal.SIGALRM, ending.look)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
-    return lambda: bool(began)
+
+
+def streams_under_way(metrics_url: str) -> bool:
+    """Whether an engine advances or will advance a stream, or a request waits for its model.
+
+    False for a server that does not answer: it has nothing to finish.
+    """
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(metrics_url, timeout=_METRICS_SECONDS) as answer:
+            text = answer.read().decode("utf-8", "replace")
+    except OSError:
+        return False
+    return any(float(value) > 0 for value in _UNDER_WAY.findall(text))
 
 
 def only_ghosts(log: str, composing_models: Collection[str]) -> bool:

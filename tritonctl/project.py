@@ -67,12 +67,15 @@ class DynamicBatching(_Strict):
 
 
 class Queue(_Strict):
-    """Triton's queue in front of the engine: how many requests wait, how long, in which order."""
+    """The queue in front of the engine: how many requests wait, how long, in which order.
+
+    Order and time are kept by Triton's own queue, which costs: docs/decisions/12.
+    """
 
     max_queue_size: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
         None,
-        description="waiting requests of one priority level; one more is answered UNAVAILABLE at "
-        "once. 4 * engine.max_batch_size when absent, 0: no bound",
+        description="waiting requests (of one priority level); one more is answered UNAVAILABLE "
+        "at once. 4 * engine.max_batch_size when absent, 0: no bound",
     )
     priority_levels: Annotated[int, Field(ge=0, le=256)] = Field(
         0, description="requests choose one, 1 goes first; 0: first come, first served"
@@ -84,7 +87,7 @@ class Queue(_Strict):
         Field(0, description="a request that waited so long is answered with an error; 0: never")
     )
     allow_timeout_override: bool = Field(
-        True, description="requests may bring a shorter `timeout` of their own"
+        False, description="requests may bring a shorter `timeout` of their own"
     )
 
     @model_validator(mode="after")

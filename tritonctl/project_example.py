@@ -29,8 +29,9 @@ models:
       # The engine makes the text itself, without a step {{ name }}_detokenizer: less CPU per token,
       # but clients of the ensemble that go away are not noticed.
       # inline_detokenizer: true
-      # Who waits for a place in the engine; one more is refused at once. Priority 1 goes first.
-      # queue: {max_queue_size: 128, priority_levels: 2, default_timeout_microseconds: 30000000}
+      # Requests that wait for a place in the engine; one more is refused at once. Priorities and
+      # timeouts: priority_levels: 2 (1 goes first), default_timeout_microseconds: 30000000.
+      # queue: {max_queue_size: 128}
       # Any field of Triton's ModelConfig, by step:
       # config: {engine: {version_policy: {latest: {num_versions: 2}}}}
     # After a build, compare engine and checkpoint on these prompts (JSON lines with text_input

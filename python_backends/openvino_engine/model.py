@@ -15,6 +15,7 @@ import openvino
 import openvino_genai
 from openvino_genai.py_openvino_genai import GenerationHandle  # not exported above
 
+from textlib.admission import TRITON_DECIDES
 from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
 from textlib.engine_contract import Progress
@@ -205,6 +206,7 @@ class TritonPythonModel:
             self._limits = sequence_limits(parameters)
             engine = OpenvinoEngine(existing(version_folder(args) / "engine"), parameters)
             places = parameters.integer("max_num_seqs")
+            max_queue_size = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
             table = load_token_bytes(
                 existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
                 skip_special_tokens=parameters.boolean("skip_special_tokens"),
@@ -213,7 +215,13 @@ class TritonPythonModel:
         self._engine = engine
         capacity = places + -(-places // _WAITING_SHARE)
         receipts = self._answers.watch()
-        self._loop = DecoderLoop(engine, capacity=capacity, table=table, receipts=receipts)
+        self._loop = DecoderLoop(
+            engine,
+            capacity=capacity,
+            max_queue_size=max_queue_size,
+            table=table,
+            receipts=receipts,
+        )
         self._loop.start()
         self._metrics = MetricsThread(TritonPublisher(args), self._measure)
         self._metrics.start()

@@ -11,10 +11,9 @@ one id while the server keeps up, more when it lags (`turns.py`).
 leave the other threads one turn per step. So the stepping thread pauses after each step until
 everything is sent that can be, for at most `PAUSE_SHARE` of the step's duration.
 
-*Queueing.* `execute` ends with `await_room`, which blocks at `capacity` streams: further requests
-wait in Triton's own queue, which bounds them, orders them by priority, ends those that wait too
-long and counts them. `submit` does not block: a batch is handed over as a whole, because each
-change of threads beside such a step costs more than the request.
+*Queueing.* `admission.py` says who gets a place in the engine. `submit` does not block: a batch is
+handed over as a whole, because each change of threads beside such a step costs more than the
+request. `await_room`, at the end of `execute`, does where Triton's own queue decides.
 
 *Stop words.* They end a stream on its decoded text (`stop_words.py`): ids that may become one are
 held back, and the engine's slot is freed before the next step.
@@ -30,6 +29,7 @@ import time
 from collections import deque
 from itertools import count
 
+from textlib.admission import TRITON_DECIDES, Admission
 from textlib.decoder_stream import Outgoing, ResponseSink, Stream, watch_for
 from textlib.departures import POLL_SECONDS, Departures
 from textlib.engine_contract import Engine, Progress
@@ -58,9 +58,9 @@ _LOG = logging.getLogger(__name__)
 class DecoderLoop:
     """Runs an engine for many requests at once.
 
-    `capacity`: with so many live streams, `await_room` blocks. `table`: what ids decode to;
-    without it stop words are refused and every id takes a place in the detokenizer's window.
-    `receipts`: tells who went away inside an ensemble; closed with the loop.
+    `capacity`, `max_queue_size`: textlib.admission. `table`: what ids decode to; without it stop
+    words are refused and every id takes a place in the detokenizer's window. `receipts`: tells who
+    went away inside an ensemble; closed with the loop.
     """
 
     def __init__(
@@ -68,11 +68,12 @@ class DecoderLoop:
         engine: Engine,
         *,
         capacity: int,
+        max_queue_size: int = TRITON_DECIDES,
         table: TokenBytes | None = None,
         receipts: ReceiptWatch | None = None,
     ) -> None:
         self._engine = engine
-        self._capacity = capacity
+        self._admission = Admission(capacity, max_queue_size)
         self._table = table
         self._has_text = table.has_text if table else lambda _: True
         self._departures = Departures(receipts)
@@ -107,7 +108,7 @@ class DecoderLoop:
         """
         watch = watch_for(request, self._table)
         with self._lock:
-            if refusal := self._refusal():
+            if refusal := self._refusal() or self._admission.refusal(len(self._streams)):
                 raise EngineUnavailableError(refusal)
             stream = Stream(self._new_id(), request, sink, watch, self._has_text)
             self._streams[stream.stream_id] = stream
@@ -120,9 +121,11 @@ class DecoderLoop:
             return stream.stream_id
 
     def await_room(self) -> None:
-        """Block while `capacity` streams live; Triton calls execute() again only afterwards."""
+        """Block while Triton, which calls execute() again only afterwards, shall keep requests."""
         with self._lock:
-            self._room.wait_for(lambda: self._refusal() or len(self._streams) < self._capacity)
+            self._room.wait_for(
+                lambda: self._refusal() or self._admission.takes_a_batch(len(self._streams))
+            )
 
     def cancel(self, stream_id: int, reason: str = "the request was cancelled") -> None:
         """End a live stream with RequestCancelledError and free its engine slot."""
@@ -201,10 +204,12 @@ class DecoderLoop:
     def _await_work(self) -> bool:
         """False when the loop closes."""
         with self._lock:
-            self._to_step.wait_for(
-                lambda: self._closing or self._inbox or self._cancels or self._active
-            )
+            self._to_step.wait_for(lambda: self._closing or self._has_work)
             return not self._closing
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._inbox or self._cancels or self._active or self._admission.waiting)
 
     def _admit(self) -> None:
         with self._lock:
@@ -213,7 +218,8 @@ class DecoderLoop:
             self._inbox.clear()
         for stream_id in cancels:
             self._forget(stream_id)
-        for stream in arrived:
+        self._admission.arrive(arrived)
+        while stream := self._admission.admit(len(self._active)):
             self._add(stream)
 
     def _forget(self, stream_id: int) -> None:

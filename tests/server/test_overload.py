@@ -45,7 +45,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
     """One slow model with a short queue of two priority levels, served."""
     folder = tmp_path_factory.mktemp("overload")
     tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
-    serving = {"queue": {"max_queue_size": QUEUE, "priority_levels": 2}}
+    queue = {"max_queue_size": QUEUE, "priority_levels": 2, "allow_timeout_override": True}
+    serving = {"queue": queue}
     project = replay_project(
         folder, {"slow": (tokenizer, [SCRIPT])}, streams=PLACES, serving=serving
     )
@@ -59,6 +60,22 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 def server(project: Project) -> ServerState:
     """The server of that project."""
     return start(project, render(project, Silent()), Silent())[0]
+
+
+@pytest.fixture(scope="module")
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
+    """The same without priorities and timeouts: the engine keeps the queue."""
+    tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
+    project = replay_project(
+        tmp_path_factory.mktemp("plain"),
+        {"slow": (tokenizer, [SCRIPT])},
+        streams=PLACES,
+        serving={"queue": {"max_queue_size": QUEUE}},
+    )
+    try:
+        yield start(project, render(project, Silent()), Silent())[0]
+    finally:
+        stop(project, Silent())
 
 
 def tokens(count: int) -> SamplingParameters:
@@ -150,6 +167,29 @@ def test_a_flood_is_refused_beyond_the_bound_and_at_once(server: ServerState) ->
             assert len(refused) == 9 * QUEUE
             assert all("UNAVAILABLE: slow has as many" in error.problem for error in refused)
             assert all("serving.queue.max_queue_size" in error.remedy for error in refused)
+            assert [r for r in results if isinstance(r, str)] == [expected] * QUEUE
+            assert await ask(client, 5) == expected
+
+    asyncio.run(run())
+
+
+def test_the_engine_s_own_queue_is_bounded_too(plain_server: ServerState) -> None:
+    """The default: refused by the engine, which names the numbers; what waits is answered."""
+
+    async def run() -> None:
+        async with AsyncTritonClient(plain_server.grpc_url) as client:
+            expected = await ask(client, 5)
+            async with busy(plain_server):
+                flood = [asyncio.create_task(ask(client, 5)) for _ in range(10 * QUEUE)]
+                deadline = time.monotonic() + PATIENCE
+                while (answers := sum(task.done() for task in flood)) < 9 * QUEUE:
+                    assert time.monotonic() < deadline, f"{answers} answers"
+                    await asyncio.sleep(0.01)
+            results = await asyncio.gather(*flood, return_exceptions=True)
+            refused = [result for result in results if isinstance(result, ServerBusyError)]
+            assert len(refused) == 9 * QUEUE
+            words = f"{QUEUE} requests wait behind {PLACES} others"
+            assert all(words in error.problem for error in refused)
             assert [r for r in results if isinstance(r, str)] == [expected] * QUEUE
             assert await ask(client, 5) == expected
 

@@ -10,7 +10,12 @@ import pytest
 from tritonctl.engines.building import build_engine
 from tritonctl.progress import Silent
 from tritonctl.project import LONGEST_QUEUE_MICROSECONDS, Queue
-from tritonctl.triton.engine_queue import batch_of_places, engine_batching
+from tritonctl.triton.engine_queue import (
+    BY_TRITON,
+    batch_of_places,
+    bound_in_engine,
+    engine_batching,
+)
 from tritonctl.triton.pbtxt import parse_pbtxt
 from tritonctl.triton.plan import plan_repository
 
@@ -26,19 +31,33 @@ def _policy(max_batch_size: int = 32, **queue: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("places", "bound"), [(1, 4), (4, 16), (32, 128)])
 def test_the_bound_follows_the_engine(places: int, bound: int) -> None:
-    """Four waiting requests per sequence, unless the project says otherwise."""
-    assert _policy(places)["max_queue_size"] == bound
-    assert _policy(places, max_queue_size=7)["max_queue_size"] == 7
+    """Four waiting requests per sequence, unless the project says otherwise; whoever keeps it."""
+    assert bound_in_engine(Queue(), places) == bound
+    assert bound_in_engine(Queue(max_queue_size=7), places) == 7
+    assert _policy(places, priority_levels=2)["max_queue_size"] == bound
+    assert _policy(places, priority_levels=2, max_queue_size=7)["max_queue_size"] == 7
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"priority_levels": 1}, {"default_timeout_microseconds": 5}, {"allow_timeout_override": True}],
+)
+def test_triton_s_queue_is_used_only_for_what_the_engine_cannot_see(asked: dict[str, Any]) -> None:
+    """With any policy at all, Triton 2.51 lets requests wait up to half a second for nothing."""
+    assert engine_batching(Queue(max_queue_size=9), 32) == {}
+    assert engine_batching(Queue(**asked), 32) != {}
+    assert bound_in_engine(Queue(**asked), 32) == BY_TRITON
 
 
 def test_no_bound() -> None:
     """0 is Triton's word for it, and Triton's default: left out."""
-    assert "max_queue_size" not in _policy(max_queue_size=0)
+    assert bound_in_engine(Queue(max_queue_size=0), 32) == 0
+    assert "max_queue_size" not in _policy(max_queue_size=0, allow_timeout_override=True)
 
 
 def test_a_request_s_own_timeout_counts_without_one_of_the_server() -> None:
     """Triton lets it only shorten the server's, so there is one, a day long."""
-    assert _policy() == {
+    assert _policy(allow_timeout_override=True) == {
         "max_queue_size": 128,
         "default_timeout_microseconds": LONGEST_QUEUE_MICROSECONDS,
         "allow_timeout_override": True,
@@ -47,10 +66,9 @@ def test_a_request_s_own_timeout_counts_without_one_of_the_server() -> None:
 
 def test_timeouts() -> None:
     """As given; and none at all where neither side may have one."""
-    given = _policy(default_timeout_microseconds=5)
+    given = _policy(default_timeout_microseconds=5, allow_timeout_override=True)
     assert (given["default_timeout_microseconds"], given["allow_timeout_override"]) == (5, True)
-    assert _policy(allow_timeout_override=False) == {"max_queue_size": 128}
-    fixed = _policy(allow_timeout_override=False, default_timeout_microseconds=5)
+    fixed = _policy(default_timeout_microseconds=5)
     assert fixed == {"max_queue_size": 128, "default_timeout_microseconds": 5}
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine step's `dynamic_batching`: the queue in which requests wait for a place.
+"""The queue in which requests wait for a place in the engine: who keeps it, and how long it is.
 
-The engine batches by itself, step by step. What Triton's batcher adds is its queue: bounded,
-ordered by priority, with a timeout, and refusing before any Python runs.
+The engine's decoder loop keeps it, first come, first served. Order by priority and timeouts are
+kept by Triton's own queue, `dynamic_batching` of the engine step, because the engine cannot see
+them; whoever asks for them pays for it (docs/decisions/12).
 """
 
 from __future__ import annotations
@@ -15,11 +16,31 @@ from tritonctl.project import LONGEST_QUEUE_MICROSECONDS, Queue
 _QUEUED_PER_SEQUENCE = 4
 
 
+BY_TRITON = -1
+
+
+def triton_decides(queue: Queue) -> bool:
+    """Whether Triton's own queue is needed."""
+    timed = queue.default_timeout_microseconds or queue.allow_timeout_override
+    return bool(queue.priority_levels or timed)
+
+
+def bound_in_engine(queue: Queue, max_batch_size: int) -> int:
+    """The engine's parameter `max_queue_size`: 0 for no bound, BY_TRITON where Triton decides."""
+    return BY_TRITON if triton_decides(queue) else _bound(queue, max_batch_size)
+
+
+def _bound(queue: Queue, max_batch_size: int) -> int:
+    given = queue.max_queue_size
+    return _QUEUED_PER_SEQUENCE * max_batch_size if given is None else given
+
+
 def engine_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
     """`dynamic_batching` of an engine that works on `max_batch_size` sequences at once."""
-    bound = queue.max_queue_size
+    if not triton_decides(queue):
+        return {}
     policy = {
-        "max_queue_size": _QUEUED_PER_SEQUENCE * max_batch_size if bound is None else bound,
+        "max_queue_size": _bound(queue, max_batch_size),
         "default_timeout_microseconds": _timeout(queue),
         "allow_timeout_override": queue.allow_timeout_override,
     }

@@ -20,7 +20,7 @@ from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project import Model, Project, Serving
 from tritonctl.project_file import deep_merge
 from tritonctl.triton.backends import PythonBackend, backend_named
-from tritonctl.triton.engine_queue import batch_of_places, engine_batching
+from tritonctl.triton.engine_queue import batch_of_places, bound_in_engine, engine_batching
 from tritonctl.triton.ensembles import (
     Ensemble,
     check_graph,
@@ -206,6 +206,9 @@ _PARAMETERS: dict[str, _Parameter] = {
     "block_size": lambda _, manifest: manifest.result.runtime.get("block_size"),
     "properties": lambda _, manifest: manifest.result.runtime.get("properties"),
     "enable_prefix_caching": lambda serving, _: serving.enable_prefix_caching,
+    "max_queue_size": lambda serving, manifest: bound_in_engine(
+        serving.queue, manifest.result.limits.max_batch_size
+    ),
     "inline_detokenizer": lambda serving, _: serving.inline_detokenizer,
     "eos_token_ids": lambda _, manifest: manifest.result.model.eos_token_ids,
     "vocab_size": lambda _, manifest: manifest.result.model.vocab_size,

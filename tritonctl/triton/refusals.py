@@ -9,8 +9,15 @@ from tritonctl.errors import RequestRejectedError, ServerBusyError, TritonctlErr
 
 # The words of Triton's queue (tritonserver 2.51); everything else is about the request itself.
 _FULL = "Exceeds maximum queue size"
+# The decoder loop's (python_backends/textlib/decoder_loop.py).
+_FULL_ENGINE = re.compile(r"the engine's queue is full: .*")
 _EXPIRED = "Request timeout expired"
 _ENSEMBLE = re.compile(r"in ensemble '([^']+)'")
+
+_LATER = (
+    "send the request again later; raise serving.queue.max_queue_size if longer waiting is better "
+    "than refusal, or serve more replicas"
+)
 
 
 def refusal(message: str) -> TritonctlError:
@@ -21,9 +28,10 @@ def refusal(message: str) -> TritonctlError:
         return ServerBusyError(
             f"UNAVAILABLE: {model} has as many requests waiting as its queue holds "
             f"(Triton: {_FULL})",
-            remedy="send the request again later; raise serving.queue.max_queue_size if longer "
-            "waiting is better than refusal, or serve more replicas",
+            remedy=_LATER,
         )
+    if full := _FULL_ENGINE.search(message):
+        return ServerBusyError(f"UNAVAILABLE: {model}: {full[0]}", remedy=_LATER)
     if _EXPIRED in message:
         return ServerBusyError(
             f"UNAVAILABLE: the request waited for {model} until its queue timeout "

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from textlib.admission import TRITON_DECIDES
 from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
 from textlib.engine_contract import Progress
@@ -121,8 +122,11 @@ class TritonPythonModel:
             )
             self._answers = Answers.of(parameters, table)
             capacity = parameters.integer("max_num_seqs")
+            queue = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
         scripts = json.loads((folder / "engine" / "scripts.json").read_text(encoding="utf-8"))
-        self._loop = DecoderLoop(ReplayEngine(scripts), capacity=capacity, table=table)
+        self._loop = DecoderLoop(
+            ReplayEngine(scripts), capacity=capacity, max_queue_size=queue, table=table
+        )
         self._loop.start()
 
     def execute(self, requests: list[Any]) -> None:

@@ -33,8 +33,6 @@ from server import say, started
 HERE = Path(__file__).resolve().parent
 TOKENS = 128
 MAX_SEQ_LEN = 512
-# Rare enough to count as none; perf_analyzer cannot send -1.
-NO_END = {"content": [31_999], "shape": [1]}
 PROMPT_TOKENS = 64
 PROJECT = """
 schema: tritonctl/v1
@@ -68,7 +66,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     project = load_project(folder)
     artefact = build_engine(project, "real", console)
     prompts = prompts_of(tokenizer, PROMPT_TOKENS)
-    extra: dict[str, list[Any]] = {"max_tokens": [TOKENS], "stream": [True], "end_id": [NO_END]}
+    extra: dict[str, list[Any]] = {"max_tokens": [TOKENS], "stream": [True]}
     data = write_input(folder / "input.json", "text_input", prompts, extra)
     python = environment_python(ensure(server_recipe(plan_repository(project).backends), console))
     settings = engine_settings(artefact, prompts)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -293,6 +294,22 @@ def test_streams_under_way(
     told.text = text
     assert streams_under_way(url) is expected
     assert streams_under_way(NOBODY) is False
+
+
+def test_an_endpoint_that_talks_nonsense_has_nothing_to_finish() -> None:
+    """It must not end the supervisor, which has yet to clean up."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"no HTTP at all\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert streams_under_way(f"http://127.0.0.1:{listening.getsockname()[1]}/") is False
+        thread.join()
 
 
 def test_streams_may_finish_before_the_server_is_asked_to_end(

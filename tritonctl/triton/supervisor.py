@@ -9,6 +9,7 @@ both. Standard library only: it lives as long as the server does.
 from __future__ import annotations
 
 import ctypes
+import http.client
 import json
 import os
 import re
@@ -167,7 +168,7 @@ def streams_under_way(metrics_url: str) -> bool:
     try:
         with direct.open(metrics_url, timeout=_METRICS_SECONDS) as answer:
             text = answer.read().decode("utf-8", "replace")
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
     return any(float(value) > 0 for value in _UNDER_WAY.findall(text))
 

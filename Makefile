@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Their modules share names (build.py): each is checked by itself.
+BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
 .PHONY: help setup quickstart test check unit server bench-streaming soak format clean
 
@@ -26,6 +28,7 @@ check: setup ## style, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	for builder in $(BUILDERS); do MYPYPATH=$$builder $(BIN)/mypy $$builder || exit 1; done
 
 unit: setup ## tests that need no engine and no server
 	$(BIN)/pytest -m "not engine and not server"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a checkpoint to the artefact: load with transformers, export, compress, save.
+"""From a transformers model to the artefact: export, compress, save.
 
 Importing this module imports torch, OpenVINO and optimum-intel: seconds, and only after the
 checks of checkpoint.py have passed.
@@ -12,10 +12,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from artefact import ENGINE
+from folders import ENGINE
+from options import Options
 from precisions import PRECISIONS, Precision
-from problems import BuildError
-from request import Options, Request
 
 # Read when the libraries below are imported: the network is never needed here.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
@@ -23,7 +22,6 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 import nncf
 import openvino
 import torch
-import transformers
 from optimum.exporters.openvino.convert import export_from_model
 from optimum.intel.openvino.configuration import OVConfig
 
@@ -41,31 +39,6 @@ _TRITON_TYPES = {
 }
 
 
-def load_model(request: Request) -> Any:
-    """Return the checkpoint as a transformers model in fp32, in evaluation mode.
-
-    Raises:
-        BuildError: the weights do not cover the model: transformers would invent the rest.
-    """
-    transformers.logging.disable_progress_bar()
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        request.checkpoint,
-        dtype=torch.float32,
-        trust_remote_code=request.trust_remote_code,
-        local_files_only=True,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise BuildError(
-            f"{request.checkpoint}: the weights lack {len(missing)} tensors of the model, "
-            f"for example {missing[0]}",
-            remedy="Save or download the checkpoint again: it is incomplete.",
-        )
-    return model.eval()
-
-
 def export_model(model: Any) -> None:
     """Write `model` aside as a stateful OpenVINO graph in fp32 (its KV cache inside)."""
     warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)
@@ -81,16 +54,16 @@ def export_model(model: Any) -> None:
     gc.collect()
 
 
-def compress_model(request: Request) -> dict[str, list[dict[str, Any]]]:
-    """Write engine/openvino_model.{xml,bin} in the request's precision from the exported graph.
+def compress_model(name: str, options: Options) -> dict[str, list[dict[str, Any]]]:
+    """Write engine/openvino_model.{xml,bin} in the precision `name` from the exported graph.
 
     Returns:
         The graph's inputs and outputs: name, Triton data type, dims (-1 where dynamic).
     """
-    precision = PRECISIONS[request.precision]
+    precision = PRECISIONS[name]
     model = openvino.Core().read_model(_EXPORTED / _MODEL_XML)
     tensors = {"inputs": _specs(model.inputs), "outputs": _specs(model.outputs)}
-    model = _compressed(model, precision, request.options)
+    model = _compressed(model, precision, options)
     # The exporter leaves hints of its own here (an f16 KV cache): whoever loads the graph
     # without our properties should get what was evaluated, too.
     hints = {name: str(value) for name, value in precision.properties.items()}

@@ -42,3 +42,15 @@ PRECISIONS: dict[str, Precision] = {
     "int8": Precision(weights="int8_asym", kv_cache="u8", higher="fp16"),
     "int4": Precision(weights="int4_asym", kv_cache="u8", higher="int8"),
 }
+
+
+def higher_than(precision: str) -> str:
+    """What to do about an engine in `precision` that answers too differently."""
+    higher = PRECISIONS[precision].higher
+    if higher is None:
+        return "fp32 should be exact: please report it, with build.log and the prompt above."
+    finer = " a smaller options.group_size (32), a lower options.ratio (0.8),"
+    return (
+        f"Set engine.precision to {higher},{finer if precision == 'int4' else ''} "
+        "or accept less with a lower min_exact_match."
+    )

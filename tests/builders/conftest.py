@@ -7,14 +7,16 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-BUILDER = Path(__file__).resolve().parents[2] / "builders" / "openvino"
-MODULES = ("problems", "precisions", "request", "weights", "checkpoint", "prompts", "compare")
+BUILDERS = Path(__file__).resolve().parents[2] / "builders"
+SHARED = ("artefact", "checkpoint", "compare", "limits", "problems", "prompts", "request")
+OPENVINO = ("options", "precisions", "support")
 VOCABULARY = {"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4}
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -31,18 +33,32 @@ CONFIG = {
 Refusal = Callable[[Callable[[], object]], str]
 
 
+@contextmanager
+def modules_of(builder: str, names: tuple[str, ...]) -> Iterator[SimpleNamespace]:
+    """A builder's modules and buildlib's as its program sees them, and gone again afterwards."""
+    paths = [str(BUILDERS / builder), str(BUILDERS / "shared")]
+    before = dict(sys.modules)
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.path[:0] = paths
+    try:
+        loaded: dict[str, ModuleType] = {name: importlib.import_module(name) for name in names}
+        shared = {name: importlib.import_module(f"buildlib.{name}") for name in SHARED}
+        yield SimpleNamespace(**shared | loaded)
+    finally:
+        for path in paths:
+            sys.path.remove(path)
+        for name in names:
+            sys.modules.pop(name, None)
+            if name in before:
+                sys.modules[name] = before[name]
+
+
 @pytest.fixture(scope="module")
 def builder() -> Iterator[SimpleNamespace]:
-    """The builder's modules as build.py sees them, and gone again afterwards."""
-    hidden = {name: sys.modules.pop(name, None) for name in MODULES}
-    sys.path.insert(0, str(BUILDER))
-    loaded: dict[str, ModuleType] = {name: importlib.import_module(name) for name in MODULES}
-    yield SimpleNamespace(**loaded)
-    sys.path.remove(str(BUILDER))
-    for name, module in hidden.items():
-        del sys.modules[name]
-        if module is not None:
-            sys.modules[name] = module
+    """The OpenVINO builder's modules, and buildlib's."""
+    with modules_of("openvino", OPENVINO) as modules:
+        yield modules
 
 
 def safetensors(path: Path, data: bytes = b"\0" * 8) -> None:

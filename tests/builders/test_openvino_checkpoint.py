@@ -21,8 +21,14 @@ def edit(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(new), encoding="utf-8")
 
 
+def inspect(builder: SimpleNamespace, folder: Path) -> Any:
+    support = builder.support
+    supported = ("openvino", support.ARCHITECTURES, support.ROPE_TYPES)
+    return builder.checkpoint.inspect_checkpoint(folder, builder.checkpoint.Supported(*supported))
+
+
 def test_facts_of_a_good_checkpoint(builder: SimpleNamespace, checkpoint: Path) -> None:
-    facts = builder.checkpoint.inspect_checkpoint(checkpoint).described()
+    facts = inspect(builder, checkpoint).described()
     assert facts == {
         "architecture": "LlamaForCausalLM",
         "vocab_size": 8,
@@ -38,7 +44,7 @@ def test_facts_of_a_good_checkpoint(builder: SimpleNamespace, checkpoint: Path) 
 
 def test_generation_config_wins(builder: SimpleNamespace, checkpoint: Path) -> None:
     edit(checkpoint / "generation_config.json", eos_token_id=[4, 2], pad_token_id=0)
-    facts = builder.checkpoint.inspect_checkpoint(checkpoint)
+    facts = inspect(builder, checkpoint)
     assert facts.eos_token_ids == (4, 2)
     assert facts.pad_token_id == 0
 
@@ -47,7 +53,7 @@ def test_names_of_gpt2(builder: SimpleNamespace, checkpoint: Path) -> None:
     (checkpoint / "config.json").unlink()
     gpt2 = {"architectures": ["GPT2LMHeadModel"], "vocab_size": 8, "eos_token_id": 2}
     edit(checkpoint / "config.json", n_embd=16, n_layer=3, n_head=4, n_positions=32, **gpt2)
-    facts = builder.checkpoint.inspect_checkpoint(checkpoint)
+    facts = inspect(builder, checkpoint)
     assert (facts.num_hidden_layers, facts.num_key_value_heads) == (3, 4)
     assert (facts.head_dim, facts.max_position_embeddings) == (4, 32)
 
@@ -105,7 +111,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     ),
     "longrope": (
         lambda f: edit(f / "config.json", rope_scaling={"type": "longrope"}),
-        ["'longrope'", "cannot be exported"],
+        ["'longrope'", "is not what the openvino builder can do"],
     ),
     "no vocab_size": (lambda f: edit(f / "config.json", vocab_size=None), ["vocab_size is miss"]),
     "no end token": (
@@ -181,7 +187,7 @@ def test_a_broken_checkpoint_is_refused(
 ) -> None:
     break_it, expected = BROKEN[name]
     break_it(checkpoint)
-    text = refusal(lambda: builder.checkpoint.inspect_checkpoint(checkpoint))
+    text = refusal(lambda: inspect(builder, checkpoint))
     for part in expected:
         assert part in text
 
@@ -189,14 +195,14 @@ def test_a_broken_checkpoint_is_refused(
 def test_a_missing_folder_is_refused(
     builder: SimpleNamespace, refusal: Refusal, tmp_path: Path
 ) -> None:
-    call = lambda: builder.checkpoint.inspect_checkpoint(tmp_path / "nowhere")  # noqa: E731
+    call = lambda: inspect(builder, tmp_path / "nowhere")  # noqa: E731
     assert "nowhere does not exist" in refusal(call)
 
 
 def resolved(builder: SimpleNamespace, checkpoint: Path, **limits: int) -> Any:
-    facts = builder.checkpoint.inspect_checkpoint(checkpoint)
+    facts = inspect(builder, checkpoint)
     asked = builder.request.Limits(**{"max_batch_size": 4, **limits})
-    return builder.checkpoint.resolve_limits(asked, facts)
+    return builder.limits.resolve_limits(asked, facts, default_max_num_tokens=256)
 
 
 def test_limits_follow_the_checkpoint(builder: SimpleNamespace, checkpoint: Path) -> None:

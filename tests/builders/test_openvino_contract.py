@@ -43,7 +43,8 @@ def request(checkpoint: Path, /, **changes: Any) -> dict[str, Any]:
 def test_request_defaults(builder: SimpleNamespace, tmp_path: Path) -> None:
     write_json(tmp_path / "R.json", request(tmp_path, options={"ratio": 0.5}))
     read = builder.request.read_request(tmp_path / "R.json")
-    assert (read.options.group_size, read.options.ratio) == (64, 0.5)
+    options = builder.options.read_options(read)
+    assert (options.group_size, options.ratio) == (64, 0.5)
     assert read.evaluation is None
     assert read.limits.max_seq_len is None
 
@@ -86,7 +87,8 @@ def test_a_request_is_refused(
     if asked["checkpoint"] is None:
         del asked["checkpoint"]
     write_json(tmp_path / "R.json", asked)
-    text = refusal(lambda: builder.request.read_request(tmp_path / "R.json"))
+    read = builder.request.read_request
+    text = refusal(lambda: builder.options.read_options(read(tmp_path / "R.json")))
     assert expected in text
 
 
@@ -179,8 +181,10 @@ def test_too_few_equal_answers_fail_the_build(
     evaluation = {"prompts": "p", "max_tokens": 8, "min_exact_match": 0.5}
     write_json(tmp_path / "R.json", request(tmp_path, evaluation=evaluation))
     asked = builder.request.read_request(tmp_path / "R.json")
-    builder.compare.require(outcome(builder, ["ab.", "x."]), asked)
-    text = refusal(lambda: builder.compare.require(outcome(builder, ["a.", "x."]), asked))
+    remedy = builder.precisions.higher_than("int4")
+    require = builder.compare.require
+    require(outcome(builder, ["ab.", "x."]), asked, remedy=remedy)
+    text = refusal(lambda: require(outcome(builder, ["a.", "x."]), asked, remedy=remedy))
     assert "answers 0 of 2 prompts exactly as the checkpoint does (0.0%)" in text
     assert "asks for 50.0%; first divergence: 'p', token 1: 'ab' became 'a'" in text
     assert "Set engine.precision to int8" in text
@@ -232,7 +236,7 @@ def test_builder_toml_agrees_with_the_code(builder: SimpleNamespace) -> None:
     described = tomllib.loads((BUILDER / "builder.toml").read_text(encoding="utf-8"))
     assert described["schema"] == "tritonctl.builder/1"
     assert described["precisions"] == list(builder.precisions.PRECISIONS)
-    assert described["architectures"] == list(builder.checkpoint.ARCHITECTURES)
+    assert described["architectures"] == list(builder.support.ARCHITECTURES)
 
 
 def test_requirements_are_pinned() -> None:

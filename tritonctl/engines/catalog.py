@@ -41,8 +41,14 @@ class Builder(BaseModel):
     architectures: list[str]
     python_backend: str
     runners: list[RunnerName]
+    shares: list[str] = []
     environment: BuilderEnvironment
     folder: Path = Path()
+
+    @property
+    def folders(self) -> list[Path]:
+        """All of the builder's sources: its own folder and those of `builders/shared/` it uses."""
+        return [self.folder, *(self.folder.parent / "shared" / name for name in self.shares)]
 
     def accept(self, engine: Engine, task: str) -> None:
         """Refuse what this builder cannot make, before anything runs.

@@ -88,7 +88,7 @@ def build_fingerprint(request: BuildRequest, builder: Builder, memory: Path) -> 
         parts["checkpoint"] = folder_hash(Path(request.checkpoint), hashes)
         if request.evaluation:
             parts["evaluation"]["prompts"] = hashes.of(Path(request.evaluation.prompts))
-        parts["builder"] = folder_hash(builder.folder, hashes)
+        parts["builder"] = [folder_hash(folder, hashes) for folder in builder.folders]
     parts["machine"] = platform.machine()
     hashes.save()
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this builder says when it cannot go on, and how it reads the JSON files it is given."""
+"""What a builder says when it cannot go on, and how it reads the JSON files it is given."""
 
 import difflib
 import json

@@ -4,7 +4,7 @@
 import json
 from pathlib import Path
 
-from problems import BuildError, read_json_object
+from buildlib.problems import BuildError, read_json_object
 
 DOWNLOAD_AGAIN = "Download the checkpoint again and let it finish; compare the file sizes."
 _SAVE_MODEL = (

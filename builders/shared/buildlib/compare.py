@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from precisions import PRECISIONS
-from problems import BuildError
-from prompts import Prompt
-from request import Request
+from buildlib.problems import BuildError
+from buildlib.prompts import Prompt
+from buildlib.request import Request
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def _answer_match(
     return fmean(right) if right else None
 
 
-def require(outcome: Outcome, request: Request) -> None:
+def require(outcome: Outcome, request: Request, *, remedy: str) -> None:
     """Check `outcome` against the request's min_exact_match.
 
     Raises:
@@ -99,15 +98,4 @@ def require(outcome: Outcome, request: Request) -> None:
             f"; first divergence: {first['prompt']!r}, token {first['token']}: "
             f"{first['expected']!r} became {first['got']!r}"
         )
-    raise BuildError(problem, remedy=_remedy(request))
-
-
-def _remedy(request: Request) -> str:
-    higher = PRECISIONS[request.precision].higher
-    if higher is None:
-        return "fp32 should be exact: please report it, with build.log and the prompt above."
-    finer = " a smaller options.group_size (32), a lower options.ratio (0.8),"
-    return (
-        f"Set engine.precision to {higher},{finer if request.precision == 'int4' else ''} "
-        "or accept less with a lower min_exact_match."
-    )
+    raise BuildError(problem, remedy=remedy)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from problems import BuildError
-from request import EvaluationRequest
+from buildlib.problems import BuildError
+from buildlib.request import EvaluationRequest
 
 _LINE = '{"text_input": "...", "text_output": "..."}'
 

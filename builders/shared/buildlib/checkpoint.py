@@ -5,51 +5,27 @@ These checks take milliseconds and run before torch is imported: a half-download
 must not cost minutes, and a weight that is missing must not become a random one.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from problems import BuildError, nearest, read_json_object
-from request import Limits
-from weights import DOWNLOAD_AGAIN, check_weights, refuse_pointer
-
-# Each was exported, run in the serving pipeline and compared token for token with transformers
-# before it entered this list (tiny random weights, fp32). Keep it equal to builder.toml.
-ARCHITECTURES = (
-    "ArceeForCausalLM",
-    "CohereForCausalLM",
-    "GPT2LMHeadModel",
-    "GPTNeoXForCausalLM",
-    "Glm4ForCausalLM",
-    "GraniteForCausalLM",
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "OlmoForCausalLM",
-    "Phi3ForCausalLM",
-    "PhiForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "SmolLM3ForCausalLM",
-    "StableLmForCausalLM",
-    "Starcoder2ForCausalLM",
-)
-
-# Position scalings that survive the export. The others (longrope, dynamic) choose their
-# frequencies by the length of each sequence; traced, the choice becomes a constant, and the
-# engine answers wrongly without an error (measured: 13 of 32 prompts with longrope).
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-
-# Tokens one step of the engine works on: short steps keep streams smooth, because a step holds
-# the interpreter lock of the process that serves it.
-DEFAULT_MAX_NUM_TOKENS = 256
+from buildlib.problems import BuildError, nearest, read_json_object
+from buildlib.weights import DOWNLOAD_AGAIN, check_weights, refuse_pointer
 
 _SAVE_TOKENIZER = (
     "Save it with a fast tokenizer: "
     "AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)."
 )
+
+
+@dataclass(frozen=True)
+class Supported:
+    """What a builder takes: names of model classes, and of position scalings."""
+
+    builder: str
+    architectures: Sequence[str]
+    rope_types: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -77,21 +53,7 @@ class Checkpoint:
         return {**facts, "eos_token_ids": list(self.eos_token_ids)}
 
 
-@dataclass(frozen=True)
-class ResolvedLimits:
-    """The `limits` object of the build result. Lengths are tokens."""
-
-    max_batch_size: int
-    max_input_len: int
-    max_seq_len: int
-    # Tokens in one step of the engine, over all its sequences.
-    max_num_tokens: int
-    max_beam_width: int = 1
-    tp_size: int = 1
-    pp_size: int = 1
-
-
-def inspect_checkpoint(folder: Path) -> Checkpoint:
+def inspect_checkpoint(folder: Path, supported: Supported) -> Checkpoint:
     """Return the facts of the Hugging Face checkpoint in `folder`.
 
     Raises:
@@ -103,43 +65,11 @@ def inspect_checkpoint(folder: Path) -> Checkpoint:
             remedy="Set models.<name>.checkpoint to a folder made by save_pretrained().",
         )
     config = _config(folder)
-    architecture = _architecture(folder, config)
+    architecture = _architecture(folder, config, supported)
     check_weights(folder)
     checkpoint = _facts(folder, config, architecture)
     _check_tokenizer(checkpoint)
     return checkpoint
-
-
-def resolve_limits(limits: Limits, checkpoint: Checkpoint) -> ResolvedLimits:
-    """Return `limits` with what was left open filled in from the checkpoint.
-
-    Raises:
-        BuildError: the limits contradict each other or the checkpoint.
-    """
-    longest = checkpoint.max_position_embeddings
-    max_seq_len = limits.max_seq_len or longest
-    if max_seq_len > longest:
-        raise BuildError(
-            f"engine.max_seq_len is {max_seq_len}, and {checkpoint.folder} was trained for "
-            f"{longest} tokens (max_position_embeddings)",
-            remedy=f"Set engine.max_seq_len to {longest} or less.",
-        )
-    max_input_len = limits.max_input_len or max_seq_len - 1
-    if not 1 <= max_input_len < max_seq_len:
-        raise BuildError(
-            f"engine.max_input_len is {max_input_len} with a max_seq_len of {max_seq_len}: "
-            "no room is left for a single answer token",
-            remedy="Keep engine.max_seq_len above engine.max_input_len (and at least 2).",
-        )
-    default = max(DEFAULT_MAX_NUM_TOKENS, limits.max_batch_size)
-    max_num_tokens = limits.max_num_tokens or default
-    if max_num_tokens < limits.max_batch_size:
-        raise BuildError(
-            f"engine.max_num_tokens is {max_num_tokens}, below a max_batch_size of "
-            f"{limits.max_batch_size}: one step could not give every request its token",
-            remedy=f"Set engine.max_num_tokens to {limits.max_batch_size} or more.",
-        )
-    return ResolvedLimits(limits.max_batch_size, max_input_len, max_seq_len, max_num_tokens)
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -157,18 +87,19 @@ def _config(folder: Path) -> dict[str, Any]:
     )
 
 
-def _architecture(folder: Path, config: dict[str, Any]) -> str:
+def _architecture(folder: Path, config: dict[str, Any], supported: Supported) -> str:
     names = config.get("architectures")
-    known = ", ".join(ARCHITECTURES)
+    known = ", ".join(supported.architectures)
     if not isinstance(names, list) or not names:
         raise BuildError(
             f"{folder / 'config.json'}: names no architectures",
             remedy=f"Add the model's class, one of: {known}.",
         )
     name = str(names[0])
-    if name not in ARCHITECTURES:
+    if name not in supported.architectures:
+        close = nearest(name, supported.architectures)
         raise BuildError(
-            f"the openvino builder does not support {name}{nearest(name, ARCHITECTURES)}",
+            f"the {supported.builder} builder does not support {name}{close}",
             remedy=f"Use a checkpoint of one of: {known}. Another builder may support {name}.",
         )
     quantised = config.get("quantization_config")
@@ -178,19 +109,19 @@ def _architecture(folder: Path, config: dict[str, Any]) -> str:
             f"{folder}: its weights are quantised already ({method})",
             remedy="Point at the original checkpoint (fp32, bf16 or fp16): the build quantises it.",
         )
-    _check_rope(folder, config)
+    _check_rope(folder, config, supported)
     return name
 
 
-def _check_rope(folder: Path, config: dict[str, Any]) -> None:
+def _check_rope(folder: Path, config: dict[str, Any], supported: Supported) -> None:
     # "rope_parameters" since transformers 5, "rope_scaling" before; "type" in the oldest files.
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind not in ROPE_TYPES:
+    if kind not in supported.rope_types:
         raise BuildError(
             f"{folder / 'config.json'}: scales positions by {kind!r}, which changes with the "
-            "length of the sequence and cannot be exported",
-            remedy=f"Use a checkpoint with one of: {', '.join(ROPE_TYPES)}.",
+            f"length of the sequence and is not what the {supported.builder} builder can do",
+            remedy=f"Use a checkpoint with one of: {', '.join(supported.rope_types)}.",
         )
 
 

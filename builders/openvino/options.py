@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request may ask of this builder. Standard library only."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from buildlib.problems import BuildError
+from buildlib.request import Limits, Request, known_keys, known_precision
+from precisions import PRECISIONS
+
+GROUP_SIZES = (-1, 32, 64, 128, 256)
+DEFAULT_GROUP_SIZE = 64
+DEFAULT_RATIO = 1.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this builder, both for int4."""
+
+    group_size: int = DEFAULT_GROUP_SIZE
+    ratio: float = DEFAULT_RATIO
+
+
+def read_options(request: Request) -> Options:
+    """Return the request's options.
+
+    Raises:
+        BuildError: the request asks for what this builder cannot.
+    """
+    if request.kv_cache_dtype is not None:
+        raise BuildError(
+            f"kv_cache_dtype {request.kv_cache_dtype!r} cannot be chosen for this engine",
+            remedy="Remove kv_cache_dtype: the precision decides the type of the KV cache.",
+        )
+    known_precision(request, "openvino", tuple(PRECISIONS))
+    _single(request.limits, "tp_size", "one engine runs on one machine's CPU")
+    _single(request.limits, "pp_size", "one engine runs on one machine's CPU")
+    reason = "requests that join and leave each step decode one beam"
+    _single(request.limits, "max_beam_width", reason)
+    return _options(request.options, request.precision)
+
+
+def _single(limits: Limits, key: str, reason: str) -> None:
+    value = getattr(limits, key)
+    if value != 1:
+        raise BuildError(
+            f"engine.{key} is {value}, and the openvino builder supports 1 only: {reason}",
+            remedy=f"Set engine.{key} to 1, or use the tensorrt_llm builder on GPUs.",
+        )
+
+
+def _options(raw: dict[str, Any], precision: str) -> Options:
+    known_keys(raw, tuple(Options.__dataclass_fields__), "engine.options")
+    if raw and precision != "int4":
+        names = ", ".join(raw)
+        raise BuildError(
+            f"engine.options sets {names}, which only int4 has; the precision is {precision}",
+            remedy=f"Remove {names} from engine.options, or set engine.precision to int4.",
+        )
+    group_size = raw.get("group_size", DEFAULT_GROUP_SIZE)
+    if isinstance(group_size, bool) or group_size not in GROUP_SIZES:
+        raise BuildError(
+            f"engine.options.group_size is {group_size!r}",
+            remedy=f"Use one of {', '.join(map(str, GROUP_SIZES))} weights (-1: a whole row).",
+        )
+    ratio = raw.get("ratio", DEFAULT_RATIO)
+    if isinstance(ratio, bool) or not isinstance(ratio, int | float) or not 0 < ratio <= 1:
+        raise BuildError(
+            f"engine.options.ratio is {ratio!r}",
+            remedy="Use the share of layers stored in int4, above 0 and up to 1; the rest is int8.",
+        )
+    return Options(group_size=int(group_size), ratio=float(ratio))

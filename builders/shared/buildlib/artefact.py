@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folders a build leaves in its working directory. Standard library only."""
+
+import hashlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from buildlib.problems import BuildError
+
+TOKENIZER = Path("tokenizer")
+
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+
+def prepare(folders: Sequence[Path]) -> None:
+    """Make the artefact's folders in the working directory.
+
+    Raises:
+        BuildError: one is there already: results of two builds must not mix.
+    """
+    for folder in folders:
+        if folder.exists():
+            raise BuildError(
+                f"the working directory {Path.cwd()} holds a {folder} already",
+                remedy="Start the build in an empty folder.",
+            )
+        folder.mkdir()
+
+
+def copy_tokenizer(source: Path) -> None:
+    """Copy a checkpoint's tokenizer files into tokenizer/."""
+    for name in _TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, TOKENIZER / name)
+
+
+def files(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return path, size in bytes and SHA-256 of every file of the artefact, sorted by path."""
+    found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+    return [
+        {"path": path.as_posix(), "size": path.stat().st_size, "sha256": _sha256(path)}
+        for path in sorted(found)
+    ]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoint itself as the reference: transformers in fp32, decoding greedily.
+
+Importing this module imports torch and transformers: seconds, and only after the checks of
+checkpoint.py have passed.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from buildlib.problems import BuildError
+from buildlib.prompts import Prompt
+from buildlib.request import Request
+
+# Read when the libraries below are imported: the network is never needed here.
+os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
+
+import torch
+import transformers
+
+# Below this many parameters a thread costs more than it brings: on two busy cores a 2M model
+# was 100 times slower with two threads than with one.
+_THREADS_PAY_OFF_FROM = 50_000_000
+_BATCH = 32
+
+
+def load_model(request: Request) -> Any:
+    """Return the checkpoint as a transformers model in fp32, in evaluation mode.
+
+    Raises:
+        BuildError: the weights do not cover the model: transformers would invent the rest.
+    """
+    transformers.logging.disable_progress_bar()
+    model, info = transformers.AutoModelForCausalLM.from_pretrained(
+        request.checkpoint,
+        dtype=torch.float32,
+        trust_remote_code=request.trust_remote_code,
+        local_files_only=True,
+        use_safetensors=True,
+        output_loading_info=True,
+    )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise BuildError(
+            f"{request.checkpoint}: the weights lack {len(missing)} tensors of the model, "
+            f"for example {missing[0]}",
+            remedy="Save or download the checkpoint again: it is incomplete.",
+        )
+    return model.eval()
+
+
+def reference_answers(
+    model: Any, prompts: Sequence[Prompt], eos: frozenset[int]
+) -> list[list[int]]:
+    """Return the greedy answer of a transformers model to each prompt, end token included.
+
+    Only prompts of equal length share a batch: padding would change the positions and the sums.
+    """
+    small = model.num_parameters() < _THREADS_PAY_OFF_FROM
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1 if small else threads)
+    try:
+        answers: dict[int, list[int]] = {}
+        by_length = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
+        for _, same in itertools.groupby(by_length, key=lambda index: len(prompts[index].ids)):
+            for batch in _batches(list(same)):
+                rows = _greedy(model, [prompts[index] for index in batch], eos)
+                answers.update(zip(batch, rows, strict=True))
+    finally:
+        torch.set_num_threads(threads)
+    return [answers[index] for index in range(len(prompts))]
+
+
+def _batches(indices: list[int]) -> Iterator[list[int]]:
+    for start in range(0, len(indices), _BATCH):
+        yield indices[start : start + _BATCH]
+
+
+def _greedy(model: Any, batch: Sequence[Prompt], eos: frozenset[int]) -> list[list[int]]:
+    answers: list[list[int]] = [[] for _ in batch]
+    step = torch.tensor([prompt.ids for prompt in batch], dtype=torch.int64)
+    cache = None
+    with torch.inference_mode():
+        for _ in range(max(prompt.max_tokens for prompt in batch)):
+            out = model(input_ids=step, past_key_values=cache, logits_to_keep=1)
+            cache = out.past_key_values
+            step = out.logits[:, -1].argmax(dim=-1, keepdim=True)
+            for prompt, answer, token in zip(batch, answers, step[:, 0].tolist(), strict=True):
+                if not _ended(answer, prompt, eos):
+                    answer.append(token)
+            if all(_ended(answer, p, eos) for p, answer in zip(batch, answers, strict=True)):
+                break
+    return answers
+
+
+def _ended(answer: list[int], prompt: Prompt, eos: frozenset[int]) -> bool:
+    return len(answer) >= prompt.max_tokens or (bool(answer) and answer[-1] in eos)

@@ -42,8 +42,8 @@ def train_tokenizer(folder: Path) -> Tokenizer:
     return tokenizer
 
 
-def prompts_of(tokenizer: Tokenizer, length: int) -> list[str]:
-    """32 different texts that encode to exactly `length` tokens each."""
+def prompts_of(tokenizer: Tokenizer, length: int, number: int = PROMPTS) -> list[str]:
+    """`number` different texts that encode to exactly `length` tokens each."""
     found: list[str] = []
     for text in corpus():
         ids = tokenizer.encode(text).ids
@@ -51,9 +51,9 @@ def prompts_of(tokenizer: Tokenizer, length: int) -> list[str]:
             cut = tokenizer.decode(ids[start : start + length])
             if len(tokenizer.encode(cut).ids) == length:
                 found.append(cut)
-            if len(found) == PROMPTS:
+            if len(found) == number:
                 return found
-    raise ValueError(f"the standard library has no {PROMPTS} texts of {length} tokens")
+    raise ValueError(f"the standard library has no {number} texts of {length} tokens")
 
 
 def write_input(file: Path, tensor: str, prompts: list[str], extra: dict[str, list[Any]]) -> Path:

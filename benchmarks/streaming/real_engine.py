@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,9 @@ from server import say, started
 HERE = Path(__file__).resolve().parent
 TOKENS = 128
 MAX_SEQ_LEN = 512
+EXTRA: dict[str, list[Any]] = {"max_tokens": [TOKENS], "stream": [True]}
 PROMPT_TOKENS = 64
+PROMPTS = 512  # none is sent twice while the prefix cache remembers it
 PROJECT = """
 schema: tritonctl/v1
 models:
@@ -65,20 +68,22 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     (folder / "tritonctl.yaml").write_text(text, encoding="utf-8")
     project = load_project(folder)
     artefact = build_engine(project, "real", console)
-    prompts = prompts_of(tokenizer, PROMPT_TOKENS)
-    extra: dict[str, list[Any]] = {"max_tokens": [TOKENS], "stream": [True]}
-    data = write_input(folder / "input.json", "text_input", prompts, extra)
+    prompts = deque(prompts_of(tokenizer, PROMPT_TOKENS, PROMPTS))
     python = environment_python(ensure(server_recipe(plan_repository(project).backends), console))
-    settings = engine_settings(artefact, prompts)
+    settings = engine_settings(artefact)
     say("streams", "in-process tokens/s", "gRPC tokens/s", "gRPC to in-process")
     say(*["---"] * 4)
     with started(project, folder, console) as analyzer:
         for concurrency in arguments.concurrency:
             pairs = []
             for repetition in range(arguments.repetitions):
-                alone, requests = in_process(python, settings, concurrency, arguments.seconds)
+                asked = {"concurrency": concurrency, "seconds": arguments.seconds}
+                asked |= {"prompts": list(prompts)}
+                alone, requests = in_process(python, settings | asked, folder)
+                data = write_input(folder / "input.json", "text_input", list(prompts), EXTRA)
                 load = Load("real", data, concurrency, TOKENS, requests=requests)
                 pairs.append((alone, analyzer.run(load, folder).tokens))
+                prompts.rotate(-requests)
                 sys.stderr.write(f"{concurrency} streams, run {repetition + 1}: {pairs[-1]}\n")
             report(concurrency, pairs)
 
@@ -100,7 +105,7 @@ def random_checkpoint(folder: Path, console: Console) -> Path:
     return checkpoint
 
 
-def engine_settings(artefact: Artefact, prompts: list[str]) -> dict[str, Any]:
+def engine_settings(artefact: Artefact) -> dict[str, Any]:
     """What the rendered engine gets, for in_process.py."""
     result = artefact.manifest.result
     blocks = -(-MAX_SEQ_LEN // int(str(result.runtime["block_size"])))
@@ -115,17 +120,15 @@ def engine_settings(artefact: Artefact, prompts: list[str]) -> dict[str, Any]:
             "enable_prefix_caching": True,
             "dynamic_split_fuse": True,
         },
-        "prompts": prompts,
         "tokens": TOKENS,
     }
 
 
-def in_process(
-    python: Path, settings: dict[str, Any], concurrency: int, seconds: float
-) -> tuple[float, int]:
+def in_process(python: Path, settings: dict[str, Any], folder: Path) -> tuple[float, int]:
     """Tokens per second without a server, and of how many requests."""
-    asked = json.dumps(settings | {"concurrency": concurrency, "seconds": seconds})
-    command = [str(python), str(HERE / "in_process.py"), asked]
+    file = folder / "in_process.json"
+    file.write_text(json.dumps(settings), encoding="utf-8")
+    command = [str(python), str(HERE / "in_process.py"), str(file)]
     answer = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return answer["tokens_per_second"], answer["requests"]
 

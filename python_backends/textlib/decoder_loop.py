@@ -47,7 +47,7 @@ from textlib.token_chunk import FinishReason
 from textlib.turns import Turns
 
 HELD_POLL_SECONDS = 0.0005
-PAUSE_SHARE = 0.25
+PAUSE_SHARE = 0.05
 MIN_PAUSE_SECONDS = 0.002
 ARRIVAL_QUIET_SECONDS = 0.001
 MAX_FAILED_STEPS = 3

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
-.PHONY: help setup quickstart test check unit server bench-streaming soak format clean
+.PHONY: help setup quickstart test check unit server containers bench-streaming soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ $(VENV)/.installed: pyproject.toml
 quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
 	$(BIN)/tritonctl quickstart
 
-test: check unit server ## everything CI runs
+test: check unit server containers ## everything CI runs
 
 check: setup ## style, types
 	$(BIN)/ruff check .
@@ -31,10 +31,13 @@ check: setup ## style, types
 	for builder in $(BUILDERS); do MYPYPATH=$$builder $(BIN)/mypy $$builder || exit 1; done
 
 unit: setup ## tests that need no engine and no server
-	$(BIN)/pytest -m "not engine and not server"
+	$(BIN)/pytest -m "not engine and not server and not docker"
 
 server: setup ## tests with real engines and a real Triton
 	$(BIN)/pytest -m "engine or server"
+
+containers: setup ## tests in real containers; loudly skipped without a Docker Engine
+	$(BIN)/pytest -m docker -rs
 
 bench-streaming: setup ## streamed text against NVIDIA's sample and a single model (ratios)
 	$(BIN)/python benchmarks/streaming/run.py

@@ -29,6 +29,35 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
 
 
+class Target(_Strict):
+    """The server and the GPU that an engine is made for: rows of builders/compatibility.toml."""
+
+    release: str | None = Field(None, description="Triton image, e.g. '26.07'; newest when absent")
+    gpu: str | None = Field(None, description="e.g. H100; gives the compute capability")
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] | None = Field(
+        None, description="e.g. '9.0', for a GPU that the table does not list"
+    )
+    world: Literal["engine", "pytorch"] | None = Field(
+        None, description="TensorRT-LLM: compiled engine or PyTorch runtime; the release's first"
+    )
+    image: str | None = Field(
+        None, description="container image of the builder, best pinned by digest; the release's own"
+    )
+
+
+class Calibration(_Strict):
+    """What the ranges of activations are measured on when a precision needs it."""
+
+    data: Path = Field(
+        description="text file (a sample per line), JSON lines (text or text_input) or a folder",
+        strict=False,
+    )
+    samples: Positive = 512
+    max_seq_len: Positive = Field(512, description="tokens of a sample that count")
+    batch_size: Positive = 1
+    seed: Annotated[int, Field(ge=0)] = 1234
+
+
 class Engine(_Strict):
     """How the checkpoint becomes an engine."""
 
@@ -46,7 +75,13 @@ class Engine(_Strict):
         None, description="where the builder runs; its first choice when absent"
     )
     trust_remote_code: bool = Field(False, description="run Python code found in the checkpoint")
-    options: dict[str, Any] = Field({}, description="passed to the builder as they are")
+    target: Target = Target()
+    calibration: Calibration | None = Field(
+        None, description="of precisions that need one; the evaluation's prompts when absent"
+    )
+    options: dict[str, Any] = Field(
+        {}, description="passed to the builder as they are; by stage where it has several"
+    )
 
 
 class InstanceGroup(_Strict):

@@ -86,6 +86,10 @@ def test_request_of_the_builder(sandbox: Sandbox) -> None:
             "max_tokens": 64,
             "min_exact_match": None,
         },
+        "stage": None,
+        "source": None,
+        "target": None,
+        "calibration": None,
     }
 
 

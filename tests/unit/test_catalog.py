@@ -12,7 +12,7 @@ import pytest
 from tritonctl import bundled
 from tritonctl.engines.building import build_engine
 from tritonctl.engines.catalog import builder_named
-from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.errors import ConfigurationError
 from tritonctl.progress import Silent
 from tritonctl.triton.backends import backend_named
 
@@ -101,12 +101,12 @@ def test_unknown_task_of_a_builder(sandbox: Sandbox) -> None:
     assert caught.value.remedy.startswith("did you mean `text_generation`?")
 
 
-def test_runner_of_a_later_version(sandbox: Sandbox) -> None:
-    """A runner that the builder allows, but this tritonctl does not have: exit code 4."""
+def test_a_container_needs_an_image(sandbox: Sandbox) -> None:
+    """Nothing to run in: exit code 3, before any container engine is asked."""
     sandbox.engine["runner"] = "container"
-    with pytest.raises(HostError, match="runner `container` is not available") as caught:
+    with pytest.raises(ConfigurationError, match="the runner `container` needs an image") as caught:
         build_engine(sandbox.load(), "speller", Silent())
-    assert caught.value.remedy == "choose one of current, venv"
+    assert "engine.target.image" in caught.value.remedy
 
 
 def test_missing_checkpoint(sandbox: Sandbox) -> None:

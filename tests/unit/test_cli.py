@@ -133,6 +133,10 @@ def test_render_twice(invoke: Invoke, built: Sandbox) -> None:
     assert "  unchanged  speller_engine\n" in invoke("render").stdout
 
 
+SET_CONTAINER = [
+    *("--set", "models.speller.engine.runner=container"),
+    *("--set", "models.speller.engine.target.image=none:0"),
+]
 CODES = [
     (2, ["nonsense"], "No such command 'nonsense'"),
     (2, ["build", "--nonsense"], "No such option"),
@@ -142,7 +146,7 @@ CODES = [
     (3, ["build", "other"], "the project has no model `other`"),
     (3, ["build", "--project", "nowhere.yaml"], "nowhere.yaml does not exist"),
     (3, ["build", "--profile", "gpu"], "no profile `gpu`"),
-    (4, ["build", "--set", "models.speller.engine.runner=container"], "runner `container` is not"),
+    (4, ["build", *SET_CONTAINER], "docker"),
     (5, ["build", "--set", "models.speller.engine.options.behaviour=refuses"], "out of fashion"),
     (6, ["render"], "model speller has no engine"),
     (7, ["status"], "tritonctl up"),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tritonctl.engines import fingerprint
-from tritonctl.engines.building import build_request
 from tritonctl.engines.catalog import builder_named
 from tritonctl.engines.fingerprint import FileHashes, build_fingerprint, folder_hash
+from tritonctl.engines.requests import build_request
 from tritonctl.errors import HostError
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ def _of(sandbox: Sandbox) -> str:
     project = sandbox.load()
     memory = project.state / "hashes.json"
     request = build_request(project, "speller")
-    return build_fingerprint(request, builder_named("scripted", project.root), memory)
+    builder = builder_named("scripted", project.root)
+    return build_fingerprint(request, builder, builder.stages_for(None)[0], memory).digest
 
 
 def _with_prompts(sandbox: Sandbox) -> Path:

@@ -6,9 +6,9 @@ from __future__ import annotations
 import difflib
 import tomllib
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tritonctl import bundled
 from tritonctl.errors import ConfigurationError
@@ -27,6 +27,24 @@ class BuilderEnvironment(BaseModel):
     probe: list[str] = []
 
 
+class Stage(BaseModel):
+    """One program of a builder; the artefact of each is the source of the next.
+
+    `when`: only for targets of that world. `ignores`: dotted fields of the request that do not
+    shape this stage's artefact, and so do not make it anew when they change.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    summary: str = ""
+    script: str = "build.py"
+    runners: list[RunnerName] = Field(min_length=1)
+    environment: BuilderEnvironment | None = None
+    when: dict[Literal["world"], str] = {}
+    ignores: list[str] = []
+
+
 class Builder(BaseModel):
     """A `builder.toml`: what it makes, from what, with which Triton backend serving it."""
 
@@ -40,15 +58,33 @@ class Builder(BaseModel):
     kv_cache_dtypes: list[str] = []
     architectures: list[str]
     python_backend: str
-    runners: list[RunnerName]
+    runners: list[RunnerName] = []
     shares: list[str] = []
-    environment: BuilderEnvironment
+    environment: BuilderEnvironment | None = None
+    stages: list[Stage] = []
     folder: Path = Path()
+
+    @model_validator(mode="after")
+    def _runs_somewhere(self) -> Self:
+        if not self.runners and not self.stages:
+            raise ValueError("neither `runners` nor `stages` say how the builder runs")
+        return self
 
     @property
     def folders(self) -> list[Path]:
         """All of the builder's sources: its own folder and those of `builders/shared/` it uses."""
         return [self.folder, *(self.folder.parent / "shared" / name for name in self.shares)]
+
+    @property
+    def staged(self) -> bool:
+        """Whether the engine is made in several stages with an artefact each."""
+        return bool(self.stages)
+
+    def stages_for(self, world: str | None) -> list[Stage]:
+        """The stages in their order; one called `build` where builder.toml names none."""
+        if not self.stages:
+            return [Stage(name="build", runners=self.runners, environment=self.environment)]
+        return [stage for stage in self.stages if stage.when.get("world", world) == world]
 
     def accept(self, engine: Engine, task: str) -> None:
         """Refuse what this builder cannot make, before anything runs.
@@ -60,7 +96,8 @@ class Builder(BaseModel):
         if engine.kv_cache_dtype is not None:
             self._one_of("kv_cache_dtype", engine.kv_cache_dtype, self.kv_cache_dtypes)
         if engine.runner is not None:
-            self._one_of("runner", engine.runner, list(self.runners))
+            offered = [*self.runners, *(name for s in self.stages for name in s.runners)]
+            self._one_of("runner", engine.runner, list(dict.fromkeys(offered)))
 
     def _one_of(self, field: str, value: str, allowed: list[str]) -> None:
         if value not in allowed:

@@ -45,6 +45,30 @@ class EvaluationRequest(_Record):
     min_exact_match: float | None
 
 
+class Calibration(_Record):
+    """What to measure the ranges of activations on: absolute path of a file or folder."""
+
+    data: str
+    samples: int
+    max_seq_len: int
+    batch_size: int
+    seed: int
+
+
+class Target(_Record):
+    """What the engine shall run on: a row of builders/compatibility.toml, and a GPU."""
+
+    release: str
+    triton: str
+    world: Literal["engine", "pytorch"]
+    tensorrt_llm: str | None = None
+    tensorrt: str | None = None
+    cuda: str | None = None
+    image: str | None = None
+    gpu: str | None = None
+    compute_capability: str | None = None
+
+
 class BuildRequest(_Record):
     """Everything a builder is told."""
 
@@ -57,6 +81,10 @@ class BuildRequest(_Record):
     trust_remote_code: bool = False
     options: dict[str, Any] = {}
     evaluation: EvaluationRequest | None = None
+    stage: str | None = None
+    source: str | None = None
+    target: Target | None = None
+    calibration: Calibration | None = None
 
 
 class BuiltFile(_Record):
@@ -114,6 +142,17 @@ class EvaluationResult(_Record):
     diverged: int
     first_divergence: Divergence | None
     mean_divergence_token: float | None
+    mean_kl_divergence: float | None = None  # nats per answer token, checkpoint || engine
+    perplexity: float | None = None
+    reference_perplexity: float | None = None
+
+
+class Parity(_Record):
+    """Outputs of a tensor engine against its source's on the same inputs; a share is of 1."""
+
+    samples: int
+    max_abs_error: float
+    prediction_match: float | None
 
 
 class BuildResult(_Record):
@@ -124,12 +163,13 @@ class BuildResult(_Record):
     files: list[BuiltFile] = Field(min_length=1)
     tensors: Tensors
     limits: Limits
-    model: ModelFacts
+    model: ModelFacts | None = None
     runtime: dict[str, Any]
     versions: dict[str, str]
     hardware: dict[str, str | None]
     durations_seconds: dict[str, float]
     evaluation: EvaluationResult | None = None
+    parity: Parity | None = None
 
 
 class BuildRefusal(_Record):

@@ -7,9 +7,11 @@ import hashlib
 import json
 import os
 import platform
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tritonctl.engines.catalog import Builder
+from tritonctl.engines.catalog import Builder, Stage
 from tritonctl.engines.contract import BuildRequest
 from tritonctl.host import explained, write_atomically
 
@@ -77,18 +79,63 @@ def _content(folder: Path) -> list[Path]:
     return files
 
 
-def build_fingerprint(request: BuildRequest, builder: Builder, memory: Path) -> str:
-    """Hex digest: request, builder files, checkpoint, prompts, machine. Paths do not count.
+@dataclass(frozen=True)
+class Fingerprint:
+    """The digest of a build, and the digests of what went into it (hex SHA-256, by name)."""
 
-    Raises HostError when a file cannot be read.
+    digest: str
+    inputs: dict[str, str]
+
+
+def build_fingerprint(
+    request: BuildRequest, builder: Builder, stage: Stage, memory: Path, source: str | None = None
+) -> Fingerprint:
+    """Of request, builder files, checkpoint, prompts, samples, machine. Paths do not count.
+
+    `source`: fingerprint of the stage before, which stands for the checkpoint, too. What the stage
+    ignores does not count. Raises HostError when a file cannot be read.
     """
     hashes = FileHashes(memory)
-    parts = request.model_dump(by_alias=True, mode="json")
-    with explained(Path(request.checkpoint)):
-        parts["checkpoint"] = folder_hash(Path(request.checkpoint), hashes)
-        if request.evaluation:
-            parts["evaluation"]["prompts"] = hashes.of(Path(request.evaluation.prompts))
-        parts["builder"] = [folder_hash(folder, hashes) for folder in builder.folders]
-    parts["machine"] = platform.machine()
+    inputs = _inputs(request, builder, stage, hashes)
+    if source:
+        inputs["source"] = source
     hashes.save()
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    parts = {"request": _settings(request, stage), "inputs": inputs, "machine": platform.machine()}
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return Fingerprint(digest, inputs)
+
+
+def _inputs(
+    request: BuildRequest, builder: Builder, stage: Stage, hashes: FileHashes
+) -> dict[str, str]:
+    checkpoint = Path(request.checkpoint)
+    inputs = {}
+    with explained(checkpoint):
+        inputs["checkpoint"] = content_hash(checkpoint, hashes)
+        if (tokenizer := checkpoint / "tokenizer.json").is_file():
+            inputs["tokenizer"] = hashes.of(tokenizer)
+        if request.evaluation:
+            inputs["prompts"] = hashes.of(Path(request.evaluation.prompts))
+        if request.calibration:
+            inputs["calibration"] = content_hash(Path(request.calibration.data), hashes)
+        for folder in builder.folders:
+            inputs[f"builder.{folder.name}"] = folder_hash(folder, hashes)
+    return {name: digest for name, digest in inputs.items() if name not in stage.ignores}
+
+
+def content_hash(path: Path, hashes: FileHashes) -> str:
+    """Hex digest of a file, or of a folder."""
+    return folder_hash(path, hashes) if path.is_dir() else hashes.of(path)
+
+
+def _settings(request: BuildRequest, stage: Stage) -> dict[str, Any]:
+    """The request without paths, whose content counts, and without what the stage ignores."""
+    settings = request.model_dump(by_alias=True, mode="json")
+    paths = ("checkpoint", "source", "evaluation.prompts", "calibration.data")
+    for dotted in (*paths, *stage.ignores):
+        *parents, last = dotted.split(".")
+        holder: Any = settings
+        for parent in parents:
+            holder = holder.get(parent) or {}
+        holder.pop(last, None)
+    return settings

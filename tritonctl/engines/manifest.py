@@ -9,8 +9,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from tritonctl import __version__
-from tritonctl.engines.catalog import Builder
 from tritonctl.engines.contract import BuildRequest, BuildResult
 from tritonctl.engines.fingerprint import sha256
 from tritonctl.errors import BuildFailedError, RepositoryError
@@ -30,32 +28,17 @@ class Manifest(BaseModel):
     builder: str
     task: str
     python_backend: str
+    stage: str | None = None
+    source: str | None = None  # fingerprint of the stage before
+    inputs: dict[str, str] = {}  # what was hashed, by name: tritonctl.engines.fingerprint
     request: BuildRequest
     result: BuildResult
 
 
-def write_manifest(
-    artefact: Path,
-    *,
-    fingerprint: str,
-    builder: Builder,
-    task: str,
-    request: BuildRequest,
-    result: BuildResult,
-) -> Manifest:
-    """Write an artefact's manifest and return it."""
-    manifest = Manifest(
-        tritonctl=__version__,
-        fingerprint=fingerprint,
-        builder=builder.name,
-        task=task,
-        python_backend=builder.python_backend,
-        request=request,
-        result=result,
-    )
+def write_manifest(artefact: Path, manifest: Manifest) -> None:
+    """Write an artefact's manifest."""
     record = manifest.model_dump(by_alias=True, mode="json")
     write_atomically(artefact / MANIFEST, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-    return manifest
 
 
 def read_manifest(artefact: Path) -> Manifest:

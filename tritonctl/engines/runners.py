@@ -1,82 +1,168 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a builder runs: in this interpreter's environment or in a cached one of its own."""
+"""Where a stage runs: in this interpreter, in a cached environment of its own, in a container."""
 
 from __future__ import annotations
 
+import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from tritonctl.engines.catalog import Builder
+from tritonctl import containers
+from tritonctl.engines.catalog import Builder, BuilderEnvironment, Stage
+from tritonctl.engines.stages import StageBuild
 from tritonctl.environments import Recipe, ensure, environment_python
-from tritonctl.errors import HostError
+from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import write_atomically
 from tritonctl.progress import Progress
 
-Runner = Callable[[Builder, Progress], Path]
+# A builder never sees the hub.
+_SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def current_python(builder: Builder, progress: Progress) -> Path:  # noqa: ARG001 - Runner
-    """This interpreter: for places that have what the builder needs, such as an NGC image."""
-    return Path(sys.executable)
+@dataclass(frozen=True)
+class Workplace:
+    """A place where programs run: what comes before them on the command line, their environment."""
+
+    prefix: tuple[str, ...]
+    environment: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the place itself: an image's id
+    leave: Callable[[], None] = lambda: None  # removes what a killed program would leave behind
+
+    def command(self, build: StageBuild, request: Path, result: Path) -> list[str]:
+        """The command line of a stage."""
+        script = build.builder.folder / build.stage.script
+        return [*self.prefix, str(script), "--request", str(request), "--result", str(result)]
 
 
-def venv_python(builder: Builder, progress: Progress) -> Path:
-    """The interpreter of the builder's own environment, made on first use."""
-    _require_python(builder)
-    return environment_python(ensure(builder_recipe(builder), progress))
+Runner = Callable[[StageBuild, Path, Progress], Workplace]
 
 
-def _require_python(builder: Builder) -> None:
-    wanted = builder.environment.requires_python
-    version = platform.python_version()
+def _current(build: StageBuild, staging: Path, progress: Progress) -> Workplace:  # noqa: ARG001
+    """This interpreter: for places that have what the stage needs, such as an NGC image."""
+    return _local(Path(sys.executable))
+
+
+def _venv(build: StageBuild, staging: Path, progress: Progress) -> Workplace:  # noqa: ARG001
+    """The stage's own environment, made on first use."""
+    return _local(venv_python(build.builder, progress, build.stage))
+
+
+def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplace:  # noqa: ARG001
+    """A container of the target's image that sees the build's folders, and no network."""
+    image = container_image(build)
+    engine = containers.engine()
+    digest = containers.local_image(engine, image)
+    name = f"tritonctl-build-{build.fingerprint.digest[:16]}-{os.getpid()}"
+    prefix = [*container_command(engine.program, build, staging, name), image, "python3"]
+    return Workplace(
+        prefix=tuple(prefix),
+        environment=os.environ,
+        versions={"image": image, "image_id": digest, engine.name: engine.version},
+        leave=lambda: containers.remove(engine, name),
+    )
+
+
+def container_image(build: StageBuild) -> str:
+    """The image that a stage runs in. Raises ConfigurationError when nothing names one."""
+    target = build.request.target
+    image = build.model.engine.target.image or (target.image if target else None)
+    if image is None:
+        raise ConfigurationError(
+            f"models.{build.name}: the runner `container` needs an image",
+            remedy="set `engine.target.image`, or an `engine.target.release` that has one",
+        )
+    return image
+
+
+def container_command(program: str, build: StageBuild, staging: Path, name: str) -> list[str]:
+    """`docker run` for a stage; every path is the same inside as outside."""
+    folders = [*build.builder.folders, Path(build.request.checkpoint)]
+    folders += [build.source] if build.source else []
+    if build.request.evaluation:
+        folders.append(Path(build.request.evaluation.prompts))
+    if build.request.calibration:
+        folders.append(Path(build.request.calibration.data))
+    return containers.run_command(
+        program,
+        name=name,
+        read_only=folders,
+        writable=[staging],
+        workdir=staging,
+        environment={**_SETTINGS, "HOME": str(staging)},
+        gpus=build.request.target is not None and build.request.target.gpu is not None,
+    )
+
+
+def _local(python: Path) -> Workplace:
+    # A builder sees its own environment's packages only.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return Workplace((str(python),), kept | {"PATH": path} | _SETTINGS)
+
+
+def venv_python(builder: Builder, progress: Progress, stage: Stage | None = None) -> Path:
+    """The interpreter of a builder's (or of its stage's) own environment, made on first use."""
+    environment = _environment(builder, stage)
+    wanted, version = environment.requires_python, platform.python_version()
     if not SpecifierSet(wanted).contains(version):
         raise HostError(
             f"builder {builder.name} needs Python {wanted}, this is {version}",
             remedy=f"install tritonctl under a Python {wanted}",
         )
+    return environment_python(ensure(builder_recipe(builder, stage), progress))
 
 
-def builder_recipe(builder: Builder) -> Recipe:
-    """The environment that a builder's `builder.toml` asks for."""
+def builder_recipe(builder: Builder, stage: Stage | None = None) -> Recipe:
+    """The environment that `builder.toml` asks for."""
+    environment = _environment(builder, stage)
+    own = stage is not None and stage.environment is not None and builder.staged
     return Recipe(
-        name=f"builder-{builder.name}",
-        installs=tuple(tuple(arguments) for arguments in builder.environment.install),
+        name=f"builder-{builder.name}-{stage.name}" if own and stage else f"builder-{builder.name}",
+        installs=tuple(tuple(arguments) for arguments in environment.install),
         folder=builder.folder,
-        probe="\n".join(builder.environment.probe) or "pass",
+        probe="\n".join(environment.probe) or "pass",
     )
 
 
-RUNNERS: dict[str, Runner] = {"current": current_python, "venv": venv_python}
-
-
-def runner_named(name: str) -> Runner:
-    """The runner of that name. Raises HostError for one that this version does not have."""
-    if name not in RUNNERS:
+def _environment(builder: Builder, stage: Stage | None) -> BuilderEnvironment:
+    environment = (stage.environment if stage else None) or builder.environment
+    if environment is None:
         raise HostError(
-            f"runner `{name}` is not available", remedy=f"choose one of {', '.join(RUNNERS)}"
+            f"builder {builder.name} does not say how to make an environment",
+            remedy="use another runner, or add [environment] to its builder.toml",
         )
-    return RUNNERS[name]
+    return environment
 
 
-def command(python: Path, builder: Builder, request: Path, result: Path) -> list[str]:
-    """The command line of a build."""
-    script = builder.folder / "build.py"
-    return [str(python), str(script), "--request", str(request), "--result", str(result)]
+RUNNERS: dict[str, Runner] = {"current": _current, "venv": _venv, "container": _container}
 
 
-def write_reproduce_script(folder: Path, python: Path, builder: Builder) -> None:
+def write_reproduce_script(staging: Path, workplace: Workplace, build: StageBuild) -> None:
     """Leave `reproduce.sh` beside the artefact: the same build, by hand, in an empty folder."""
-    script = shlex.join([str(python), str(builder.folder / "build.py")])
+    argv = [*workplace.prefix, str(build.builder.folder / build.stage.script)]
+    script = " ".join(_quoted(argument, staging) for argument in argv)
+    settings = " ".join(f"{key}={value}" for key, value in _SETTINGS.items())
     text = (
         "#!/bin/sh\n# The command that made this engine; run it in an empty folder.\n"
-        'here=$(cd "$(dirname "$0")" && pwd)\n'
-        "export HF_HUB_OFFLINE=1 PYTHONUTF8=1\n"
-        f'exec {script} --request "$here/request.json" --result "$PWD/result.json"\n'
+        'cp "$(cd "$(dirname "$0")" && pwd)/request.json" request.json\n'
+        f"export {settings}\n"
+        f'exec {script} --request "$PWD/request.json" --result "$PWD/result.json"\n'
     )
-    write_atomically(folder / "reproduce.sh", text)
-    (folder / "reproduce.sh").chmod(0o755)
+    write_atomically(staging / "reproduce.sh", text)
+    (staging / "reproduce.sh").chmod(0o755)
+
+
+def _quoted(argument: str, staging: Path) -> str:
+    """The argument for a shell, with the folder that it runs in instead of the staging folder."""
+    before, *others = argument.split(str(staging))
+    return (
+        shlex.quote(before) * bool(before)
+        + "".join(f'"$PWD"{shlex.quote(other) if other else ""}' for other in others)
+        or "''"
+    )

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl import __version__
-from tritonctl.engines.building import Artefact, built_engine, model_named
+from tritonctl.engines.building import Artefact, built_engine
 from tritonctl.engines.manifest import Manifest
+from tritonctl.engines.requests import model_named
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project import Model, Project, Serving
 from tritonctl.project_file import deep_merge
@@ -194,6 +195,10 @@ def _kv_blocks(serving: Serving, manifest: Manifest) -> int | None:
     return -(-serving.kv_cache_tokens // block)
 
 
+def _fact(manifest: Manifest, name: str) -> object:
+    return getattr(manifest.result.model, name, None)
+
+
 _Parameter = Callable[[Serving, Manifest], object]
 
 # Everything a backend may ask for under [parameters] in its backend.toml.
@@ -210,8 +215,8 @@ _PARAMETERS: dict[str, _Parameter] = {
         serving.queue, manifest.result.limits.max_batch_size
     ),
     "inline_detokenizer": lambda serving, _: serving.inline_detokenizer,
-    "eos_token_ids": lambda _, manifest: manifest.result.model.eos_token_ids,
-    "vocab_size": lambda _, manifest: manifest.result.model.vocab_size,
+    "eos_token_ids": lambda _, manifest: _fact(manifest, "eos_token_ids"),
+    "vocab_size": lambda _, manifest: _fact(manifest, "vocab_size"),
     "add_special_tokens": lambda *_: True,
     "skip_special_tokens": lambda *_: True,
 }

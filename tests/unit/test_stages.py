@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builders of several stages: an artefact each, made once, gone on with after an interruption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tritonctl.engines.building import Artefact, build_engine, built_engine
+from tritonctl.engines.manifest import read_manifest
+from tritonctl.engines.stages import plan_stages
+from tritonctl.errors import BuildFailedError, ConfigurationError, RepositoryError
+from tritonctl.progress import Silent
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
+
+STAGES = """
+[[stages]]
+name = "quantise"
+runners = ["current"]
+ignores = ["limits.max_batch_size", "options.ignored"]
+
+[[stages]]
+name = "compile"
+runners = ["container", "current"]
+"""
+
+
+@pytest.fixture
+def staged(sandbox: Sandbox) -> Sandbox:
+    """The sandbox, its builder in two stages; both run in this interpreter."""
+    file = sandbox.root / "builders" / "scripted" / "builder.toml"
+    text = file.read_text(encoding="utf-8")
+    environment = text[text.index("[environment]") :]
+    plain = text.replace(environment, "").replace('runners = ["current", "container"]\n', "")
+    file.write_text(f"{plain}{STAGES}", encoding="utf-8")
+    sandbox.engine["runner"] = "current"
+    sandbox.engine["options"] = {
+        "quantise": {"behaviour": "ok", "runs": "quantised.txt"},
+        "compile": {"behaviour": "ok", "runs": "compiled.txt"},
+    }
+    return sandbox
+
+
+def build(sandbox: Sandbox, *, force: bool = False) -> Artefact:
+    return build_engine(sandbox.load(), "speller", Silent(), force=force)
+
+
+def runs(sandbox: Sandbox) -> tuple[int, int]:
+    """How often each stage ran."""
+
+    def lines(name: str) -> int:
+        file = sandbox.root / name
+        return len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+
+    return lines("quantised.txt"), lines("compiled.txt")
+
+
+def request(folder: Path) -> dict[str, Any]:
+    text = (folder / "request.json").read_text(encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+def test_each_stage_has_an_artefact_and_a_manifest(staged: Sandbox) -> None:
+    """The second gets the first one's folder; manifests are chained."""
+    engine = build(staged)
+    quantised, compiled = plan_stages(staged.load(), "speller")
+    assert engine.folder == compiled.folder
+    assert quantised.folder.name.startswith("quantise-")
+    assert compiled.folder.name.startswith("compile-")
+    first, second = read_manifest(quantised.folder), read_manifest(compiled.folder)
+    assert (first.stage, first.source) == ("quantise", None)
+    assert (second.stage, second.source) == ("compile", first.fingerprint)
+    assert request(quantised.folder)["source"] is None
+    assert request(compiled.folder)["source"] == str(quantised.folder)
+    assert request(compiled.folder)["stage"] == "compile"
+    assert request(compiled.folder)["options"] == staged.engine["options"]["compile"]
+
+
+def test_second_build_of_stages_does_nothing(staged: Sandbox) -> None:
+    """Neither stage is started."""
+    assert build(staged).fresh
+    assert not build(staged).fresh
+    assert runs(staged) == (1, 1)
+
+
+def test_what_a_stage_ignores_does_not_make_it_anew(staged: Sandbox) -> None:
+    """A larger batch compiles again, and does not quantise again."""
+    before = build(staged).folder
+    staged.engine["max_batch_size"] = 8
+    staged.engine["options"]["quantise"]["ignored"] = 1
+    assert build(staged).folder != before
+    assert runs(staged) == (1, 2)
+    staged.engine["precision"] = "fp32"
+    build(staged)
+    assert runs(staged) == (2, 3)
+
+
+def test_a_failed_build_goes_on_behind_the_last_finished_stage(staged: Sandbox) -> None:
+    """What was quantised for an hour is not quantised twice."""
+    staged.engine["options"]["compile"]["behaviour"] = "crash"
+    with pytest.raises(BuildFailedError, match="died while building speller"):
+        build(staged)
+    with pytest.raises(RepositoryError):
+        built_engine(staged.load(), "speller")
+    log = staged.root / ".tritonctl" / "failed-builds" / "speller.compile.log"
+    assert "a bug of the builder" in log.read_text(encoding="utf-8")
+    staged.engine["options"]["compile"]["behaviour"] = "ok"
+    build(staged)
+    assert runs(staged) == (1, 2)
+
+
+def test_force_makes_every_stage_again(staged: Sandbox) -> None:
+    """--force means the whole engine."""
+    build(staged)
+    assert build(staged, force=True).fresh
+    assert runs(staged) == (2, 2)
+
+
+@pytest.mark.parametrize("options", [{"compyle": {}}, {"behaviour": "ok"}])
+def test_options_belong_to_a_stage(staged: Sandbox, options: dict[str, Any]) -> None:
+    """Options that no stage would see are not ignored."""
+    staged.engine["options"] = options
+    with pytest.raises(ConfigurationError, match="takes options by stage") as caught:
+        build(staged)
+    assert caught.value.remedy == "write them under one of: compile, quantise"
+
+
+def test_a_stage_runs_where_it_can(staged: Sandbox) -> None:
+    """The runner asked for where the stage has it, otherwise the stage's first."""
+    staged.engine["runner"] = "container"
+    quantised, compiled = plan_stages(staged.load(), "speller")
+    assert (quantised.runner, compiled.runner) == ("current", "container")
+
+
+def test_a_builder_that_runs_nowhere_is_malformed(staged: Sandbox) -> None:
+    """Neither runners nor stages."""
+    file = staged.root / "builders" / "scripted" / "builder.toml"
+    file.write_text(file.read_text(encoding="utf-8").replace(STAGES, ""), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="neither `runners` nor `stages`"):
+        build(staged)

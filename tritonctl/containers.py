@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Docker or podman, through the command line: which one, which image, how to run in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonctl.errors import HostError
+
+ENGINES = ("docker", "podman")
+_ANSWER_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class ContainerEngine:
+    """A container engine that answers: `program` is its path, `version` the server's."""
+
+    name: str
+    program: str
+    version: str
+
+
+def engine() -> ContainerEngine:
+    """TRITONCTL_CONTAINER_ENGINE, else the first of docker and podman that is installed.
+
+    Raises HostError when there is none, or when it does not answer.
+    """
+    chosen = os.environ.get("TRITONCTL_CONTAINER_ENGINE")
+    names = (chosen,) if chosen else ENGINES
+    programs = {name: program for name in names if (program := shutil.which(name))}
+    if not programs:
+        raise HostError(
+            f"no container engine: {' and '.join(names)} not found",
+            remedy="install Docker or podman, or run where the tools are with `--runner current`",
+        )
+    name, program = next(iter(programs.items()))
+    answer = _ask(program, "version", "--format", "{{.Server.Version}}")
+    if answer.returncode:
+        raise HostError(
+            f"{name} does not answer",
+            remedy="start it (`systemctl start docker`), or join its group: `docker info` tells",
+            details=answer.stderr.strip(),
+        )
+    return ContainerEngine(name, program, answer.stdout.strip())
+
+
+def local_image(engine: ContainerEngine, image: str) -> str:
+    """The id of an image that is here already. Raises HostError when it has to be pulled.
+
+    Images of NVIDIA's are tens of gigabytes behind a login: pulling is the user's decision.
+    """
+    answer = _ask(engine.program, "image", "inspect", "--format", "{{.Id}}", image)
+    if answer.returncode:
+        raise HostError(
+            f"the image {image} is not on this machine",
+            remedy=f"pull it: `{engine.name} pull {image}`",
+            details=answer.stderr.strip(),
+        )
+    return answer.stdout.strip()
+
+
+def remove(engine: ContainerEngine, name: str) -> None:
+    """Remove a container, running or not; no error if there is none."""
+    _ask(engine.program, "rm", "--force", name)
+
+
+def run_command(
+    program: str,
+    *,
+    name: str,
+    read_only: Sequence[Path],
+    writable: Sequence[Path],
+    workdir: Path,
+    environment: Mapping[str, str],
+    gpus: bool,
+) -> list[str]:
+    """The beginning of `docker run`; image and command follow.
+
+    Every path is the same inside as outside. No network, no privileges, files owned by the caller.
+    """
+    command = [program, "run", "--rm", "--init", "--name", name, "--network", "none"]
+    command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ipc", "private"]
+    command += ["--user", f"{os.getuid()}:{os.getgid()}", "--workdir", str(workdir)]
+    command += ["--gpus", "all"] if gpus else []
+    for key, value in environment.items():
+        command += ["--env", f"{key}={value}"]
+    for path, mode in [*((p, ",readonly") for p in read_only), *((p, "") for p in writable)]:
+        command += ["--mount", f"type=bind,source={path},target={path}{mode}"]
+    return [*command, "--entrypoint", ""]
+
+
+def _ask(*command: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_ANSWER_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        raise HostError(
+            f"`{' '.join(command)}` gave no answer within {_ANSWER_SECONDS} s",
+            remedy="see whether the container engine is well: `docker info`",
+        ) from error

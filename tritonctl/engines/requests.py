@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the builder of a model is told: project → build request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonctl.engines.contract import BuildRequest, Calibration, EvaluationRequest, Limits
+from tritonctl.errors import ConfigurationError
+from tritonctl.project import Calibration as ProjectCalibration
+from tritonctl.project import Evaluation, Model, Project
+
+
+def model_named(project: Project, name: str) -> Model:
+    """A model of the project. Raises ConfigurationError when there is none of that name."""
+    if name not in project.models:
+        raise ConfigurationError(
+            f"the project has no model `{name}`",
+            remedy=f"its models: {', '.join(sorted(project.models))}",
+        )
+    return project.models[name]
+
+
+def build_request(project: Project, name: str) -> BuildRequest:
+    """What the builder of a model is told."""
+    model = project.models[name]
+    engine = model.engine
+    return BuildRequest(
+        schema="tritonctl.build/1",
+        model=name,
+        checkpoint=str(_checkpoint(project, model)),
+        precision=engine.precision,
+        limits=Limits(**{field: getattr(engine, field) for field in Limits.model_fields}),
+        kv_cache_dtype=engine.kv_cache_dtype,
+        trust_remote_code=engine.trust_remote_code,
+        options=engine.options,
+        evaluation=_evaluation_request(project, model.evaluation),
+        calibration=_calibration(project, engine.calibration),
+    )
+
+
+def _checkpoint(project: Project, model: Model) -> Path:
+    folder = project.path(model.checkpoint)
+    if not folder.is_dir() and folder.suffix != ".onnx":
+        raise ConfigurationError(
+            f"checkpoint {folder} is not a folder",
+            remedy="correct `checkpoint:` in tritonctl.yaml; a model of a hub is fetched with "
+            f"`hf download {model.checkpoint} --local-dir FOLDER`",
+        )
+    return folder
+
+
+def _evaluation_request(
+    project: Project, evaluation: Evaluation | None
+) -> EvaluationRequest | None:
+    if evaluation is None:
+        return None
+    prompts = project.path(evaluation.prompts)
+    if not prompts.is_file():
+        raise ConfigurationError(
+            f"prompts file {prompts} does not exist",
+            remedy="correct `evaluation.prompts` in tritonctl.yaml, or remove `evaluation`",
+        )
+    return EvaluationRequest(
+        prompts=str(prompts),
+        max_prompts=evaluation.max_prompts,
+        max_tokens=evaluation.max_tokens,
+        min_exact_match=evaluation.min_exact_match,
+    )
+
+
+def _calibration(project: Project, calibration: ProjectCalibration | None) -> Calibration | None:
+    if calibration is None:
+        return None
+    data = project.path(calibration.data)
+    if not data.exists():
+        raise ConfigurationError(
+            f"calibration data {data} does not exist",
+            remedy="correct `engine.calibration.data` in tritonctl.yaml, or remove `calibration`: "
+            "the evaluation's prompts are used then",
+        )
+    return Calibration(**calibration.model_dump(exclude={"data"}), data=str(data))

@@ -40,8 +40,9 @@ def can_start() -> bool:
 def own_dockerd(folder: Path) -> Iterator[str]:
     """Run a dockerd whose state lies in `folder`; gives its DOCKER_HOST."""
     host = f"unix://{folder}/docker.sock"
-    command = [_program("dockerd"), "--data-root", folder / "data", "--exec-root", folder / "exec"]
-    command += ["--pidfile", folder / "pid", "--host", host, "--bridge=none", "--iptables=false"]
+    command = [_program("dockerd"), "--data-root", f"{folder}/data"]
+    command += ["--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
+    command += ["--host", host, "--bridge=none", "--iptables=false"]
     with (folder / "dockerd.log").open("wb") as log:
         daemon = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:

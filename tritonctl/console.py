@@ -14,7 +14,7 @@ from rich.console import Console as RichConsole
 from rich.markup import escape
 
 from tritonctl.errors import TritonctlError
-from tritonctl.progress import Step
+from tritonctl.progress import Board, Step, Unordered
 
 
 class Console:
@@ -65,6 +65,18 @@ class Console:
         if error.details:
             self._stderr.print(escape(_indented(error.details)), style="dim", soft_wrap=True)
         self._stderr.print(f"  [green]try[/]: {escape(error.remedy)}", soft_wrap=True)
+
+    @contextmanager
+    def board(self, *, several: bool) -> Iterator[Board]:
+        """Where builds are shown: a live table on a terminal, else lines; `several` run at once."""
+        from tritonctl.build_table import BuildTable, PlainBoard
+
+        if self.quiet or not self._stderr.is_terminal:
+            yield PlainBoard(self.note) if several else Unordered(self)
+            return
+        table = BuildTable(self.note)
+        with table.live(self._stderr):
+            yield table
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:

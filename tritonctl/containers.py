@@ -30,8 +30,7 @@ def engine() -> ContainerEngine:
 
     Raises HostError when there is none, or when it does not answer.
     """
-    chosen = os.environ.get("TRITONCTL_CONTAINER_ENGINE")
-    names = (chosen,) if chosen else ENGINES
+    names = _names()
     programs = {name: program for name in names if (program := shutil.which(name))}
     if not programs:
         raise HostError(
@@ -47,6 +46,17 @@ def engine() -> ContainerEngine:
             details=answer.stderr.strip(),
         )
     return ContainerEngine(name, program, answer.stdout.strip())
+
+
+def installed() -> str:
+    """The program that `engine` would ask, or its name where there is none yet."""
+    names = _names()
+    return next((found for name in names if (found := shutil.which(name))), names[0])
+
+
+def _names() -> tuple[str, ...]:
+    chosen = os.environ.get("TRITONCTL_CONTAINER_ENGINE")
+    return (chosen,) if chosen else ENGINES
 
 
 def local_image(engine: ContainerEngine, image: str) -> str:

@@ -57,12 +57,17 @@ def site_packages(environment: Path) -> Path:
     return environment / "lib" / version / "site-packages"
 
 
+def folder_of(recipe: Recipe) -> Path:
+    """Where the environment is, or will be."""
+    return cache_folder() / "environments" / f"{recipe.name}-{recipe.fingerprint()[:16]}"
+
+
 def ensure(recipe: Recipe, progress: Progress) -> Path:
     """The folder of the environment, made now if need be.
 
     Raises HostError when pip or the probe fails; the log's path is in the error.
     """
-    folder = cache_folder() / "environments" / f"{recipe.name}-{recipe.fingerprint()[:16]}"
+    folder = folder_of(recipe)
     if _finished(folder):
         return folder
     lock = folder.with_name(f"{folder.name}.lock")

@@ -8,6 +8,7 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from tritonctl.host import explained
 
 _TAIL_LINES = 20
 _TERM_GRACE_SECONDS = 10.0
+_RUNNING: set[subprocess.Popen[str]] = set()
+_RUNNING_LOCK = threading.Lock()
 
 
 def run(
@@ -38,8 +41,9 @@ def run(
     command = [str(part) for part in argv]
     process = _start(command, cwd, environment)
     try:
-        tail = _stream(process, log, on_line)
-        returncode = process.wait()
+        with _registered(process):
+            tail = _stream(process, log, on_line)
+            returncode = process.wait()
     except BaseException:
         end_group(process)
         raise
@@ -50,6 +54,25 @@ def run(
             details="\n".join(tail),
             returncode=returncode,
         )
+
+
+@contextmanager
+def _registered(process: subprocess.Popen[str]) -> Iterator[None]:
+    with _RUNNING_LOCK:
+        _RUNNING.add(process)
+    try:
+        yield
+    finally:
+        with _RUNNING_LOCK:
+            _RUNNING.discard(process)
+
+
+def end_running() -> None:
+    """End whatever other threads run here: only the main thread hears of an interruption."""
+    with _RUNNING_LOCK:
+        running = list(_RUNNING)
+    for process in running:
+        end_group(process)
 
 
 def _start(

@@ -40,3 +40,28 @@ class Silent:
 
     def note(self, text: str) -> None:
         """Nobody is listening."""
+
+
+class Board(Protocol):
+    """Receives the builds of several models, stage by stage, at once."""
+
+    def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
+        """A stage that will run, or need not (`done`); how long it took before, in seconds."""
+
+    def stage(self, model: str, stage: str) -> AbstractContextManager[Progress]:
+        """Announce that a stage runs; it ends, well or badly, with the context."""
+
+
+class Unordered:
+    """The board of whoever watches steps one after the other."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
+        """Steps speak for themselves."""
+
+    @contextmanager
+    def stage(self, model: str, stage: str) -> Iterator[Progress]:  # noqa: ARG002 - Board
+        """The steps, as they are."""
+        yield self._progress

@@ -111,7 +111,8 @@ def test_only_the_console_prints(path: Path) -> None:
     if _name(path) == "tritonctl/cli/__init__.py":
         forbidden.remove("typer.echo")  # --version, before there is a console
     assert forbidden & set(calls) == set()
-    assert not [name for name in _imports(path) if name.split(".")[0] == "rich"]
+    if _name(path) != "tritonctl/build_table.py":  # draws what the console prints
+        assert not [name for name in _imports(path) if name.split(".")[0] == "rich"]
 
 
 @each_module

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shlex
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +12,17 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
+    from tritonctl.console import Console
     from tritonctl.engines.building import Artefact
+    from tritonctl.project import Project
+
+
+class Runner(StrEnum):
+    """Where a builder can run."""
+
+    CURRENT = "current"
+    VENV = "venv"
+    CONTAINER = "container"
 
 
 def command(
@@ -18,6 +30,16 @@ def command(
         list[str] | None, typer.Argument(help="models of the project [default: all]")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="build even if nothing changed")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the commands, run nothing")
+    ] = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="refuse to build of anything but tritonctl.lock says")
+    ] = False,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="models built at once")] = 1,
+    runner: Annotated[
+        Runner | None, typer.Option("--runner", help="where the builders run", show_default=False)
+    ] = None,
     project: options.ProjectOption = None,
     profile: options.ProfileOption = None,
     overrides: options.SetOption = None,
@@ -25,13 +47,69 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Build the engines: a second call with nothing changed does nothing."""
-    from tritonctl.engines.building import build_engine
-
     console = options.console(as_json, quiet)
     loaded = options.open_project(project, profile, overrides)
-    for name in models or sorted(loaded.models):
-        artefact = build_engine(loaded, name, console, force=force)
-        console.result(_record(name, artefact), _summary(name, artefact))
+    names = list(models or sorted(loaded.models))
+    if runner:
+        changes = [f"models.{name}.engine.runner={runner.value}" for name in names]
+        loaded = options.open_project(project, profile, [*(overrides or ()), *changes])
+    if dry_run:
+        _print_commands(loaded, names, console, force=force)
+    else:
+        _build(loaded, names, console, force=force, jobs=jobs, lock=(profile, locked))
+
+
+def _print_commands(project: Project, names: list[str], console: Console, *, force: bool) -> None:
+    from tritonctl.engines.dry_run import planned_runs
+    from tritonctl.engines.stages import plan_stages
+
+    for name in names:
+        for run in planned_runs(plan_stages(project, name), force=force):
+            commands = [shlex.join(command) for command in run.commands]
+            record = {
+                "model": name,
+                "stage": run.build.stage.name,
+                "runner": run.build.runner,
+                "needed": run.needed,
+                "folder": str(run.build.folder),
+                "commands": [list(command) for command in run.commands],
+            }
+            why = "" if run.needed else ", up to date"
+            title = f"# {name}: {run.build.label}, runner {run.build.runner}{why}"
+            console.result(record, "\n".join([title, *commands]))
+
+
+def _build(
+    project: Project,
+    names: list[str],
+    console: Console,
+    *,
+    force: bool,
+    jobs: int,
+    lock: tuple[str | None, bool],
+) -> None:
+    from tritonctl.engines.lock import refuse_drift, refuse_other_tools, update_lock
+    from tritonctl.engines.several import build_engines
+    from tritonctl.engines.stages import plan_stages
+
+    profile, locked = lock
+    stages = {name: plan_stages(project, name) for name in names}
+    for name in names if locked else ():
+        refuse_drift(project, profile, name, stages[name])
+    built: list[tuple[str, Artefact]] = []
+    try:
+        with console.board(several=jobs > 1) as board:
+            for name, artefact in build_engines(
+                project, names, console, board, force=force, jobs=jobs
+            ):
+                built.append((name, artefact))
+                if locked:
+                    refuse_other_tools(project, profile, name, artefact)
+                else:
+                    update_lock(project, profile, name, stages[name], artefact)
+    finally:  # what is ready is told, whatever became of the others
+        for name, artefact in built:
+            console.result(_record(name, artefact), _summary(name, artefact))
 
 
 def _record(name: str, artefact: Artefact) -> dict[str, Any]:

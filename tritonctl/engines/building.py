@@ -16,11 +16,11 @@ from tritonctl.engines import runners
 from tritonctl.engines.contract import BuildRefusal, BuildResult, read_answer
 from tritonctl.engines.manifest import Manifest, read_manifest, verify_files, write_manifest
 from tritonctl.engines.runners import Workplace
-from tritonctl.engines.stages import StageBuild, plan_stages
+from tritonctl.engines.stages import StageBuild, expected_seconds, plan_stages
 from tritonctl.errors import BuildFailedError, CommandFailedError, RepositoryError
 from tritonctl.host import exclusive, explained, write_atomically
 from tritonctl.process import run
-from tritonctl.progress import Progress
+from tritonctl.progress import Board, Progress, Unordered
 from tritonctl.project import Project
 
 
@@ -34,7 +34,12 @@ class Artefact:
 
 
 def build_engine(
-    project: Project, name: str, progress: Progress, *, force: bool = False
+    project: Project,
+    name: str,
+    progress: Progress,
+    *,
+    force: bool = False,
+    board: Board | None = None,
 ) -> Artefact:
     """The engine of a project's model, built now unless an equal one exists.
 
@@ -43,17 +48,30 @@ def build_engine(
     `.tritonctl/failed-builds/` and nothing else.
     """
     stages = plan_stages(project, name)
-    engine = stages[-1]
+    engine, board = stages[-1], board or Unordered(progress)
+    announce(stages, board, force=force)
     if not force and engine.published:
         return Artefact(engine.folder, read_manifest(engine.folder), fresh=False)
+    for warning in stages[0].warnings:
+        progress.note(f"{name}: {warning}")
     lock = project.state / "locks" / f"build-{name}.lock"
     with exclusive(lock, progress, f"build {name}"):
         # Checked again: whoever held the lock may just have built it.
         missing = [build for build in stages if force or not build.published]
         fresh = engine in missing
         for build in missing if fresh else ():
-            _build_and_publish(build, progress)
+            with board.stage(name, build.stage.name) as steps:
+                _build_and_publish(build, steps)
     return Artefact(engine.folder, read_manifest(engine.folder), fresh=fresh)
+
+
+def announce(stages: list[StageBuild], board: Board, *, force: bool = False) -> None:
+    """Tell the board which stages will run, and how long they took before."""
+    done = stages[-1].published and not force
+    for build in stages:
+        kept = done or (build.published and not force)
+        expected = expected_seconds(build)
+        board.planned(build.name, build.stage.name, done=kept, expected=expected)
 
 
 def built_engine(project: Project, name: str) -> Artefact:

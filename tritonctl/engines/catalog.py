@@ -43,6 +43,7 @@ class Stage(BaseModel):
     environment: BuilderEnvironment | None = None
     when: dict[Literal["world"], str] = {}
     ignores: list[str] = []
+    prints_commands: bool = False  # its program has --print-commands
 
 
 class Builder(BaseModel):
@@ -58,6 +59,7 @@ class Builder(BaseModel):
     kv_cache_dtypes: list[str] = []
     architectures: list[str]
     python_backend: str
+    targets: Literal["tensorrt_llm"] | None = None
     runners: list[RunnerName] = []
     shares: list[str] = []
     environment: BuilderEnvironment | None = None

@@ -59,7 +59,7 @@ class Target(_Record):
     """What the engine shall run on: a row of builders/compatibility.toml, and a GPU."""
 
     release: str
-    triton: str
+    triton: str | None = None
     world: Literal["engine", "pytorch"]
     tensorrt_llm: str | None = None
     tensorrt: str | None = None

@@ -100,7 +100,11 @@ def build_fingerprint(
     if source:
         inputs["source"] = source
     hashes.save()
-    parts = {"request": _settings(request, stage), "inputs": inputs, "machine": platform.machine()}
+    parts = {
+        "request": settings_of(request, stage),
+        "inputs": inputs,
+        "machine": platform.machine(),
+    }
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
     return Fingerprint(digest, inputs)
 
@@ -128,7 +132,7 @@ def content_hash(path: Path, hashes: FileHashes) -> str:
     return folder_hash(path, hashes) if path.is_dir() else hashes.of(path)
 
 
-def _settings(request: BuildRequest, stage: Stage) -> dict[str, Any]:
+def settings_of(request: BuildRequest, stage: Stage) -> dict[str, Any]:
     """The request without paths, whose content counts, and without what the stage ignores."""
     settings = request.model_dump(by_alias=True, mode="json")
     paths = ("checkpoint", "source", "evaluation.prompts", "calibration.data")

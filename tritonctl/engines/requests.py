@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.engines.contract import BuildRequest, Calibration, EvaluationRequest, Limits
+from tritonctl.engines.contract import BuildRequest, Calibration, EvaluationRequest, Limits, Target
 from tritonctl.errors import ConfigurationError
 from tritonctl.project import Calibration as ProjectCalibration
-from tritonctl.project import Evaluation, Model, Project
+from tritonctl.project import Engine, Evaluation, Model, Project
 
 
 def model_named(project: Project, name: str) -> Model:
@@ -37,6 +37,26 @@ def build_request(project: Project, name: str) -> BuildRequest:
         evaluation=_evaluation_request(project, model.evaluation),
         calibration=_calibration(project, engine.calibration),
     )
+
+
+def with_target(
+    request: BuildRequest, engine: Engine, root: Path
+) -> tuple[BuildRequest, tuple[str, ...]]:
+    """The request with everything that `engine.target` implies, and warnings about it.
+
+    Raises ConfigurationError, naming the nearest possible, for what cannot be built or run.
+    """
+    from tritonctl.compatibility import check, resolve_target
+    from tritonctl.compatibility_table import table
+
+    compatibility = table(root)
+    asked = engine.target.model_dump(exclude={"image"})
+    target = resolve_target(compatibility, **asked)
+    warnings = check(
+        target, request.precision, compatibility, kv_cache_dtype=request.kv_cache_dtype
+    )
+    fields = target.model_dump() | ({"image": engine.target.image} if engine.target.image else {})
+    return request.model_copy(update={"target": Target(**fields)}), tuple(warnings)
 
 
 def _checkpoint(project: Project, model: Model) -> Path:

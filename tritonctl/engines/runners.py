@@ -71,7 +71,7 @@ def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplac
 def container_image(build: StageBuild) -> str:
     """The image that a stage runs in. Raises ConfigurationError when nothing names one."""
     target = build.request.target
-    image = build.model.engine.target.image or (target.image if target else None)
+    image = target.image if target else build.model.engine.target.image
     if image is None:
         raise ConfigurationError(
             f"models.{build.name}: the runner `container` needs an image",

@@ -6,16 +6,17 @@ Pure but for the hashes it remembers: nothing is built here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.catalog import Builder, Stage, builder_named
 from tritonctl.engines.contract import BuildRequest
 from tritonctl.engines.fingerprint import Fingerprint, build_fingerprint
-from tritonctl.engines.manifest import MANIFEST
-from tritonctl.engines.requests import build_request, model_named
-from tritonctl.errors import ConfigurationError
+from tritonctl.engines.manifest import MANIFEST, read_manifest
+from tritonctl.engines.requests import build_request, model_named, with_target
+from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project import Model, Project
 
 
@@ -32,6 +33,7 @@ class StageBuild:
     folder: Path
     state: Path
     source: Path | None
+    warnings: tuple[str, ...] = ()
 
     @property
     def runner(self) -> str:
@@ -67,11 +69,15 @@ def plan_stages(project: Project, name: str) -> list[StageBuild]:
     builder = builder_named(model.engine.builder, project.root)
     builder.accept(model.engine, model.task)
     request = build_request(project, name)
+    warnings: tuple[str, ...] = ()
+    if builder.targets:
+        request, warnings = with_target(request, model.engine, project.root)
     stages = builder.stages_for(request.target.world if request.target else None)
     _refuse_unknown_options(name, model, builder)
     planned: list[StageBuild] = []
     for stage in stages:
         planned.append(_planned(project, name, builder, stage, request, planned))
+    planned[0] = replace(planned[0], warnings=warnings)
     return planned
 
 
@@ -121,3 +127,13 @@ def _refuse_unknown_options(name: str, model: Model, builder: Builder) -> None:
                 "stage, and this is none of its stages",
                 remedy=f"write them under one of: {', '.join(sorted(stages))}",
             )
+
+
+def expected_seconds(build: StageBuild) -> float | None:
+    """How long the newest earlier run of the same stage took; None without one."""
+    prefix = f"{build.stage.name}-" if build.builder.staged else ""
+    earlier = [file for file in build.folder.parent.glob(f"{prefix}*/{MANIFEST}") if file.is_file()]
+    for file in sorted(earlier, key=lambda file: file.stat().st_mtime, reverse=True):
+        with suppress(RepositoryError):
+            return sum(read_manifest(file.parent).result.durations_seconds.values())
+    return None

@@ -67,8 +67,8 @@ class Target:
     """What the engine shall run on; a row of builders/compatibility.toml and a GPU."""
 
     release: str
-    triton: str
     world: str
+    triton: str | None = None
     tensorrt_llm: str | None = None
     tensorrt: str | None = None
     cuda: str | None = None

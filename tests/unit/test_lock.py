@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tritonctl.lock: written by a build, and what --locked refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Cli, Sandbox
+
+BUILDER = "builders/scripted/build.py"
+
+
+def lock(sandbox: Sandbox) -> dict[str, Any]:
+    text = (sandbox.root / "tritonctl.lock").read_text(encoding="utf-8")
+    return json.loads(text)  # type: ignore[no-any-return]
+
+
+def append(file: str) -> Callable[[Sandbox], None]:
+    def change(sandbox: Sandbox) -> None:
+        with (sandbox.root / file).open("a", encoding="utf-8") as stream:
+            stream.write("\n")
+
+    return change
+
+
+def larger(sandbox: Sandbox) -> None:
+    sandbox.engine["max_batch_size"] = 9
+    sandbox.write()
+
+
+def more_models(sandbox: Sandbox) -> None:
+    sandbox.data["models"]["other"] = sandbox.model()
+    sandbox.write()
+
+
+def test_a_build_writes_the_lock(sandbox: Sandbox, cli: Cli) -> None:
+    """Digests of every input, settings, versions; the same again changes no byte."""
+    assert cli("build").returncode == 0
+    record = lock(sandbox)
+    entry = record["profiles"][""]["speller"]
+    assert set(entry["stages"]["build"]["inputs"]) == {"checkpoint", "builder.scripted"}
+    assert entry["stages"]["build"]["settings"]["precision"] == "int8"
+    assert set(entry["versions"]) == {"python"}
+    written = (sandbox.root / "tritonctl.lock").stat().st_mtime_ns
+    assert cli("build").returncode == 0
+    assert (sandbox.root / "tritonctl.lock").stat().st_mtime_ns == written
+
+
+def test_locked_builds_what_the_lock_says(sandbox: Sandbox, cli: Cli) -> None:
+    """On another machine: the engine is not there, the inputs are the same."""
+    assert cli("build").returncode == 0
+    before = lock(sandbox)
+    done = cli("build", "--locked", "--force")
+    assert done.returncode == 0, done.stderr
+    assert lock(sandbox) == before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (append("checkpoint/config.json"), "build.inputs.checkpoint:"),
+        (append(BUILDER), "build.inputs.builder.scripted:"),
+        (larger, "build.settings.limits.max_batch_size: 4 became 9"),
+        (more_models, "does not know the model other"),
+    ],
+)
+def test_drift_is_refused(
+    sandbox: Sandbox, cli: Cli, change: Callable[[Sandbox], None], words: str
+) -> None:
+    """Exit code 3, what differs is named, nothing is built, the lock stays."""
+    assert cli("build").returncode == 0
+    before = lock(sandbox)
+    change(sandbox)
+    done = cli("build", "--locked")
+    assert done.returncode == 3
+    assert words in " ".join(done.stderr.split())
+    assert sandbox.run_count() == 1
+    assert lock(sandbox) == before
+    assert cli("build").returncode == 0
+    assert cli("build", "--locked").returncode == 0
+
+
+def test_other_tools_are_refused(sandbox: Sandbox, cli: Cli) -> None:
+    """The inputs are the same, the environment is not: exit code 5."""
+    assert cli("build").returncode == 0
+    record = lock(sandbox)
+    record["profiles"][""]["speller"]["versions"]["python"] = "2.7.18"
+    (sandbox.root / "tritonctl.lock").write_text(json.dumps(record), encoding="utf-8")
+    done = cli("build", "--locked")
+    assert done.returncode == 5
+    assert "python: 2.7.18 became" in done.stderr
+
+
+@pytest.mark.parametrize("damage", [None, "", "{", "[]", '{"schema": "other/1"}'])
+def test_a_lock_that_is_none(sandbox: Sandbox, cli: Cli, damage: str | None) -> None:
+    """Missing, empty, malformed: --locked refuses, a build writes a good one."""
+    if damage is not None:
+        (sandbox.root / "tritonctl.lock").write_text(damage, encoding="utf-8")
+    sandbox.write()
+    done = cli("build", "--locked")
+    assert done.returncode == 3
+    assert "tritonctl.lock" in done.stderr
+    assert cli("build").returncode == 0
+    assert lock(sandbox)["schema"] == "tritonctl.lock/1"

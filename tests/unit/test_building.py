@@ -144,6 +144,7 @@ def test_other_settings_are_another_engine_and_both_stay(sandbox: Sandbox) -> No
 BROKEN = [
     ("refuses", "speller: precision int8 is out of fashion", "choose another one (log: "),
     ("crash", "builder scripted died while building speller (status 1)", "read "),
+    ("killed", "builder scripted died while building speller (status killed)", "most likely"),
     ("no_result", "builder scripted ended without writing a result", "this is a defect of"),
     (
         "malformed_result",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -178,11 +179,7 @@ def _judge(build: StageBuild, result: Path, failure: CommandFailedError | None) 
     """Exit status and result file must agree; anything else is a broken contract."""
     name = build.builder.name
     if failure is not None and not result.exists():
-        raise BuildFailedError(
-            f"builder {name} died while building {build.name} (status {failure.returncode})",
-            remedy=f"read {build.failed_log}",
-            details=failure.details,
-        )
+        raise _death(build, failure)
     answer = read_answer(result, name)
     if isinstance(answer, BuildRefusal):
         raise BuildFailedError(
@@ -195,3 +192,16 @@ def _judge(build: StageBuild, result: Path, failure: CommandFailedError | None) 
             remedy=f"read {build.failed_log}; this is a defect of builders/{name}",
         )
     return answer
+
+
+def _death(build: StageBuild, failure: CommandFailedError) -> BuildFailedError:
+    """A program that ended without a word; SIGKILL (137 from a container) is the system's."""
+    status, remedy = str(failure.returncode), f"read {build.failed_log}"
+    if failure.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        status = "killed"
+        remedy = f"most likely the memory ran out (`dmesg | tail` tells): free some, or {remedy}"
+    return BuildFailedError(
+        f"builder {build.builder.name} died while building {build.name} (status {status})",
+        remedy=remedy,
+        details=failure.details,
+    )

@@ -13,6 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -191,6 +192,12 @@ def crash(request: Record, result: Path) -> int:
     raise ZeroDivisionError("a bug of the builder")
 
 
+def killed(request: Record, result: Path) -> int:
+    """Die as the system kills who takes too much memory."""
+    os.kill(os.getpid(), signal.SIGKILL)
+    return 0
+
+
 def fills_disk(request: Record, result: Path) -> int:
     """Keep the contract, but leave no byte free on the disk."""
     _write(result, _result(request))
@@ -213,6 +220,7 @@ BEHAVIOURS: dict[str, Callable[[Record, Path], int]] = {
         names_file_outside,
         ok_but_exit_1,
         crash,
+        killed,
         fills_disk,
     )
 }

@@ -41,9 +41,12 @@ def copy_tokenizer(source: Path) -> None:
             shutil.copyfile(source / name, TOKENIZER / name)
 
 
-def files(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return path, size in bytes and SHA-256 of every file of the artefact, sorted by path."""
-    found = (path for folder in folders for path in folder.rglob("*") if path.is_file())
+def files(parts: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return path, size in bytes and SHA-256 of every file of the artefact, sorted by path.
+
+    `parts`: the artefact's folders, and files beside them.
+    """
+    found = (path for part in parts for path in (part, *part.rglob("*")) if path.is_file())
     return [
         {"path": path.as_posix(), "size": path.stat().st_size, "sha256": _sha256(path)}
         for path in sorted(found)

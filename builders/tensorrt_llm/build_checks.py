@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All rules, in the order in which they are asked: what contradicts most comes first."""
+
+import build_memory_rules as memory
+import build_rules as rules
+from build_facts import Plan
+
+RULES: tuple[rules.Rule, ...] = (
+    rules.world_is_engine,
+    rules.tool_is_of_the_known_table,
+    rules.precision_is_that_of_the_checkpoint,
+    rules.parallelism_is_that_of_the_checkpoint,
+    rules.gpu_is_supported,
+    rules.gpu_runs_the_precision,
+    rules.gpu_runs_the_kv_cache,
+    rules.plugins_run_on_sm100,
+    rules.swiglu_plugin_needs_fp8_on_hopper,
+    rules.swiglu_plugin_needs_fused_mlp,
+    rules.fused_mlp_needs_fp8_or_no_quantisation,
+    rules.gemm_plugin_fits_the_precision,
+    rules.fp4_fusion_needs_nvfp4,
+    rules.fast_build_needs_weight_only_plugin,
+    rules.multiple_profiles_without_opt_num_tokens,
+    rules.context_logits_without_draft_tokens,
+    rules.draft_tokens_need_a_mode,
+    rules.draft_tokens_fit_into_a_step,
+    rules.eagle_is_bounded,
+    rules.lora_options_need_lora_plugin,
+    rules.custom_model_needs_trust,
+    rules.streamingllm_needs_llama,
+    rules.pp_reduce_scatter_needs_mixtral,
+    memory.engine_is_served_in_flight,
+    memory.tokens_per_block_is_a_power_of_two,
+    memory.paged_context_needs_context_fmha,
+    memory.paged_context_excludes_streamingllm,
+    memory.paged_context_fits_the_kv_cache,
+    memory.kv_cache_reuse_needs_paged_context,
+    memory.chunked_context_needs_paged_context,
+    memory.fp8_context_needs_an_fp8_precision,
+    memory.fp8_context_goes_with_an_fp8_cache,
+    memory.reduce_fusion_needs_tensor_parallelism,
+    memory.user_buffer_needs_reduce_fusion,
+    memory.norm_quant_fusion_needs_nvfp4_llama,
+    memory.step_is_no_longer_than_a_batch,
+    memory.step_holds_a_block,
+    memory.prompt_fits_into_a_step,
+    memory.chunks_are_whole_blocks,
+    memory.kv_cache_type_comes_from_the_checkpoint,
+    memory.blocks_are_those_of_the_engine,
+    memory.guides_of_engines_are_xgrammar,
+)
+
+
+def check(plan: Plan) -> None:
+    """Ask every rule.
+
+    Raises:
+        BuildError: the first that is broken; its id ends the problem.
+    """
+    for rule in RULES:
+        rule(plan)

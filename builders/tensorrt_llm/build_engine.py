@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder that trtllm-build left: is it the engine that was asked for? Standard library only.
+
+Layout: TensorRT-LLM, tensorrt_llm/builder.py, Engine.save.
+"""
+
+from collections import deque
+from typing import Any
+
+from build_command import ENGINE
+from build_facts import Plan
+from build_settings import paged_context
+from build_tool import last_words
+from buildlib.problems import BuildError, read_json_object
+
+_AGAIN = "Build again: `tritonctl build --force`; if it happens twice, report it with build.log."
+
+
+def verify_engine(plan: Plan, tail: deque[str]) -> dict[str, Any]:
+    """Return the engine's config.json after comparing it with what was asked.
+
+    Raises:
+        BuildError: files are missing, or it is of another version or size.
+    """
+    path = ENGINE / "config.json"
+    if not path.is_file():
+        raise BuildError(
+            f"trtllm-build ended with status 0 and wrote no {path}{last_words(tail)}",
+            remedy="Its last lines may say why; the whole log is in build.log.",
+        )
+    config = read_json_object(path, remedy=_AGAIN)
+    _check_version(plan, config)
+    _check_ranks(plan)
+    _check_sizes(plan, config)
+    return config
+
+
+def _check_version(plan: Plan, config: dict[str, Any]) -> None:
+    target = plan.request.target
+    wanted = target.tensorrt_llm if target else None
+    if wanted and config.get("version") != wanted:
+        raise BuildError(
+            f"the engine was compiled by TensorRT-LLM {config.get('version')}, and release "
+            f"{target.release if target else ''} serves with {wanted}: engines do not load across "
+            "versions",
+            remedy="Compile in the container of that release (engine.runner: container), or "
+            "correct engine.target.release.",
+        )
+
+
+def _check_ranks(plan: Plan) -> None:
+    wanted = [f"rank{rank}.engine" for rank in range(plan.quantised.world_size)]
+    found = sorted(path.name for path in ENGINE.glob("rank*.engine"))
+    if found != sorted(wanted):
+        raise BuildError(
+            f"an engine for {len(wanted)} GPUs has the files {', '.join(wanted)}, and {ENGINE} "
+            f"has {', '.join(found) or 'none'}",
+            remedy=_AGAIN,
+        )
+    empty = [name for name in wanted if (ENGINE / name).stat().st_size == 0]
+    if empty:
+        raise BuildError(f"{ENGINE / empty[0]} is empty", remedy=_AGAIN)
+
+
+def _check_sizes(plan: Plan, config: dict[str, Any]) -> None:
+    built = config.get("build_config") or {}
+    for name, wanted in expected_sizes(plan).items():
+        if built.get(name) != wanted:
+            raise BuildError(
+                f"engine.{name} is {wanted}, and trtllm-build compiled {built.get(name)}",
+                remedy="Its log in build.log says why it changed the size.",
+            )
+    plugins = built.get("plugin_config") or {}
+    block = plan.options.number("tokens_per_block")
+    served = {"tokens_per_block": block, "use_paged_context_fmha": paged_context(plan)}
+    for name, wanted_value in served.items():
+        if plugins.get(name) != wanted_value:
+            raise BuildError(
+                f"{name} is {wanted_value}, and trtllm-build compiled {plugins.get(name)}",
+                remedy="Its log in build.log says why it changed the setting.",
+            )
+    mapping = (config.get("pretrained_config") or {}).get("mapping") or {}
+    if mapping.get("world_size") != plan.quantised.world_size:
+        raise BuildError(
+            f"the engine is for {mapping.get('world_size')} GPUs, and the checkpoint for "
+            f"{plan.quantised.world_size}",
+            remedy=_AGAIN,
+        )
+
+
+def expected_sizes(plan: Plan) -> dict[str, int]:
+    """Return the sizes under `build_config`: speculative decoding lengthens the sequences."""
+    names = ("max_batch_size", "max_seq_len", "max_num_tokens", "max_beam_width")
+    sizes = {name: int(getattr(plan.limits, name)) for name in names}
+    mode = plan.options.choice("speculative_decoding_mode")
+    if mode:
+        sizes["max_seq_len"] += plan.options.number("max_draft_len")
+    if mode == "eagle":
+        sizes["max_seq_len"] += plan.quantised.num_eagle_layers
+    return sizes
+
+
+def logits_dtype(config: dict[str, Any]) -> str:
+    """Return the type of the engine's logits."""
+    return str((config.get("pretrained_config") or {}).get("logits_dtype", "float32"))

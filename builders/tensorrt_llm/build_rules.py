@@ -1,0 +1,366 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What trtllm-build cannot do, or would change without a word: refused before anything runs.
+
+Each rule is a function, named for what it asks; its name with dashes is the rule's id, which every
+refusal ends with. Sources: TensorRT-LLM 1.2 (tensorrt_llm/commands/build.py, builder.py,
+_common.py, plugin/plugin.py, quantization/mode.py), its hardware matrix (docs/source/features/
+quantization.md) and the runtime's own checks. Standard library only.
+"""
+
+from collections.abc import Callable
+
+from build_facts import QUANT_ALGOS, Plan
+from build_settings import fused_mlp
+from buildlib.problems import BuildError
+
+Rule = Callable[[Plan], None]
+
+_FIRST_KNOWN = (0, 20)
+_AMPERE, _HOPPER, _SM100 = 80, 90, 100
+# Every algorithm of the hardware matrix and the SMs that can run it in a compiled engine. Weights
+# of 8 or 4 bits and SmoothQuant: builder.py refuses SM 100 to 119. Keep equal to
+# builders/compatibility.toml.
+SMS: dict[str, tuple[int, ...]] = {
+    "FP8": (89, 90, 100, 103, 120),
+    "FP8_PER_CHANNEL_PER_TOKEN": (90,),
+    "W8A8_SQ_PER_CHANNEL": (80, 86, 89, 90, 120),
+    "W8A16": (80, 86, 89, 90, 120),
+    "W4A16": (80, 86, 89, 90, 120),
+    "W4A16_AWQ": (80, 86, 89, 90, 120),
+    "W4A8_AWQ": (89, 90, 120),
+    "NVFP4": (100, 103, 120),
+}
+KV_CACHE_SMS: dict[str, tuple[int, ...]] = {
+    "FP8": (80, 86, 89, 90, 100, 103, 120),
+    "INT8": (80, 86, 89, 90, 120),
+}
+_NOT_ON_SM100 = (
+    "gemm_swiglu_plugin",
+    "fp8_rowwise_gemm_plugin",
+    "low_latency_gemm_plugin",
+    "low_latency_gemm_swiglu_plugin",
+    "bert_context_fmha_fp32_acc",
+)
+_EAGLE_BATCH, _EAGLE_DRAFT = 512, 256
+
+
+def world_is_engine(plan: Plan) -> None:
+    """Only TensorRT-LLM before 1.3.0rc21 compiles engines."""
+    target = plan.request.target
+    if target is None or target.world != "engine":
+        found = "no target" if target is None else f"the world {target.world}"
+        refuse(
+            f"the request has {found}, and only TensorRT-LLM up to 1.2.1 compiles engines",
+            "Set engine.target.release to 26.07 or an earlier one.",
+            world_is_engine,
+        )
+
+
+def tool_is_of_the_known_table(plan: Plan) -> None:
+    """The table of options is that of TensorRT-LLM 0.20 and later; before, many had other forms."""
+    target = plan.request.target
+    version = target.tensorrt_llm if target else None
+    if version and tuple(int(part) for part in version.split(".")[:2]) < _FIRST_KNOWN:
+        refuse(
+            f"this builder does not know the options of TensorRT-LLM {version}'s trtllm-build",
+            "Set engine.target.release to 25.06 (TensorRT-LLM 0.20.0) or later.",
+            tool_is_of_the_known_table,
+        )
+
+
+def precision_is_that_of_the_checkpoint(plan: Plan) -> None:
+    """A checkpoint quantised otherwise would be compiled as what it is."""
+    found, request = plan.quantised.quant_algo, plan.request
+    wanted = QUANT_ALGOS.get(request.precision, found)
+    if found not in (wanted, "MIXED_PRECISION"):
+        refuse(
+            f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
+            f"quantised checkpoint is {found or 'not quantised'}",
+            "Quantise again: `tritonctl build --force`.",
+            precision_is_that_of_the_checkpoint,
+        )
+    cache = request.kv_cache_dtype
+    wanted_cache = cache.upper() if cache and cache != "auto" else None
+    if plan.quantised.kv_cache_quant_algo != wanted_cache:
+        refuse(
+            f"engine.kv_cache_dtype is {cache or 'not set'}, and the quantised checkpoint has "
+            f"kv_cache_quant_algo {plan.quantised.kv_cache_quant_algo}",
+            "Quantise again: `tritonctl build --force`.",
+            precision_is_that_of_the_checkpoint,
+        )
+
+
+def parallelism_is_that_of_the_checkpoint(plan: Plan) -> None:
+    """tp and pp are no arguments of the tool: the checkpoint is cut for them."""
+    limits, mapping = plan.limits, plan.quantised
+    asked = (limits.tp_size, limits.pp_size)
+    if (mapping.tp_size, mapping.pp_size) != asked or mapping.world_size != asked[0] * asked[1]:
+        refuse(
+            f"engine.tp_size is {asked[0]} and engine.pp_size {asked[1]}, and the quantised "
+            f"checkpoint is cut for tp_size {mapping.tp_size}, pp_size {mapping.pp_size} "
+            f"({mapping.world_size} GPUs)",
+            "Quantise again with the new sizes: `tritonctl build --force`.",
+            parallelism_is_that_of_the_checkpoint,
+        )
+
+
+def gpu_is_supported(plan: Plan) -> None:
+    """TensorRT-LLM begins with Ampere."""
+    if plan.sm is not None and plan.sm < _AMPERE:
+        refuse(
+            f"TensorRT-LLM does not support compute capability {plan.compute_capability}",
+            "Use a GPU of compute capability 8.0 (Ampere) or later.",
+            gpu_is_supported,
+        )
+
+
+def gpu_runs_the_precision(plan: Plan) -> None:
+    """FP8 needs Ada, FP4 Blackwell; INT8, INT4 and SmoothQuant end before SM 100."""
+    algorithm = plan.quantised.quant_algo
+    known = SMS.get(algorithm or "")
+    if plan.sm is not None and known is not None and plan.sm not in known:
+        refuse(
+            f"engine.precision {plan.request.precision} ({algorithm}) cannot run on compute "
+            f"capability {plan.compute_capability}",
+            f"Set engine.precision to {_nearest_precision(plan.sm)}, or build for a GPU of compute "
+            f"capability {_capabilities(known)}.",
+            gpu_runs_the_precision,
+        )
+
+
+def gpu_runs_the_kv_cache(plan: Plan) -> None:
+    """An INT8 KV cache ends before SM 100, and no engine has an NVFP4 one."""
+    cache = plan.quantised.kv_cache_quant_algo
+    if cache is None:
+        return
+    known = KV_CACHE_SMS.get(cache, ())
+    if not known or (plan.sm is not None and plan.sm not in known):
+        refuse(
+            f"engine.kv_cache_dtype {cache.lower()} cannot be compiled for compute capability "
+            f"{plan.compute_capability or 'any'}",
+            "Set engine.kv_cache_dtype to fp8.",
+            gpu_runs_the_kv_cache,
+        )
+
+
+def plugins_run_on_sm100(plan: Plan) -> None:
+    """Five plugins raise NotImplementedError on SM 100."""
+    if plan.sm != _SM100:
+        return
+    for name in _NOT_ON_SM100:
+        on = plan.options.enabled(name) if name.endswith("_acc") else plan.options.choice(name)
+        if on:
+            refuse(
+                f"{name} is not implemented for compute capability 10.0",
+                f"Remove engine.options.compile.{name}.",
+                plugins_run_on_sm100,
+            )
+
+
+def swiglu_plugin_needs_fp8_on_hopper(plan: Plan) -> None:
+    """GEMM and SwiGLU are fused for FP8 on Hopper alone."""
+    for name in ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin"):
+        if not plan.options.choice(name):
+            continue
+        if plan.quantised.quant_algo != "FP8" or plan.sm not in (None, _HOPPER):
+            refuse(
+                f"{name} works with precision fp8 on Hopper (9.0) alone",
+                f"Remove engine.options.compile.{name}.",
+                swiglu_plugin_needs_fp8_on_hopper,
+            )
+
+
+def swiglu_plugin_needs_fused_mlp(plan: Plan) -> None:
+    """The tool ends with "GemmSwiGLU plugin requires --use_fused_mlp flag"."""
+    for name in ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin"):
+        if plan.options.choice(name) and not fused_mlp(plan):
+            refuse(
+                f"{name} needs use_fused_mlp, which is disabled",
+                f"Set engine.options.compile.use_fused_mlp to enable, or remove {name}.",
+                swiglu_plugin_needs_fused_mlp,
+            )
+
+
+def fused_mlp_needs_fp8_or_no_quantisation(plan: Plan) -> None:
+    """The tool forces it off for every other quantisation."""
+    if plan.options.insisted("use_fused_mlp") and not fused_mlp(plan):
+        refuse(
+            f"use_fused_mlp does not work with precision {plan.request.precision}: the tool "
+            "would disable it",
+            "Remove engine.options.compile.use_fused_mlp, or set engine.precision to fp8.",
+            fused_mlp_needs_fp8_or_no_quantisation,
+        )
+
+
+def gemm_plugin_fits_the_precision(plan: Plan) -> None:
+    """GEMM plugins of a quantised type need a checkpoint with scales of that type."""
+    wanted = {
+        "gemm_plugin": {"fp8": "FP8", "nvfp4": "NVFP4"},
+        "low_latency_gemm_plugin": {"fp8": "FP8"},
+    }
+    for name, algorithms in wanted.items():
+        chosen = plan.options.choice(name)
+        if chosen in algorithms and plan.quantised.quant_algo != algorithms[chosen]:
+            refuse(
+                f"{name} {chosen} needs precision {chosen}, and this is {plan.request.precision}",
+                f"Set engine.options.compile.{name} to auto or disable.",
+                gemm_plugin_fits_the_precision,
+            )
+    rowwise = "FP8_PER_CHANNEL_PER_TOKEN"
+    if plan.options.choice("fp8_rowwise_gemm_plugin") and plan.quantised.quant_algo != rowwise:
+        refuse(
+            f"fp8_rowwise_gemm_plugin needs a checkpoint with scales per row ({rowwise})",
+            "Remove engine.options.compile.fp8_rowwise_gemm_plugin.",
+            gemm_plugin_fits_the_precision,
+        )
+
+
+def fp4_fusion_needs_nvfp4(plan: Plan) -> None:
+    """There is nothing to fuse otherwise."""
+    if plan.options.enabled("fuse_fp4_quant") and plan.quantised.quant_algo != "NVFP4":
+        refuse(
+            "fuse_fp4_quant needs precision nvfp4",
+            "Remove engine.options.compile.fuse_fp4_quant.",
+            fp4_fusion_needs_nvfp4,
+        )
+
+
+def fast_build_needs_weight_only_plugin(plan: Plan) -> None:
+    """Managed weights do not go with INT8 or INT4 weights without their plugin."""
+    if plan.options.enabled("fast_build") and not plan.quantised.weight_only_plugin:
+        refuse(
+            "fast_build does not work with INT8 or INT4 weights without their plugin "
+            "(disable_weight_only_quant_plugin in the checkpoint)",
+            "Remove engine.options.compile.fast_build.",
+            fast_build_needs_weight_only_plugin,
+        )
+
+
+def multiple_profiles_without_opt_num_tokens(plan: Plan) -> None:
+    """The tool refuses both together."""
+    if plan.options.enabled("multiple_profiles") and plan.options.number("opt_num_tokens"):
+        refuse(
+            "multiple_profiles and opt_num_tokens exclude each other",
+            "Remove engine.options.compile.opt_num_tokens.",
+            multiple_profiles_without_opt_num_tokens,
+        )
+
+
+def context_logits_without_draft_tokens(plan: Plan) -> None:
+    """The tool refuses to gather context logits when draft tokens are verified."""
+    gathers = any(
+        plan.options.enabled(name) for name in ("gather_context_logits", "gather_all_token_logits")
+    )
+    if gathers and plan.options.number("max_draft_len"):
+        refuse(
+            "gather_context_logits and gather_all_token_logits do not work with max_draft_len "
+            "above 0",
+            "Use engine.options.compile.gather_generation_logits alone.",
+            context_logits_without_draft_tokens,
+        )
+
+
+def draft_tokens_need_a_mode(plan: Plan) -> None:
+    """max_draft_len without a mode of speculative decoding would be built in and never used."""
+    options = plan.options
+    if options.number("max_draft_len") and not options.choice("speculative_decoding_mode"):
+        refuse(
+            f"max_draft_len is {options.number('max_draft_len')} without a "
+            "speculative_decoding_mode",
+            "Set engine.options.compile.speculative_decoding_mode, or remove max_draft_len.",
+            draft_tokens_need_a_mode,
+        )
+
+
+def draft_tokens_fit_into_a_step(plan: Plan) -> None:
+    """The tool would raise max_num_tokens to hold every sequence's draft."""
+    options = plan.options
+    if not options.choice("speculative_decoding_mode"):
+        return
+    least = plan.limits.max_batch_size * (options.number("max_draft_len") + 1)
+    if plan.limits.max_num_tokens < least:
+        refuse(
+            f"engine.max_num_tokens is {plan.limits.max_num_tokens}, and {least} draft tokens may "
+            "come in one step: max_batch_size * (max_draft_len + 1)",
+            f"Set engine.max_num_tokens to {least} or more.",
+            draft_tokens_fit_into_a_step,
+        )
+
+
+def eagle_is_bounded(plan: Plan) -> None:
+    """EAGLE: at most 512 sequences and 256 draft tokens."""
+    if plan.options.choice("speculative_decoding_mode") != "eagle":
+        return
+    batch, draft = plan.limits.max_batch_size, plan.options.number("max_draft_len")
+    if batch > _EAGLE_BATCH or draft > _EAGLE_DRAFT:
+        refuse(
+            f"EAGLE takes at most {_EAGLE_BATCH} sequences and {_EAGLE_DRAFT} draft tokens, and "
+            f"these are {batch} and {draft}",
+            "Lower engine.max_batch_size or engine.options.compile.max_draft_len.",
+            eagle_is_bounded,
+        )
+
+
+def lora_options_need_lora_plugin(plan: Plan) -> None:
+    """Without the plugin the tool ignores them."""
+    if plan.options.choice("lora_plugin"):
+        return
+    names = ("lora_dir", "lora_target_modules", "max_lora_rank", "lora_ckpt_source", "dora_plugin")
+    given = [name for name in names if plan.options.given(name)]
+    if given:
+        refuse(
+            f"{', '.join(given)} do nothing without lora_plugin",
+            "Set engine.options.compile.lora_plugin to auto.",
+            lora_options_need_lora_plugin,
+        )
+
+
+def custom_model_needs_trust(plan: Plan) -> None:
+    """model_cls_file is Python code that the tool runs."""
+    if plan.options.given("model_cls_file") and not plan.request.trust_remote_code:
+        refuse(
+            "model_cls_file is code that the build would run",
+            "Read it, then set engine.trust_remote_code to true.",
+            custom_model_needs_trust,
+        )
+
+
+def streamingllm_needs_llama(plan: Plan) -> None:
+    """The tool knows it for LLaMA alone."""
+    found = plan.quantised.architecture
+    if plan.options.enabled("streamingllm") and found != "LlamaForCausalLM":
+        refuse(
+            f"streamingllm works with LlamaForCausalLM alone, and this is {found}",
+            "Remove engine.options.compile.streamingllm.",
+            streamingllm_needs_llama,
+        )
+
+
+def pp_reduce_scatter_needs_mixtral(plan: Plan) -> None:
+    """The tool knows it for Mixtral alone."""
+    found = plan.quantised.architecture
+    if plan.options.enabled("pp_reduce_scatter") and found != "MixtralForCausalLM":
+        refuse(
+            f"pp_reduce_scatter works with MixtralForCausalLM alone, and this is {found}",
+            "Remove engine.options.compile.pp_reduce_scatter.",
+            pp_reduce_scatter_needs_mixtral,
+        )
+
+
+def _capabilities(sms: tuple[int, ...]) -> str:
+    return ", ".join(f"{sm // 10}.{sm % 10}" for sm in sms)
+
+
+def _nearest_precision(sm: int) -> str:
+    best = ("fp8", "int8_sq", "int8_wo")
+    return next((name for name in best if sm in SMS[str(QUANT_ALGOS[name])]), "bf16")
+
+
+def refuse(problem: str, remedy: str, rule: Rule) -> None:
+    """Raise BuildError, with the rule's id at the end of the problem."""
+    raise BuildError(f"{problem} [{rule_id(rule)}]", remedy=remedy)
+
+
+def rule_id(rule: Rule) -> str:
+    """Return a rule's id: its name, with dashes."""
+    return rule.__name__.replace("_", "-")

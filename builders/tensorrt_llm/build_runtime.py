@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a compiled engine must be served: decided here, from how it was compiled.
+
+The keys are what python_backends/trtllm_engine takes as parameters; `llm_args.json` holds the same
+as arguments of `tensorrt_llm._tensorrt_engine.LLM`. Standard library only.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from build_command import ENGINE
+from build_facts import Plan
+from build_settings import chunked_context, paged_context
+
+LLM_ARGUMENTS = Path("llm_args.json")
+# TensorRT-LLM's own default, of what is free once the engine is loaded.
+_FREE_GPU_MEMORY_FRACTION = 0.9
+
+
+def llm_arguments(plan: Plan) -> dict[str, Any]:
+    """Return the arguments of the LLM that serves the engine; the sizes are compiled in."""
+    given = dict(plan.options.llm_arguments)
+    cache = {
+        "free_gpu_memory_fraction": _FREE_GPU_MEMORY_FRACTION,
+        "enable_block_reuse": paged_context(plan),
+        **(given.pop("kv_cache_config", None) or {}),
+    }
+    return {
+        "tensor_parallel_size": plan.limits.tp_size,
+        "pipeline_parallel_size": plan.limits.pp_size,
+        "max_batch_size": plan.limits.max_batch_size,
+        "max_num_tokens": plan.limits.max_num_tokens,
+        "kv_cache_config": cache,
+        **given,
+        "enable_chunked_prefill": chunked_context(plan),
+    }
+
+
+def runtime(plan: Plan, logits_dtype: str) -> dict[str, Any]:
+    """Return the `runtime` object of the build result."""
+    arguments = llm_arguments(plan)
+    return {
+        "world": "engine",
+        "block_size": plan.options.number("tokens_per_block"),
+        "kv_cache_config": arguments["kv_cache_config"],
+        "enable_chunked_prefill": arguments["enable_chunked_prefill"],
+        "guided_decoding_backend": arguments.get("guided_decoding_backend") or "",
+        "gather_generation_logits": any(
+            plan.options.enabled(name)
+            for name in ("gather_generation_logits", "gather_all_token_logits")
+        ),
+        "use_paged_context_fmha": paged_context(plan),
+        "logits_dtype": logits_dtype,
+        "world_size": plan.quantised.world_size,
+        "lora_adapters": _adapters(plan),
+    }
+
+
+def write_llm_arguments(arguments: dict[str, Any]) -> None:
+    """Write `llm_args.json` beside the engine or the checkpoint."""
+    text = json.dumps(arguments, indent=2, ensure_ascii=False)
+    LLM_ARGUMENTS.write_text(text + "\n", encoding="utf-8")
+
+
+def _adapters(plan: Plan) -> dict[str, str]:
+    """Return the adapters that the tool copied beside the engine, by the name of their folder."""
+    folders = plan.options.values.get("lora_dir", ())
+    names = [Path(folder).name for folder in folders] if isinstance(folders, tuple) else []
+    return {name: str(ENGINE / "lora" / str(index)) for index, name in enumerate(names)}

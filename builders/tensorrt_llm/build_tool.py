@@ -28,8 +28,8 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = (
     (
         re.compile(r"CUDA out of memory|OutOfMemory|out of memory|cudaErrorMemoryAllocation"),
         (
-            "The GPU's memory did not suffice: lower engine.max_num_tokens or engine.max_batch_size, "
-            "or raise engine.tp_size."
+            "The GPU's memory did not suffice: lower engine.max_num_tokens or "
+            "engine.max_batch_size, or raise engine.tp_size."
         ),
     ),
     (

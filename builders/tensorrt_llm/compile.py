@@ -39,10 +39,9 @@ from build_tool import Progress, find_tool, run_tool
 from buildlib import artefact
 from buildlib.problems import BuildError
 from buildlib.program import EXIT_FAILED, Stages, run_program, say
-from buildlib.request import known_keys, read_request
+from buildlib.request import read_request
 from buildlib.versions import cpu_name, versions
 
-STAGES = ("quantise", "compile", "package")
 _SCRATCH = Path(".timing")
 _FRESH_CACHE = _SCRATCH / "fresh.cache"
 
@@ -101,10 +100,7 @@ def make_plan(file: Path, *, only_shown: bool) -> Plan:
         BuildError: the request, the checkpoint or the options are wrong.
     """
     request = read_request(file)
-    known_keys(request.options, STAGES, "engine.options")
-    own = request.options.get("compile") or {}
-    known_keys(own, tuple(own), "engine.options.compile")
-    options = read_options(own)
+    options = read_options(request.options)
     checkpoint = inspect_source(request)
     source = request.source / CHECKPOINT if request.source else None
     if source is not None and (source / "config.json").is_file():

@@ -223,6 +223,7 @@ def test_refuse_kv_cache_dtype_on_gpu(shipped: Compatibility) -> None:
     ("precision", "cache", "world", "problem", "remedy"),
     [
         ("int8_sq", None, "pytorch", "executes SmoothQuant", "set engine.precision to fp8"),
+        ("int4_wo", None, "pytorch", "scale per row", "set engine.precision to int4_awq"),
         ("fp8", "int8", "pytorch", "FP8 and NVFP4 caches", "set engine.kv_cache_dtype to fp8"),
         ("fp8", "nvfp4", "engine", "FP8 and INT8 caches", "set engine.kv_cache_dtype to fp8"),
     ],

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the PyTorch runtime is given: a unified Hugging Face checkpoint, and arguments for it.
+
+Layout of the checkpoint: NVIDIA ModelOpt, docs/source/deployment/3_unified_hf.rst: a Hugging Face
+folder with `hf_quant_config.json`; not quantised, a plain one. Standard library only.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from buildlib.checkpoint import Checkpoint
+from buildlib.limits import ResolvedLimits
+from buildlib.problems import BuildError, nearest, read_json_object
+from buildlib.request import Request
+from buildlib.weights import check_weights
+from llm_arguments import PYTORCH_ARGUMENTS, read_arguments
+
+CHECKPOINT = "checkpoint"
+QUANTISATION = "hf_quant_config.json"
+DEFAULT_MAX_NUM_TOKENS = 8192
+
+_WHERE = "engine.options.package"
+_QUANTISE_AGAIN = "Quantise again: `tritonctl build --force`."
+# What the build or the serving side sets.
+_ELSEWHERE: dict[str, str] = {
+    "max_batch_size": "Set engine.max_batch_size instead.",
+    "max_num_tokens": "Set engine.max_num_tokens instead.",
+    "max_seq_len": "Set engine.max_seq_len instead.",
+    "max_input_len": "Set engine.max_input_len instead.",
+    "max_beam_width": "Set engine.max_beam_width instead.",
+    "tensor_parallel_size": "Set engine.tp_size instead.",
+    "pipeline_parallel_size": "Set engine.pp_size instead.",
+    "trust_remote_code": "Set engine.trust_remote_code instead.",
+    "model": "Remove it: the checkpoint is the one that was quantised.",
+    "tokenizer": "Remove it: the checkpoint's own is used.",
+    "skip_tokenizer_init": "Remove it: ids come in and go out.",
+    "stream_interval": "Remove it: streams get every id as it comes.",
+    "backend": "Remove it: tensorrt_llm.LLM is the PyTorch runtime.",
+    "build_config": "Remove it: nothing is compiled.",
+    "load_format": "Remove it: the weights are loaded as they were quantised.",
+}
+
+
+@dataclass(frozen=True)
+class Package:
+    """Everything that decides `llm_args.json`.
+
+    `quant_algo` and `kv_cache_quant_algo` as hf_quant_config.json has them; None: not quantised.
+    """
+
+    request: Request
+    checkpoint: Checkpoint
+    limits: ResolvedLimits
+    quant_algo: str | None
+    kv_cache_quant_algo: str | None
+    given: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_given(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the checked arguments of the project, and those that are passed through unseen.
+
+    Raises:
+        BuildError: one is unknown, set elsewhere, or not what the runtime takes.
+    """
+    given = {name: value for name, value in raw.items() if name != "extra"}
+    extra = raw.get("extra") or {}
+    if not isinstance(extra, dict):
+        raise BuildError(
+            f"{_WHERE}.extra is {extra!r}, expected an object of arguments",
+            remedy=f"Correct {_WHERE}.extra, or leave it out.",
+        )
+    for name in (*given, *extra):
+        if name in _ELSEWHERE:
+            raise BuildError(f"{_WHERE}.{name} cannot be set", remedy=_ELSEWHERE[name])
+        if name in given and name not in PYTORCH_ARGUMENTS:
+            raise BuildError(
+                f"{_WHERE}.{name} is not an argument of tensorrt_llm.LLM"
+                f"{nearest(name, PYTORCH_ARGUMENTS)}",
+                remedy="Correct the name; what this tritonctl does not know goes into "
+                f"{_WHERE}.extra, an object of arguments.",
+            )
+        if name in given and name in extra:
+            raise BuildError(
+                f"{_WHERE}.extra repeats {name}", remedy=f"Remove one of the two {name}."
+            )
+    return read_arguments(given, PYTORCH_ARGUMENTS, _WHERE), extra
+
+
+def read_quantisation(folder: Path) -> tuple[str | None, str | None]:
+    """Return quant_algo and kv_cache_quant_algo of the checkpoint in `folder`, weights checked.
+
+    Raises:
+        BuildError: it is incomplete, damaged, or for compiled engines.
+    """
+    config = read_json_object(folder / "config.json", remedy=_QUANTISE_AGAIN)
+    if "architecture" in config:
+        raise BuildError(
+            f"{folder} is a checkpoint for trtllm-build, not for the PyTorch runtime",
+            remedy=_QUANTISE_AGAIN,
+        )
+    check_weights(folder)
+    path = folder / QUANTISATION
+    if not path.is_file():
+        return None, None
+    quantisation = read_json_object(path, remedy=_QUANTISE_AGAIN).get("quantization")
+    if not isinstance(quantisation, dict):
+        raise BuildError(f"{path}: has no object `quantization`", remedy=_QUANTISE_AGAIN)
+    return quantisation.get("quant_algo"), quantisation.get("kv_cache_quant_algo")
+
+
+def llm_arguments(package: Package) -> dict[str, Any]:
+    """Return the arguments of `tensorrt_llm.LLM`; model and tokenizer are the serving side's."""
+    given, limits = dict(package.given), package.limits
+    graphs = {"max_batch_size": limits.max_batch_size, "enable_padding": True}
+    if "cuda_graph_config" in given:
+        own = given.pop("cuda_graph_config")
+        # null: no graphs. Sizes of the project's own exclude ours.
+        sized = own is not None and not {"batch_sizes", "max_batch_size"} & set(own)
+        graphs = {**graphs, **own} if sized else own
+    return {
+        "tensor_parallel_size": limits.tp_size,
+        "pipeline_parallel_size": limits.pp_size,
+        "max_batch_size": limits.max_batch_size,
+        "max_num_tokens": limits.max_num_tokens,
+        "max_seq_len": limits.max_seq_len,
+        "max_beam_width": limits.max_beam_width,
+        "trust_remote_code": package.request.trust_remote_code,
+        "kv_cache_config": kv_cache_config(package),
+        "cuda_graph_config": graphs,
+        **{name: value for name, value in given.items() if name != "kv_cache_config"},
+        "enable_chunked_prefill": chunked_prefill(package),
+        **package.extra,
+    }
+
+
+def kv_cache_config(package: Package) -> dict[str, Any]:
+    """Return how the KV cache is kept; an FP8 one can be forced on a checkpoint without scales."""
+    own = package.given.get("kv_cache_config") or {}
+    asked = package.request.kv_cache_dtype
+    forced = asked == "fp8" and package.kv_cache_quant_algo is None
+    dtype = {"dtype": "fp8"} if forced else {}
+    return {"free_gpu_memory_fraction": 0.9, "enable_block_reuse": True, **dtype, **own}
+
+
+def chunked_prefill(package: Package) -> bool:
+    """Return whether long prompts are processed in chunks: as asked, else where needed."""
+    asked = package.given.get("enable_chunked_prefill")
+    needed = package.limits.max_input_len > package.limits.max_num_tokens
+    return needed if asked is None else bool(asked)

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the PyTorch runtime cannot load or would refuse at load time: refused before packaging.
+
+As in build_rules.py: a rule is a function, its name with dashes its id, which ends the problem.
+Sources: TensorRT-LLM (_torch/modules/linear.py, llmapi/llm_args.py), ModelOpt (deployment/
+3_unified_hf.rst). Standard library only.
+"""
+
+import re
+from collections.abc import Callable
+
+from build_facts import QUANT_ALGOS
+from buildlib.problems import BuildError
+from package_facts import Package, chunked_prefill, kv_cache_config
+
+Rule = Callable[[Package], None]
+
+# What Linear.get_quant_method accepts, as far as ModelOpt writes it.
+LOADABLE = (
+    None,
+    "FP8",
+    "FP8_PER_CHANNEL_PER_TOKEN",
+    "NVFP4",
+    "W8A16",
+    "W4A16_AWQ",
+    "W4A8_AWQ",
+    "MIXED_PRECISION",
+)
+_PACKAGE = "engine.options.package"
+_FIRST_PYTORCH, _FIRST_UNIFIED = (1, 0), (1, 2)
+
+
+def world_is_pytorch(package: Package) -> None:
+    """Engines are compiled, not packaged."""
+    target = package.request.target
+    if target is None or target.world != "pytorch":
+        found = "no target" if target is None else f"the world {target.world}"
+        _refuse(
+            f"the request has {found}, and only the PyTorch runtime loads checkpoints",
+            "Set engine.target.world to pytorch.",
+            world_is_pytorch,
+        )
+
+
+def runtime_is_the_llm_api_s_own(package: Package) -> None:
+    """tensorrt_llm.LLM is the PyTorch runtime since 1.0."""
+    if _version(package) < _FIRST_PYTORCH:
+        _refuse(
+            f"TensorRT-LLM {_named(package)} has no PyTorch runtime of its own",
+            "Set engine.target.release to 25.09 (TensorRT-LLM 1.0.0) or later.",
+            runtime_is_the_llm_api_s_own,
+        )
+
+
+def runtime_reads_unified_checkpoints(package: Package) -> None:
+    """ModelOpt's unified checkpoints load since TensorRT-LLM 1.2.0."""
+    if package.quant_algo is not None and _version(package) < _FIRST_UNIFIED:
+        _refuse(
+            f"TensorRT-LLM {_named(package)} does not load ModelOpt's unified checkpoints",
+            "Set engine.target.release to 26.03 (TensorRT-LLM 1.2.0) or later.",
+            runtime_reads_unified_checkpoints,
+        )
+
+
+def runtime_executes_the_precision(package: Package) -> None:
+    """SmoothQuant, GPTQ and INT4 by rows have no code there."""
+    if package.quant_algo not in LOADABLE:
+        _refuse(
+            f"the PyTorch runtime has no code for {package.quant_algo}",
+            "Set engine.precision to fp8, or engine.target.world to engine.",
+            runtime_executes_the_precision,
+        )
+
+
+def precision_is_that_of_the_checkpoint(package: Package) -> None:
+    """A checkpoint quantised otherwise would be served as what it is."""
+    request, found = package.request, package.quant_algo
+    wanted = QUANT_ALGOS.get(request.precision, found)
+    if found not in (wanted, "MIXED_PRECISION"):
+        _refuse(
+            f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
+            f"quantised checkpoint is {found or 'not quantised'}",
+            "Quantise again: `tritonctl build --force`.",
+            precision_is_that_of_the_checkpoint,
+        )
+
+
+def kv_cache_fits_the_checkpoint(package: Package) -> None:
+    """FP8 can be forced at load, NVFP4 has to be calibrated, INT8 is for engines."""
+    asked = package.request.kv_cache_dtype
+    found = package.kv_cache_quant_algo
+    if asked == "int8":
+        _refuse(
+            "engine.kv_cache_dtype int8 is for compiled engines alone",
+            "Set engine.kv_cache_dtype to fp8.",
+            kv_cache_fits_the_checkpoint,
+        )
+    wanted = asked.upper() if asked and asked != "auto" else None
+    if found not in (wanted, None) or (wanted == "NVFP4" and found is None):
+        _refuse(
+            f"engine.kv_cache_dtype is {asked or 'not set'}, and the quantised checkpoint has "
+            f"kv_cache_quant_algo {found}",
+            "Quantise again: `tritonctl build --force`.",
+            kv_cache_fits_the_checkpoint,
+        )
+
+
+def kv_cache_type_is_said_once(package: Package) -> None:
+    """engine.kv_cache_dtype and kv_cache_config.dtype say the same thing."""
+    own = (package.given.get("kv_cache_config") or {}).get("dtype")
+    asked = package.request.kv_cache_dtype or "auto"
+    if own not in (None, "auto", asked):
+        _refuse(
+            f"kv_cache_config.dtype is {own}, and engine.kv_cache_dtype {asked}",
+            f"Remove {_PACKAGE}.kv_cache_config.dtype and set engine.kv_cache_dtype to {own}.",
+            kv_cache_type_is_said_once,
+        )
+
+
+def prompt_fits_into_a_step(package: Package) -> None:
+    """The runtime refuses prompts above max_num_tokens unless it may cut them into chunks."""
+    limits = package.limits
+    if limits.max_input_len > limits.max_num_tokens and not chunked_prefill(package):
+        _refuse(
+            f"engine.max_input_len is {limits.max_input_len}, and a step holds "
+            f"{limits.max_num_tokens} tokens (max_num_tokens) without chunked prefill",
+            f"Set {_PACKAGE}.enable_chunked_prefill to true, or engine.max_num_tokens to "
+            f"{limits.max_input_len} or more.",
+            prompt_fits_into_a_step,
+        )
+
+
+def chunks_are_whole_blocks(package: Package) -> None:
+    """With chunked prefill max_num_tokens is a multiple of tokens_per_block."""
+    block = int(kv_cache_config(package).get("tokens_per_block") or 32)
+    tokens = package.limits.max_num_tokens
+    if chunked_prefill(package) and tokens % block:
+        fitting = tokens // block * block
+        _refuse(
+            f"engine.max_num_tokens is {tokens}, and chunked prefill needs a multiple of "
+            f"tokens_per_block ({block})",
+            f"Set engine.max_num_tokens to {fitting or block} or {fitting + block}.",
+            chunks_are_whole_blocks,
+        )
+
+
+def graphs_are_given_in_one_way(package: Package) -> None:
+    """Batch sizes, or the largest of them: the runtime refuses both unless they agree."""
+    graphs = package.given.get("cuda_graph_config") or {}
+    sizes, largest = graphs.get("batch_sizes"), graphs.get("max_batch_size")
+    if sizes and largest and max(sizes) != largest:
+        _refuse(
+            f"cuda_graph_config.batch_sizes end at {max(sizes)}, and its max_batch_size is "
+            f"{largest}",
+            f"Remove {_PACKAGE}.cuda_graph_config.max_batch_size.",
+            graphs_are_given_in_one_way,
+        )
+
+
+def graphs_fit_the_batch(package: Package) -> None:
+    """A CUDA graph above max_batch_size costs memory and is never used."""
+    graphs = package.given.get("cuda_graph_config") or {}
+    largest = max([*(graphs.get("batch_sizes") or []), graphs.get("max_batch_size") or 0])
+    if largest > package.limits.max_batch_size:
+        _refuse(
+            f"cuda_graph_config goes up to {largest} sequences, and engine.max_batch_size is "
+            f"{package.limits.max_batch_size}",
+            f"Lower it in {_PACKAGE}.cuda_graph_config, or raise engine.max_batch_size.",
+            graphs_fit_the_batch,
+        )
+
+
+def experts_fill_the_gpus(package: Package) -> None:
+    """moe tensor * expert * cluster parallelism is the tensor parallelism."""
+    names = ("moe_tensor_parallel_size", "moe_expert_parallel_size", "moe_cluster_parallel_size")
+    given = {name: package.given[name] for name in names if package.given.get(name)}
+    if len(given) < 2:  # noqa: PLR2004 - one alone leaves the rest to the runtime
+        return
+    product = 1
+    for size in given.values():
+        product *= size
+    if product != package.limits.tp_size:
+        told = " * ".join(f"{name} {size}" for name, size in given.items())
+        _refuse(
+            f"{told} is {product}, and engine.tp_size is {package.limits.tp_size}",
+            f"Let their product be engine.tp_size ({package.limits.tp_size}).",
+            experts_fill_the_gpus,
+        )
+
+
+def speculation_names_its_kind(package: Package) -> None:
+    """The runtime chooses the class by it."""
+    config = package.given.get("speculative_config")
+    if config is not None and not isinstance(config.get("decoding_type"), str):
+        _refuse(
+            "speculative_config has no decoding_type",
+            f"Add {_PACKAGE}.speculative_config.decoding_type, for example Eagle, MTP or NGram.",
+            speculation_names_its_kind,
+        )
+
+
+RULES: tuple[Rule, ...] = (
+    world_is_pytorch,
+    runtime_is_the_llm_api_s_own,
+    runtime_reads_unified_checkpoints,
+    runtime_executes_the_precision,
+    precision_is_that_of_the_checkpoint,
+    kv_cache_fits_the_checkpoint,
+    kv_cache_type_is_said_once,
+    prompt_fits_into_a_step,
+    chunks_are_whole_blocks,
+    graphs_are_given_in_one_way,
+    graphs_fit_the_batch,
+    experts_fill_the_gpus,
+    speculation_names_its_kind,
+)
+
+
+def check(package: Package) -> None:
+    """Ask every rule.
+
+    Raises:
+        BuildError: the first that is broken; its id ends the problem.
+    """
+    for rule in RULES:
+        rule(package)
+
+
+def rule_id(rule: Rule) -> str:
+    """Return a rule's id: its name, with dashes."""
+    return rule.__name__.replace("_", "-")
+
+
+def _refuse(problem: str, remedy: str, rule: Rule) -> None:
+    raise BuildError(f"{problem} [{rule_id(rule)}]", remedy=remedy)
+
+
+def _named(package: Package) -> str:
+    target = package.request.target
+    return (target.tensorrt_llm if target else None) or "of an unknown version"
+
+
+def _version(package: Package) -> tuple[int, int]:
+    found = re.match(r"(\d+)\.(\d+)", _named(package))
+    return (int(found[1]), int(found[2])) if found else _FIRST_UNIFIED

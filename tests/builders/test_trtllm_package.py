@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stage package: a checkpoint and the arguments that TensorRT-LLM's PyTorch runtime gets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.builders import trtllm
+from tests.builders.conftest import CONFIG, modules_of, safetensors, write_json
+from tritonctl.engines.contract import BuildResult, read_answer
+
+MODULES = (
+    "build_facts",
+    "build_options",
+    "build_runtime",
+    "build_command",
+    "build_settings",
+    "build_tensors",
+    "llm_arguments",
+    "package",
+    "package_facts",
+    "package_rules",
+)
+
+
+@pytest.fixture(scope="module")
+def trt() -> Iterator[SimpleNamespace]:
+    """The modules of the stage."""
+    with modules_of("tensorrt_llm", MODULES) as modules:
+        yield modules
+
+
+def unified_checkpoint(source: Path, algorithm: str | None, cache: str | None = None) -> Path:
+    """What the stage quantise leaves for the PyTorch world: `source/checkpoint`."""
+    folder = source / "checkpoint"
+    folder.mkdir(parents=True)
+    write_json(folder / "config.json", CONFIG)
+    safetensors(folder / "model.safetensors")
+    if algorithm or cache:
+        quantisation = {"quant_algo": algorithm, "kv_cache_quant_algo": cache}
+        producer = {"name": "modelopt", "version": "0.47.0"}
+        record = {"producer": producer, "quantization": quantisation}
+        write_json(folder / "hf_quant_config.json", record)
+    return folder
+
+
+def asked(checkpoint: Path, **changes: Any) -> dict[str, Any]:
+    """A request for the PyTorch world, its quantised checkpoint made."""
+    algorithm = changes.pop("algorithm", "FP8")
+    source = checkpoint.parent / "source"
+    unified_checkpoint(source, algorithm, changes.pop("cache", None))
+    target = {"world": "pytorch", **changes.pop("target", {})}
+    return trtllm.request(checkpoint, source, stage="package", target=target, **changes)
+
+
+def made(trt: SimpleNamespace, checkpoint: Path, **changes: Any) -> Any:
+    """The package that a request leads to."""
+    write_json(checkpoint.parent / "R.json", asked(checkpoint, **changes))
+    return trt.package.make_package(checkpoint.parent / "R.json", only_shown=False)
+
+
+def options(**values: Any) -> dict[str, Any]:
+    """Options of the stage, as changes to the usual request."""
+    return {"options": values}
+
+
+def test_a_checkpoint_is_packaged(checkpoint: Path, tmp_path: Path) -> None:
+    """Checkpoint, tokenizer and arguments; no GPU and no library needed."""
+    staging = checkpoint.parent / "staging"
+    request = asked(checkpoint, kv_cache_dtype="fp8", options={"attn_backend": "TRTLLM"})
+    done = trtllm.run_stage("package.py", staging, request, tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = read_answer(staging.parent / "S.json", "tensorrt_llm")
+    assert isinstance(result, BuildResult)
+    assert [file.path for file in result.files] == [
+        "checkpoint/config.json",
+        "checkpoint/hf_quant_config.json",
+        "checkpoint/model.safetensors",
+        "llm_args.json",
+        "tokenizer/tokenizer.json",
+        "tokenizer/tokenizer_config.json",
+    ]
+    arguments = json.loads((staging / "llm_args.json").read_text(encoding="utf-8"))
+    assert arguments == {
+        "tensor_parallel_size": 1,
+        "pipeline_parallel_size": 1,
+        "max_batch_size": 4,
+        "max_num_tokens": 8192,
+        "max_seq_len": 64,
+        "max_beam_width": 1,
+        "trust_remote_code": False,
+        "kv_cache_config": {
+            "free_gpu_memory_fraction": 0.9,
+            "enable_block_reuse": True,
+            "dtype": "fp8",
+        },
+        "cuda_graph_config": {"max_batch_size": 4, "enable_padding": True},
+        "attn_backend": "TRTLLM",
+        "enable_chunked_prefill": False,
+    }
+    assert result.runtime["world"] == "pytorch"
+    assert result.versions["tensorrt_llm"] == "1.2.1"
+    source = checkpoint.parent / "source" / "checkpoint" / "model.safetensors"
+    assert (staging / "checkpoint" / "model.safetensors").stat().st_ino == source.stat().st_ino
+
+
+def test_a_checkpoint_that_is_not_quantised(trt: SimpleNamespace, checkpoint: Path) -> None:
+    """bf16 has no hf_quant_config.json."""
+    package = made(trt, checkpoint, algorithm=None, precision="bf16")
+    trt.package_rules.check(package)
+    assert (package.quant_algo, package.kv_cache_quant_algo) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "graphs"),
+    [
+        ({}, {"max_batch_size": 4, "enable_padding": True}),
+        ({"cuda_graph_config": None}, None),
+        ({"cuda_graph_config": {"batch_sizes": [1, 4]}}, {"batch_sizes": [1, 4]}),
+        (
+            {"cuda_graph_config": {"enable_padding": False}},
+            {"max_batch_size": 4, "enable_padding": False},
+        ),
+    ],
+)
+def test_cuda_graphs(
+    trt: SimpleNamespace, checkpoint: Path, given: dict[str, Any], graphs: dict[str, Any] | None
+) -> None:
+    """As many as the batch unless the project decides; null switches them off."""
+    package = made(trt, checkpoint, options=given)
+    trt.package_rules.check(package)
+    assert trt.package_facts.llm_arguments(package)["cuda_graph_config"] == graphs
+
+
+def test_extra_arguments_pass_through(trt: SimpleNamespace, checkpoint: Path) -> None:
+    """What this tritonctl does not know reaches the runtime as it is."""
+    package = made(trt, checkpoint, options={"extra": {"new_knob": {"depth": 2}}})
+    assert trt.package_facts.llm_arguments(package)["new_knob"] == {"depth": 2}
+
+
+def test_long_prompts_are_chunked(trt: SimpleNamespace, checkpoint: Path) -> None:
+    """Where a prompt may be longer than a step, unless the project says no."""
+    limits = {"max_input_len": 40, "max_num_tokens": 32}
+    package = made(trt, checkpoint, limits=limits)
+    trt.package_rules.check(package)
+    assert trt.package_facts.llm_arguments(package)["enable_chunked_prefill"] is True
+
+
+MOE = {"moe_tensor_parallel_size": 2, "moe_expert_parallel_size": 2}
+BROKEN: list[tuple[str, dict[str, Any], str]] = [
+    ("world-is-pytorch", {"target": {"world": "engine"}}, "target.world to pytorch"),
+    (
+        "runtime-is-the-llm-api-s-own",
+        {"target": {"tensorrt_llm": "0.21.0"}, "algorithm": None, "precision": "bf16"},
+        "25.09",
+    ),
+    ("runtime-reads-unified-checkpoints", {"target": {"tensorrt_llm": "1.1.0"}}, "26.03"),
+    (
+        "runtime-executes-the-precision",
+        {"algorithm": "W8A8_SQ_PER_CHANNEL", "precision": "int8_sq"},
+        "no code for W8A8_SQ_PER_CHANNEL",
+    ),
+    ("runtime-executes-the-precision", {"algorithm": "W4A16_GPTQ"}, "no code for W4A16_GPTQ"),
+    ("precision-is-that-of-the-checkpoint", {"algorithm": "NVFP4"}, "checkpoint is NVFP4"),
+    ("kv-cache-fits-the-checkpoint", {"kv_cache_dtype": "int8"}, "kv_cache_dtype to fp8"),
+    ("kv-cache-fits-the-checkpoint", {"cache": "FP8"}, "kv_cache_quant_algo FP8"),
+    ("kv-cache-fits-the-checkpoint", {"kv_cache_dtype": "nvfp4"}, "kv_cache_quant_algo None"),
+    (
+        "kv-cache-type-is-said-once",
+        options(kv_cache_config={"dtype": "fp8"}),
+        "engine.kv_cache_dtype to fp8",
+    ),
+    (
+        "prompt-fits-into-a-step",
+        {"limits": {"max_input_len": 40, "max_num_tokens": 32}}
+        | options(enable_chunked_prefill=False),
+        "enable_chunked_prefill to true",
+    ),
+    (
+        "chunks-are-whole-blocks",
+        {"limits": {"max_num_tokens": 40}} | options(enable_chunked_prefill=True),
+        "to 32 or 64",
+    ),
+    (
+        "graphs-are-given-in-one-way",
+        options(cuda_graph_config={"batch_sizes": [1, 2], "max_batch_size": 4}),
+        "end at 2",
+    ),
+    ("graphs-fit-the-batch", options(cuda_graph_config={"batch_sizes": [8]}), "up to 8"),
+    ("graphs-fit-the-batch", options(cuda_graph_config={"max_batch_size": 8}), "up to 8"),
+    ("experts-fill-the-gpus", {"limits": {"tp_size": 2}} | options(**MOE), "is 4"),
+    ("speculation-names-its-kind", options(speculative_config={}), "decoding_type"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "said"), BROKEN, ids=[f"{row[0]}-{n}" for n, row in enumerate(BROKEN)]
+)
+def test_rule(
+    trt: SimpleNamespace, checkpoint: Path, rule: str, changes: dict[str, Any], said: str
+) -> None:
+    """The rule's id ends the problem, and the message says what to do."""
+    package = made(trt, checkpoint, **changes)
+    with pytest.raises(trt.problems.BuildError) as caught:
+        trt.package_rules.check(package)
+    assert caught.value.problem.endswith(f" [{rule}]")
+    assert said in f"{caught.value.problem}\n{caught.value.remedy}"
+    assert caught.value.remedy.endswith(".")
+
+
+def test_every_rule_has_a_test(trt: SimpleNamespace) -> None:
+    """A rule without a broken request above is not tested at all."""
+    rules = {trt.package_rules.rule_id(rule) for rule in trt.package_rules.RULES}
+    assert rules == {rule for rule, _, _ in BROKEN}
+
+
+PASSING: list[dict[str, Any]] = [
+    {"target": {"release": "1.3.0rc29", "tensorrt_llm": "1.3.0rc29", "triton": None}},
+    {"target": {"tensorrt_llm": "1.0.0"}, "algorithm": None, "precision": "fp16"},
+    {"cache": "FP8", "kv_cache_dtype": "fp8"},
+    {"limits": {"tp_size": 4}} | options(**MOE),
+    options(moe_expert_parallel_size=1),
+    options(speculative_config={"decoding_type": "NGram", "max_draft_len": 4}),
+    options(guided_decoding_backend="llguidance"),
+    {"algorithm": "W4A16_AWQ", "precision": "int4_awq"},
+]
+
+
+@pytest.mark.parametrize("changes", PASSING)
+def test_what_goes_together_passes(
+    trt: SimpleNamespace, checkpoint: Path, changes: dict[str, Any]
+) -> None:
+    """The neighbours of what is refused."""
+    trt.package_rules.check(made(trt, checkpoint, **changes))
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        ({"kv_cache_confg": {}}, "(did you mean kv_cache_config?)"),
+        ({"kv_cache_config": {"free_gpu_memory_fractions": 0.5}}, "free_gpu_memory_fraction?"),
+        ({"kv_cache_config": {"max_tokens": 0}}, "a whole number of at least 1"),
+        ({"kv_cache_config": {"dtype": "int8"}}, "one of auto, fp8, nvfp4"),
+        ({"cuda_graph_config": {"batch_sizes": [1, "2"]}}, "a list of whole numbers"),
+        ({"moe_config": {"backend": "CUTLAS"}}, "one of AUTO, CUTLASS"),
+        ({"max_batch_size": 4}, "Set engine.max_batch_size instead."),
+        ({"stream_interval": 4}, "streams get every id"),
+        ({"extra": ["--flag"]}, "expected an object of arguments"),
+        ({"extra": {"tensor_parallel_size": 2}}, "Set engine.tp_size instead."),
+        ({"attn_backend": "TRTLLM", "extra": {"attn_backend": "x"}}, "repeats attn_backend"),
+        ({"enable_attention_dp": 1}, "true or false"),
+    ],
+)
+def test_an_argument_is_refused(trt: SimpleNamespace, raw: dict[str, Any], said: str) -> None:
+    """Unknown names with the nearest, wrong values with the right ones."""
+    with pytest.raises(trt.problems.BuildError) as caught:
+        trt.package_facts.read_given(raw)
+    assert said in f"{caught.value.problem}\n{caught.value.remedy}"
+    assert caught.value.remedy.endswith(".")
+
+
+def test_a_checkpoint_for_engines_is_refused(checkpoint: Path, tmp_path: Path) -> None:
+    """The two halves' checkpoints look alike from outside."""
+    source = checkpoint.parent / "source"
+    trtllm.quantised_checkpoint(source)
+    request = trtllm.request(checkpoint, source, stage="package", target={"world": "pytorch"})
+    staging = checkpoint.parent / "staging"
+    assert trtllm.run_stage("package.py", staging, request, tmp_path).returncode == 1
+    assert "is a checkpoint for trtllm-build" in trtllm.result_of(staging)["problem"]
+
+
+def test_truncated_weights_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    """Before anything is linked."""
+    request = asked(checkpoint)
+    weights = checkpoint.parent / "source" / "checkpoint" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    staging = checkpoint.parent / "staging"
+    assert trtllm.run_stage("package.py", staging, request, tmp_path).returncode == 1
+    assert "is half-downloaded" in trtllm.result_of(staging)["problem"]
+    assert list(staging.iterdir()) == []
+
+
+def test_print_commands_checks_alone(checkpoint: Path, tmp_path: Path) -> None:
+    """Before anything is quantised: nothing would be run, but what would fail is said."""
+    source, staging = checkpoint.parent / "source", checkpoint.parent / "staging"
+    for precision, status in (("fp8", 0), ("int8_sq", 1)):
+        request = trtllm.request(checkpoint, source, precision=precision, stage="package")
+        request["target"]["world"] = "pytorch"
+        done = trtllm.run_stage("package.py", staging, request, tmp_path, "--print-commands")
+        assert (done.returncode, done.stdout) == (status, "")
+        assert ("[runtime-executes-the-precision]" in done.stderr) == bool(status)
+    assert list(staging.iterdir()) == []

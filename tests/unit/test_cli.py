@@ -34,6 +34,7 @@ VERBS = [
     "chat",
     "down",
     "schema",
+    "doctor",
 ]
 HEAVY = ["pydantic", "rich.console", "grpc", "tritonclient", "google.protobuf", "yaml", "numpy"]
 

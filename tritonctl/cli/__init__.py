@@ -15,6 +15,7 @@ from tritonctl import __version__
 from tritonctl.cli import (
     build,
     chat,
+    doctor,
     down,
     generate,
     init,
@@ -52,5 +53,18 @@ def root(
     """From a model checkpoint to a fast, correct, operable NVIDIA Triton service."""
 
 
-for _verb in (quickstart, init, build, render, up, status, logs, generate, chat, down, schema):
+for _verb in (
+    quickstart,
+    init,
+    build,
+    render,
+    up,
+    status,
+    logs,
+    generate,
+    chat,
+    down,
+    schema,
+    doctor,
+):
     app.command(_verb.__name__.rsplit(".", 1)[1])(_verb.command)

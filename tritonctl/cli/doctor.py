@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl doctor`: what does this machine have, and what can it run?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from tritonctl.cli import options
+from tritonctl.errors import HostError
+
+if TYPE_CHECKING:
+    from tritonctl.doctor import Finding, GpuReport
+
+_MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
+
+
+def command(as_json: options.JsonOption = False, quiet: options.QuietOption = False) -> None:
+    """Examine this machine; exit code 4 when something that serving needs is missing."""
+    from tritonctl.doctor import examine
+
+    console = options.console(as_json, quiet)
+    report = examine()
+    lines = [line for finding in report.findings for line in _finding(finding)]
+    lines += [line for gpu in report.gpus for line in _gpu(gpu)]
+    console.result(report.as_record(), "\n".join(lines))
+    if not report.healthy:
+        raise typer.Exit(HostError.exit_code)
+
+
+def _finding(finding: Finding) -> list[str]:
+    optional = "" if finding.required or finding.status == "ok" else " (optional)"
+    lines = [f"{_MARKS[finding.status]} {finding.name}{optional}: {finding.detail}"]
+    return lines + ([f"    {finding.remedy}"] if finding.remedy else [])
+
+
+def _gpu(report: GpuReport) -> list[str]:
+    gpu, releases = report.gpu, report.releases
+    lines = [f"{gpu.name}: {gpu.memory_mib / 1024:.0f} GiB"]
+    if not releases:
+        return [*lines, "    no release of TensorRT-LLM runs on it with this driver"]
+    lines.append(f"    releases: {releases[-1]} to {releases[0]}")
+    lines += [f"    engines: {', '.join(report.precisions['engine'])}"]
+    lines += [f"    PyTorch runtime: {', '.join(report.precisions['pytorch'])}"]
+    return lines + [f"    {warning}" for warning in report.warnings]

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The NVIDIA GPUs of this machine, as nvidia-smi tells."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+_QUERY = "name,compute_cap,driver_version,memory.total"
+_ANSWER_SECONDS = 30
+# Cards for desks; the image's CUDA compatibility package is for the others.
+_DESKTOP = ("GeForce", "RTX", "GTX", "TITAN", "Quadro")
+
+
+@dataclass(frozen=True)
+class InstalledGpu:
+    """A GPU that is there; memory in MiB."""
+
+    name: str
+    compute_capability: str
+    driver: str
+    memory_mib: int
+
+    @property
+    def data_center(self) -> bool:
+        """Whether it is made for data centres."""
+        return not any(word in self.name for word in _DESKTOP)
+
+
+def installed_gpus() -> tuple[list[InstalledGpu], str]:
+    """The GPUs, and why there is none where there is none."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return [], "nvidia-smi is not installed"
+    argv = [program, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, encoding="utf-8", timeout=_ANSWER_SECONDS, check=False
+        )
+    except (subprocess.TimeoutExpired, OSError) as error:
+        return [], f"nvidia-smi does not answer: {error}"
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines()
+        return [], f"nvidia-smi: {said[-1] if said else f'status {done.returncode}'}"
+    gpus = [gpu for line in done.stdout.splitlines() if (gpu := _gpu(line))]
+    return gpus, "" if gpus else "nvidia-smi lists no GPU"
+
+
+def _gpu(line: str) -> InstalledGpu | None:
+    try:
+        name, capability, driver, memory = (part.strip() for part in line.split(","))
+        return InstalledGpu(name, capability, driver, int(float(memory)))
+    except ValueError:
+        return None

@@ -18,6 +18,7 @@ RULES: tuple[rules.Rule, ...] = (
     rules.swiglu_plugin_needs_fused_mlp,
     rules.fused_mlp_needs_fp8_or_no_quantisation,
     rules.gemm_plugin_fits_the_precision,
+    rules.one_gemm_plugin_of_each_kind,
     rules.fp4_fusion_needs_nvfp4,
     rules.fast_build_needs_weight_only_plugin,
     rules.multiple_profiles_without_opt_num_tokens,

@@ -86,6 +86,27 @@ CHOICES: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
 }
 LISTS = ("lora_dir", "lora_target_modules")
+_LORA_MODULES = (
+    "attn_qkv",
+    "attn_q",
+    "attn_k",
+    "attn_v",
+    "attn_dense",
+    "mlp_h_to_4h",
+    "mlp_4h_to_h",
+    "mlp_gate",
+    "cross_attn_qkv",
+    "cross_attn_q",
+    "cross_attn_k",
+    "cross_attn_v",
+    "cross_attn_dense",
+    "moe_h_to_4h",
+    "moe_4h_to_h",
+    "moe_gate",
+    "moe_router",
+    "mlp_router",
+    "mlp_gate_up",
+)
 TEXTS = ("visualize_network", "model_cls_file", "model_cls_name")
 
 # Arguments of the tool that are set elsewhere, or not at all: what to do instead.
@@ -230,6 +251,10 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list) or not items or not all(isinstance(i, str) for i in items):
         raise _wrong(name, value, "a list of text")
+    for item in items if name == "lora_target_modules" else ():
+        if item not in _LORA_MODULES:
+            known = f"{', '.join(_LORA_MODULES)}; there is no {item!r}"
+            raise _wrong(name, value, f"some of {known}{nearest(item, _LORA_MODULES)}")
     return tuple(items)
 
 

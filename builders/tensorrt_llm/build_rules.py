@@ -215,6 +215,21 @@ def gemm_plugin_fits_the_precision(plan: Plan) -> None:
         )
 
 
+def one_gemm_plugin_of_each_kind(plan: Plan) -> None:
+    """The plain GEMM plugins and their low-latency kin exclude each other."""
+    pairs = (
+        ("gemm_plugin", "low_latency_gemm_plugin"),
+        ("gemm_swiglu_plugin", "low_latency_gemm_swiglu_plugin"),
+    )
+    for plain, quick in pairs:
+        if plan.options.choice(plain) and plan.options.choice(quick):
+            refuse(
+                f"{plain} and {quick} exclude each other",
+                f"Remove one of them from engine.options.compile; {quick} suits small batches.",
+                one_gemm_plugin_of_each_kind,
+            )
+
+
 def fp4_fusion_needs_nvfp4(plan: Plan) -> None:
     """There is nothing to fuse otherwise."""
     if plan.options.enabled("fuse_fp4_quant") and plan.quantised.quant_algo != "NVFP4":

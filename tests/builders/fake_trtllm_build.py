@@ -54,6 +54,12 @@ FEATURES = {
     "use_fused_mlp": True,
     "pp_reduce_scatter": False,
 }
+LORA_MODULES = (
+    *("attn_qkv", "attn_q", "attn_k", "attn_v", "attn_dense"),
+    *("mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate", "mlp_router", "mlp_gate_up"),
+    *("cross_attn_qkv", "cross_attn_q", "cross_attn_k", "cross_attn_v", "cross_attn_dense"),
+    *("moe_h_to_4h", "moe_4h_to_h", "moe_gate", "moe_router"),
+)
 FP8_ATTENTION = ("FP8", "W4A8_AWQ", "NVFP4")
 
 
@@ -105,7 +111,7 @@ def parser() -> argparse.ArgumentParser:
         made.add_argument(f"--{name}", action="store_true")
     made.add_argument("--lora_dir", nargs="+")
     made.add_argument("--lora_ckpt_source", choices=["hf", "nemo"], default="hf")
-    made.add_argument("--lora_target_modules", nargs="+")
+    made.add_argument("--lora_target_modules", nargs="+", choices=LORA_MODULES)
     modes = [
         "draft_tokens_external",
         "lookahead_decoding",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.builders import trtllm
-from tests.builders.conftest import CONFIG, modules_of, safetensors, write_json
+from tests.builders.conftest import BUILDERS, CONFIG, modules_of, safetensors, write_json
 from tritonctl.engines.contract import BuildResult, read_answer
 
 MODULES = (
@@ -296,3 +297,10 @@ def test_print_commands_checks_alone(checkpoint: Path, tmp_path: Path) -> None:
         assert (done.returncode, done.stdout) == (status, "")
         assert ("[runtime-executes-the-precision]" in done.stderr) == bool(status)
     assert list(staging.iterdir()) == []
+
+
+def test_the_documentation_has_every_rule(trt: SimpleNamespace) -> None:
+    """docs/tensorrt-llm.md: a row for each rule of this stage, in the order they are asked."""
+    text = (BUILDERS.parent / "docs" / "tensorrt-llm.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| package \| `([a-z0-9-]+)` \|", text, flags=re.MULTILINE)
+    assert rows == [trt.package_rules.rule_id(rule) for rule in trt.package_rules.RULES]

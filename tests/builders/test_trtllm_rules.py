@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,6 +136,16 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "low_latency_gemm_plugin fp8 needs",
     ),
     ("gemm-plugin-fits-the-precision", options(fp8_rowwise_gemm_plugin="auto"), "per row"),
+    (
+        "one-gemm-plugin-of-each-kind",
+        options(gemm_plugin="auto", low_latency_gemm_plugin="fp8"),
+        "exclude each other",
+    ),
+    (
+        "one-gemm-plugin-of-each-kind",
+        options(gemm_swiglu_plugin="fp8", low_latency_gemm_swiglu_plugin="fp8"),
+        "exclude each other",
+    ),
     ("fp4-fusion-needs-nvfp4", options(fuse_fp4_quant="enable"), "needs precision nvfp4"),
     (
         "fast-build-needs-weight-only-plugin",
@@ -370,6 +381,7 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"workers": "two"}, "workers is 'two', expected a whole number"),
     ({"workers": True}, "workers is True"),
     ({"lora_dir": []}, "expected a list of text"),
+    ({"lora_target_modules": ["attn_qk"]}, "'attn_qk' (did you mean attn_qkv?)"),
     ({"visualize_network": 3}, "expected text"),
     ({"max_batch_size": 4}, "Set engine.max_batch_size instead."),
     ({"max_seq_len": 4}, "Set engine.max_seq_len instead."),
@@ -403,3 +415,10 @@ def test_no_source_of_the_builder_is_left_out() -> None:
     """MODULES above are what the tests load and unload."""
     found = {path.stem for path in (BUILDERS / "tensorrt_llm").glob("build_*.py")}
     assert found <= set(MODULES)
+
+
+def test_the_documentation_has_every_rule(trt: SimpleNamespace) -> None:
+    """docs/tensorrt-llm.md: a row for each rule of this stage, in the order they are asked."""
+    text = (BUILDERS.parent / "docs" / "tensorrt-llm.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| compile \| `([a-z0-9-]+)` \|", text, flags=re.MULTILINE)
+    assert rows == [trt.build_rules.rule_id(rule) for rule in trt.build_checks.RULES]

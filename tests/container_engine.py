@@ -76,6 +76,28 @@ def import_python_image() -> None:
     subprocess.run(command, input=archive.getvalue(), check=True, capture_output=True)
 
 
+def add_programs(image: str, programs: dict[str, str]) -> None:
+    """Make `image` of IMAGE and some Python programs in /usr/bin, by their names."""
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for name, source in programs.items():
+            content = f"#!/usr/bin/python3\n{source}".encode()
+            member = tarfile.TarInfo(f"usr/bin/{name}")
+            member.size, member.mode = len(content), 0o755
+            tar.addfile(member, io.BytesIO(content))
+    docker = _program("docker")
+    made = subprocess.run(
+        [docker, "create", IMAGE, "python3"], check=True, capture_output=True, text=True
+    )
+    container = made.stdout.strip()
+    for command, data in (
+        ([docker, "cp", "-", f"{container}:/"], archive.getvalue()),
+        ([docker, "commit", container, image], b""),
+        ([docker, "rm", container], b""),
+    ):
+        subprocess.run(command, input=data, check=True, capture_output=True)
+
+
 def _interpreter() -> Path:
     return Path(sys.base_prefix, "bin", f"python3.{sys.version_info.minor}").resolve()
 

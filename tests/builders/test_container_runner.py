@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,28 +25,6 @@ from tritonctl.project_file import load_project
 pytestmark = pytest.mark.docker
 
 SCRIPTED = Path(__file__).parents[1] / "unit" / "scripted_builder"
-
-
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """DOCKER_HOST of an engine that has the test's image."""
-    if container_engine.answers():
-        container_engine.import_python_image()
-        yield
-        return
-    if not container_engine.can_start():
-        pytest.skip("NO DOCKER: the container runner is not tested here (needs dockerd and root)")
-    # A socket's path may have 107 characters: pytest's folders are too deep.
-    folder = Path("/run") / f"tritonctl-test-{os.getpid()}"
-    folder.mkdir()
-    with pytest.MonkeyPatch.context() as environment:
-        try:
-            with container_engine.own_dockerd(folder) as host:
-                environment.setenv("DOCKER_HOST", host)
-                container_engine.import_python_image()
-                yield
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from tritonctl.triton.ensembles import (
 )
 from tritonctl.triton.model_config import ModelConfig
 from tritonctl.triton.pbtxt import to_pbtxt
+from tritonctl.triton.server_fields import refuse_newer_fields
 
 HEADER = "Rendered by tritonctl"
 ENGINE_STEP = "engine"
@@ -70,6 +71,8 @@ def plan_repository(project: Project) -> Plan:
         models += planned
         backends |= {backend.name: backend for backend in used.values()}
     _refuse_collisions(models)
+    for planned_model in models:
+        refuse_newer_fields(planned_model.name, planned_model.config, project)
     return Plan(tuple(models), tuple(backends[name] for name in sorted(backends)))
 
 

@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from rich.markup import escape
+from rich.table import Table
 
 from tritonctl.errors import TritonctlError
 from tritonctl.progress import Board, Step, Unordered
@@ -28,6 +30,20 @@ class Console:
     def result(self, record: Mapping[str, Any], human: str) -> None:
         """Print the command's outcome: one JSON object, or `human` as text."""
         print(json.dumps(record, ensure_ascii=False) if self.as_json else human)  # noqa: T201
+
+    def table(
+        self, record: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[str]]
+    ) -> None:
+        """Print rows: one JSON object, a table on a terminal, aligned lines otherwise."""
+        if self.as_json or not sys.stdout.isatty():
+            self.result(record, _aligned([headings, *rows]))
+            return
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in headings:
+            table.add_column(escape(heading), overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        RichConsole(highlight=False).print(table)
 
     def text(self, text: str) -> None:
         """Write `text` to standard output at once and as it is (a streamed answer)."""
@@ -112,3 +128,15 @@ class _StatusStep:
 
 def _indented(text: str) -> str:
     return "\n".join(f"  │ {line}" for line in text.rstrip().splitlines())
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns two spaces apart; an ideograph is two cells wide."""
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)

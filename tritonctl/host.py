@@ -38,6 +38,16 @@ def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def if_free(lock: Path) -> Iterator[bool]:
+    """Hold `lock` unless somebody else does; tells whether."""
+    with explained(lock.parent):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("a+", encoding="utf-8")
+    with handle:
+        yield _try_lock(handle)
+
+
 def _try_lock(handle: Any) -> bool:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -61,6 +61,21 @@ def load_project(
     return _validate(merged, file)
 
 
+def load_profiles(
+    path: Path | None = None, *, environment: Mapping[str, str] | None = None
+) -> dict[str | None, Project]:
+    """The project without a profile (None) and under each of its profiles.
+
+    Raises ConfigurationError.
+    """
+    environment = os.environ if environment is None else environment
+    unchosen = {k: v for k, v in environment.items() if k != "TRITONCTL_PROFILE"}
+    projects: dict[str | None, Project] = {None: load_project(path, environment=unchosen)}
+    for name in projects[None].profiles:
+        projects[name] = load_project(path, profile=name, environment=unchosen)
+    return projects
+
+
 def _project_file(path: Path | None, environment: Mapping[str, str]) -> Path:
     if path is None and environment.get("TRITONCTL_PROJECT"):
         path = Path(environment["TRITONCTL_PROJECT"])

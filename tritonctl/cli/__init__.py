@@ -13,6 +13,7 @@ import typer
 
 from tritonctl import __version__
 from tritonctl.cli import (
+    artefacts,
     build,
     chat,
     doctor,
@@ -68,3 +69,4 @@ for _verb in (
     doctor,
 ):
     app.command(_verb.__name__.rsplit(".", 1)[1])(_verb.command)
+app.add_typer(artefacts.app, name="artefacts")

@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl artefacts`: what has been built, where from, whether it is whole, what may go."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tritonctl.cli import options
+from tritonctl.errors import RepositoryError, UsageError
+
+if TYPE_CHECKING:
+    from tritonctl.console import Console
+    from tritonctl.engines.artefact_differences import Difference
+    from tritonctl.engines.artefact_usage import Use
+    from tritonctl.engines.artefacts import Stored
+    from tritonctl.engines.pruning import Pruning
+
+app = typer.Typer(no_args_is_help=True, help="List, inspect, compare, verify and remove engines.")
+
+Address = Annotated[
+    str, typer.Argument(help="a model, the beginning of a fingerprint, or MODEL/BEGINNING")
+]
+
+
+@app.command("list")
+def list_(
+    project: options.ProjectOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """List every artefact of the project and who needs it."""
+    from tritonctl.engines.artefact_usage import usage
+    from tritonctl.engines.artefacts import stored_artefacts
+    from tritonctl.project_file import load_profiles
+    from tritonctl.units import human_bytes, human_seconds
+
+    console = options.console(as_json, quiet)
+    profiles = load_profiles(project)
+    artefacts = stored_artefacts(profiles[None])
+    uses = usage(profiles, artefacts)
+    rows = [
+        [
+            stored.model,
+            stored.folder.name,
+            stored.record.builder if stored.record else "?",
+            stored.precision or "?",
+            (stored.record.stage if stored.record else None) or "-",
+            human_bytes(stored.size) if stored.record else "?",
+            human_seconds(time.time() - stored.made) if stored.made else "?",
+            stored.problem or _reasons(uses[stored.folder]),
+        ]
+        for stored in artefacts
+    ]
+    records = [_record(stored, uses[stored.folder]) for stored in artefacts]
+    headings = ("model", "artefact", "builder", "precision", "stage", "size", "age", "in use")
+    console.table({"artefacts": records}, headings, rows)
+
+
+def _reasons(use: Use) -> str:
+    """Why an artefact is in use, in words."""
+    names = [name or "no profile" for name in use.profiles]
+    reasons = [f"needed ({', '.join(names)})"] if names else []
+    reasons += [f"linked ({repository.name})" for repository in use.repositories]
+    reasons += [f"source of {name.rpartition('/')[2]}" for name in use.source_of]
+    reasons += [f"unknown: {why}" for why in use.undecided]
+    return ", ".join(reasons) or "no"
+
+
+def _record(stored: Stored, use: Use) -> dict[str, Any]:
+    record = stored.record
+    return {
+        "model": stored.model,
+        "artefact": stored.name,
+        "folder": str(stored.folder),
+        "fingerprint": record.fingerprint if record else None,
+        "builder": record.builder if record else None,
+        "precision": stored.precision,
+        "stage": record.stage if record else None,
+        "source": record.source if record else None,
+        "bytes": stored.size,
+        "made": stored.made or None,
+        "problem": stored.problem,
+        "in_use": use.needed,
+        "profiles": use.profiles,
+        "repositories": [str(repository) for repository in use.repositories],
+        "source_of": use.source_of,
+        "undecided": use.undecided,
+    }
+
+
+def _stored(project: options.ProjectOption) -> list[Stored]:
+    from tritonctl.engines.artefacts import stored_artefacts
+    from tritonctl.project_file import load_profiles
+
+    return stored_artefacts(load_profiles(project)[None])
+
+
+@app.command()
+def show(
+    artefact: Address,
+    project: options.ProjectOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show an artefact's manifest."""
+    from tritonctl.engines.artefact_differences import fields
+    from tritonctl.engines.artefacts import find_artefact
+
+    console = options.console(as_json, quiet=False)
+    found = find_artefact(_stored(project), artefact)
+    rows = [[field, _value(value)] for field, value in fields(found)]
+    console.table(found.manifest(), (found.name, str(found.folder)), rows)
+
+
+@app.command()
+def diff(
+    left: Address,
+    right: Address,
+    project: options.ProjectOption = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Show in which fields two artefacts differ: request, limits, versions, evaluation, files."""
+    from tritonctl.engines.artefact_differences import differences, explanation
+    from tritonctl.engines.artefacts import find_artefact
+
+    console = options.console(as_json, quiet=False)
+    artefacts = _stored(project)
+    one, other = find_artefact(artefacts, left), find_artefact(artefacts, right)
+    found = differences(one, other)
+    why = explanation(one, other, found)
+    record = {
+        "left": one.name,
+        "right": other.name,
+        "differences": [asdict(d) | {"change": d.change} for d in found],
+        "explanation": why,
+    }
+    if not found:
+        console.result(record, why or f"{one.name} and {other.name} do not differ")
+        return
+    rows = [[d.field, _value(d.left), _value(d.right), _remark(d)] for d in found]
+    console.table(record, ("field", one.name, other.name, ""), rows)
+    if why:
+        console.note(why)
+
+
+def _value(value: object) -> str:
+    """A value as it stands in JSON, text bare."""
+    import json
+
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _remark(difference: Difference) -> str:
+    if difference.place:
+        return "a place only"
+    return "" if difference.change is None else f"{difference.change:+.6g}"
+
+
+@app.command()
+def verify(
+    artefacts: Annotated[
+        list[str] | None,
+        typer.Argument(help="models or beginnings of fingerprints [default: all]"),
+    ] = None,
+    project: options.ProjectOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Compare every file with its manifest; exit code 6 unless all are as they were built."""
+    from tritonctl.engines.artefacts import find_artefact, verify_artefact
+
+    console = options.console(as_json, quiet)
+    stored = _stored(project)
+    chosen = [find_artefact(stored, address) for address in artefacts or ()] or stored
+    findings = {artefact.name: verify_artefact(artefact, console) for artefact in chosen}
+    lines = []
+    for name, found in findings.items():
+        lines.append(f"{name}: {'DAMAGED' if found else 'whole'}")
+        lines += [f"  {finding.kind:<10} {finding.path}: {finding.detail}" for finding in found]
+    records = {name: [asdict(finding) for finding in found] for name, found in findings.items()}
+    console.result({"artefacts": records}, "\n".join(lines) or "there are no artefacts")
+    damaged = sorted({artefact.model for artefact in chosen if findings[artefact.name]})
+    if damaged:
+        console.note(f"make them again: tritonctl build --force {' '.join(damaged)}")
+        raise typer.Exit(RepositoryError.exit_code)
+
+
+@app.command()
+def prune(
+    keep: Annotated[
+        int, typer.Option(min=0, help="also keep the N newest of each model that nobody needs")
+    ] = 0,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="also remove stages that kept engines came from")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    project: options.ProjectOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Remove artefacts that no profile of the project and no repository needs."""
+    from tritonctl.engines.pruning import plan_pruning
+    from tritonctl.engines.pruning import prune as prune_artefacts
+    from tritonctl.project_file import load_profiles
+
+    console = options.console(as_json, quiet)
+    profiles = load_profiles(project)
+    planned = plan_pruning(profiles, keep=keep, sources=sources)
+    for model in planned.being_built:
+        console.warning(f"{model} is being built: its artefacts stay")
+    if dry_run or not planned.folders:
+        console.result(_pruned(planned, dry_run=dry_run), _told(planned, "would remove"))
+        return
+    if not yes:
+        _confirm(console, planned)
+    done = prune_artefacts(profiles, planned.folders, console, keep=keep, sources=sources)
+    console.result(_pruned(done, dry_run=False), _told(done, "removed"))
+
+
+def _confirm(console: Console, planned: Pruning) -> None:
+    """Ask a person; UsageError when none is there or the answer is no."""
+    answer = None
+    if not console.as_json:
+        console.note(_told(planned, "to remove:"))
+        answer = console.ask("Remove them? [y/N] ")
+    if answer is None or answer.strip().lower() not in ("y", "yes"):
+        raise UsageError(
+            "nothing was removed: nobody said yes",
+            remedy="answer `y`, or say `--yes` beforehand; `--dry-run` only lists",
+        )
+
+
+def _pruned(pruning: Pruning, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "dry_run": dry_run,
+        "removed": [stored.name for stored in pruning.artefacts],
+        "leftovers": [str(folder) for folder in pruning.leftovers],
+        "kept": [stored.name for stored in pruning.kept],
+        "being_built": list(pruning.being_built),
+        "bytes": pruning.freed,
+    }
+
+
+def _told(pruning: Pruning, verb: str) -> str:
+    from tritonctl.units import human_bytes
+
+    if not pruning.folders:
+        return "nothing to remove"
+    lines = [f"{verb} {stored.name} ({stored.precision or '?'})" for stored in pruning.artefacts]
+    lines += [f"{verb} {folder} (left by a killed command)" for folder in pruning.leftovers]
+    return "\n".join([*lines, f"{human_bytes(pruning.freed)} in {len(pruning.folders)} folders"])

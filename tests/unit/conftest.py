@@ -189,17 +189,19 @@ class Cli:
             self._argv(*arguments),
             cwd=self.cwd,
             env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
             timeout=PATIENCE_SECONDS,
             check=False,
         )
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+    def start(self, *arguments: str | Path, stdin: int | None = None) -> subprocess.Popen[str]:
         """Start a command; it hears SIGINT and SIGHUP even if this process ignores them."""
         return subprocess.Popen(
             self._argv(*arguments),
             cwd=self.cwd,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",

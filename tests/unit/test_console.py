@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -95,3 +96,27 @@ def test_progress_without_a_listener(
     with progress.step("y") as step:
         step.update("z")
     assert capsys.readouterr() == ("", "")
+
+
+ROWS = [["a", "字字"], ["long [x]", ""]]
+
+
+def test_table(capsys: pytest.CaptureFixture[str]) -> None:
+    """Aligned by what characters take on the screen, no trailing blanks; one object for scripts."""
+    Console().table({"rows": 2}, ["name", "what"], [*ROWS, ["b", "c"]])
+    assert capsys.readouterr().out == "name      what\na         字字\nlong [x]\nb         c\n"
+    Console(as_json=True).table({"rows": 2}, ["name", "what"], ROWS)
+    assert capsys.readouterr().out == '{"rows": 2}\n'
+
+
+def test_table_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folded to its width, nothing cut off, square brackets as they are."""
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "20")
+    Console().table({}, ["name", "what"], [*ROWS, ["b", "0123456789" * 2]])
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
+    assert max(map(len, lines)) <= 20
+    assert "".join(line[10:].strip() for line in lines).endswith("0123456789" * 2)
+    assert "long [x]" in "\n".join(lines)

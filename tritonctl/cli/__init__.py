@@ -21,6 +21,7 @@ from tritonctl.cli import (
     generate,
     init,
     logs,
+    plan,
     quickstart,
     render,
     schema,
@@ -57,6 +58,7 @@ def root(
 for _verb in (
     quickstart,
     init,
+    plan,
     build,
     render,
     up,

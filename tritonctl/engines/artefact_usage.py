@@ -66,15 +66,17 @@ def mark_sources(
     kept: Iterable[Stored], artefacts: Iterable[Stored], uses: Mapping[Path, Use]
 ) -> None:
     """Note at every artefact which of the `kept` ones were made from it, over all stages."""
-    by_fingerprint = {s.record.fingerprint: s for s in artefacts if s.record}
+    artefacts = list(artefacts)
     for stored in kept:
-        for source in _sources(stored, by_fingerprint):
+        for source in sources(stored, artefacts):
             names = uses[source.folder].source_of
             if stored.name not in names:
                 names.append(stored.name)
 
 
-def _sources(stored: Stored, by_fingerprint: Mapping[str, Stored]) -> Iterator[Stored]:
+def sources(stored: Stored, artefacts: Iterable[Stored]) -> Iterator[Stored]:
+    """What an artefact was made from, stage before stage."""
+    by_fingerprint = {s.record.fingerprint: s for s in artefacts if s.record}
     seen = {stored.folder}
     while stored.record and (source := by_fingerprint.get(stored.record.source or "")):
         if source.folder in seen:  # a damaged manifest may name itself

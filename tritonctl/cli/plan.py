@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl plan`: what the engines will take, before anything is started."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tritonctl.cli import options
+
+if TYPE_CHECKING:
+    from tritonctl.engines.planning import Fit, ModelPlan
+
+
+def command(
+    models: Annotated[
+        list[str] | None, typer.Argument(help="models of the project [default: all]")
+    ] = None,
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option("--gpu", help="a GPU type, such as H100 [default: all known]"),
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(help="what the device has, such as 80GiB", show_default=False)
+    ] = None,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Estimate memory, batch sizes, disk and build time of the engines; nothing is started."""
+    from tritonctl.engines.planning import plan_model
+    from tritonctl.units import parse_bytes
+
+    console = options.console(as_json, quiet)
+    loaded = options.open_project(project, profile, overrides)
+    size = parse_bytes(memory) if memory else None
+    plans = [plan_model(loaded, n, gpu or (), size) for n in models or sorted(loaded.models)]
+    engines = ("model", "engine", "parameters", "weights", "files", "build", "its disk", "memory")
+    if as_json:
+        console.result({"models": [asdict(plan) for plan in plans]}, "")
+        return
+    console.table({}, engines, [_engine(plan) for plan in plans])
+    console.text("\n")
+    fits = ("model", "device", "KV/token", "activations", "needs", "has", "fits", "at most")
+    console.table({}, fits, [_fit(plan, fit) for plan in plans for fit in plan.fits])
+    console.note("estimates; how far off they have been is in docs/estimates.md")
+
+
+def _engine(plan: ModelPlan) -> list[str]:
+    from tritonctl.units import human_bytes, human_seconds
+
+    seconds = "unknown" if plan.build_seconds is None else human_seconds(plan.build_seconds)
+    return [
+        plan.model,
+        f"{plan.builder} {plan.precision}",
+        f"{plan.parameters:,}",
+        human_bytes(plan.weights),
+        human_bytes(plan.files if plan.built is None else plan.built),
+        seconds if plan.built is None else "up to date",
+        human_bytes(plan.disk),
+        "unknown" if plan.build_memory is None else human_bytes(plan.build_memory),
+    ]
+
+
+def _fit(plan: ModelPlan, fit: Fit) -> list[str]:
+    from tritonctl.units import human_bytes
+
+    several = f"{fit.count} x " if fit.count > 1 else ""
+    return [
+        plan.model,
+        f"{several}{fit.device.name}",
+        human_bytes(plan.kv_bytes_per_token),
+        human_bytes(plan.activations),
+        human_bytes(fit.needed),
+        human_bytes(fit.usable),
+        "yes" if fit.fits else "NO",
+        f"{fit.largest_batch} x {fit.length}, {fit.batch} x {fit.longest}",
+    ]

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures behind estimates, from `builders/estimates.toml`; GPUs from `compatibility.toml`."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tritonctl import bundled
+from tritonctl.errors import ConfigurationError, UsageError
+
+_GIB = 1 << 30
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Storage(_Table):
+    """How one precision stores weights and KV; bits, and bytes of scales. See estimates.toml."""
+
+    linear: float
+    embedding: float
+    head: float
+    other: float
+    kv: float
+    activation: float
+    group: int | None = None
+    group_bytes: float = 0
+    row_bytes: float = 0
+    column_bytes: float = 0
+    tensor_bytes: float = 0
+    embedding_row_bytes: float = 0
+    head_row_bytes: float = 0
+    kv_head_bytes: float = 0
+    graph: tuple[int, int] = (0, 0)
+
+
+class BuilderFigures(_Table):
+    """What is known of a builder's engines, whatever their precision."""
+
+    device: Literal["host", "gpu"]
+    block_size: int
+    max_num_tokens: int
+    disk_copies: float = 1.0
+    scratch_bytes_per_parameter: float = 0.0
+    build_bytes_per_parameter: float | None = None
+    build_bytes: int = 0
+    host_copies: float = 1.0
+    host_bytes: int = 0
+    memory_fraction: float = 1.0
+    device_share: float = 1.0
+    precisions: dict[str, Storage]
+
+
+class EstimateTable(_Table):
+    """The whole file."""
+
+    schema_: Literal["tritonctl.estimates/1"] = Field(alias="schema")
+    builders: dict[str, BuilderFigures]
+    kv_cache_dtypes: dict[str, float]
+
+
+def estimate_table(project_root: Path | None = None) -> EstimateTable:
+    """Read the table. Raises ConfigurationError when it is malformed."""
+    file = bundled.find("builders/estimates.toml", project_root)
+    try:
+        return EstimateTable.model_validate(_toml(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigurationError(
+            f"{file}: `{place}`: {first['msg']}", remedy="compare it with tritonctl's own"
+        ) from error
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # not UTF-8, not TOML
+        raise ConfigurationError(
+            f"{file} is malformed: {error}", remedy="compare it with tritonctl's own"
+        ) from error
+
+
+def gpu_memory(name: str, project_root: Path | None = None) -> int:
+    """Bytes that a GPU's data sheet names. Raises UsageError for one that is not known."""
+    known = _gpus(project_root)
+    match = next((key for key in known if key.lower() == name.lower()), None)
+    if match is None:
+        close = difflib.get_close_matches(name, known, n=1)
+        listing = f"known: {', '.join(known) or 'none'}"
+        hint = f"did you mean `{close[0]}`? {listing}" if close else listing
+        raise UsageError(
+            f"no GPU `{name}` in builders/compatibility.toml",
+            remedy=f"say how much memory it has: --memory 80GiB; {hint}",
+        )
+    return known[match]
+
+
+def gpu_names(project_root: Path | None = None) -> list[str]:
+    """The GPUs that are known by name."""
+    return list(_gpus(project_root))
+
+
+def _gpus(project_root: Path | None) -> dict[str, int]:
+    try:
+        file = bundled.find("builders/compatibility.toml", project_root)
+    except ConfigurationError:  # a tritonctl without that table
+        return {}
+    return {gpu["name"]: int(gpu["memory_gib"] * _GIB) for gpu in _toml(file).get("gpus", [])}

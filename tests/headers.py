@@ -33,7 +33,7 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], *, shards: int = 1
     if shards == 1:
         write_header(folder / "model.safetensors", dict(shapes))
         return folder
-    weight_map = {}
+    weight_map: dict[str, str] = {}
     for number in range(shards):
         name = f"model-{number + 1:05}-of-{shards:05}.safetensors"
         part = dict(shapes[number::shards])

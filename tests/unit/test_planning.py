@@ -90,6 +90,16 @@ def test_kv_cache_dtype(large: Sandbox) -> None:
     assert half.fits[0].largest_batch >= 2 * whole.fits[0].largest_batch
 
 
+def test_beams(large: Sandbox) -> None:
+    """Two hypotheses a sequence: twice the cache, twice the logits, once the weights."""
+    one = _plan(large, "H200")
+    large.engine["max_beam_width"] = 2
+    two = _plan(large, "H200")
+    assert two.kv_bytes_per_token == 2 * one.kv_bytes_per_token
+    rest = one.weights + one.activations
+    assert two.fits[0].needed - rest == pytest.approx(2 * (one.fits[0].needed - rest), abs=2)
+
+
 def test_lengths_end_where_the_model_does(large: Sandbox) -> None:
     """A device with room to spare makes no position embeddings; without max_seq_len they count."""
     large.engine["max_seq_len"] = None
@@ -128,6 +138,7 @@ def test_int4_options(large: Sandbox) -> None:
 REFUSALS: list[tuple[Callable[[Sandbox], None], str, str]] = [
     (lambda s: s.engine.update(builder="scripted"), "no figures for builder scripted", "openvino"),
     (lambda s: s.engine.update(precision="fp5"), "no figures for tensorrt_llm fp5", "int8_sq"),
+    (lambda s: s.engine.update(kv_cache_dtype="fp3"), "a KV cache of type `fp3`", "nvfp4"),
     (lambda s: (s.root / "70b" / "config.json").unlink(), "config.json cannot be read", "again"),
 ]
 
@@ -245,6 +256,17 @@ def test_command(cli: Cli, large: Sandbox) -> None:
     assert plan["fits"][0]["device"] == {"name": "GPU", "memory": 80 * GIB}
     assert plan["fits"][0]["fits"] is False
     assert not (large.root / ".tritonctl").exists()
+
+
+def test_models_of_other_builders(cli: Cli, large: Sandbox) -> None:
+    """They are named and left out; asked for by name, one is an error."""
+    large.data["models"]["other"] = large.model()
+    large.write()
+    done = cli("plan", "--gpu", "H200", "--json")
+    record = json.loads(done.stdout)
+    assert ([m["model"] for m in record["models"]], record["unknown"]) == (["speller"], ["other"])
+    assert "no plan for other" in done.stderr
+    assert cli("plan", "other").returncode == 3
 
 
 def test_command_refusals(cli: Cli, large: Sandbox) -> None:

@@ -32,16 +32,20 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Estimate memory, batch sizes, disk and build time of the engines; nothing is started."""
-    from tritonctl.engines.planning import plan_model
+    from tritonctl.engines.planning import plan_model, without_figures
     from tritonctl.units import parse_bytes
 
     console = options.console(as_json, quiet)
     loaded = options.open_project(project, profile, overrides)
     size = parse_bytes(memory) if memory else None
-    plans = [plan_model(loaded, n, gpu or (), size) for n in models or sorted(loaded.models)]
+    unknown = [] if models else without_figures(loaded)
+    for name in unknown:
+        console.warning(f"no plan for {name}: nothing is known of its builder")
+    names = models or sorted(set(loaded.models) - set(unknown))
+    plans = [plan_model(loaded, name, gpu or (), size) for name in names]
     engines = ("model", "engine", "parameters", "weights", "files", "build", "its disk", "memory")
     if as_json:
-        console.result({"models": [asdict(plan) for plan in plans]}, "")
+        console.result({"models": [asdict(plan) for plan in plans], "unknown": unknown}, "")
         return
     console.table({}, engines, [_engine(plan) for plan in plans])
     console.text("\n")

@@ -198,16 +198,22 @@ def demand(
     *,
     tokens: int,
     kv_bits: float,
+    beams: int = 1,
     tp_size: int = 1,
     pp_size: int = 1,
 ) -> Demand:
-    """What the engine takes of its fullest device; a step has `tokens` tokens."""
+    """What the engine takes of its fullest device; a step has `tokens` tokens.
+
+    Each of a sequence's `beams` has its own logits and, after the prompt, its own KV; the prompt's
+    is counted for each, too.
+    """
     resident = engine_weights.per_device(sizes.num_hidden_layers, tp_size, pp_size)
     work = activation_bytes(sizes, storage.activation, tokens, tp_size)
+    per_token = kv_bytes_per_token(sizes, kv_bits, storage.kv_head_bytes, tp_size, pp_size)
     return Demand(
         fixed=resident * figures.host_copies + figures.host_bytes + work,
         work=work,
-        per_sequence=logit_bytes(sizes),
-        per_token=kv_bytes_per_token(sizes, kv_bits, storage.kv_head_bytes, tp_size, pp_size),
+        per_sequence=beams * logit_bytes(sizes),
+        per_token=beams * per_token,
         block_size=figures.block_size,
     )

@@ -120,6 +120,12 @@ def plan_model(
     )
 
 
+def without_figures(project: Project) -> list[str]:
+    """Models whose builder nothing is known of, so that there is no plan for them."""
+    known = estimate_table(project.root).builders
+    return sorted(n for n, model in project.models.items() if model.engine.builder not in known)
+
+
 def _figures(name: str, model: Model, table: EstimateTable) -> tuple[BuilderFigures, Storage]:
     figures = table.builders.get(model.engine.builder)
     if figures is None:
@@ -184,16 +190,20 @@ def _demand(
     table: EstimateTable,
 ) -> Demand:
     engine = model.engine
-    kv_bits = storage.kv
-    if engine.kv_cache_dtype is not None:
-        kv_bits = table.kv_cache_dtypes.get(engine.kv_cache_dtype, storage.kv)
+    dtype = engine.kv_cache_dtype
+    if dtype is not None and dtype not in table.kv_cache_dtypes:
+        raise ConfigurationError(
+            f"no figures for a KV cache of type `{dtype}` in estimates.toml",
+            remedy=f"it has those of: {', '.join(table.kv_cache_dtypes)}",
+        )
     return demand(
         sizes,
         figures,
         storage,
         stored,
         tokens=engine.max_num_tokens or max(figures.max_num_tokens, engine.max_batch_size),
-        kv_bits=kv_bits,
+        kv_bits=table.kv_cache_dtypes[dtype] if dtype else storage.kv,
+        beams=engine.max_beam_width,
         tp_size=engine.tp_size,
         pp_size=engine.pp_size,
     )

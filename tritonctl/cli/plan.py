@@ -43,7 +43,16 @@ def command(
         console.warning(f"no plan for {name}: nothing is known of its builder")
     names = models or sorted(set(loaded.models) - set(unknown))
     plans = [plan_model(loaded, name, gpu or (), size) for name in names]
-    engines = ("model", "engine", "parameters", "weights", "files", "build", "its disk", "memory")
+    engines = (
+        "model",
+        "engine",
+        "parameters",
+        "weights",
+        "files",
+        "build time",
+        "build disk",
+        "build memory",
+    )
     if as_json:
         console.result({"models": [asdict(plan) for plan in plans], "unknown": unknown}, "")
         return

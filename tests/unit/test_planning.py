@@ -74,8 +74,10 @@ def test_what_is_needed_is_the_sum(large: Sandbox) -> None:
     assert plan.fits[0].needed == pytest.approx(needed, abs=1)
     large.serving["instance_group"] = [{"kind": "KIND_GPU", "count": 2}]
     assert _plan(large, memory=80 * GIB).fits[0].needed == pytest.approx(2 * needed, abs=2)
-    large.serving["kv_cache_tokens"] = 4097
+    halves = _plan(large, memory=800 * GIB).fits[0]
     del large.serving["instance_group"]
+    assert halves.largest_batch == _plan(large, memory=400 * GIB).fits[0].largest_batch
+    large.serving["kv_cache_tokens"] = 4097
     smaller = needed - kv + 4097 * plan.kv_bytes_per_token
     assert _plan(large, memory=80 * GIB).fits[0].needed == pytest.approx(smaller, abs=1)
 

@@ -212,18 +212,42 @@ def test_evaluations_are_compared(built: Sandbox) -> None:
     ]
 
 
-def test_another_checkpoint_is_explained(built: Sandbox) -> None:
-    """Nothing in the request differs, the fingerprints do: the contents must."""
+def test_another_checkpoint_is_a_difference(built: Sandbox) -> None:
+    """By its hash, although nothing in the request differs."""
     left = _one(built)
     (built.checkpoint / "model.safetensors").write_bytes(b"other weights")
     other = _build(built)
     right = next(stored for stored in _artefacts(built) if stored.folder == other)
     found = differences(left, right)
-    assert all(difference.place for difference in found)
-    assert "the checkpoint, the prompts or the builder's own files differ" in str(
-        explanation(left, right, found)
-    )
+    assert [d.field for d in found if not d.place] == ["inputs.checkpoint"]
+    assert explanation(left, right, found) is None
     assert explanation(left, left, differences(left, left)) is None
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({}, "the checkpoint, the prompts or the builder's own files"),
+        (None, "architectures differ"),
+    ],
+)
+def test_a_fingerprint_alone_differs(
+    built: Sandbox, inputs: dict[str, str] | None, words: str
+) -> None:
+    """No field says why: a manifest without inputs cannot, another machine is in no field."""
+    left = _one(built)
+
+    def change(record: dict[str, Any]) -> None:
+        record["fingerprint"] = "0" * 64
+        record["inputs"] = record["inputs"] if inputs is None else inputs
+
+    if inputs is not None:
+        _edit(left.folder, lambda record: record.update(inputs=inputs))
+        left = _one(built)
+    _edit(left.folder, change)
+    right = _one(built)
+    assert differences(left, right) == []
+    assert words in str(explanation(left, right, []))
 
 
 def test_profiles_need_their_artefacts(built: Sandbox) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests import headers
 from tritonctl.engines.checkpoints import Architecture, Tensor, read_architecture, read_tensors
-from tritonctl.engines.estimate_table import Storage, estimate_table, gpu_memory
+from tritonctl.engines.estimate_table import Storage, estimate_table
 from tritonctl.engines.estimates import (
     Demand,
     Room,
@@ -22,7 +22,7 @@ from tritonctl.engines.estimates import (
     tensor_bytes,
     weights,
 )
-from tritonctl.errors import ConfigurationError, UsageError
+from tritonctl.errors import ConfigurationError
 
 # Parameters as the models' own pages (safetensors metadata) give them.
 PUBLISHED = {
@@ -229,19 +229,6 @@ def test_sizes_under_other_names(tmp_path: Path) -> None:
     assert read_architecture(tmp_path) == Architecture(12, 768, 3072, 12, 12, 64, 50257, 1024)
     file.write_text(json.dumps({"text_config": gpt2 | {"multi_query": True}}), encoding="utf-8")
     assert read_architecture(tmp_path).num_key_value_heads == 1
-
-
-def test_gpus(tmp_path: Path) -> None:
-    """By the name in the table, however it is written; an unknown one is told what to do."""
-    (tmp_path / "builders").mkdir()
-    gpus = 'gpus = [{ name = "H100", memory_gib = 80 }, { name = "RTX 4090", memory_gib = 24 }]'
-    (tmp_path / "builders" / "compatibility.toml").write_text(gpus, encoding="utf-8")
-    assert gpu_memory("h100", tmp_path) == 80 * 2**30
-    with pytest.raises(UsageError, match="no GPU `H10`") as caught:
-        gpu_memory("H10", tmp_path)
-    assert caught.value.remedy.startswith(
-        "say how much memory it has: --memory 80GiB; did you mean"
-    )
 
 
 @pytest.mark.parametrize(

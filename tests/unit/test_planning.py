@@ -14,19 +14,18 @@ from tests import headers
 from tritonctl.engines.artefacts import stored_artefacts
 from tritonctl.engines.building import build_engine
 from tritonctl.engines.planning import ModelPlan, build_seconds, plan_model
-from tritonctl.errors import ConfigurationError, UsageError
+from tritonctl.errors import ConfigurationError
 from tritonctl.progress import Silent
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
 
 GIB = 1 << 30
-GPUS = 'gpus = [{ name = "H100", memory_gib = 80 }, { name = "H200", memory_gib = 141 }]'
 
 
 @pytest.fixture
 def large(sandbox: Sandbox) -> Sandbox:
-    """A project that serves Llama 3 70B in FP8 with TensorRT-LLM, and knows two GPUs."""
+    """A project that serves Llama 3 70B in FP8 with TensorRT-LLM."""
     headers.write_checkpoint(sandbox.root / "70b", headers.LLAMA_3_70B, shards=4)
     sandbox.data["models"]["speller"]["checkpoint"] = "70b"
     sandbox.engine.update(
@@ -37,7 +36,6 @@ def large(sandbox: Sandbox) -> Sandbox:
         max_num_tokens=8192,
         options={},
     )
-    (sandbox.root / "builders" / "compatibility.toml").write_text(GPUS, encoding="utf-8")
     return sandbox
 
 
@@ -47,7 +45,7 @@ def _plan(sandbox: Sandbox, *gpus: str, memory: int | None = None) -> ModelPlan:
 
 def test_a_70b_model_in_fp8(large: Sandbox) -> None:
     """Weights fill an H100; two of them, or one H200, hold a batch beside them."""
-    plan = _plan(large)
+    plan = _plan(large, "H100", "H200")
     assert plan.parameters == 70_553_706_496
     # Linear layers one byte, embedding and head two, 560 pairs of FP32 scales.
     assert plan.weights == pytest.approx(68.452e9 + 2 * 2.1013e9, rel=1e-3)
@@ -174,12 +172,26 @@ def test_quantised_checkpoints_are_refused(large: Sandbox) -> None:
         _plan(large)
 
 
-def test_no_gpu_is_known(large: Sandbox) -> None:
-    """A table without GPUs: the memory must be said."""
-    (large.root / "builders" / "compatibility.toml").write_text("gpus = []", encoding="utf-8")
-    with pytest.raises(UsageError, match="no GPU is known by name") as caught:
-        _plan(large)
-    assert "--memory" in caught.value.remedy
+def test_which_gpus(large: Sandbox) -> None:
+    """Those asked for, else the target's, else every one of the table."""
+    assert len(_plan(large).fits) > 20
+    large.engine["target"] = {"gpu": "H200"}
+    assert [fit.device.name for fit in _plan(large).fits] == ["H200"]
+    assert [fit.device.memory for fit in _plan(large, "h100").fits] == [80 * GIB]
+    with pytest.raises(ConfigurationError, match="no GPU `H1000`"):
+        _plan(large, "H1000")
+
+
+def test_gpus_that_cannot_run_it(large: Sandbox) -> None:
+    """However much memory they have; of a GPU that nobody knows only the memory counts."""
+    fits = {fit.device.name: fit for fit in _plan(large).fits}
+    assert "FP8 arithmetic came with Ada" in str(fits["A100-80"].refused)
+    assert "does not support" in str(fits["V100-32"].refused)
+    assert fits["H200"].refused is None
+    large.engine["tp_size"] = 8
+    (a100, other) = _plan(large, "A100-80").fits + _plan(large, "X1", memory=80 * GIB).fits
+    assert (a100.fits, other.fits) == (False, True)
+    assert a100.needed == other.needed
 
 
 def _artefact(sandbox: Sandbox, name: str, size: int, seconds: float, **more: Any) -> Path:
@@ -274,6 +286,6 @@ def test_models_of_other_builders(cli: Cli, large: Sandbox) -> None:
 def test_command_refusals(cli: Cli, large: Sandbox) -> None:
     """Usage is 2, the project's faults are 3."""
     large.write()
-    assert cli("plan", "--gpu", "H1000").returncode == 2
+    assert cli("plan", "--gpu", "H1000").returncode == 3
     assert cli("plan", "--memory", "much").returncode == 2
     assert cli("plan", "other").returncode == 3

@@ -90,6 +90,6 @@ def _fit(plan: ModelPlan, fit: Fit) -> list[str]:
         human_bytes(plan.activations),
         human_bytes(fit.needed),
         human_bytes(fit.usable),
-        "yes" if fit.fits else "NO",
+        "yes" if fit.fits else f"NO: {fit.refused or 'too little memory'}",
         f"{fit.largest_batch} x {fit.length}, {fit.batch} x {fit.longest}",
     ]

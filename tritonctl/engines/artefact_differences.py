@@ -18,6 +18,7 @@ _SECTIONS = {
     # As the builder resolved them: before the request, whose own are then not told again.
     "limits": ("result", "limits"),
     "request": ("request",),
+    "inputs": ("inputs",),
     "model": ("result", "model"),
     "runtime": ("result", "runtime"),
     "tensors": ("result", "tensors"),
@@ -26,7 +27,12 @@ _SECTIONS = {
     "evaluation": ("result", "evaluation"),
 }
 # Of the request: where things lay when it was built. A fingerprint knows no paths.
-_PLACES = ("request.checkpoint", "request.source", "request.evaluation.prompts")
+_PLACES = (
+    "request.checkpoint",
+    "request.source",
+    "request.evaluation.prompts",
+    "request.calibration.data",
+)
 
 
 @dataclass(frozen=True)
@@ -101,12 +107,15 @@ def _files(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
 
 def explanation(left: Stored, right: Stored, found: list[Difference]) -> str | None:
     """What differs although no field says so, judged from the fingerprints."""
-    asked = ("builder", "task", "stage", "source", "limits.", "request.")
+    asked = ("builder", "task", "stage", "source", "limits.", "request.", "inputs.")
     if any(d.field.startswith(asked) and not d.place for d in found):
         return None
-    if left.manifest()["fingerprint"] == right.manifest()["fingerprint"]:
+    manifests = (left.manifest(), right.manifest())
+    if manifests[0]["fingerprint"] == manifests[1]["fingerprint"]:
         return "the same fingerprint: one engine, built twice" if found else None
+    if all(manifest.get("inputs") for manifest in manifests):
+        return "asked for the same of the same files: the machines' architectures differ"
     return (
-        "asked for the same: the checkpoint, the prompts or the builder's own files differ "
-        "(a manifest holds only their common fingerprint)"
+        "asked for the same: the checkpoint, the prompts or the builder's own files differ (a "
+        "manifest of that version holds only their common fingerprint)"
     )

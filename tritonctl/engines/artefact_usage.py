@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tritonctl.engines.artefacts import Stored
-from tritonctl.engines.building import built_engine
-from tritonctl.errors import RepositoryError, TritonctlError
+from tritonctl.engines.stages import plan_stages
+from tritonctl.errors import TritonctlError
 from tritonctl.project import Project
 
 # A project without a profile and under each of its profiles, by the profile's name.
@@ -95,12 +95,13 @@ def _needed(
     for profile, project in profiles.items():
         for name in project.models:
             try:
-                folder = built_engine(project, name).folder
-                needed.setdefault(folder, []).append(profile)
-            except RepositoryError:  # it has not been built
-                continue
+                stages = plan_stages(project, name)
             except TritonctlError as error:
                 undecided.setdefault(name, []).append(error.problem)
+                continue
+            # Without the engine the next build goes on behind the last stage that is there.
+            for build in stages[-1:] if stages[-1].published else stages:
+                needed.setdefault(build.folder, []).append(profile)
     return needed, undecided
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures behind estimates, from `builders/estimates.toml`; GPUs from `compatibility.toml`."""
+"""The figures behind estimates, from `builders/estimates.toml`."""
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -11,9 +10,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tritonctl import bundled
-from tritonctl.errors import ConfigurationError, UsageError
-
-_GIB = 1 << 30
+from tritonctl.errors import ConfigurationError
 
 
 class _Table(BaseModel):
@@ -85,31 +82,3 @@ def _toml(file: Path) -> dict[str, Any]:
         raise ConfigurationError(
             f"{file} is malformed: {error}", remedy="compare it with tritonctl's own"
         ) from error
-
-
-def gpu_memory(name: str, project_root: Path | None = None) -> int:
-    """Bytes that a GPU's data sheet names. Raises UsageError for one that is not known."""
-    known = _gpus(project_root)
-    match = next((key for key in known if key.lower() == name.lower()), None)
-    if match is None:
-        close = difflib.get_close_matches(name, known, n=1)
-        listing = f"known: {', '.join(known) or 'none'}"
-        hint = f"did you mean `{close[0]}`? {listing}" if close else listing
-        raise UsageError(
-            f"no GPU `{name}` in builders/compatibility.toml",
-            remedy=f"say how much memory it has: --memory 80GiB; {hint}",
-        )
-    return known[match]
-
-
-def gpu_names(project_root: Path | None = None) -> list[str]:
-    """The GPUs that are known by name."""
-    return list(_gpus(project_root))
-
-
-def _gpus(project_root: Path | None) -> dict[str, int]:
-    try:
-        file = bundled.find("builders/compatibility.toml", project_root)
-    except ConfigurationError:  # a tritonctl without that table
-        return {}
-    return {gpu["name"]: int(gpu["memory_gib"] * _GIB) for gpu in _toml(file).get("gpus", [])}

@@ -9,20 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tritonctl.compatibility import check, resolve_target
+from tritonctl.compatibility_table import gpu_named, table
 from tritonctl.engines.artefact_usage import sources
 from tritonctl.engines.artefacts import Stored, stored_artefacts
-from tritonctl.engines.building import built_engine, model_named
+from tritonctl.engines.building import built_engine
 from tritonctl.engines.checkpoints import Architecture, Tensor, read_architecture, read_tensors
 from tritonctl.engines.estimate_table import (
     BuilderFigures,
     EstimateTable,
     Storage,
     estimate_table,
-    gpu_memory,
-    gpu_names,
 )
 from tritonctl.engines.estimates import Demand, Room, Weights, demand, weights
-from tritonctl.errors import ConfigurationError, TritonctlError, UsageError
+from tritonctl.engines.requests import model_named
+from tritonctl.errors import ConfigurationError, TritonctlError
 from tritonctl.host import host_memory
 from tritonctl.project import Engine, Model, Project
 
@@ -40,9 +41,13 @@ class Device:
 
 @dataclass(frozen=True)
 class Fit:
-    """A model on a device; bytes per device. `batch` x `length` is what the project asks for."""
+    """A model on a device; bytes per device. `batch` x `length` is what the project asks for.
+
+    `refused` says why it cannot run there, however much memory there is.
+    """
 
     device: Device
+    refused: str | None
     count: int
     needed: int
     usable: int
@@ -80,7 +85,8 @@ class ModelPlan:
 def plan_model(
     project: Project, name: str, gpus: Sequence[str] = (), memory: int | None = None
 ) -> ModelPlan:
-    """Plan one model: on this host, or on each of `gpus` (all that are known when there are none).
+    """Plan one model: on this host, or on each of `gpus` (that of `engine.target` or
+    all that are known, when there are none).
 
     `memory` replaces what the devices are known to have. Raises ConfigurationError, UsageError.
     """
@@ -91,7 +97,8 @@ def plan_model(
     sizes, tensors = _checkpoint(folder)
     stored = weights(tensors, storage, **_mixture(model.engine, figures))
     wanted = _demand(model, figures, storage, sizes, stored, table)
-    devices = _devices(project, figures, gpus, memory)
+    chosen = gpus or ([model.engine.target.gpu] if model.engine.target.gpu else [])
+    devices = _devices(project, figures, chosen, memory)
     files = stored.total + _companions(folder, storage, sizes)
     # An earlier build in another precision is compared by what this model would take in that.
     by_precision = {
@@ -116,7 +123,12 @@ def plan_model(
         build_seconds=seconds,
         build_seconds_from=basis,
         built=_built(project, name, artefacts),
-        fits=[_fit(name, model, figures, sizes, wanted, device) for device in devices],
+        fits=[
+            _fit(
+                name, model, figures, sizes, wanted, device, _refused(project, model.engine, device)
+            )
+            for device in devices
+        ],
     )
 
 
@@ -173,12 +185,23 @@ def _devices(
         return [Device("host", memory or host_memory())]
     if memory is not None:
         return [Device(name, memory) for name in gpus or ("GPU",)]
-    names = gpus or gpu_names(project.root)
-    if not names:
-        raise UsageError(
-            "no GPU is known by name here", remedy="say how much memory it has: --memory 80GiB"
-        )
-    return [Device(name, gpu_memory(name, project.root)) for name in names]
+    compatibility = table(project.root)
+    known = [gpu_named(name, compatibility) for name in gpus] or compatibility.gpus
+    return [Device(gpu.name, gpu.memory_gib << 30) for gpu in known]
+
+
+def _refused(project: Project, engine: Engine, device: Device) -> str | None:
+    """Why the engine cannot be built for a GPU of that name or run on it."""
+    compatibility = table(project.root)
+    if device.name not in {gpu.name for gpu in compatibility.gpus}:
+        return None  # nothing but its memory is known
+    asked = engine.target.model_dump(include={"release", "world"})
+    try:
+        target = resolve_target(compatibility, **asked, gpu=device.name)
+        check(target, engine.precision, compatibility, kv_cache_dtype=engine.kv_cache_dtype)
+    except ConfigurationError as error:
+        return error.problem
+    return None
 
 
 def _demand(
@@ -216,6 +239,7 @@ def _fit(
     sizes: Architecture,
     wanted: Demand,
     device: Device,
+    refused: str | None,
 ) -> Fit:
     engine = model.engine
     batch, length = engine.max_batch_size, engine.max_seq_len or sizes.max_position_embeddings
@@ -232,10 +256,11 @@ def _fit(
     longest = room.longest(wanted, batch)
     return Fit(
         device=device,
+        refused=refused,
         count=engine.tp_size * engine.pp_size,
         needed=math.ceil(wanted.total(batch, pool) * instances),
         usable=math.floor(usable * instances),
-        fits=room.fits(wanted, batch, pool),
+        fits=refused is None and room.fits(wanted, batch, pool),
         batch=batch,
         length=length,
         largest_batch=room.largest_batch(wanted, length),
@@ -283,10 +308,12 @@ def build_seconds(
     depend on size. None when none is within a factor of four.
     """
     artefacts = list(artefacts)
+    made_from = {stored.record.source for stored in artefacts if stored.record}
     earlier = [
         (sizes.get(stored.precision or "", 0) / stored.size, stored)
         for stored in artefacts
         if stored.record and stored.record.builder == engine.builder and stored.size
+        if stored.record.fingerprint not in made_from
     ]
     near = [entry for entry in earlier if 1 / _COMPARABLE <= entry[0] <= _COMPARABLE]
     same = [entry for entry in near if entry[1].precision == engine.precision]

@@ -16,7 +16,7 @@ import pytest
 from tritonctl.engines.artefacts import stored_artefacts, verify_artefact
 from tritonctl.engines.building import build_engine
 from tritonctl.engines.pruning import Pruning, plan_pruning, prune
-from tritonctl.errors import HostError
+from tritonctl.errors import BuildFailedError, HostError
 from tritonctl.progress import Silent
 from tritonctl.project_file import load_profiles
 
@@ -41,6 +41,29 @@ os.unlink = dying
 profiles = load_profiles(Path(sys.argv[1]))
 pruning.prune(profiles, pruning.plan_pruning(profiles).folders, Silent())
 """
+
+
+STAGES = """
+[[stages]]
+name = "quantise"
+runners = ["current"]
+ignores = ["limits.max_batch_size"]
+
+[[stages]]
+name = "compile"
+runners = ["current"]
+"""
+
+
+@pytest.fixture
+def staged(sandbox: Sandbox) -> Sandbox:
+    """The sandbox, its builder in two stages; the batch size is the second one's alone."""
+    file = sandbox.root / "builders" / "scripted" / "builder.toml"
+    plain = file.read_text(encoding="utf-8").partition("[environment]")[0]
+    plain = plain.replace('runners = ["current", "container"]\n', "")
+    file.write_text(f"{plain}{STAGES}", encoding="utf-8")
+    sandbox.engine["options"] = {}
+    return sandbox
 
 
 def _build(sandbox: Sandbox, size: int, *, made: int | None = None) -> Path:
@@ -153,6 +176,29 @@ def test_sources_stay_with_their_engine(built: Sandbox) -> None:
     assert _removed(_planned(built)) == {quantised, compiled}
     assert _removed(_planned(built, keep=1)) == set()
     assert _removed(_planned(built, keep=1, sources=True)) == {quantised}
+
+
+def test_stages_of_real_builds(staged: Sandbox) -> None:
+    """An engine of other sizes came from the same first stage, which stays; --sources drops it."""
+    old, new = _build(staged, 2), _build(staged, 4)
+    (quantised,) = old.parent.glob("quantise-*")
+    assert _removed(_planned(staged)) == {old}
+    assert _removed(_planned(staged, sources=True)) == {old, quantised}
+    assert _removed(_prune(staged, sources=True)) == {old, quantised}
+    assert build_engine(staged.load(), "speller", Silent()).folder == new
+
+
+def test_finished_stages_of_an_unfinished_engine_stay(staged: Sandbox) -> None:
+    """The next build goes on behind them, --sources or not."""
+    staged.engine["options"] = {"compile": {"behaviour": "crash"}}
+    with pytest.raises(BuildFailedError):
+        _build(staged, 2)
+    (quantised,) = stored_artefacts(staged.load())
+    assert quantised.folder.name.startswith("quantise-")
+    assert _planned(staged, sources=True).folders == ()
+    staged.engine["precision"] = "fp32"
+    staged.write()
+    assert _removed(_planned(staged)) == {quantised.folder}
 
 
 def test_models_that_the_project_dropped(built: Sandbox) -> None:

@@ -58,7 +58,16 @@ def command(
         return
     console.table({}, engines, [_engine(plan) for plan in plans])
     console.text("\n")
-    fits = ("model", "device", "KV/token", "activations", "needs", "has", "fits", "at most")
+    fits = (
+        "model",
+        "device",
+        "KV/token",
+        "activations",
+        "needs",
+        "has",
+        "fits",
+        "at most, batch x length",
+    )
     console.table({}, fits, [_fit(plan, fit) for plan in plans for fit in plan.fits])
     console.note("estimates; how far off they have been is in docs/estimates.md")
 
@@ -90,6 +99,6 @@ def _fit(plan: ModelPlan, fit: Fit) -> list[str]:
         human_bytes(plan.activations),
         human_bytes(fit.needed),
         human_bytes(fit.usable),
-        "yes" if fit.fits else f"NO: {fit.refused or 'too little memory'}",
-        f"{fit.largest_batch} x {fit.length}, {fit.batch} x {fit.longest}",
+        "yes" if fit.fits else "NO",
+        fit.refused or f"{fit.largest_batch} x {fit.length}, {fit.batch} x {fit.longest}",
     ]

@@ -12,8 +12,7 @@ from buildlib.request import Calibration, Request, known_keys, known_precision
 from recipes import AWQ_SAMPLES, KV_CACHE, LEAST_SAMPLES, RECIPES, WORLDS, Recipe, World
 
 BUILDER = "tensorrt_llm"
-# `engine.options` is one object for each stage: what compiles an engine does not requantise it.
-STAGES = ("quantise", "compile", "package")
+# Those of `engine.options.quantise`: the host hands each stage its own.
 _OPTIONS = ("awq_block_size", "smoothquant_alpha", "dtype")
 AWQ_BLOCK_SIZES = (64, 128)
 DTYPES = ("float16", "bfloat16")
@@ -108,18 +107,17 @@ def _kv_cache_dtype(request: Request, world: World) -> str | None:
 
 
 def _options(request: Request) -> dict[str, Any]:
-    known_keys(request.options, STAGES, "engine.options")
-    options = request.options.get("quantise") or {}
-    known_keys(options, _OPTIONS, "engine.options.quantise")
-    return dict(options)
+    known_keys(request.options, _OPTIONS, "engine.options.quantise")
+    return request.options
 
 
-def _only_for(request: Request, name: str, *, fits: bool, which: str) -> None:
-    if not fits:
+def _only_for(request: Request, name: str, precisions: tuple[str, ...]) -> None:
+    if request.precision not in precisions:
+        which = " and ".join(precisions)
         raise BuildError(
-            f"engine.options.quantise sets {name}, which only {which} has; the precision is "
+            f"engine.options.quantise sets {name}, which is for {which}; the precision is "
             f"{request.precision}",
-            remedy=f"Remove {name}, or set engine.precision to {which.split(' ')[0]}.",
+            remedy=f"Remove {name}, or set engine.precision to {precisions[0]}.",
         )
 
 
@@ -145,8 +143,8 @@ def _stored_as(checkpoint: Checkpoint) -> str:
 def _awq_block_size(request: Request, options: dict[str, Any]) -> int:
     asked = options.get("awq_block_size", AWQ_BLOCK_SIZES[-1])
     if "awq_block_size" in options:
-        fits = RECIPES[request.precision].awq
-        _only_for(request, "awq_block_size", fits=fits, which="int4_awq or w4a8_awq")
+        searched = tuple(name for name, recipe in RECIPES.items() if recipe.awq)
+        _only_for(request, "awq_block_size", searched)
     if isinstance(asked, bool) or asked not in AWQ_BLOCK_SIZES:
         raise BuildError(
             f"engine.options.quantise.awq_block_size is {asked!r}",
@@ -159,8 +157,7 @@ def _smoothquant_alpha(request: Request, options: dict[str, Any]) -> float | Non
     asked = options.get("smoothquant_alpha")
     if asked is None:
         return None
-    fits = request.precision == "int8_sq"
-    _only_for(request, "smoothquant_alpha", fits=fits, which="int8_sq")
+    _only_for(request, "smoothquant_alpha", ("int8_sq",))
     if isinstance(asked, bool) or not isinstance(asked, int | float) or not 0 <= asked <= 1:
         raise BuildError(
             f"engine.options.quantise.smoothquant_alpha is {asked!r}",
@@ -181,9 +178,7 @@ def _calibration(request: Request) -> Calibration | None:
             remedy=f"Set engine.calibration.samples to {LEAST_SAMPLES} or more (512 is usual).",
         )
     if RECIPES[request.precision].awq and asked.samples > AWQ_SAMPLES:
-        return Calibration(
-            asked.data, AWQ_SAMPLES, asked.max_seq_len, asked.batch_size, asked.seed
-        )
+        return Calibration(asked.data, AWQ_SAMPLES, asked.max_seq_len, asked.batch_size, asked.seed)
     return asked
 
 
@@ -196,9 +191,7 @@ def _prompts_as_calibration(request: Request) -> Calibration:
             remedy="Set engine.calibration.data to a text file with a sample per line, like what "
             "the model will be asked.",
         )
-    return Calibration(
-        Path(request.evaluation.prompts), _SAMPLES, _MAX_SEQ_LEN, _BATCH_SIZE, _SEED
-    )
+    return Calibration(Path(request.evaluation.prompts), _SAMPLES, _MAX_SEQ_LEN, _BATCH_SIZE, _SEED)
 
 
 def _check_split(choices: Choices, checkpoint: Checkpoint) -> None:

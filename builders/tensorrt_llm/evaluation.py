@@ -46,7 +46,8 @@ def evaluate(
     got = reference_answers(model, prompts, eos)
     outcome = compare(prompts, expected, got, tokenizer)
     texts = [(prompt.ids, answer) for prompt, answer in zip(prompts, expected, strict=True)]
-    return Evaluation(**dataclasses.asdict(outcome), **_distributions(reference, model, texts))
+    figures: dict[str, Any] = _distributions(reference, model, texts)
+    return Evaluation(**dataclasses.asdict(outcome), **figures)
 
 
 def _distributions(

@@ -55,9 +55,7 @@ def needed(precision: str, form: Format) -> set[str]:
     return fields if form == "plain" else fields | more.get(precision, set())
 
 
-def restored(
-    layer: Layer, form: Format, shape: tuple[int, ...], dtype: Any
-) -> tuple[Any, Any]:
+def restored(layer: Layer, form: Format, shape: tuple[int, ...], dtype: Any) -> tuple[Any, Any]:
     """Return the layer's weights as numbers, and the largest error that the format makes.
 
     `dtype` is the type of what is not quantised.

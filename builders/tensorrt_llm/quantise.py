@@ -89,7 +89,8 @@ def _evaluate(
     from buildlib.reference import load_model
     from evaluation import evaluate
 
-    outcome = evaluate(load_model(request), model, checkpoint, prompts, tokenizer)
+    reference = load_model(request).to(model.device)
+    outcome = evaluate(reference, model, checkpoint, prompts, tokenizer)
     say(
         f"{outcome.prompts - outcome.diverged} of {outcome.prompts} answers are equal; "
         f"mean KL divergence {outcome.mean_kl_divergence:.3g} nats per token, perplexity "

@@ -80,7 +80,7 @@ def _batches(indices: list[int]) -> Iterator[list[int]]:
 
 def _greedy(model: Any, batch: Sequence[Prompt], eos: frozenset[int]) -> list[list[int]]:
     answers: list[list[int]] = [[] for _ in batch]
-    step = torch.tensor([prompt.ids for prompt in batch], dtype=torch.int64)
+    step = torch.tensor([prompt.ids for prompt in batch], dtype=torch.int64, device=model.device)
     cache = None
     with torch.inference_mode():
         for _ in range(max(prompt.max_tokens for prompt in batch)):

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino
@@ -16,18 +15,15 @@ import openvino_genai
 from openvino_genai.py_openvino_genai import GenerationHandle  # not exported above
 
 from textlib.admission import TRITON_DECIDES
-from textlib.answers import Answers
-from textlib.decoder_loop import DecoderLoop
 from textlib.engine_contract import Progress
-from textlib.engine_metrics import Gauges, Key, MetricsThread
+from textlib.engine_metrics import KvCache
+from textlib.engine_service import EngineModel, Service
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
+from textlib.request_tensors import GenerationRequest, SequenceLimits
 from textlib.sampling import SamplingParams
-from textlib.token_bytes import load_token_bytes
 from textlib.token_chunk import FinishReason
-from textlib.triton_edge import existing, loading, read_arrays, version_folder
-from textlib.triton_metrics import TritonPublisher
+from textlib.triton_edge import existing, loading, version_folder
 
 _SEED_BITS = 32
 # The pipeline lines up what it cannot run yet, so that a finished sequence is replaced within the
@@ -103,7 +99,7 @@ class OpenvinoEngine:
         if running := self._running.pop(stream_id, None):
             running.handle.cancel()
 
-    def kv_blocks(self) -> tuple[int, int]:
+    def kv_cache(self) -> KvCache:
         """Used and free blocks, as of the last step; called from any thread.
 
         The pipeline gives a percentage and does not tell about its prefix cache, whose blocks it
@@ -111,7 +107,7 @@ class OpenvinoEngine:
         """
         used = round(self._pipeline.get_metrics().cache_usage / 100 * self._kv_blocks)
         used = used if self._running else 0
-        return used, self._kv_blocks - used
+        return KvCache(used, self._kv_blocks - used)
 
 
 def _read(stream_id: int, running: _Running) -> Progress:
@@ -197,57 +193,19 @@ def sequence_limits(parameters: ModelParameters) -> SequenceLimits:
     )
 
 
-class TritonPythonModel:
+class TritonPythonModel(EngineModel):
     """The tensors are described in backend.toml."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Compile 1/engine and start the decoder loop."""
         with loading(args) as parameters:
-            self._limits = sequence_limits(parameters)
             engine = OpenvinoEngine(existing(version_folder(args) / "engine"), parameters)
             places = parameters.integer("max_num_seqs")
-            max_queue_size = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
-            table = load_token_bytes(
-                existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
-                skip_special_tokens=parameters.boolean("skip_special_tokens"),
+            service = Service(
+                engine,
+                sequence_limits(parameters),
+                capacity=places + -(-places // _WAITING_SHARE),
+                max_queue_size=parameters.integer("max_queue_size", minimum=TRITON_DECIDES),
+                kv_cache=engine.kv_cache,
             )
-            self._answers = Answers.of(parameters, table)
-        self._engine = engine
-        capacity = places + -(-places // _WAITING_SHARE)
-        receipts = self._answers.watch()
-        self._loop = DecoderLoop(
-            engine,
-            capacity=capacity,
-            max_queue_size=max_queue_size,
-            table=table,
-            receipts=receipts,
-        )
-        self._loop.start()
-        self._metrics = MetricsThread(TritonPublisher(args), self._measure)
-        self._metrics.start()
-
-    def execute(self, requests: list[Any]) -> None:
-        """Hand the requests to the loop; it answers through their response senders."""
-        for request in requests:
-            self._submit(request)
-        self._loop.await_room()
-
-    def finalize(self) -> None:
-        """Stop the loop; what still runs is answered with an error."""
-        self._loop.close()
-        self._metrics.close()
-
-    def _measure(self) -> tuple[dict[Key, float], Gauges]:
-        totals, gauges = self._loop.measure()
-        used, free = self._engine.kv_blocks()
-        return totals, replace(gauges, kv_used=used, kv_free=free)
-
-    def _submit(self, request: Any) -> None:
-        sink = self._answers.sink(request)
-        try:
-            generation = read_generation_request(read_arrays(request).get, self._limits)
-            self._loop.submit(generation, sink)
-        except TextPathError as error:
-            sink.fail(error)
-        except Exception as error:
-            sink.fail(EngineFailedError(f"unexpected {type(error).__name__}: {error}"))
+            self.serve(args, parameters, service)

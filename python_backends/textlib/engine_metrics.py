@@ -16,7 +16,7 @@ import logging
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 Labels = tuple[tuple[str, str], ...]
@@ -28,6 +28,7 @@ _LOG = logging.getLogger(__name__)
 _ACTIVE = "tritonctl_active_streams"
 _WAITING = "tritonctl_waiting_streams"
 _KV_BLOCKS = "tritonctl_kv_blocks"
+_PREFIX_BLOCKS = "tritonctl_prefix_cache_blocks_total"
 _REQUESTS = "tritonctl_requests_total"
 _INPUT = "tritonctl_input_tokens_total"
 _OUTPUT = "tritonctl_output_tokens_total"
@@ -48,6 +49,7 @@ COUNTERS = {
     _REQUESTS: "Requests by outcome: stop, length, cancelled or error",
     _INPUT: "Tokens of the prompts that were accepted",
     _OUTPUT: "Tokens sent in responses",
+    _PREFIX_BLOCKS: "Blocks of prompts by what the prefix cache had of them: reused or missed",
     _RESPONSES: "Responses with tokens; output tokens per response is the coalescing factor",
     f"{_TTFT}_bucket": "Submission to first response, at most le seconds",
     f"{_TTFT}_sum": "Submission to first response, sum of seconds",
@@ -97,6 +99,28 @@ class _Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class KvCache:
+    """What an engine tells about its KV cache, in blocks; None: it cannot tell.
+
+    used, free: now. reused, missed: blocks of prompts since the start, found there or not.
+    """
+
+    used: int | None = None
+    free: int | None = None
+    reused: int | None = None
+    missed: int | None = None
+
+    def totals(self) -> dict[Key, float]:
+        """The counters."""
+        counts = {"reused": self.reused, "missed": self.missed}
+        return {
+            (_PREFIX_BLOCKS, (("outcome", name),)): count
+            for name, count in counts.items()
+            if count is not None
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Gauges:
     """What is true now, read when it is published. KV blocks: None if the engine cannot tell."""
 
@@ -104,6 +128,10 @@ class Gauges:
     waiting: int
     kv_used: int | None = None
     kv_free: int | None = None
+
+    def with_cache(self, cache: KvCache) -> "Gauges":
+        """The same with the blocks of a cache."""
+        return replace(self, kv_used=cache.used, kv_free=cache.free)
 
     def values(self) -> dict[Key, float]:
         """The published form."""

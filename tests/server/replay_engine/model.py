@@ -15,19 +15,16 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from textlib.admission import TRITON_DECIDES
-from textlib.answers import Answers
-from textlib.decoder_loop import DecoderLoop
 from textlib.engine_contract import Progress
-from textlib.errors import EngineFailedError, RequestError, TextPathError
+from textlib.engine_service import EngineModel, Service
+from textlib.errors import EngineFailedError, RequestError
 from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
-from textlib.token_bytes import load_token_bytes
+from textlib.request_tensors import GenerationRequest, SequenceLimits
 from textlib.token_chunk import FinishReason
-from textlib.triton_edge import existing, loading, read_arrays, version_folder
+from textlib.triton_edge import existing, loading, version_folder
 
 
 @dataclass
@@ -108,41 +105,18 @@ def _limits(parameters: ModelParameters) -> SequenceLimits:
     )
 
 
-class TritonPythonModel:
+class TritonPythonModel(EngineModel):
     """The tensors are those of openvino_engine."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read the scripts and start the decoder loop."""
-        folder: Path = version_folder(args)
         with loading(args) as parameters:
-            self._limits = _limits(parameters)
-            table = load_token_bytes(
-                existing(folder / "tokenizer" / "tokenizer.json"),
-                skip_special_tokens=parameters.boolean("skip_special_tokens"),
+            file = existing(version_folder(args) / "engine" / "scripts.json")
+            service = Service(
+                ReplayEngine(json.loads(file.read_text(encoding="utf-8"))),
+                _limits(parameters),
+                capacity=parameters.integer("max_num_seqs"),
+                max_queue_size=parameters.integer("max_queue_size", minimum=TRITON_DECIDES),
+                publishes=False,
             )
-            self._answers = Answers.of(parameters, table)
-            capacity = parameters.integer("max_num_seqs")
-            queue = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
-        scripts = json.loads((folder / "engine" / "scripts.json").read_text(encoding="utf-8"))
-        self._loop = DecoderLoop(
-            ReplayEngine(scripts), capacity=capacity, max_queue_size=queue, table=table
-        )
-        self._loop.start()
-
-    def execute(self, requests: list[Any]) -> None:
-        """Hand the requests to the loop."""
-        for request in requests:
-            self._submit(request)
-        self._loop.await_room()
-
-    def finalize(self) -> None:
-        """Stop the loop."""
-        self._loop.close()
-
-    def _submit(self, request: Any) -> None:
-        sink = self._answers.sink(request)
-        try:
-            generation = read_generation_request(read_arrays(request).get, self._limits)
-            self._loop.submit(generation, sink)
-        except TextPathError as error:
-            sink.fail(error)
+            self.serve(args, parameters, service)

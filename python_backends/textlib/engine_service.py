@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A text-generation engine as a Triton model: everything but loading it.
+
+class TritonPythonModel(EngineModel):
+    def initialize(self, args):
+        with loading(args) as parameters:
+            self.serve(args, parameters, Service(MyEngine(...), limits, capacity))
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from textlib.admission import TRITON_DECIDES
+from textlib.answers import Answers
+from textlib.decoder_loop import DecoderLoop
+from textlib.engine_contract import Engine
+from textlib.engine_metrics import Gauges, Key, KvCache, MetricsThread
+from textlib.errors import EngineFailedError, TextPathError
+from textlib.parameters import ModelParameters
+from textlib.request_tensors import SequenceLimits, read_generation_request
+from textlib.token_bytes import load_token_bytes
+from textlib.triton_edge import existing, read_arrays, version_folder
+from textlib.triton_metrics import TritonPublisher
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """An engine and how it is served.
+
+    capacity: streams that it has at most. max_queue_size: textlib.admission. kv_cache: what it
+    tells about its cache, asked from any thread ten times a second. publishes: with metrics.
+    """
+
+    engine: Engine
+    limits: SequenceLimits
+    capacity: int
+    max_queue_size: int = TRITON_DECIDES
+    kv_cache: Callable[[], KvCache] | None = None
+    publishes: bool = True
+
+
+class EngineModel:
+    """Base of an engine's TritonPythonModel; `initialize` calls `serve` at its end."""
+
+    def serve(self, args: Mapping[str, str], parameters: ModelParameters, service: Service) -> None:
+        """Start the loop, and the metrics. Raises ConfigurationError."""
+        table = load_token_bytes(
+            existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
+            skip_special_tokens=parameters.boolean("skip_special_tokens"),
+        )
+        self._service = service
+        self._answers = Answers.of(parameters, table)
+        self._loop = DecoderLoop(
+            service.engine,
+            capacity=service.capacity,
+            max_queue_size=service.max_queue_size,
+            table=table,
+            receipts=self._answers.watch(),
+        )
+        self._loop.start()
+        self._metrics = _metrics(args, self._measure) if service.publishes else None
+
+    def execute(self, requests: list[Any]) -> None:
+        """Hand the requests to the loop; it answers through their response senders."""
+        for request in requests:
+            self._submit(request)
+        self._loop.await_room()
+
+    def finalize(self) -> None:
+        """Stop the loop; what still runs is answered with an error."""
+        self._loop.close()
+        if self._metrics:
+            self._metrics.close()
+
+    def _measure(self) -> tuple[dict[Key, float], Gauges]:
+        totals, gauges = self._loop.measure()
+        if self._service.kv_cache is None:
+            return totals, gauges
+        cache = self._service.kv_cache()
+        return totals | cache.totals(), gauges.with_cache(cache)
+
+    def _submit(self, request: Any) -> None:
+        sink = self._answers.sink(request)
+        try:
+            generation = read_generation_request(read_arrays(request).get, self._service.limits)
+            self._loop.submit(generation, sink)
+        except TextPathError as error:
+            sink.fail(error)
+        except Exception as error:
+            sink.fail(EngineFailedError(f"unexpected {type(error).__name__}: {error}"))
+
+
+def _metrics(
+    args: Mapping[str, str], measure: Callable[[], tuple[dict[Key, float], Gauges]]
+) -> MetricsThread:
+    thread = MetricsThread(TritonPublisher(args), measure)
+    thread.start()
+    return thread

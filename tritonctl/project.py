@@ -153,6 +153,12 @@ class Serving(_Strict):
         "less CPU per token. The price: Triton 2.51 does not tell it that a client went "
         "away, whose stream then runs to its max_tokens",
     )
+    runtime: dict[str, Any] = Field(
+        {},
+        description="settings of the engine's runtime, under its own names, over what the builder "
+        "recorded. tensorrt_llm: kv_cache_config, guided_decoding_backend, "
+        "gather_generation_logits",
+    )
     config: dict[str, dict[str, Any]] = Field(
         {},
         description="raw ModelConfig fields by step (tokenizer, engine, detokenizer, ensemble), "

@@ -2,7 +2,8 @@
 """Settings of a Python model, read from the `parameters` of its config.pbtxt."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from textlib.errors import ConfigurationError
 
@@ -53,6 +54,25 @@ class ModelParameters:
                 key, self._text(key), "a JSON list of whole numbers, for example [1, 2]"
             )
         return tuple(value)
+
+    def choice(self, key: str, choices: Sequence[str]) -> str:
+        """One of a few words."""
+        text = self._text(key)
+        if text not in choices:
+            raise self._malformed(key, text, f"one of {', '.join(filter(None, choices))}")
+        return text
+
+    def word(self, key: str) -> str:
+        """Any text; it may be empty."""
+        return self._text(key)
+
+    def record(self, key: str) -> dict[str, Any]:
+        """A JSON object, nested as it likes."""
+        expected = 'a JSON object, for example {"free_gpu_memory_fraction": 0.5}'
+        value = self._json(key, expected)
+        if not isinstance(value, dict):
+            raise self._malformed(key, self._text(key), expected)
+        return value
 
     def settings(self, key: str) -> dict[str, Setting]:
         """A flat JSON object."""

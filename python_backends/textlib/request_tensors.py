@@ -39,6 +39,9 @@ PUBLIC_NAMES = {
 }
 _LISTS = ("end_id", "stop_words", "bad_words", "resume_ids")
 MAX_END_IDS = 64
+# What an answer may have to conform to; `json` is any JSON, the others need a guide.
+GUIDE_TYPES = ("json", "json_schema", "regex", "ebnf_grammar")
+MAX_GUIDE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,14 @@ class SequenceLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Guide:
+    """What the answer must conform to. kind: one of GUIDE_TYPES. text: empty for `json` alone."""
+
+    kind: str
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """token_ids: what the engine reads, INT32[n] with n >= 1: the prompt and behind it, where the
     answer broke off on another server, the `resumed` ids that its client has. sampling: its
@@ -71,7 +82,8 @@ class GenerationRequest:
     stop_words: UTF-8; the first one in the decoded answer ends it, and is part of it only with
     include_stop_word. bad_words: text that must not be generated; an engine that cannot do it
     refuses them. echo_prompt: the answer begins with the text of the prompt. acknowledged: the
-    receiver notes every response on the page named in it (textlib.receipts).
+    receiver notes every response on the page named in it (textlib.receipts). lora_name, guide:
+    only engines that declare their tensors get them.
     """
 
     token_ids: NDArray[np.int32]
@@ -83,6 +95,8 @@ class GenerationRequest:
     echo_prompt: bool = False
     acknowledged: bool = False
     resumed: int = 0
+    lora_name: str = ""
+    guide: Guide | None = None
 
     @property
     def num_input_tokens(self) -> int:
@@ -124,7 +138,36 @@ def read_generation_request(read: ReadTensor, limits: SequenceLimits) -> Generat
         echo_prompt=values["exclude_input_in_output"] == 0,
         acknowledged=acknowledged is not None and bool(acknowledged.all()),
         resumed=len(resumed),
+        lora_name=_text(read, "lora_name"),
+        guide=_guide(read),
     )
+
+
+def _guide(read: ReadTensor) -> Guide | None:
+    kind = _text(read, "guided_decoding_guide_type")
+    text = _text(read, "guided_decoding_guide")
+    if not kind and not text:
+        return None
+    if kind not in GUIDE_TYPES:
+        raise RequestError(
+            f"guided_decoding_guide_type is '{kind}', expected one of {', '.join(GUIDE_TYPES)}."
+        )
+    if bool(text) == (kind == "json"):
+        wanted = "none: `json` is any JSON" if text else f"the {kind} that the answer follows"
+        raise RequestError(f"guided_decoding_guide has {len(text)} characters, expected {wanted}.")
+    return Guide(kind, text)
+
+
+def _text(read: ReadTensor, name: str) -> str:
+    """A tensor of one text; empty if the request does not have it."""
+    values = _row(read, name) or [b""]
+    if len(values) != 1 or len(values[0]) > MAX_GUIDE_BYTES:
+        size = f"{len(values)} values" if len(values) != 1 else f"{len(values[0])} bytes"
+        raise RequestError(f"{name} has {size}, expected one text of at most {MAX_GUIDE_BYTES}.")
+    try:
+        return bytes(values[0]).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"{name} is not UTF-8: {error.reason} at byte {error.start}.") from None
 
 
 def _row(read: ReadTensor, name: str) -> list[Any] | None:

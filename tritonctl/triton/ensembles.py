@@ -21,6 +21,12 @@ class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class EnsembleInput(BackendTensor):
+    """A public input. only_if_read: it is left out where no step's backend has a tensor for it."""
+
+    only_if_read: bool = False
+
+
 class Step(_Record):
     """A step: its backend and, by its own tensor names, the ensemble's tensors."""
 
@@ -36,7 +42,7 @@ class Ensemble(_Record):
     task: str
     summary: str
     max_batch_size: int = Field(ge=0)
-    inputs: list[BackendTensor]
+    inputs: list[EnsembleInput]
     outputs: list[BackendTensor]
     steps: dict[str, Step]
 
@@ -65,6 +71,23 @@ def ensemble_for(task: str, project_root: Path | None = None) -> tuple[Ensemble,
             f"{source.where(first['loc'])}: {first['msg']}",
             remedy="compare it with ensembles/text_generation.yaml",
         ) from error
+
+
+def fitted(ensemble: Ensemble, backends: Mapping[str, PythonBackend]) -> Ensemble:
+    """The ensemble for these backends of its steps: without the `only_if_read` nobody reads."""
+    offered = {tensor.name for tensor in ensemble.inputs if tensor.only_if_read}
+    steps = {
+        name: _without_unknown(step, {tensor.name for tensor in backends[name].inputs}, offered)
+        for name, step in ensemble.steps.items()
+    }
+    unread = offered.difference(*(step.inputs.values() for step in steps.values()))
+    inputs = [tensor for tensor in ensemble.inputs if tensor.name not in unread]
+    return ensemble.model_copy(update={"inputs": inputs, "steps": steps})
+
+
+def _without_unknown(step: Step, known: set[str], offered: set[str]) -> Step:
+    inputs = {t: edge for t, edge in step.inputs.items() if t in known or edge not in offered}
+    return step.model_copy(update={"inputs": inputs})
 
 
 def check_graph(

@@ -26,6 +26,7 @@ from tritonctl.triton.ensembles import (
     Ensemble,
     check_graph,
     ensemble_for,
+    fitted,
     fold,
     lower,
     step_model_name,
@@ -81,6 +82,7 @@ def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[s
     artefact = built_engine(project, name)
     ensemble, source = ensemble_for(model.task, project.root)
     used = step_backends(ensemble, artefact.manifest.python_backend, project)
+    ensemble = fitted(ensemble, used)
     check_graph(ensemble, used, source)
     backends = used
     if model.serving.inline_detokenizer:
@@ -202,6 +204,20 @@ def _fact(manifest: Manifest, name: str) -> object:
     return getattr(manifest.result.model, name, None)
 
 
+def _runtime(serving: Serving, manifest: Manifest, key: str) -> Any:
+    """A setting of the engine's runtime: the project's, else what the builder recorded."""
+    return serving.runtime.get(key, manifest.result.runtime.get(key))
+
+
+def _kv_cache_config(serving: Serving, manifest: Manifest) -> dict[str, Any]:
+    """TensorRT-LLM's KvCacheConfig: the artefact's, the project's, and the project's raw fields."""
+    own: dict[str, Any] = {"enable_block_reuse": serving.enable_prefix_caching}
+    if serving.kv_cache_tokens is not None:
+        own["max_tokens"] = serving.kv_cache_tokens
+    built = manifest.result.runtime.get("kv_cache_config") or {}
+    return {**built, **own, **serving.runtime.get("kv_cache_config", {})}
+
+
 _Parameter = Callable[[Serving, Manifest], object]
 
 # Everything a backend may ask for under [parameters] in its backend.toml.
@@ -220,6 +236,18 @@ _PARAMETERS: dict[str, _Parameter] = {
     "inline_detokenizer": lambda serving, _: serving.inline_detokenizer,
     "eos_token_ids": lambda _, manifest: _fact(manifest, "eos_token_ids"),
     "vocab_size": lambda _, manifest: _fact(manifest, "vocab_size"),
+    "world": lambda serving, manifest: _runtime(serving, manifest, "world"),
+    "tensorrt_llm": lambda _, manifest: manifest.result.versions.get("tensorrt_llm", ""),
+    "tp_size": lambda _, manifest: manifest.result.limits.tp_size,
+    "pp_size": lambda _, manifest: manifest.result.limits.pp_size,
+    "kv_cache_config": _kv_cache_config,
+    "guided_decoding_backend": lambda serving, manifest: (
+        _runtime(serving, manifest, "guided_decoding_backend") or ""
+    ),
+    "gather_generation_logits": lambda serving, manifest: bool(
+        _runtime(serving, manifest, "gather_generation_logits")
+    ),
+    "lora_adapters": lambda _, manifest: manifest.result.runtime.get("lora_adapters") or {},
     "add_special_tokens": lambda *_: True,
     "skip_special_tokens": lambda *_: True,
 }

@@ -56,7 +56,7 @@ class LlmStreams:
         self._news: dict[int, News] = {}
         self._live: dict[int, _Live] = {}  # touched by the reader thread only
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watching_stats = False
+        self._watching_stats = self._closing = False
         self._kv_cache: Mapping[str, int] = {}
         self._loop = asyncio.new_event_loop()
         self._reader = threading.Thread(target=self._loop.run_forever, name="reader", daemon=True)
@@ -91,7 +91,7 @@ class LlmStreams:
     def close(self) -> None:
         """Abort what runs and shut the LLM down, without which its processes would stay."""
         try:
-            self._in_loop(self._stop)
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         finally:
             self._llm.shutdown()
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -152,15 +152,18 @@ class LlmStreams:
         if live := self._live.pop(stream_id, None):
             live.result.abort()
 
-    def _stop(self) -> None:
+    async def _stop(self) -> None:
         for stream_id in list(self._live):
             self._abort(stream_id)
+        self._closing = True
         for task in self._tasks:
             task.cancel()
+        if self._tasks:  # not for ever: wait_for of Python 3.11 may swallow a cancellation
+            await asyncio.wait(self._tasks, timeout=_STATS_SECONDS)
 
     async def _watch_stats(self) -> None:
         try:
-            while True:
+            while not self._closing:
                 async for record in self._llm.get_stats_async(timeout=_STATS_SECONDS):
                     self._kv_cache = record.get("kvCacheStats") or self._kv_cache
                 # It ends at once when the runtime is idle.

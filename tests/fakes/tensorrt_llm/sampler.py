@@ -44,9 +44,10 @@ class LiteralGuide:
         rest = [literal[len(text) :] for literal in self._literals if literal.startswith(text)]
         vocabulary = range(self._tokenizer.get_vocab_size())
         pieces = {token: self._tokenizer.decode([token]) for token in vocabulary}
-        return [
-            t for t, piece in pieces.items() if piece and any(r.startswith(piece) for r in rest)
-        ]
+        ids = [t for t, piece in pieces.items() if piece and any(r.startswith(piece) for r in rest)]
+        if not ids:
+            raise ValueError("no id conforms to the guide")
+        return ids
 
 
 @dataclass

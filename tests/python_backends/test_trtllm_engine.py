@@ -1,0 +1,566 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The TensorRT-LLM engine over a stand-in of the library (tests/fakes), without Triton."""
+
+import importlib
+import importlib.util
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from textlib.engine_contract import Progress
+from textlib.errors import ConfigurationError, RequestError
+from textlib.parameters import ModelParameters
+from textlib.request_tensors import GenerationRequest, Guide
+from textlib.sampling import SamplingParams
+from textlib.token_chunk import FinishReason
+from tokenizers import Tokenizer
+
+from tests.fakes import copy_tensorrt_llm
+from tests.fakes.trtllm_artefact import write_artefact
+
+ROOT = Path(__file__).parents[2]
+CHECKPOINT = ROOT / "examples" / "number-speller" / "checkpoint"
+PATIENCE = 60.0
+ENGINES, CANDIDATE, LATER = "1.2.1", "1.3.0rc22", "1.3.0rc29"
+RELEASES = [("engine", ENGINES), ("pytorch", ENGINES), ("pytorch", CANDIDATE), ("pytorch", LATER)]
+COMPLETE = [("engine", ENGINES), ("pytorch", LATER)]
+PROMPT = "7342 in English:"
+ANSWER = " seven thousand three hundred forty-two"
+EOS = 1
+TOKENIZER = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+
+
+@dataclass
+class Made:
+    """Everything that one stream brought."""
+
+    ids: list[int] = field(default_factory=list)
+    log_probs: list[float] = field(default_factory=list)
+    finish: FinishReason = FinishReason.NONE
+    error: Exception | None = None
+
+    @property
+    def over(self) -> bool:
+        return bool(self.finish or self.error)
+
+    @property
+    def text(self) -> str:
+        text: str = TOKENIZER.decode(self.ids)
+        return text
+
+
+@dataclass
+class Bench:
+    """An engine on the bench."""
+
+    engine: Any
+    llm: Any
+
+    def run(self, *requests: GenerationRequest) -> list[Made]:
+        """All of them at once, to their ends."""
+        made = {number: Made() for number in range(1, len(requests) + 1)}
+        for number, request in enumerate(requests, 1):
+            self.engine.add(number, request)
+        self.until(made, lambda: all(one.over for one in made.values()))
+        return list(made.values())
+
+    def until(self, made: dict[int, Made], done: Callable[[], bool]) -> None:
+        """Step until it is done."""
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < deadline, made
+            for progress in self.engine.step():
+                note(made[progress.stream_id], progress)
+
+
+def note(made: Made, progress: Progress) -> None:
+    assert not made.over, "news behind the end"
+    made.ids += progress.token_ids
+    made.log_probs += progress.log_probs
+    made.finish, made.error = progress.finish, progress.error
+
+
+def request(prompt: str = PROMPT, *, max_tokens: int = 40, **sampling: Any) -> GenerationRequest:
+    """Greedy unless it says otherwise."""
+    ids = np.array(TOKENIZER.encode(prompt).ids, dtype=np.int32)
+    params = SamplingParams(max_tokens=max_tokens, **{"end_ids": (EOS,), **sampling})
+    return GenerationRequest(ids, params, streaming=True)
+
+
+def hot(**sampling: Any) -> GenerationRequest:
+    """So hot that equal answers are no chance: the shipped checkpoint is sure of itself."""
+    return request(greedy=False, temperature=50.0, end_ids=(), max_tokens=24, **sampling)
+
+
+Make = Callable[..., Bench]
+
+
+@pytest.fixture
+def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Makes one release of the stand-in importable; what it left running is ended."""
+    edge = ModuleType("triton_python_backend_utils")
+    monkeypatch.setitem(sys.modules, "triton_python_backend_utils", edge)
+
+    def choose(version: str) -> None:
+        copy_tensorrt_llm(tmp_path / version, version)
+        monkeypatch.syspath_prepend(str(tmp_path / version))
+
+    yield choose
+    made = sys.modules.get("tensorrt_llm.llm")
+    for llm in made.BaseLLM.loaded if made else ():
+        llm.shutdown()
+    for name in [name for name in sys.modules if name.split(".")[0] == "tensorrt_llm"]:
+        del sys.modules[name]
+    for name in ("triton_edge", "engine_service", "answers", "text_outputs", "triton_metrics"):
+        sys.modules.pop(f"textlib.{name}", None)
+    for name in ("runtime", "sampling_params", "llm_streams"):
+        sys.modules.pop(f"trtllmlib.{name}", None)
+
+
+@pytest.fixture
+def make(library: Callable[[str], None], tmp_path: Path) -> Iterator[Make]:
+    """Loads an engine: make(world, version, parameter=value, llm_args={}, adapters=())."""
+    opened = []
+
+    def build(world: str, version: str, /, **changes: Any) -> Bench:
+        library(version)
+        folder = tmp_path / "1"
+        artefact = {key: changes.pop(key) for key in ("llm_args", "adapters") if key in changes}
+        write_artefact(CHECKPOINT, folder, world=world, version=version, **artefact)
+        adapters = {name: f"lora/{name}" for name in artefact.get("adapters", ())}
+        values = parameters(world, version) | {"lora_adapters": json.dumps(adapters)} | changes
+        engine = engine_class()(folder, ModelParameters("speller_engine", values))
+        opened.append(engine)
+        return Bench(engine, sys.modules["tensorrt_llm.llm"].BaseLLM.loaded[-1])
+
+    yield build
+    for engine in opened:
+        engine.close()
+
+
+def engine_class() -> Any:
+    """TrtllmEngine, from the model's file."""
+    file = ROOT / "python_backends" / "trtllm_engine" / "model.py"
+    spec = importlib.util.spec_from_file_location("trtllm_engine_model", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.TrtllmEngine
+
+
+def parameters(world: str, version: str) -> dict[str, str]:
+    """As in config.pbtxt."""
+    return {
+        "world": world,
+        "tensorrt_llm": version,
+        "tp_size": "1",
+        "pp_size": "1",
+        "max_seq_len": "512",
+        "max_input_len": "511",
+        "max_num_seqs": "4",
+        "max_num_batched_tokens": "512",
+        "eos_token_ids": "[1]",
+        "vocab_size": "512",
+        "kv_cache_config": '{"enable_block_reuse": true, "tokens_per_block": 4}',
+        "guided_decoding_backend": "",
+        "gather_generation_logits": "true",
+        "lora_adapters": "{}",
+    }
+
+
+# --- answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world", "version"), RELEASES)
+def test_greedy(make: Make, world: str, version: str) -> None:
+    """The same ids in every world and release, the end id among them; several at once."""
+    bench = make(world, version)
+    one, *others = bench.run(*[request() for _ in range(6)])  # two wait for a slot
+    assert (one.text, one.ids[-1], one.finish) == (ANSWER, EOS, FinishReason.STOP)
+    assert [(other.ids, other.finish) for other in others] == [(one.ids, one.finish)] * 5
+    assert bench.llm._executor.active == 0
+
+
+@pytest.mark.parametrize(("world", "version"), RELEASES)
+def test_ends(make: Make, world: str, version: str) -> None:
+    """The length, no end id, another one, the first of several; each is part of the answer."""
+    bench = make(world, version)
+    [whole] = bench.run(request())
+    fourth, sixth = whole.ids[3], whole.ids[5]
+    short, endless, earlier, several = bench.run(
+        request(max_tokens=3),
+        request(end_ids=()),
+        request(end_ids=(fourth,)),
+        request(end_ids=(EOS, sixth)),
+    )
+    assert (short.ids, short.finish) == (whole.ids[:3], FinishReason.LENGTH)
+    assert (len(endless.ids), endless.finish) == (40, FinishReason.LENGTH)
+    assert endless.ids[: len(whole.ids)] == whole.ids
+    for one, end in ((earlier, fourth), (several, sixth)):
+        made = whole.ids[: whole.ids.index(end) + 1]
+        assert (one.ids, one.finish) == (made, FinishReason.STOP)
+
+
+@pytest.mark.parametrize(("world", "version"), RELEASES)
+def test_min_tokens(make: Make, world: str, version: str) -> None:
+    """No end before them; a reached end counts, although engines leave it out."""
+    bench = make(world, version)
+    whole, longer, reached = bench.run(
+        request(), request(min_tokens=20, max_tokens=20), request(min_tokens=3)
+    )
+    assert (len(longer.ids), longer.finish) == (20, FinishReason.LENGTH)
+    assert EOS not in longer.ids
+    assert (reached.ids, reached.finish) == (whole.ids, FinishReason.STOP)
+    with pytest.raises(RequestError, match=r"^min_tokens: .* one end id only, and here are 2"):
+        bench.engine.add(1, request(min_tokens=3, end_ids=(EOS, 7)))
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
+def test_seeds(make: Make, world: str, version: str) -> None:
+    """Equal seeds, equal text; without one each request draws its own; 64 bits are one."""
+    bench = make(world, version)
+    one, same, other, largest = bench.run(
+        hot(seed=7), hot(seed=7), hot(seed=8), hot(seed=2**64 - 1)
+    )
+    assert one.ids == same.ids
+    assert one.ids != other.ids
+    assert len(largest.ids) == 24
+    first, second = bench.run(hot(), hot())
+    assert first.ids != second.ids
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
+def test_top_k_and_top_p(make: Make, world: str, version: str) -> None:
+    """A top_k of 1 and a tiny top_p leave the most probable id."""
+    bench = make(world, version)
+    greedy, *others = bench.run(
+        request(),
+        request(greedy=False, temperature=1.9, top_p=1e-6, seed=1),
+        request(greedy=False, temperature=0.01, seed=1),
+    )
+    assert [other.ids for other in others] == [greedy.ids] * 2
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
+def test_penalties(make: Make, world: str, version: str) -> None:
+    """Each of them changes an answer that repeats itself."""
+    bench = make(world, version)
+    plain, *bent = bench.run(
+        request(end_ids=()),
+        request(end_ids=(), repetition_penalty=5.0),
+        request(end_ids=(), presence_penalty=2.0, frequency_penalty=2.0),
+    )
+    assert all(one.ids != plain.ids for one in bent)
+
+
+@pytest.mark.parametrize(("world", "version"), RELEASES)
+def test_log_probs(make: Make, world: str, version: str) -> None:
+    """One per id, of the chosen id, before everything that bends the choice."""
+    bench = make(world, version)
+    plain, told = bench.run(request(), request(log_probs=True))
+    assert told.ids == plain.ids
+    assert len(told.log_probs) == len(told.ids)
+    assert all(value <= 0 for value in told.log_probs)
+    assert math.exp(sum(told.log_probs)) > 0.5  # the shipped checkpoint is sure of itself
+    assert plain.log_probs == []
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
+@pytest.mark.parametrize("word", [b"hundred", b"thousand three", b"forty-two"])
+def test_bad_words(make: Make, world: str, version: str, word: bytes) -> None:
+    """Of one id and of several, wherever a space stands in front."""
+    bench = make(world, version)
+    [made] = bench.run(replace(request(), bad_words=(word,)))
+    assert word.decode() not in made.text
+    assert made.over
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
+def test_resumed_answers_go_on(make: Make, world: str, version: str) -> None:
+    """What another server made is prompt here; sampling does not draw its numbers again."""
+    bench = make(world, version)
+    [whole] = bench.run(request())
+    joined = np.concatenate([request().token_ids, np.array(whole.ids[:4], dtype=np.int32)])
+    rest = replace(request(max_tokens=36), token_ids=joined, resumed=4)
+    again = replace(hot(seed=7), resumed=4)
+    made, first, second = bench.run(rest, again, hot(seed=7))
+    assert made.ids == whole.ids[4:]
+    assert first.ids != second.ids
+
+
+# --- cancellation and ends ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
+def test_cancel_aborts(make: Make, world: str, version: str) -> None:
+    """The slot is free, nothing more is told of it, the other stream goes on."""
+    bench = make(world, version)
+    made = {1: Made(), 2: Made()}
+    bench.engine.add(1, request(end_ids=(), max_tokens=400))
+    bench.engine.add(2, request(end_ids=(), max_tokens=60))
+    bench.until(made, lambda: bool(made[1].ids and made[2].ids))
+    bench.engine.cancel(1)
+    had = list(made[1].ids)
+    bench.until(made, lambda: made[2].over)
+    assert made[1].ids == had
+    assert (len(made[2].ids), made[2].error) == (60, None)
+    bench.until(made, lambda: bench.llm._executor.active == 0)
+    bench.engine.cancel(1)
+    bench.engine.cancel(99)
+
+
+def test_a_step_without_news_returns(make: Make) -> None:
+    """So that a stream that makes none can be cancelled."""
+    bench = make("engine", ENGINES)
+    assert bench.engine.step() == []
+
+
+def test_close_ends_the_runtime(make: Make) -> None:
+    """With requests under way; it takes no more."""
+    bench = make("engine", ENGINES)
+    thread = bench.llm._executor.thread
+    bench.engine.add(1, request(end_ids=(), max_tokens=400))
+    bench.engine.close()
+    assert not thread.is_alive()
+    assert bench.llm._executor is None
+    bench.engine.close = lambda: None
+
+
+def test_an_error_of_the_runtime_ends_one_stream(make: Make) -> None:
+    """With the runtime's own words; the other is none the worse."""
+    bench = make("engine", ENGINES, guided_decoding_backend="xgrammar")
+    strange = replace(request(), guide=Guide("regex", "[0-9]+(nothing)"))
+    with pytest.raises(RequestError, match="TensorRT-LLM refuses the request: the stand-in has no"):
+        bench.engine.add(1, strange)
+    stuck = replace(request(), guide=Guide("regex", "(\ue000)"))  # no id begins it
+    broken, whole = bench.run(stuck, request())
+    assert whole.text == ANSWER
+    assert "TensorRT-LLM gave the request up: Request failed" in str(broken.error)
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [ENGINES, CANDIDATE])
+def test_what_the_torch_sampler_ignores_is_refused(make: Make, version: str) -> None:
+    """By name. A seed that nobody needs is none."""
+    bench = make("pytorch", version)
+    for bent in (
+        request(repetition_penalty=1.5),
+        request(presence_penalty=1.5),
+        request(frequency_penalty=1.5),
+    ):
+        with pytest.raises(RequestError, match=r"^[a-z]+_penalty: the PyTorch runtime of Tens"):
+            bench.engine.add(1, bent)
+    with pytest.raises(RequestError, match=r"^bad_words: .* ignores it"):
+        bench.engine.add(1, replace(request(), bad_words=(b"seven",)))
+    with pytest.raises(RequestError, match=r"^random_seed: .* ignores it"):
+        bench.engine.add(1, hot(seed=1))
+    seeded, sampled = bench.run(request(seed=1), hot())
+    assert seeded.text == ANSWER
+    assert len(sampled.ids) == 24
+
+
+def test_the_c_sampler_honours_everything(make: Make) -> None:
+    """Where the artefact asks for it."""
+    bench = make("pytorch", ENGINES, llm_args={"sampler_type": "TRTLLMSampler"})
+    one, same = bench.run(hot(seed=7), hot(seed=7))
+    assert one.ids == same.ids
+    assert bench.run(replace(request(), bad_words=(b"seven",)))[0].text != ANSWER
+
+
+def test_engines_without_logits_refuse_log_probs(make: Make) -> None:
+    """By name, with the setting that helps."""
+    bench = make("engine", ENGINES, gather_generation_logits="false")
+    with pytest.raises(RequestError, match=r"^return_log_probs: .*gather_generation_logits to tru"):
+        bench.engine.add(1, request(log_probs=True))
+    assert bench.run(request())[0].text == ANSWER
+
+
+def test_engines_take_no_large_top_k(make: Make) -> None:
+    """They would cut it down without a word."""
+    bench = make("engine", ENGINES)
+    with pytest.raises(RequestError, match=r"top_k is 1025, .* at most 1024"):
+        bench.engine.add(1, hot(top_k=1025))
+    assert bench.run(hot(top_k=1024))[0].finish is FinishReason.LENGTH
+
+
+# --- LoRA and guides ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("world", "version"), RELEASES)
+def test_lora_by_name(make: Make, world: str, version: str) -> None:
+    """Each adapter has its own answer, beside the model's; an unknown one is refused."""
+    bench = make(world, version, adapters=("french", "german"))
+    plain, french, german, again = bench.run(
+        request(),
+        replace(request(), lora_name="french"),
+        replace(request(), lora_name="german"),
+        replace(request(), lora_name="french"),
+    )
+    assert plain.text == ANSWER
+    assert len({tuple(one.ids) for one in (plain, french, german)}) == 3
+    assert again.ids == french.ids
+    with pytest.raises(RequestError, match="lora_name is 'dutch', the model has french, german"):
+        bench.engine.add(1, replace(request(), lora_name="dutch"))
+
+
+def test_the_torch_runtime_prepares_for_the_adapters(make: Make) -> None:
+    """Rank and number are those of the adapters."""
+    bench = make("pytorch", LATER, adapters=("french", "german"))
+    config = bench.llm.kwargs["lora_config"]
+    assert (config.max_lora_rank, config.max_loras, len(config.lora_dir)) == (2, 2, 2)
+
+
+def test_lora_without_adapters(make: Make) -> None:
+    """Refused by name."""
+    bench = make("engine", ENGINES)
+    with pytest.raises(RequestError, match="lora_name is 'french', the model has no adapters"):
+        bench.engine.add(1, replace(request(), lora_name="french"))
+
+
+@pytest.mark.parametrize(("world", "version"), RELEASES)
+def test_guides(make: Make, world: str, version: str) -> None:
+    """The answer is one of those that the guide allows, whatever else ends it."""
+    bench = make(world, version, guided_decoding_backend="xgrammar")
+    guide = Guide("regex", "( seven million| eight)")
+    made, endless = bench.run(
+        replace(request(), guide=guide), replace(request(end_ids=()), guide=guide)
+    )
+    assert (made.text, made.finish) == (" seven million", FinishReason.STOP)
+    assert endless.ids == made.ids
+    with pytest.raises(RequestError, match=r"guided_decoding_guide_type: .* behind resume_ids"):
+        bench.engine.add(1, replace(request(), guide=guide, resumed=2))
+
+
+def test_guides_of_every_type(make: Make) -> None:
+    """Each in its own field."""
+    make("engine", ENGINES)
+    module = importlib.import_module("trtllmlib.sampling_params")
+    runtime = importlib.import_module("trtllmlib.runtime").Runtime("engine", ENGINES, guided=True)
+    translator = module.SamplingTranslator(runtime, (EOS,), lambda _: [])
+    guides = {
+        Guide("json"): ("json_object", True),
+        Guide("json_schema", '{"type": "object"}'): ("json", '{"type": "object"}'),
+        Guide("regex", "[0-9]+"): ("regex", "[0-9]+"),
+        Guide("ebnf_grammar", 'root ::= "a"'): ("grammar", 'root ::= "a"'),
+    }
+    for guide, (name, value) in guides.items():
+        made = translator.translate(replace(request(), guide=guide))
+        assert getattr(made.guided_decoding, name) == value
+
+
+def test_guides_need_a_backend(make: Make) -> None:
+    """Else the runtime would ignore them."""
+    bench = make("engine", ENGINES)
+    with pytest.raises(RequestError, match=r"guided_decoding_guide_type: .*without guided"):
+        bench.engine.add(1, replace(request(), guide=Guide("json")))
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_kv_cache_settings(make: Make) -> None:
+    """Those of the artefact under those of config.pbtxt."""
+    bench = make(
+        "pytorch",
+        LATER,
+        llm_args={"kv_cache_config": {"dtype": "fp8", "max_tokens": 64}},
+        kv_cache_config='{"max_tokens": 2048, "free_gpu_memory_fraction": 0.5}',
+    )
+    config = bench.llm.kwargs["kv_cache_config"]
+    assert (config.dtype, config.max_tokens) == ("fp8", 2048)
+    assert config.free_gpu_memory_fraction == 0.5
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
+def test_kv_cache_metrics(make: Make, world: str, version: str) -> None:
+    """Blocks in use while a stream runs, none later; what the prefix cache had."""
+    bench = make(world, version)
+    assert bench.engine.kv_cache().used is None
+    made = {1: Made(), 2: Made()}
+    bench.engine.add(1, request(end_ids=(), max_tokens=450))
+    bench.until(made, lambda: bool(bench.engine.kv_cache().used))
+    bench.until(made, lambda: made[1].over)
+    bench.engine.add(2, request())
+    bench.until(made, lambda: made[2].over and bool(bench.engine.kv_cache().reused))
+    cache = bench.engine.kv_cache()
+    assert (cache.used, cache.free) == (0, 1000)
+    assert cache.missed
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kv_cache_config": '{"max_tokenz": 1}'}, "max_tokenz.*Correct serving.runtime.kv_cache"),
+        ({"kv_cache_config": '{"free_gpu_memory_fraction": 2.0}'}, "between 0 and 1"),
+        ({"world": "both"}, "'world' in config.pbtxt is 'both', expected one of engine, pytorch"),
+        ({"tensorrt_llm": "1.1.0"}, "compiled by TensorRT-LLM 1.1.0, this is 1.2.1, and engines"),
+        ({"guided_decoding_backend": "llguidance"}, "cannot load .* Unsupported guided decoding"),
+        ({"lora_adapters": '{"french": "lora/french"}'}, "french is missing"),
+        ({"tp_size": "2"}, "the engine is of 1 ranks, 2 were asked for"),
+    ],
+)
+def test_settings_that_cannot_be_served(make: Make, changes: dict[str, str], said: str) -> None:
+    """At load, with what to correct."""
+    with pytest.raises(ConfigurationError, match=said):
+        make("engine", ENGINES, **changes)
+
+
+@pytest.mark.parametrize("version", [CANDIDATE, LATER])
+def test_later_releases_run_no_engines(make: Make, version: str) -> None:
+    """Said at load, with the last that can."""
+    with pytest.raises(ConfigurationError, match=r"cannot run compiled engines: .* is 1\.2\.1"):
+        make("engine", version)
+
+
+def test_unknown_arguments_of_the_artefact(make: Make) -> None:
+    """The library's own words."""
+    with pytest.raises(ConfigurationError, match="LLM got invalid argument: max_batchsize"):
+        make("pytorch", LATER, llm_args={"max_batchsize": 3})
+
+
+def test_without_the_library(library: Callable[[str], None], tmp_path: Path) -> None:
+    """Which image has it."""
+    write_artefact(CHECKPOINT, tmp_path / "1", world="engine", version=ENGINES)
+    values = ModelParameters("speller_engine", parameters("engine", ENGINES))
+    with pytest.raises(ConfigurationError, match=r"needs a Triton image with TensorRT-LLM"):
+        engine_class()(tmp_path / "1", values)
+
+
+def test_incomplete_artefact(library: Callable[[str], None], tmp_path: Path) -> None:
+    """The missing file is named."""
+    library(LATER)
+    write_artefact(CHECKPOINT, tmp_path / "1", world="pytorch", version=LATER)
+    (tmp_path / "1" / "llm_args.json").unlink()
+    values = ModelParameters("speller_engine", parameters("pytorch", LATER))
+    with pytest.raises(ConfigurationError, match=r"llm_args\.json is missing"):
+        engine_class()(tmp_path / "1", values)
+
+
+@pytest.mark.parametrize(
+    ("version", "since", "is_later"),
+    [
+        ("1.3.0rc29", "1.3.0rc29", True),
+        ("1.3.0rc9", "1.3.0rc29", False),
+        ("1.3.0", "1.3.0rc29", True),
+        ("1.4.0rc1", "1.3.0rc29", True),
+        ("1.2.1", "1.3.0rc29", False),
+        ("1.10.0", "1.3.0rc29", True),
+    ],
+)
+def test_order_of_versions(
+    library: Callable[[str], None], version: str, since: str, is_later: bool
+) -> None:
+    """Candidates come before their release, numbers are numbers."""
+    runtime = importlib.import_module("trtllmlib.runtime")
+    assert runtime.at_least(version, since) is is_later

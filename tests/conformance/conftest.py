@@ -4,19 +4,34 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.conformance.wire import Target
 from tests.conftest import EXAMPLE
 from tests.server.replay import replay_project
+from tests.server.trtllm import trtllm_project
 from tritonctl.progress import Silent
 from tritonctl.triton.repository import render
 from tritonctl.triton.server import start, stop
 
 # What an engine may or may not have; `needs` in the cases. The shipped speller has all of it.
-SPELLER = ("number-speller", "sampling", "end_id", "log_probs", "chat", "no bad_words")
-REPLAY = ("no chat",)
+SPELLER = (
+    *("number-speller", "sampling", "penalties", "end_id", "log_probs", "chat"),
+    *("no bad_words", "no lora", "no guides"),
+)
+REPLAY = ("no chat", "no lora", "no guides")
+# TensorRT-LLM's engines have all of it. The sampler of its early PyTorch runtimes ignores seeds,
+# penalties and bad words: they are refused, as they must be.
+TRTLLM_ENGINE = (
+    *("number-speller", "sampling", "penalties", "end_id", "log_probs", "chat"),
+    *("bad_words", "lora", "guides"),
+)
+TRTLLM_PYTORCH = (
+    *("number-speller", "end_id", "log_probs", "chat"),
+    *("no seeds", "no bad_words", "lora", "guides"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,7 +49,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         given = metafunc.config.getoption("--endpoint", default=None)
         if given and not metafunc.config.getoption("--model"):
             raise pytest.UsageError("--endpoint needs --model NAME, the ensemble's name there")
-        names = ["endpoint"] if given else ["speller", "replay"]
+        names = (
+            ["endpoint"]
+            if given
+            else [
+                "speller",
+                "replay",
+                "trtllm_engine",
+                "trtllm_pytorch",
+            ]
+        )
         metafunc.parametrize("target", names, indirect=True, scope="session")
 
 
@@ -65,4 +89,24 @@ def replay_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     project = replay_project(folder, {"replay": (EXAMPLE / "checkpoint" / "tokenizer.json", [])})
     state, _ = start(project, render(project, Silent()), Silent())
     yield Target(state.grpc_url, "replay", REPLAY)
+    stop(project, Silent())
+
+
+@pytest.fixture(scope="session")
+def trtllm_engine_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The shipped checkpoint as an engine for the stand-in of TensorRT-LLM."""
+    yield from _trtllm(tmp_path_factory.mktemp("trtllm"), "engine", "1.2.1", TRTLLM_ENGINE)
+
+
+@pytest.fixture(scope="session")
+def trtllm_pytorch_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The checkpoint itself, for a release without engines."""
+    folder = tmp_path_factory.mktemp("trtllm_pytorch")
+    yield from _trtllm(folder, "pytorch", "1.3.0rc22", TRTLLM_PYTORCH)
+
+
+def _trtllm(folder: Path, world: str, version: str, has: tuple[str, ...]) -> Iterator[Target]:
+    project = trtllm_project(folder, world=world, version=version)
+    state, _ = start(project, render(project, Silent()), Silent())
+    yield Target(state.grpc_url, "speller", has)
     stop(project, Silent())

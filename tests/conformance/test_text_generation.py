@@ -29,7 +29,7 @@ BESIDE = 3
 ANSWER_KEYS = {
     *("text", "contains", "finish_reason", "num_output_tokens", "num_input_tokens", "equals"),
     *("same_text", "differs", "begins", "before", "through", "after_prompt", "most_tokens"),
-    *("least_tokens", "responses", "log_probs"),
+    *("least_tokens", "responses", "log_probs", "lacks"),
 }
 
 
@@ -136,6 +136,7 @@ def check_values(answer: Answer, expected: Mapping[str, Any]) -> None:
         assert getattr(last, key) == expected.get(key, getattr(last, key)), key
     assert answer.text == expected.get("text", answer.text)
     assert expected.get("contains", "") in answer.text
+    assert [word for word in expected.get("lacks", ()) if word in answer.text] == []
     assert last.num_output_tokens >= expected.get("least_tokens", 0)
     assert last.num_output_tokens <= expected.get("most_tokens", math.inf)
     assert len(answer.chunks) == expected.get("responses", len(answer.chunks))

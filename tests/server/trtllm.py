@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A project whose engine is trtllm_engine over the stand-in of TensorRT-LLM, on a CPU.
+
+project = trtllm_project(folder, world="engine", version="1.2.1")
+state, _ = start(project, render(project, Silent()), Silent())
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import EXAMPLE
+from tests.fakes import FAKES, copy_tensorrt_llm
+from tritonctl import bundled
+from tritonctl.engines.building import build_engine
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.project_file import load_project
+
+HERE = Path(__file__).parent
+RUNTIME = {"guided_decoding_backend": "xgrammar", "gather_generation_logits": True}
+
+
+def trtllm_project(
+    folder: Path, *, world: str, version: str, serving: Mapping[str, Any] | None = None
+) -> Project:
+    """Write and build a project with the model `speller`, on free ports."""
+    _override_contents(folder, version)
+    engine = {
+        "builder": "trtllm_stand_in",
+        "precision": "fp32",
+        "max_seq_len": 512,
+        "options": {"world": world, "version": version},
+    }
+    model = {
+        "checkpoint": str(EXAMPLE / "checkpoint"),
+        "engine": engine,
+        "serving": {"runtime": RUNTIME, **(serving or {})},
+    }
+    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
+    file = folder / "tritonctl.yaml"
+    contents = {"schema": "tritonctl/v1", "models": {"speller": model}, "server": server}
+    file.write_text(json.dumps(contents), encoding="utf-8")
+    project = load_project(file)
+    build_engine(project, "speller", Silent())
+    return project
+
+
+def _override_contents(folder: Path, version: str) -> None:
+    """The backend as it is, but with the stand-in beside it: stubs ignore PYTHONPATH."""
+    builder = folder / "builders" / "trtllm_stand_in"
+    shutil.copytree(HERE / "trtllm_builder", builder)
+    shutil.copy2(FAKES / "trtllm_artefact.py", builder)
+    backend = folder / "python_backends" / "trtllm_engine"
+    shutil.copytree(bundled.find("python_backends/trtllm_engine"), backend)
+    text = (backend / "backend.toml").read_text(encoding="utf-8")
+    shares = 'shares = ["textlib", "trtllmlib"]'
+    assert shares in text
+    own = text.replace(shares, 'shares = ["tensorrt_llm", "textlib", "trtllmlib"]')
+    (backend / "backend.toml").write_text(own, encoding="utf-8")
+    copy_tensorrt_llm(folder / "python_backends", version)

@@ -9,7 +9,14 @@ import pytest
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.triton.backends import BackendTensor, PythonBackend
-from tritonctl.triton.ensembles import Ensemble, check_graph, ensemble_for, fold, lower
+from tritonctl.triton.ensembles import (
+    Ensemble,
+    check_graph,
+    ensemble_for,
+    fitted,
+    fold,
+    lower,
+)
 
 FILE = """\
 schema: tritonctl/ensemble/v1
@@ -223,3 +230,40 @@ def test_fold_of_what_another_step_reads(tmp_path: Path) -> None:
     (tmp_path / "ensembles" / "t.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"decode: again reads \['_ids'\] too"):
         fold(ensemble_for("t", tmp_path)[0], "decode", "encode")
+
+
+OPTIONAL = "{name: limit, data_type: TYPE_INT32, dims: [1], optional: true"
+
+
+def _fitted(tmp_path: Path, text: str) -> Ensemble:
+    (tmp_path / "ensembles").mkdir()
+    (tmp_path / "ensembles" / "t.yaml").write_text(text, encoding="utf-8")
+    ensemble, source = ensemble_for("t", tmp_path)
+    made = fitted(ensemble, BACKENDS)
+    check_graph(made, BACKENDS, source)
+    return made
+
+
+def test_inputs_only_if_read_stay_where_they_are_read(tmp_path: Path) -> None:
+    """The mark changes nothing for a backend that has the tensor."""
+    made = _fitted(tmp_path, FILE.replace(OPTIONAL, f"{OPTIONAL}, only_if_read: true"))
+    config = lower(made, "m").as_dict()
+    assert [tensor["name"] for tensor in config["input"]] == ["prompt", "limit"]
+    steps = config["ensemble_scheduling"]["step"]
+    assert steps[1]["input_map"] == {"ids": "_ids", "max": "limit"}
+
+
+def test_inputs_only_if_read_go_where_nobody_reads_them(tmp_path: Path) -> None:
+    """Public tensor and edge are left out; the rest is as it was."""
+    text = FILE.replace(OPTIONAL, f"{OPTIONAL}, only_if_read: true")
+    made = _fitted(tmp_path, text.replace("max: limit", "most: limit"))
+    config = lower(made, "m").as_dict()
+    assert [tensor["name"] for tensor in config["input"]] == ["prompt"]
+    assert config["ensemble_scheduling"]["step"][1]["input_map"] == {"ids": "_ids"}
+    assert [tensor["name"] for tensor in config["output"]] == ["answer", "count"]
+
+
+def test_other_unknown_inputs_are_mistakes(tmp_path: Path) -> None:
+    """Without the mark a step's unknown tensor is refused as ever."""
+    with pytest.raises(ConfigurationError, match="step decode has no input `most`"):
+        _fitted(tmp_path, FILE.replace("max: limit", "most: limit"))

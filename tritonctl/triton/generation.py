@@ -34,7 +34,8 @@ class SamplingParameters:
     Greedy unless `temperature` > 0, `top_k` > 1 or `top_p` < 1 is given. Equal `random_seed`,
     equal text. `end_id`: token ids that end the answer instead of the model's own; -1: none.
     `stop_words` end it on its text; they are part of it only with `include_stop_word`.
-    `exclude_input_in_output=False`: the answer begins with the prompt.
+    `exclude_input_in_output=False`: the answer begins with the prompt. Of engines that have them:
+    `lora_name`, an adapter; a guide (json, json_schema, regex or ebnf_grammar) for the answer.
     """
 
     max_tokens: int | None = None
@@ -52,6 +53,9 @@ class SamplingParameters:
     bad_words: tuple[str, ...] | None = None
     exclude_input_in_output: bool | None = None
     return_log_probs: bool | None = None
+    lora_name: str | None = None
+    guided_decoding_guide_type: str | None = None
+    guided_decoding_guide: str | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,9 @@ _WIRE = {
     "bad_words": _Wire("BYTES", "<I"),
     "exclude_input_in_output": _Wire("BOOL", "<?"),
     "return_log_probs": _Wire("BOOL", "<?"),
+    "lora_name": _Wire("BYTES", "<I"),
+    "guided_decoding_guide_type": _Wire("BYTES", "<I"),
+    "guided_decoding_guide": _Wire("BYTES", "<I"),
 }
 FIRST_COME = Queueing()
 _MOST_QUEUE_SECONDS = 24 * 3600

@@ -88,6 +88,7 @@ def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[s
     if model.serving.inline_detokenizer:
         ensemble, backends = _inline(name, ensemble, used)
     _refuse_unknown_steps(name, model, ensemble)
+    _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
     header = _header(name, model, artefact)
     planned = [
         _plan_step(name, step, model, backend, artefact, header)
@@ -220,6 +221,9 @@ def _kv_cache_config(serving: Serving, manifest: Manifest) -> dict[str, Any]:
 
 _Parameter = Callable[[Serving, Manifest], object]
 
+# What `serving.runtime` may set, of backends that have the parameter.
+_RUNTIME_SETTINGS = ("gather_generation_logits", "guided_decoding_backend", "kv_cache_config")
+
 # Everything a backend may ask for under [parameters] in its backend.toml.
 _PARAMETERS: dict[str, _Parameter] = {
     "max_seq_len": lambda _, manifest: manifest.result.limits.max_seq_len,
@@ -291,6 +295,17 @@ def _refuse_unknown_steps(name: str, model: Model, ensemble: Ensemble) -> None:
             raise ConfigurationError(
                 f"models.{name}.serving.config: there is no step `{step}`",
                 remedy=f"steps: {', '.join(known)}",
+            )
+
+
+def _refuse_unknown_runtime(name: str, model: Model, engine: PythonBackend | None) -> None:
+    known = [key for key in _RUNTIME_SETTINGS if engine and key in engine.parameters]
+    for key in model.serving.runtime:
+        if key not in known:
+            raise ConfigurationError(
+                f"models.{name}.serving.runtime: the engine of builder {model.engine.builder} has "
+                f"no setting `{key}`",
+                remedy=f"settings: {', '.join(known) or 'none'}",
             )
 
 

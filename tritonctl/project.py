@@ -153,11 +153,16 @@ class Serving(_Strict):
         "less CPU per token. The price: Triton 2.51 does not tell it that a client went "
         "away, whose stream then runs to its max_tokens",
     )
+    backend: Literal["python", "tensorrtllm"] = Field(
+        "python",
+        description="of the engine step. tensorrtllm: NVIDIA's C++ backend (Triton images up to "
+        "26.07) for compiled engines; token ids in and out, without text and without an ensemble",
+    )
     runtime: dict[str, Any] = Field(
         {},
         description="settings of the engine's runtime, under its own names, over what the builder "
         "recorded. tensorrt_llm: kv_cache_config, guided_decoding_backend, "
-        "gather_generation_logits",
+        "gather_generation_logits; with backend tensorrtllm the parameters of that backend",
     )
     config: dict[str, dict[str, Any]] = Field(
         {},

@@ -15,7 +15,8 @@ from typing import Any
 class Tensor:
     """An input or output; `dims` without the batch dimension, -1 for a variable one.
 
-    allow_ragged_batch: requests whose shapes differ may be in one batch.
+    allow_ragged_batch: requests whose shapes differ may be in one batch. reshape: the dims that the
+    backend sees instead.
     """
 
     name: str
@@ -23,6 +24,7 @@ class Tensor:
     dims: tuple[int, ...]
     optional: bool = False
     allow_ragged_batch: bool = False
+    reshape: tuple[int, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The tensor in protobuf's JSON form."""
@@ -31,6 +33,8 @@ class Tensor:
             "data_type": self.data_type,
             "dims": list(self.dims),
         }
+        if self.reshape is not None:
+            record["reshape"] = {"shape": list(self.reshape)}
         flags = {"optional": self.optional, "allow_ragged_batch": self.allow_ragged_batch}
         return record | {name: True for name, is_set in flags.items() if is_set}
 

@@ -20,6 +20,7 @@ from tritonctl.engines.requests import model_named
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project import Model, Project, Serving
 from tritonctl.project_file import deep_merge
+from tritonctl.triton import tensorrtllm
 from tritonctl.triton.backends import PythonBackend, backend_named
 from tritonctl.triton.engine_queue import batch_of_places, bound_in_engine, engine_batching
 from tritonctl.triton.ensembles import (
@@ -80,6 +81,8 @@ def plan_repository(project: Project) -> Plan:
 def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
     model = model_named(project, name)
     artefact = built_engine(project, name)
+    if model.serving.backend == tensorrtllm.BACKEND:
+        return [_plan_cpp_engine(project, name, model, artefact)], {}
     ensemble, source = ensemble_for(model.task, project.root)
     used = step_backends(ensemble, artefact.manifest.python_backend, project)
     ensemble = fitted(ensemble, used)
@@ -87,7 +90,7 @@ def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[s
     backends = used
     if model.serving.inline_detokenizer:
         ensemble, backends = _inline(name, ensemble, used)
-    _refuse_unknown_steps(name, model, ensemble)
+    _refuse_other_steps(name, model, (*ensemble.steps, ENSEMBLE))
     _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
     header = _header(name, model, artefact)
     planned = [
@@ -96,6 +99,19 @@ def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[s
     ]
     config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
     return [*planned, PlannedModel(name, to_pbtxt(config, header=header), ())], used
+
+
+def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
+    """The engine by itself, for NVIDIA's C++ backend."""
+    _refuse_other_steps(name, model, (ENGINE_STEP,))
+    step = step_model_name(name, ENGINE_STEP)
+    folder = project.repository / step / VERSION_FOLDER / "engine"
+    config = tensorrtllm.engine_config(name, step, model, artefact.manifest, folder)
+    text = to_pbtxt(
+        _with_raw(config, model.serving.config.get(ENGINE_STEP)),
+        header=_header(name, model, artefact),
+    )
+    return PlannedModel(step, text, tuple(_artefact_files(artefact, ["engine"])))
 
 
 def _inline(
@@ -288,8 +304,7 @@ def _header(name: str, model: Model, artefact: Artefact) -> str:
     )
 
 
-def _refuse_unknown_steps(name: str, model: Model, ensemble: Ensemble) -> None:
-    known = [*ensemble.steps, ENSEMBLE]
+def _refuse_other_steps(name: str, model: Model, known: tuple[str, ...]) -> None:
     for step in model.serving.config:
         if step not in known:
             raise ConfigurationError(

@@ -93,7 +93,7 @@ class InstanceGroup(_Strict):
 
 
 class DynamicBatching(_Strict):
-    """Triton's `dynamic_batching`, for the tokenizer and the detokenizer step."""
+    """Triton's `dynamic_batching`, for every step but an engine that batches by itself."""
 
     max_queue_delay_microseconds: Annotated[int, Field(ge=0)] | None = Field(
         None, description="what the backend does best with when absent: python_backends/README.md"
@@ -135,9 +135,28 @@ class Queue(_Strict):
         return self
 
 
+class SessionOptions(_Strict):
+    """ONNX Runtime's session options, for engines of the onnxruntime builder."""
+
+    intra_op_num_threads: Annotated[int, Field(ge=0)] = Field(
+        0, description="threads inside an operator, of each instance; 0: one per core"
+    )
+    inter_op_num_threads: Annotated[int, Field(ge=0)] = Field(
+        1, description="operators side by side, in the parallel mode; 0: one per core"
+    )
+    execution_mode: Literal["sequential", "parallel"] = "sequential"
+    graph_optimization_level: Literal["disabled", "basic", "extended", "all"] = Field(
+        "all", description="what is done while loading, on top of what the build did"
+    )
+    allow_spinning: bool = Field(
+        False, description="threads wait awake: faster alone, slower beside other models"
+    )
+
+
 class Serving(_Strict):
     """How Triton serves the model."""
 
+    session: SessionOptions = Field(SessionOptions(), description="of ONNX Runtime engines")
     instance_group: list[InstanceGroup] = Field(
         [InstanceGroup()], description="of the engine step", min_length=1
     )
@@ -153,10 +172,11 @@ class Serving(_Strict):
         "less CPU per token. The price: Triton 2.51 does not tell it that a client went "
         "away, whose stream then runs to its max_tokens",
     )
-    backend: Literal["python", "tensorrtllm"] = Field(
-        "python",
-        description="of the engine step. tensorrtllm: NVIDIA's C++ backend (Triton images up to "
-        "26.07) for compiled engines; token ids in and out, without text and without an ensemble",
+    backend: Literal["python", "onnxruntime", "tensorrt", "tensorrtllm"] | None = Field(
+        None,
+        description="of the engine step; what fits the builder when absent. onnxruntime, tensorrt: "
+        "Triton's own, for engines of that kind. tensorrtllm: NVIDIA's C++ backend (Triton images "
+        "up to 26.07) for compiled engines; token ids in and out, without text and an ensemble",
     )
     runtime: dict[str, Any] = Field(
         {},

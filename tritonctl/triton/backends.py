@@ -6,11 +6,12 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tritonctl import bundled
+from tritonctl.engines.contract import Tensors, TensorSpec
 from tritonctl.errors import ConfigurationError
 from tritonctl.triton.model_config import Tensor
 
@@ -47,10 +48,20 @@ class PythonBackend(BaseModel):
     dynamic_batching: bool = False
     max_queue_delay_microseconds: int = 0
     parameters: dict[str, str] = {}
-    inputs: list[BackendTensor]
-    outputs: list[BackendTensor]
+    tensors: Literal["declared", "artefact"] = "declared"
+    inputs: list[BackendTensor] = []
+    outputs: list[BackendTensor] = []
     folder: Path = Path()
     shared_folders: dict[str, Path] = {}
+
+    @model_validator(mode="after")
+    def _tensors_once(self) -> Self:
+        declared = bool(self.inputs or self.outputs)
+        if declared == (self.tensors == "artefact"):
+            raise ValueError(
+                'list inputs and outputs, or set tensors = "artefact": the engine\'s own'
+            )
+        return self
 
     @property
     def requirements(self) -> Path:
@@ -66,6 +77,13 @@ class PythonBackend(BaseModel):
             replace(tensor.tensor(), allow_ragged_batch=self.dynamic_batching and -1 in tensor.dims)
             for tensor in self.inputs
         )
+
+    def serving(self, tensors: Tensors) -> PythonBackend:
+        """This backend for an engine with these tensors; declared ones stay as they are."""
+        if self.tensors == "declared":
+            return self
+        sides = {"inputs": tensors.inputs, "outputs": tensors.outputs}
+        return self.model_copy(update={side: _declared(specs) for side, specs in sides.items()})
 
     def inlining(self, other: PythonBackend) -> PythonBackend:
         """This backend when it does the work of `other` too and answers with its outputs.
@@ -97,6 +115,15 @@ class PythonBackend(BaseModel):
         for shared, folder in self.shared_folders.items():
             files += [(f, f"{shared}/{f.name}") for f in sorted(folder.glob("*.py"))]
         return files
+
+
+def _declared(specs: list[TensorSpec]) -> list[BackendTensor]:
+    return [BackendTensor(name=t.name, data_type=t.data_type, dims=t.dims) for t in specs]
+
+
+def artefact_tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
+    """An engine's own tensors as they stand in config.pbtxt."""
+    return tuple(tensor.tensor() for tensor in _declared(specs))
 
 
 def _union(own: list[str], others: list[str]) -> list[str]:

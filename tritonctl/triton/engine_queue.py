@@ -37,8 +37,11 @@ def _bound(queue: Queue, max_batch_size: int) -> int:
 
 def engine_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
     """`dynamic_batching` of an engine that works on `max_batch_size` sequences at once."""
-    if not triton_decides(queue):
-        return {}
+    return policy_of(queue, max_batch_size) if triton_decides(queue) else {}
+
+
+def policy_of(queue: Queue, max_batch_size: int) -> dict[str, Any]:
+    """The queue as fields of `dynamic_batching`, where Triton keeps it."""
     policy = {
         "max_queue_size": _bound(queue, max_batch_size),
         "default_timeout_microseconds": _timeout(queue),

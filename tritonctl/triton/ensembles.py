@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tritonctl import bundled
 from tritonctl.errors import ConfigurationError
@@ -31,20 +31,34 @@ class Step(_Record):
     """A step: its backend and, by its own tensor names, the ensemble's tensors."""
 
     backend: str = Field(description="a folder of python_backends/, or `engine`")
-    inputs: dict[str, str]
-    outputs: dict[str, str]
+    inputs: dict[str, str] = {}
+    outputs: dict[str, str] = {}
 
 
 class Ensemble(_Record):
-    """An ensemble file; `steps` are in the order of the flow."""
+    """A task's file; `steps` are in the order of the flow.
+
+    kind model: there is no ensemble. The only step is the public model, with tensors of its own.
+    """
 
     schema_: Literal["tritonctl/ensemble/v1"] = Field(alias="schema")
     task: str
     summary: str
-    max_batch_size: int = Field(ge=0)
-    inputs: list[EnsembleInput]
-    outputs: list[BackendTensor]
+    kind: Literal["ensemble", "model"] = "ensemble"
+    max_batch_size: int = Field(0, ge=0)
+    inputs: list[EnsembleInput] = []
+    outputs: list[BackendTensor] = []
     steps: dict[str, Step]
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> Self:
+        wired = bool(self.inputs and self.outputs)
+        if self.kind == "ensemble" and not wired:
+            raise ValueError("an ensemble needs inputs and outputs")
+        bare = [step for step in self.steps.values() if not step.inputs and not step.outputs]
+        if self.kind == "model" and (wired or len(self.steps) != 1 or not bare):
+            raise ValueError("kind model: exactly one step, and no tensors but its own")
+        return self
 
 
 @dataclass(frozen=True)

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tritonctl import __version__
 from tritonctl.engines.building import Artefact, built_engine
-from tritonctl.engines.manifest import Manifest
 from tritonctl.engines.requests import model_named
-from tritonctl.errors import ConfigurationError, RepositoryError
+from tritonctl.errors import ConfigurationError
 from tritonctl.project import Model, Project, Serving
 from tritonctl.project_file import deep_merge
 from tritonctl.triton import tensorrtllm
-from tritonctl.triton.backends import PythonBackend, backend_named
-from tritonctl.triton.engine_queue import batch_of_places, bound_in_engine, engine_batching
+from tritonctl.triton.backends import PythonBackend, artefact_tensors, backend_named
+from tritonctl.triton.engine_parameters import RUNTIME_SETTINGS, backend_parameters
+from tritonctl.triton.engine_queue import (
+    batch_of_places,
+    engine_batching,
+    policy_of,
+)
 from tritonctl.triton.ensembles import (
     Ensemble,
     check_graph,
@@ -33,6 +37,7 @@ from tritonctl.triton.ensembles import (
     step_model_name,
 )
 from tritonctl.triton.model_config import ModelConfig
+from tritonctl.triton.native import NativeBackend, graph_files, native_backend
 from tritonctl.triton.pbtxt import to_pbtxt
 from tritonctl.triton.server_fields import refuse_newer_fields
 
@@ -58,6 +63,7 @@ class Plan:
 
     models: tuple[PlannedModel, ...]
     backends: tuple[PythonBackend, ...]
+    native: tuple[str, ...] = ()  # Triton's own backends that the server must have
 
 
 def plan_repository(project: Project) -> Plan:
@@ -68,23 +74,77 @@ def plan_repository(project: Project) -> Plan:
     """
     models: list[PlannedModel] = []
     backends: dict[str, PythonBackend] = {}
+    native: set[str] = set()
     for name in sorted(project.models):
-        planned, used = _plan_model(project, name)
+        artefact = built_engine(project, name)
+        model = model_named(project, name)
+        if model.serving.backend == tensorrtllm.BACKEND:
+            models.append(_plan_cpp_engine(project, name, model, artefact))
+            continue
+        triton = native_backend(model.serving.backend, artefact, name)
+        if triton is not None:
+            models.append(_plan_native(project, name, artefact, triton))
+            native.add(triton.name)
+            continue
+        planned, used = _plan_model(project, name, artefact)
         models += planned
         backends |= {backend.name: backend for backend in used.values()}
     _refuse_collisions(models)
     for planned_model in models:
         refuse_newer_fields(planned_model.name, planned_model.config, project)
-    return Plan(tuple(models), tuple(backends[name] for name in sorted(backends)))
+    in_order = tuple(backends[name] for name in sorted(backends))
+    return Plan(tuple(models), in_order, tuple(sorted(native)))
 
 
-def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
+def _plan_native(
+    project: Project, name: str, artefact: Artefact, backend: NativeBackend
+) -> PlannedModel:
+    """The engine as Triton's own backend serves it: the public model itself."""
     model = model_named(project, name)
-    artefact = built_engine(project, name)
-    if model.serving.backend == tensorrtllm.BACKEND:
-        return [_plan_cpp_engine(project, name, model, artefact)], {}
+    ensemble, _ = ensemble_for(model.task, project.root)
+    if ensemble.kind != "model":
+        raise ConfigurationError(
+            f"models.{name}.serving.backend: the task {model.task} has steps around its engine, "
+            f"which are wired for a Python backend, not for {backend.name}",
+            remedy="use the task `tensors`, or remove `backend`",
+        )
+    _refuse_other_steps(name, model, tuple(ensemble.steps))
+    file, files = graph_files(artefact, backend)
+    config = ModelConfig(
+        name=name,
+        backend=backend.name,
+        max_batch_size=model.engine.max_batch_size,
+        inputs=artefact_tensors(artefact.manifest.result.tensors.inputs),
+        outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
+        dynamic_batching=_batching(model, 0)
+        | policy_of(model.serving.queue, model.engine.max_batch_size),
+        instance_group=_instance_group(ENGINE_STEP, model.serving),
+    )
+    settings = {"default_model_filename": file, **backend.settings(model.serving.session)}
+    raw = model.serving.config.get(next(iter(ensemble.steps)))
+    merged = _with_raw(config, deep_merge(settings, raw or {}))
+    header = _header(name, model, artefact)
+    return PlannedModel(name, to_pbtxt(merged, header=header), tuple(files))
+
+
+def _plan_model(
+    project: Project, name: str, artefact: Artefact
+) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
+    model = model_named(project, name)
     ensemble, source = ensemble_for(model.task, project.root)
-    used = step_backends(ensemble, artefact.manifest.python_backend, project)
+    used = {
+        step: backend.serving(artefact.manifest.result.tensors)
+        for step, backend in step_backends(
+            ensemble, artefact.manifest.python_backend, project
+        ).items()
+    }
+    if ensemble.kind == "model":
+        _refuse_other_steps(name, model, tuple(ensemble.steps))
+        header = _header(name, model, artefact)
+        return [
+            _plan_step(name, step, model, backend, artefact, header)
+            for step, backend in used.items()
+        ], used
     ensemble = fitted(ensemble, used)
     check_graph(ensemble, used, source)
     backends = used
@@ -94,7 +154,7 @@ def _plan_model(project: Project, name: str) -> tuple[list[PlannedModel], dict[s
     _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
     header = _header(name, model, artefact)
     planned = [
-        _plan_step(name, step, model, backend, artefact, header)
+        _plan_step(step_model_name(name, step), step, model, backend, artefact, header)
         for step, backend in backends.items()
     ]
     config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
@@ -152,7 +212,7 @@ def _plan_step(
     name: str, step: str, model: Model, backend: PythonBackend, artefact: Artefact, header: str
 ) -> PlannedModel:
     config = ModelConfig(
-        name=step_model_name(name, step),
+        name=name,
         backend="python",
         max_batch_size=_max_batch_size(step, backend, model),
         inputs=backend.input_tensors(),
@@ -160,7 +220,7 @@ def _plan_step(
         decoupled=backend.decoupled,
         dynamic_batching=_dynamic_batching(step, backend, model),
         instance_group=_instance_group(step, model.serving),
-        parameters=_parameters(backend, model.serving, artefact.manifest),
+        parameters=backend_parameters(backend, model.serving, artefact.manifest),
     )
     text = to_pbtxt(_with_raw(config, model.serving.config.get(step)), header=header)
     files = [*backend.code(), *_artefact_files(artefact, backend.files)]
@@ -177,18 +237,27 @@ def _with_raw(config: ModelConfig, raw: Mapping[str, Any] | None) -> dict[str, A
 
 
 def _max_batch_size(step: str, backend: PythonBackend, model: Model) -> int:
-    if step == ENGINE_STEP:
-        return min(backend.max_batch_size, batch_of_places(model.engine.max_batch_size))
-    return backend.max_batch_size
+    if step != ENGINE_STEP:
+        return backend.max_batch_size
+    # A decoupled engine keeps its own batch: what Triton hands over only goes there.
+    most = model.engine.max_batch_size
+    return min(backend.max_batch_size, batch_of_places(most) if backend.decoupled else most)
 
 
 def _dynamic_batching(step: str, backend: PythonBackend, model: Model) -> dict[str, Any] | None:
     if not backend.dynamic_batching:
         return None
-    if step == ENGINE_STEP:
+    if step == ENGINE_STEP and backend.decoupled:
         return engine_batching(model.serving.queue, model.engine.max_batch_size)
+    batching = _batching(model, backend.max_queue_delay_microseconds)
+    if step == ENGINE_STEP:
+        batching |= policy_of(model.serving.queue, model.engine.max_batch_size)
+    return batching
+
+
+def _batching(model: Model, delay_microseconds: int) -> dict[str, Any]:
     chosen = model.serving.dynamic_batching.model_dump(exclude_defaults=True)
-    batching = {"max_queue_delay_microseconds": backend.max_queue_delay_microseconds} | chosen
+    batching = {"max_queue_delay_microseconds": delay_microseconds} | chosen
     return {key: value for key, value in batching.items() if value}
 
 
@@ -198,93 +267,6 @@ def _instance_group(step: str, serving: Serving) -> tuple[dict[str, Any], ...]:
         return tuple({k: v for k, v in group.items() if v} for group in groups)
     # Exactly one: several detokenizer instances would scramble the order inside a stream.
     return ({"kind": "KIND_CPU", "count": 1},)
-
-
-def _kv_blocks(serving: Serving, manifest: Manifest) -> int | None:
-    limits, block = manifest.result.limits, manifest.result.runtime.get("block_size")
-    if not isinstance(block, int) or limits.max_seq_len is None:
-        return None
-    # Each sequence ends in a block of its own: round up per sequence, not in total.
-    per_sequence = -(-limits.max_seq_len // block)
-    if serving.kv_cache_tokens is None:
-        return limits.max_batch_size * per_sequence
-    if serving.kv_cache_tokens < limits.max_seq_len:
-        raise ConfigurationError(
-            f"serving.kv_cache_tokens {serving.kv_cache_tokens} holds not even one sequence of "
-            f"max_seq_len {limits.max_seq_len}",
-            remedy=f"set it to {limits.max_seq_len} or more, or leave it out",
-        )
-    return -(-serving.kv_cache_tokens // block)
-
-
-def _fact(manifest: Manifest, name: str) -> object:
-    return getattr(manifest.result.model, name, None)
-
-
-def _runtime(serving: Serving, manifest: Manifest, key: str) -> Any:
-    """A setting of the engine's runtime: the project's, else what the builder recorded."""
-    return serving.runtime.get(key, manifest.result.runtime.get(key))
-
-
-def _kv_cache_config(serving: Serving, manifest: Manifest) -> dict[str, Any]:
-    """TensorRT-LLM's KvCacheConfig: the artefact's, the project's, and the project's raw fields."""
-    own: dict[str, Any] = {"enable_block_reuse": serving.enable_prefix_caching}
-    if serving.kv_cache_tokens is not None:
-        own["max_tokens"] = serving.kv_cache_tokens
-    built = manifest.result.runtime.get("kv_cache_config") or {}
-    return {**built, **own, **serving.runtime.get("kv_cache_config", {})}
-
-
-_Parameter = Callable[[Serving, Manifest], object]
-
-# What `serving.runtime` may set, of backends that have the parameter.
-_RUNTIME_SETTINGS = ("gather_generation_logits", "guided_decoding_backend", "kv_cache_config")
-
-# Everything a backend may ask for under [parameters] in its backend.toml.
-_PARAMETERS: dict[str, _Parameter] = {
-    "max_seq_len": lambda _, manifest: manifest.result.limits.max_seq_len,
-    "max_input_len": lambda _, manifest: manifest.result.limits.max_input_len,
-    "max_num_seqs": lambda _, manifest: manifest.result.limits.max_batch_size,
-    "max_num_batched_tokens": lambda _, manifest: manifest.result.limits.max_num_tokens,
-    "num_kv_blocks": _kv_blocks,
-    "block_size": lambda _, manifest: manifest.result.runtime.get("block_size"),
-    "properties": lambda _, manifest: manifest.result.runtime.get("properties"),
-    "enable_prefix_caching": lambda serving, _: serving.enable_prefix_caching,
-    "max_queue_size": lambda serving, manifest: bound_in_engine(
-        serving.queue, manifest.result.limits.max_batch_size
-    ),
-    "inline_detokenizer": lambda serving, _: serving.inline_detokenizer,
-    "eos_token_ids": lambda _, manifest: _fact(manifest, "eos_token_ids"),
-    "vocab_size": lambda _, manifest: _fact(manifest, "vocab_size"),
-    "world": lambda serving, manifest: _runtime(serving, manifest, "world"),
-    "tensorrt_llm": lambda _, manifest: manifest.result.versions.get("tensorrt_llm", ""),
-    "tp_size": lambda _, manifest: manifest.result.limits.tp_size,
-    "pp_size": lambda _, manifest: manifest.result.limits.pp_size,
-    "kv_cache_config": _kv_cache_config,
-    "guided_decoding_backend": lambda serving, manifest: (
-        _runtime(serving, manifest, "guided_decoding_backend") or ""
-    ),
-    "gather_generation_logits": lambda serving, manifest: bool(
-        _runtime(serving, manifest, "gather_generation_logits")
-    ),
-    "lora_adapters": lambda _, manifest: manifest.result.runtime.get("lora_adapters") or {},
-    "add_special_tokens": lambda *_: True,
-    "skip_special_tokens": lambda *_: True,
-}
-
-
-def _parameters(backend: PythonBackend, serving: Serving, manifest: Manifest) -> dict[str, str]:
-    values = {}
-    for key in sorted(backend.parameters):
-        value = _PARAMETERS[key](serving, manifest) if key in _PARAMETERS else None
-        if value is None:
-            raise RepositoryError(
-                f"backend {backend.name} asks for the parameter `{key}`, which neither the "
-                f"project nor the manifest of builder {manifest.builder} gives",
-                remedy="make the engine again with `tritonctl build --force`",
-            )
-        values[key] = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
-    return values
 
 
 def _artefact_files(artefact: Artefact, folders: list[str]) -> list[tuple[Path, str]]:
@@ -314,7 +296,7 @@ def _refuse_other_steps(name: str, model: Model, known: tuple[str, ...]) -> None
 
 
 def _refuse_unknown_runtime(name: str, model: Model, engine: PythonBackend | None) -> None:
-    known = [key for key in _RUNTIME_SETTINGS if engine and key in engine.parameters]
+    known = [key for key in RUNTIME_SETTINGS if engine and key in engine.parameters]
     for key in model.serving.runtime:
         if key not in known:
             raise ConfigurationError(

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Build an ONNX Runtime engine: `python build.py --request R.json --result S.json`.
+
+The working directory is a fresh staging folder, and nothing is written outside it but the result.
+The contract (request, result, progress lines, exit codes) is in builders/README.md.
+"""
+
+import dataclasses
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+
+from buildlib import artefact
+from buildlib.program import Stages, run_program, say
+from buildlib.request import Request, read_request
+from buildlib.versions import cpu_name, versions
+from onnxlib.graph import (
+    OnnxGraph,
+    check_external_data,
+    check_graph,
+    check_not_quantised,
+    tensor_specs,
+)
+from options import Options, read_options
+from precisions import check_error
+from source import MODEL, Encoder, GivenGraph, Source, inspect_source, resolve_max_seq_len
+from support import ONNX_RUNTIME
+
+_ENGINE = Path("engine")
+_FOLDERS = (_ENGINE, artefact.TOKENIZER)
+_WORK = Path(".work")
+_LIBRARIES = ("numpy", "onnx", "onnxruntime")
+_EXPORTERS = ("onnxscript", "torch", "transformers")
+
+Outputs = Callable[[dict[str, Any]], list[Any]]
+
+
+@dataclass(frozen=True)
+class _Plain:
+    """The source as a graph in fp32, and what it answers by itself."""
+
+    file: Path
+    graph: OnnxGraph
+    outputs: Outputs
+
+
+def build(file: Path, stages: Stages) -> dict[str, Any]:
+    """Build the engine in the working directory.
+
+    Returns:
+        The build result.
+
+    Raises:
+        BuildError: the build cannot be done; anything else raised is a bug or the machine's.
+    """
+    request = read_request(file)
+    options = read_options(request)
+    source = inspect_source(request.checkpoint)
+    max_seq_len = resolve_max_seq_len(request.limits.max_seq_len, source)
+    artefact.prepare((*_FOLDERS, _WORK))
+    plain = _plain_graph(request, options, source, max_seq_len, stages)
+    with stages.stage("convert"):
+        from convert import convert
+        from data import Data
+
+        data = Data(request, options, source, plain.graph, max_seq_len)
+        feeds = data.evaluation()
+        convert(
+            plain.file,
+            _WORK,
+            _ENGINE / MODEL,
+            precision=request.precision,
+            options=options,
+            feeds=data.calibration(),
+        )
+        artefact.copy_tokenizer(source.folder)
+    with stages.stage("evaluate"):
+        evaluation = _evaluate(request, options, plain, feeds)
+    shutil.rmtree(_WORK)
+    return {
+        "files": artefact.files(_FOLDERS),
+        "tensors": _served_tensors(),
+        "limits": _limits(request, max_seq_len),
+        "model": None,
+        "runtime": _runtime(source, max_seq_len),
+        "versions": versions((*_LIBRARIES, *(_EXPORTERS if _is_encoder(source) else ()))),
+        "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
+        "durations_seconds": stages.durations,
+        "evaluation": evaluation,
+    }
+
+
+def _is_encoder(source: Source) -> bool:
+    return isinstance(source, Encoder)
+
+
+def _plain_graph(
+    request: Request, options: Options, source: Source, max_seq_len: int | None, stages: Stages
+) -> _Plain:
+    if isinstance(source, GivenGraph):
+        return _given(request, source, stages)
+    # Here and below: seconds that a checkpoint with a problem must not cost.
+    with stages.stage("load"):
+        import export
+
+        module = export.load_encoder(source, options, trust_remote_code=request.trust_remote_code)
+    with stages.stage("export"):
+        from onnxlib.reader import graph_of, write_model
+
+        longest = max_seq_len or source.max_seq_len
+        model = export.export_encoder(module, source, options, longest)
+        graph, file = graph_of(model), _WORK / MODEL
+        check_graph(graph, source.folder, ONNX_RUNTIME)
+        write_model(model, file, external=True)
+    return _Plain(file, graph, lambda feed: export.reference_outputs(module, feed))
+
+
+def _given(request: Request, source: GivenGraph, stages: Stages) -> _Plain:
+    with stages.stage("load"):
+        from onnxlib.reader import external_data, graph_of, read_model
+
+        model = read_model(source.file)
+        graph = graph_of(model)
+        check_graph(graph, source.file, ONNX_RUNTIME)
+        if request.precision == "int8":
+            check_not_quantised(graph, source.file)
+        check_external_data(external_data(model), source.file)
+
+    def outputs(feed: dict[str, Any]) -> list[Any]:
+        from convert import run, session
+
+        return run(session(source.file, optimise=False), feed)
+
+    return _Plain(source.file, graph, outputs)
+
+
+def _evaluate(
+    request: Request, options: Options, plain: _Plain, feeds: list[dict[str, Any]]
+) -> dict[str, Any]:
+    from convert import run, session
+    from parity import Comparison, check_batching, largest_error, outcome
+
+    engine = session(_ENGINE / MODEL)
+    got = [run(engine, feed) for feed in feeds]
+    expected = [plain.outputs(feed) for feed in feeds]
+    names = [tensor.name for tensor in plain.graph.outputs]
+    comparison = Comparison(names, feeds, expected, got)
+    check_batching(comparison)
+    error, peak = largest_error(comparison)
+    say(f"largest difference to the source: {error:.6g} (its largest output: {peak:.6g})")
+    check_error(request.precision, options, error=error, peak=peak)
+    return dataclasses.asdict(outcome(comparison, error))
+
+
+def _served_tensors() -> dict[str, Any]:
+    from onnxlib.reader import graph_of, read_model
+
+    return tensor_specs(graph_of(read_model(_ENGINE / MODEL)))
+
+
+def _limits(request: Request, max_seq_len: int | None) -> dict[str, Any]:
+    lengths = {"max_seq_len": max_seq_len, "max_input_len": max_seq_len, "max_num_tokens": None}
+    return dataclasses.asdict(request.limits) | lengths
+
+
+def _runtime(source: Source, max_seq_len: int | None) -> dict[str, Any]:
+    """What serving needs to know besides the tensors."""
+    facts: dict[str, Any] = {"model_file": (_ENGINE / MODEL).as_posix()}
+    if isinstance(source, Encoder):
+        facts |= {"architecture": source.architecture, "max_seq_len": max_seq_len}
+        if source.classifies:
+            facts["labels"] = list(source.labels)
+    return facts
+
+
+if __name__ == "__main__":
+    sys.exit(
+        run_program(
+            build,
+            description="Build an ONNX Runtime engine from an encoder or an ONNX file.",
+            stages=("load", "export", "convert", "evaluate"),
+        )
+    )

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which feeds an engine is calibrated and compared on. Needs numpy."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from buildlib.problems import BuildError
+from buildlib.prompts import load_tokenizer
+from buildlib.request import Request
+from onnxlib.graph import OnnxGraph
+from options import Options
+from samples import (
+    Feed,
+    encode,
+    random_feeds,
+    random_rows,
+    read_texts,
+    sample_feeds,
+    takes_text,
+    text_feeds,
+)
+from source import Encoder, Source
+
+_SEED = 1234
+# Longer texts would make a comparison of minutes.
+_LONGEST = 512
+
+
+@dataclass(frozen=True)
+class Data:
+    """Makes feeds for one graph."""
+
+    request: Request
+    options: Options
+    source: Source
+    graph: OnnxGraph
+    max_seq_len: int | None
+
+    def calibration(self) -> list[Feed]:
+        """What static calibration measures ranges on: one feed per sample, all of one shape.
+
+        Raises:
+            BuildError: there is too little, or it does not fit the graph.
+        """
+        calibration = self.request.calibration
+        if calibration is None or self.options.calibration != "static":
+            return []
+        if calibration.data.is_dir():
+            return sample_feeds(calibration, self.graph)
+        texts = read_texts(calibration.data, calibration.samples)
+        rows = self._rows(texts, min(calibration.max_seq_len, self._longest()))
+        # Entropy and percentiles are taken over one array per tensor: every feed has one shape.
+        (whole,) = text_feeds(rows, self.graph.inputs, pad_id=self._pad(), batch=len(rows))
+        return [{name: a[at : at + 1] for name, a in whole.items()} for at in range(len(rows))]
+
+    def evaluation(self) -> list[Feed]:
+        """What source and engine are compared on: the evaluation's texts or calibration's data.
+
+        Random feeds without either.
+        """
+        request, calibration = self.request, self.request.calibration
+        if calibration is not None and calibration.data.is_dir():
+            return sample_feeds(calibration, self.graph)
+        if request.evaluation is not None:
+            texts = read_texts(request.evaluation.prompts, request.evaluation.max_prompts)
+        elif calibration is not None:
+            texts = read_texts(calibration.data, calibration.samples)
+        else:
+            return self._random()
+        rows = self._rows(texts, self._longest())
+        return text_feeds(rows, self.graph.inputs, pad_id=self._pad())
+
+    def _rows(self, texts: list[str], longest: int) -> list[list[int]]:
+        if not takes_text(self.graph):
+            names = ", ".join(tensor.name for tensor in self.graph.inputs)
+            raise BuildError(
+                f"the graph takes {names}, and texts become input_ids, attention_mask and "
+                "token_type_ids",
+                remedy="Give samples instead: engine.calibration.data, a folder of .npz files.",
+            )
+        return encode(self._tokenizer(), texts, longest=longest)
+
+    def _tokenizer(self) -> Any:
+        folder: Path = self.source.folder
+        if not (folder / "tokenizer.json").is_file():
+            raise BuildError(
+                f"{folder} has no tokenizer.json, so texts cannot be fed to the model",
+                remedy="Put the model's tokenizer.json there, or remove evaluation and "
+                "calibration: the comparison then uses random token ids.",
+            )
+        return load_tokenizer(folder)
+
+    def _random(self) -> list[Feed]:
+        if isinstance(self.source, Encoder):
+            rows = random_rows(
+                seed=_SEED, vocab_size=self.source.vocab_size, longest=self._longest()
+            )
+            return text_feeds(rows, self.graph.inputs, pad_id=self._pad(), batch=3)
+        return random_feeds(self.graph, seed=_SEED, sizes=self.options.dimensions)
+
+    def _longest(self) -> int:
+        return min(self.max_seq_len or _LONGEST, _LONGEST)
+
+    def _pad(self) -> int:
+        return self.source.pad_token_id if isinstance(self.source, Encoder) else 0

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a request may ask of this builder. Standard library only."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from buildlib.problems import BuildError, nearest
+from buildlib.request import Limits, Request, known_keys, known_precision
+
+PRECISIONS = ("fp32", "fp16", "int8")
+
+_CHOICES = {
+    "calibration": ("dynamic", "static"),
+    "calibration_method": ("minmax", "entropy", "percentile"),
+    "pooling": ("none", "mean", "cls"),
+    "graph_optimization_level": ("disabled", "basic", "extended"),
+}
+_ONLY = {
+    "int8": ("calibration", "calibration_method", "per_channel", "reduce_range"),
+    "fp16": ("keep_io_types",),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of this builder; names are ONNX Runtime's and torch.onnx's where they have one."""
+
+    # int8: ranges of activations while serving, or measured now on engine.calibration.data.
+    calibration: str = "dynamic"
+    calibration_method: str = "minmax"
+    # One scale per output channel of a weight, not per tensor.
+    per_channel: bool = True
+    # 7 bits for weights. Without it, CPUs without VNNI overflow and answer differently.
+    reduce_range: bool = True
+    # fp16: inputs and outputs stay as they were.
+    keep_io_types: bool = True
+    # Hugging Face encoders: one vector per text instead of one per token, of length 1 if asked.
+    pooling: str = "none"
+    normalize: bool = False
+    opset_version: int = 20
+    graph_optimization_level: str = "extended"
+    # Weights beside the graph; None: only where protobuf's 2 GiB would not do.
+    external_data: bool | None = None
+    # The largest difference to the source's outputs; None: precisions.py has one per precision.
+    max_abs_error: float | None = None
+    # What may be fed where no texts or samples are given: sizes of variable dimensions by name.
+    dimensions: dict[str, int] = field(default_factory=dict)
+
+
+def read_options(request: Request) -> Options:
+    """Return the request's options.
+
+    Raises:
+        BuildError: the request asks for what this builder cannot.
+    """
+    known_precision(request, "onnxruntime", PRECISIONS)
+    if request.kv_cache_dtype is not None:
+        raise BuildError(
+            f"kv_cache_dtype {request.kv_cache_dtype!r}: a graph of this builder has no KV cache",
+            remedy="Remove kv_cache_dtype.",
+        )
+    _refuse_decoder_limits(request.limits)
+    raw = request.options
+    known_keys(raw, tuple(Options.__dataclass_fields__), "engine.options")
+    for key, value in raw.items():
+        _check(key, value)
+    _belongs(raw, request.precision)
+    options = Options(**raw)
+    _check_calibration(options, request)
+    _check_pooling(options)
+    return options
+
+
+def _refuse_decoder_limits(limits: Limits) -> None:
+    for key in ("tp_size", "pp_size", "max_beam_width"):
+        if getattr(limits, key) != 1:
+            raise BuildError(
+                f"engine.{key} is {getattr(limits, key)}, and the onnxruntime builder supports "
+                "1 only: a graph runs whole on one device and does not decode",
+                remedy=f"Remove engine.{key}.",
+            )
+
+
+def _check(key: str, value: Any) -> None:
+    if key in _CHOICES:
+        if value not in _CHOICES[key]:
+            raise BuildError(
+                f"engine.options.{key} is {value!r}{nearest(str(value), _CHOICES[key])}",
+                remedy=f"Use one of: {', '.join(_CHOICES[key])}.",
+            )
+        return
+    expected = {
+        "opset_version": (int, "a whole number, 18 or higher"),
+        "max_abs_error": (int | float | None, "a number above 0, in the units of the outputs"),
+        "dimensions": (dict, "a size by the dimension's name, for example {height: 224}"),
+    }.get(key, (bool | None if key == "external_data" else bool, "true or false"))
+    kind, words = expected
+    is_flag = isinstance(value, bool)
+    if not isinstance(value, kind) or (is_flag and words != "true or false"):
+        raise BuildError(f"engine.options.{key} is {value!r}", remedy=f"Use {words}.")
+
+
+def _belongs(raw: dict[str, Any], precision: str) -> None:
+    for owner, keys in _ONLY.items():
+        foreign = [key for key in keys if key in raw]
+        if foreign and precision != owner:
+            names = ", ".join(foreign)
+            raise BuildError(
+                f"engine.options sets {names}, which only {owner} has; the precision is "
+                f"{precision}",
+                remedy=f"Remove {names} from engine.options, or set engine.precision to {owner}.",
+            )
+
+
+def _check_calibration(options: Options, request: Request) -> None:
+    if options.calibration == "static" and request.calibration is None:
+        raise BuildError(
+            "engine.options.calibration is static, and there is nothing to calibrate on",
+            remedy="Set engine.calibration.data to a file with texts or a folder with .npz "
+            "samples, or use `calibration: dynamic`.",
+        )
+
+
+def _check_pooling(options: Options) -> None:
+    if options.normalize and options.pooling == "none":
+        raise BuildError(
+            "engine.options.normalize is true, and without pooling there is no vector per text",
+            remedy="Set engine.options.pooling to mean or cls, or remove normalize.",
+        )

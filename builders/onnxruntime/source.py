@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is built: a Hugging Face encoder or a given ONNX file. Standard library only."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from buildlib.problems import BuildError, nearest, read_json_object
+from buildlib.weights import DOWNLOAD_AGAIN, check_weights, refuse_pointer
+from support import ARCHITECTURES, OFFSET_POSITIONS
+
+MODEL = "model.onnx"
+# The inputs of encoders, in the order of the exported graph.
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A Hugging Face folder. `max_seq_len`: the tokens it was trained for."""
+
+    folder: Path
+    architecture: str
+    vocab_size: int
+    max_seq_len: int
+    pad_token_id: int
+    inputs: tuple[str, ...]
+    labels: tuple[str, ...]
+
+    @property
+    def classifies(self) -> bool:
+        """Whether its output is one score per label."""
+        return self.architecture.endswith("ForSequenceClassification")
+
+
+@dataclass(frozen=True)
+class GivenGraph:
+    """An ONNX file; the folder around it may hold a tokenizer and its external data."""
+
+    file: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies."""
+        return self.file.parent
+
+
+Source = Encoder | GivenGraph
+
+
+def inspect_source(checkpoint: Path) -> Source:
+    """Return what `checkpoint` is.
+
+    Weights of transformers win over a model.onnx beside them, which may be older.
+
+    Raises:
+        BuildError: it is missing, incomplete, damaged, or of a kind not supported.
+    """
+    if checkpoint.is_file():
+        if checkpoint.suffix != ".onnx":
+            raise BuildError(
+                f"checkpoint {checkpoint} is a file, but not an ONNX model",
+                remedy="Point it at a file that ends in .onnx, or at a folder.",
+            )
+        return _given(checkpoint)
+    if not checkpoint.is_dir():
+        raise BuildError(
+            f"checkpoint {checkpoint} does not exist",
+            remedy="Set models.<name>.checkpoint to a folder or to an .onnx file.",
+        )
+    if any((checkpoint / name).is_file() for name in _WEIGHTS):
+        return _encoder(checkpoint)
+    if (checkpoint / MODEL).is_file():
+        return _given(checkpoint / MODEL)
+    check_weights(checkpoint)  # says which: pickles, or nothing at all
+    raise AssertionError("unreachable: there are no safetensors")
+
+
+def _given(file: Path) -> GivenGraph:
+    refuse_pointer(file)
+    return GivenGraph(file)
+
+
+def _encoder(folder: Path) -> Encoder:
+    path = folder / "config.json"
+    if not path.is_file():
+        raise BuildError(
+            f"{folder} has weights and no config.json, so it is not a Hugging Face checkpoint",
+            remedy="Point models.<name>.checkpoint at a folder made by save_pretrained().",
+        )
+    config = read_json_object(path, remedy=DOWNLOAD_AGAIN)
+    architecture = _architecture(path, config)
+    check_weights(folder)
+    pad = config.get("pad_token_id")
+    pad = pad if isinstance(pad, int) and pad >= 0 else 0
+    return Encoder(
+        folder=folder,
+        architecture=architecture,
+        vocab_size=_number(path, config, "vocab_size"),
+        max_seq_len=_longest(path, config, architecture, pad),
+        pad_token_id=pad,
+        inputs=_inputs(config, architecture),
+        labels=_labels(config),
+    )
+
+
+def _architecture(path: Path, config: dict[str, Any]) -> str:
+    names = config.get("architectures")
+    known = ", ".join(ARCHITECTURES)
+    if not isinstance(names, list) or not names:
+        raise BuildError(
+            f"{path}: names no architectures", remedy=f"Add the model's class, one of: {known}."
+        )
+    name = str(names[0])
+    if name not in ARCHITECTURES:
+        raise BuildError(
+            f"the onnxruntime builder does not export {name}{nearest(name, ARCHITECTURES)}",
+            remedy=f"Use one of: {known}. Or export it yourself and give the model.onnx.",
+        )
+    return name
+
+
+def _number(path: Path, config: dict[str, Any], name: str) -> int:
+    value = config.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BuildError(
+            f"{path}: {name} is missing or not a positive whole number",
+            remedy=f"Add {name} as the model was trained with it, or save the model again.",
+        )
+    return value
+
+
+def _longest(path: Path, config: dict[str, Any], architecture: str, pad: int) -> int:
+    positions = _number(path, config, "max_position_embeddings")
+    return positions - pad - 1 if architecture.startswith(OFFSET_POSITIONS) else positions
+
+
+def _inputs(config: dict[str, Any], architecture: str) -> tuple[str, ...]:
+    # RoBERTa has a table of one row for them: nothing to choose. DistilBERT and MPNet have none.
+    kinds = config.get("type_vocab_size", 0)
+    two_texts = isinstance(kinds, int) and kinds > 1
+    if two_texts and not architecture.startswith(("DistilBert", "MPNet")):
+        return TEXT_INPUTS
+    return TEXT_INPUTS[:2]
+
+
+def _labels(config: dict[str, Any]) -> tuple[str, ...]:
+    labels = config.get("id2label")
+    if not isinstance(labels, dict):
+        return ()
+    return tuple(str(labels[key]) for key in sorted(labels, key=int))
+
+
+def resolve_max_seq_len(asked: int | None, source: Source) -> int | None:
+    """Return the longest sequence that is served, in tokens; None for a graph without that.
+
+    Raises:
+        BuildError: more is asked for than the model was trained for.
+    """
+    if isinstance(source, GivenGraph):
+        return asked
+    if asked is not None and asked > source.max_seq_len:
+        raise BuildError(
+            f"engine.max_seq_len is {asked}, and {source.folder} was trained for "
+            f"{source.max_seq_len} tokens",
+            remedy=f"Set engine.max_seq_len to {source.max_seq_len} or less.",
+        )
+    return asked or source.max_seq_len

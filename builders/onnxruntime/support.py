@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this builder takes. Standard library only."""
+
+from onnxlib.graph import Runtime
+
+# Each was exported and compared with transformers before it entered this list (random weights,
+# several batch sizes and lengths, with padding). Keep it equal to builder.toml.
+ARCHITECTURES = (
+    "AlbertForSequenceClassification",
+    "AlbertModel",
+    "BertForSequenceClassification",
+    "BertModel",
+    "CamembertForSequenceClassification",
+    "CamembertModel",
+    "DistilBertForSequenceClassification",
+    "DistilBertModel",
+    "ElectraForSequenceClassification",
+    "ElectraModel",
+    "MPNetForSequenceClassification",
+    "MPNetModel",
+    "RobertaForSequenceClassification",
+    "RobertaModel",
+    "XLMRobertaForSequenceClassification",
+    "XLMRobertaModel",
+)
+
+# These count positions from the padding id on: so many of the table are never used.
+OFFSET_POSITIONS = ("Camembert", "MPNet", "Roberta", "XLMRoberta")
+
+# What onnxruntime 1.31.1, the version of requirements.txt, accepts; its own operators included.
+ONNX_RUNTIME = Runtime(
+    name="onnxruntime 1.31",
+    lowest_opset=7,
+    highest_opset=26,
+    highest_ir_version=13,
+    domains=frozenset({"", "ai.onnx.ml", "ai.onnx.preview.training", "com.microsoft"}),
+)

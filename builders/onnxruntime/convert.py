@@ -126,7 +126,7 @@ def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -
     )
 
 
-class _Feeds(CalibrationDataReader):  # type: ignore[misc] - onnxruntime has no types here
+class _Feeds(CalibrationDataReader):  # type: ignore[misc]  # onnxruntime has no types
     """Calibration data, one feed at a time."""
 
     def __init__(self, feeds: Sequence[Feed]) -> None:

@@ -2,7 +2,6 @@
 """Which feeds an engine is calibrated and compared on. Needs numpy."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from buildlib.problems import BuildError
@@ -43,13 +42,18 @@ class Data:
         Raises:
             BuildError: there is too little, or it does not fit the graph.
         """
-        calibration = self.request.calibration
-        if calibration is None or self.options.calibration != "static":
+        calibration, evaluation = self.request.calibration, self.request.evaluation
+        if self.options.calibration != "static":
             return []
-        if calibration.data.is_dir():
+        if calibration is not None and calibration.data.is_dir():
             return sample_feeds(calibration, self.graph)
-        texts = read_texts(calibration.data, calibration.samples)
-        rows = self._rows(texts, min(calibration.max_seq_len, self._longest()))
+        if calibration is not None:
+            texts = read_texts(calibration.data, calibration.samples)
+            longest = min(calibration.max_seq_len, self._longest())
+        else:  # options.py has seen to it that there are prompts, then
+            texts = read_texts(evaluation.prompts, evaluation.max_prompts) if evaluation else []
+            longest = self._longest()
+        rows = self._rows(texts, longest)
         # Entropy and percentiles are taken over one array per tensor: every feed has one shape.
         (whole,) = text_feeds(rows, self.graph.inputs, pad_id=self._pad(), batch=len(rows))
         return [{name: a[at : at + 1] for name, a in whole.items()} for at in range(len(rows))]
@@ -82,12 +86,13 @@ class Data:
         return encode(self._tokenizer(), texts, longest=longest)
 
     def _tokenizer(self) -> Any:
-        folder: Path = self.source.folder
-        if not (folder / "tokenizer.json").is_file():
+        folder = self.source.folder
+        if folder is None or not (folder / "tokenizer.json").is_file():
             raise BuildError(
-                f"{folder} has no tokenizer.json, so texts cannot be fed to the model",
-                remedy="Put the model's tokenizer.json there, or remove evaluation and "
-                "calibration: the comparison then uses random token ids.",
+                f"{folder or 'the file'} has no tokenizer.json beside it, so texts cannot be fed "
+                "to the model",
+                remedy="Give a folder with the model and its tokenizer.json, or remove evaluation "
+                "and calibration: the comparison then uses random numbers.",
             )
         return load_tokenizer(folder)
 

@@ -23,7 +23,7 @@ import transformers
 _BATCH, _LENGTH = 2, 8
 
 
-class _Exported(torch.nn.Module):  # type: ignore[misc] - torch has no types here
+class _Exported(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
     """An encoder with positional inputs and plain tensors as outputs."""
 
     def __init__(self, model: Any, source: Encoder, options: Options) -> None:

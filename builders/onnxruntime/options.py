@@ -113,7 +113,8 @@ def _belongs(raw: dict[str, Any], precision: str) -> None:
 
 
 def _check_calibration(options: Options, request: Request) -> None:
-    if options.calibration == "static" and request.calibration is None:
+    given = request.calibration is not None or request.evaluation is not None
+    if options.calibration == "static" and not given:
         raise BuildError(
             "engine.options.calibration is static, and there is nothing to calibrate on",
             remedy="Set engine.calibration.data to a file with texts or a folder with .npz "

@@ -20,13 +20,13 @@ _FEWEST_NEIGHBOURS = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """The `evaluation` object of the build result.
+    """The `parity` object of the build result.
 
-    `prompts`: how many texts or samples were compared. `prediction_match`: the share of them with
+    `samples`: how many texts or samples were compared. `prediction_match`: the share of them with
     the same best label (`logits`) or the same nearest other text (an encoder's vectors).
     """
 
-    prompts: int
+    samples: int
     max_abs_error: float
     prediction_match: float | None
 
@@ -149,7 +149,7 @@ def _nearest(vectors: Any) -> Any:
 def outcome(comparison: Comparison, error: float) -> Outcome:
     """Return the figures."""
     return Outcome(
-        prompts=sum(_rows(feed) for feed in comparison.feeds),
+        samples=sum(_rows(feed) for feed in comparison.feeds),
         max_abs_error=error,
         prediction_match=prediction_match(comparison),
     )

@@ -36,14 +36,10 @@ class Encoder:
 
 @dataclass(frozen=True)
 class GivenGraph:
-    """An ONNX file; the folder around it may hold a tokenizer and its external data."""
+    """An ONNX file. `folder`: what it may need lies beside it; None where only a file is given."""
 
     file: Path
-
-    @property
-    def folder(self) -> Path:
-        """Where it lies."""
-        return self.file.parent
+    folder: Path | None
 
 
 Source = Encoder | GivenGraph
@@ -63,7 +59,8 @@ def inspect_source(checkpoint: Path) -> Source:
                 f"checkpoint {checkpoint} is a file, but not an ONNX model",
                 remedy="Point it at a file that ends in .onnx, or at a folder.",
             )
-        return _given(checkpoint)
+        refuse_pointer(checkpoint)
+        return GivenGraph(checkpoint, None)
     if not checkpoint.is_dir():
         raise BuildError(
             f"checkpoint {checkpoint} does not exist",
@@ -72,14 +69,10 @@ def inspect_source(checkpoint: Path) -> Source:
     if any((checkpoint / name).is_file() for name in _WEIGHTS):
         return _encoder(checkpoint)
     if (checkpoint / MODEL).is_file():
-        return _given(checkpoint / MODEL)
+        refuse_pointer(checkpoint / MODEL)
+        return GivenGraph(checkpoint / MODEL, checkpoint)
     check_weights(checkpoint)  # says which: pickles, or nothing at all
     raise AssertionError("unreachable: there are no safetensors")
-
-
-def _given(file: Path) -> GivenGraph:
-    refuse_pointer(file)
-    return GivenGraph(file)
 
 
 def _encoder(folder: Path) -> Encoder:
@@ -150,6 +143,15 @@ def _labels(config: dict[str, Any]) -> tuple[str, ...]:
     if not isinstance(labels, dict):
         return ()
     return tuple(str(labels[key]) for key in sorted(labels, key=int))
+
+
+def refuse_files_beside(source: GivenGraph, files: list[str]) -> None:
+    """Raise BuildError if only the graph was given: what lies beside it is not fingerprinted."""
+    if source.folder is None:
+        raise BuildError(
+            f"{source.file}: keeps its weights in {', '.join(files)}, so it is not one file",
+            remedy=f"Call the graph {MODEL} and point the checkpoint at its folder.",
+        )
 
 
 def resolve_max_seq_len(asked: int | None, source: Source) -> int | None:

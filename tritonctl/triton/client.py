@@ -15,14 +15,19 @@ iterated, cancelled and run beside others, and works under asyncio and gevent.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.errors import RequestRejectedError, ServerError, TritonctlError
+from tritonctl.errors import (
+    RequestRejectedError,
+    ServerBusyError,
+    ServerError,
+    TritonctlError,
+)
 from tritonctl.triton.generation import (
     FIRST_COME,
     Chunk,
@@ -31,7 +36,11 @@ from tritonctl.triton.generation import (
     Queueing,
     SamplingParameters,
 )
+from tritonctl.triton.refusals import refusal
 from tritonctl.triton.resuming import ResumableAnswer, Route
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # Text may be long; the default of 4 MiB is gRPC's, not Triton's.
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
@@ -134,6 +143,27 @@ class TritonClient:
         chunks = list(self.stream(model, prompt, sampling, timeout=timeout, queueing=queueing))
         return Generation.of(sent_ns, chunks)
 
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Sequence[str] = (),
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """The outputs of one answer, by name, batch dimension first; all of them unless chosen.
+
+        For models that answer once; texts come as bytes objects. Errors as in `stream`.
+        """
+        from tritonctl.triton.tensors import infer_request, infer_response
+
+        request = infer_request(model, inputs, outputs)
+        try:
+            response = self._stubs[self.url].ModelInfer(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise _refused_or_failed(error, self.url) from error
+        return infer_response(response)
+
 
 class AsyncTritonClient:
     """The same for asyncio; use it within one event loop."""
@@ -223,6 +253,24 @@ class AsyncTritonClient:
         ]
         return Generation.of(sent_ns, chunks)
 
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Sequence[str] = (),
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """The outputs of one answer, by name; as in `TritonClient.infer`."""
+        from tritonctl.triton.tensors import infer_request, infer_response
+
+        request = infer_request(model, inputs, outputs)
+        try:
+            response = await self._stubs[self.url].ModelInfer(request, timeout=timeout)
+        except grpc.RpcError as error:
+            raise _refused_or_failed(error, self.url) from error
+        return infer_response(response)
+
 
 # How gRPC tells that a connection broke under a call; Triton itself answers with other words.
 _TRANSPORT_WORDS = {
@@ -257,6 +305,12 @@ def _explained(error: Any, url: str) -> TritonctlError:
         f"no answer from Triton at {url}: {code.name}: {detail}",
         remedy="check that it runs with `tritonctl status`; start it with `tritonctl up`",
     )
+
+
+def _refused_or_failed(error: Any, url: str) -> TritonctlError:
+    """Of a call with one answer: its queue refuses with a status that a broken server has too."""
+    told = refusal(error.details() or "")
+    return told if isinstance(told, ServerBusyError) else _explained(error, url)
 
 
 def _broken_off(url: str) -> ServerError:

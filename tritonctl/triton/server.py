@@ -43,6 +43,7 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
     after removing whatever had started.
     """
     _refuse_docker(project)
+    _refuse_native(rendered)
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start or stop the server"):
         running = _running(files)
@@ -100,6 +101,14 @@ def _refuse_docker(project: Project) -> None:
             "server.mode docker cannot be started by this version of tritonctl",
             remedy="use `--set server.mode=embedded`, or point your own Triton container at "
             f"{project.repository}",
+        )
+
+
+def _refuse_native(rendered: Rendered) -> None:
+    if rendered.plan.native:
+        raise ServerError(
+            f"the embedded server has no backend {' and no backend '.join(rendered.plan.native)}",
+            remedy="serve the repository with NVIDIA's server image, or remove `serving.backend`",
         )
 
 

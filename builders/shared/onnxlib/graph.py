@@ -163,6 +163,12 @@ def check_batch_dimension(graph: OnnxGraph, where: Path) -> None:
                 f"{where}: {tensor.name} is a scalar and has no batch dimension",
                 remedy=_BATCH_REMEDY,
             )
+        if len(tensor.shape) == 1:
+            raise BuildError(
+                f"{where}: {tensor.name} has the batch dimension only, and config.pbtxt wants at "
+                "least one behind it",
+                remedy="Add an Unsqueeze or Squeeze at the border: [batch, 1] instead of [batch].",
+            )
         if isinstance(tensor.shape[0], int):
             raise BuildError(
                 f"{where}: the first dimension of {tensor.name} is fixed at {tensor.shape[0]}, so "

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ONNX graphs through a real Triton: a small given one and a real encoder, and their originals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tritonctl.engines.building import build_engine, built_engine
+from tritonctl.errors import RequestRejectedError, ServerError
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.project_file import load_project
+from tritonctl.triton.client import TritonClient
+from tritonctl.triton.repository import render
+from tritonctl.triton.server import start, stop
+from tritonctl.triton.server_state import ServerState
+
+pytestmark = [pytest.mark.engine, pytest.mark.server]
+
+TESTS = Path(__file__).resolve().parents[1]
+MOST_ROWS = 8
+PRECISIONS = ("fp32", "fp16", "int8")
+CLIENTS = 16
+TEXTS = (
+    "How do I reset my password?",
+    "I cannot log in to my account.",
+    "The capital of France is Paris.",
+    "Berlin is a large city in Germany.",
+    "Green apples are sour.",
+    "She bought a basket of fruit at the market.",
+)
+
+Arrays = dict[str, Any]
+Reference = Callable[[Path, Arrays], Arrays]
+
+
+@pytest.fixture(scope="module")
+def project(
+    onnxruntime_environment: Path, minilm: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Project:
+    """A given graph and a sentence encoder in every precision, built."""
+    folder = tmp_path_factory.mktemp("graphs")
+    script = TESTS / "onnx_graphs.py"
+    subprocess.run([onnxruntime_environment, script, folder, "mixed"], check=True)
+    # Long enough for the requests of a test to meet in one batch.
+    serving = {"dynamic_batching": {"max_queue_delay_microseconds": 50_000}}
+    models = {
+        f"{name}_{precision}": {
+            "task": "tensors",
+            "checkpoint": str(checkpoint),
+            "engine": {
+                "builder": "onnxruntime",
+                "precision": precision,
+                "max_batch_size": MOST_ROWS,
+            },
+            "serving": serving,
+        }
+        for name, checkpoint in {"mixed": folder / "mixed", "minilm": minilm}.items()
+        for precision in PRECISIONS
+    }
+    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
+    file = folder / "tritonctl.yaml"
+    file.write_text(json.dumps({"schema": "tritonctl/v1", "models": models, "server": server}))
+    project = load_project(file)
+    for name in project.models:
+        build_engine(project, name, Silent())
+    return project
+
+
+@pytest.fixture(scope="module")
+def server(project: Project) -> Iterator[ServerState]:
+    """One Triton with all of them."""
+    state, _ = start(project, render(project, Silent()), Silent())
+    yield state
+    stop(project, Silent())
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerState) -> Iterator[TritonClient]:
+    """A client, shared by threads."""
+    with TritonClient(server.grpc_url) as client:
+        yield client
+
+
+@pytest.fixture
+def reference(onnxruntime_environment: Path, tmp_path: Path) -> Reference:
+    """What a graph or a checkpoint answers without Triton."""
+
+    def ask(model: Path, inputs: Arrays) -> Arrays:
+        np.savez(tmp_path / "inputs.npz", **inputs)
+        script = TESTS / "onnx_reference.py"
+        files = [model, tmp_path / "inputs.npz", tmp_path / "outputs.npz"]
+        subprocess.run([onnxruntime_environment, script, *files], check=True)
+        with np.load(tmp_path / "outputs.npz") as arrays:
+            return dict(arrays)
+
+    return ask
+
+
+def mixed_inputs(rows: int, length: int, seed: int = 1) -> Arrays:
+    """Inputs of the graph `mixed`."""
+    random = np.random.default_rng(seed)
+    return {
+        "features": random.standard_normal((rows, 16)).astype(np.float32),
+        "ids": random.integers(0, 10, (rows, 2)),
+        "name": np.array([[f"näme {seed}.{row}"] for row in range(rows)]),
+        "sequence": random.standard_normal((rows, length)).astype(np.float32),
+    }
+
+
+def rows_of(arrays: Arrays, start: int, end: int) -> Arrays:
+    return {name: array[start:end] for name, array in arrays.items()}
+
+
+def as_text(array: Any) -> list[str]:
+    return [item.decode("utf-8") if isinstance(item, bytes) else str(item) for item in array.flat]
+
+
+def assert_same(got: Arrays, want: Arrays, *, tolerance: float) -> None:
+    assert got.keys() == want.keys()
+    for name, array in want.items():
+        if array.dtype.kind == "U":
+            assert as_text(got[name]) == as_text(array)
+            continue
+        assert got[name].dtype == array.dtype
+        assert got[name].shape == array.shape
+        np.testing.assert_allclose(got[name], array, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_given_graph_answers_as_in_this_process(
+    project: Project, client: TritonClient, reference: Reference, precision: str
+) -> None:
+    """All outputs, several rows at once: floats, table rows, texts."""
+    name = f"mixed_{precision}"
+    inputs = mixed_inputs(rows=5, length=9)
+    want = reference(built_engine(project, name).folder / "engine" / "model.onnx", inputs)
+    assert_same(client.infer(name, inputs, timeout=60), want, tolerance=1e-5)
+
+
+def test_only_the_outputs_asked_for(client: TritonClient) -> None:
+    """The graph's other outputs stay out of the answer."""
+    answer = client.infer("mixed_fp32", mixed_inputs(2, 4), ["mean", "rows"], timeout=60)
+    assert sorted(answer) == ["mean", "rows"]
+
+
+def executions(url: str, model: str) -> tuple[int, int]:
+    """Rows inferred and executions so far, from Triton's statistics."""
+    with grpc.insecure_channel(url) as channel:
+        request = service_pb2.ModelStatisticsRequest(name=model)
+        answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStatistics(request)
+    (stats,) = answer.model_stats
+    return stats.inference_count, stats.execution_count
+
+
+def test_concurrent_requests_share_runs_and_keep_their_answers(
+    server: ServerState, project: Project, client: TritonClient, reference: Reference
+) -> None:
+    """Clients with one to three rows each and four lengths: everyone gets the rows they sent."""
+    before = executions(server.grpc_url, "mixed_fp32")
+    sizes = [(1 + n % 3, 3 + n % 4) for n in range(CLIENTS * 3)]
+    asked = [mixed_inputs(rows, length, seed=n) for n, (rows, length) in enumerate(sizes)]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        answers = list(pool.map(lambda i: client.infer("mixed_fp32", i, timeout=60), asked))
+    after = executions(server.grpc_url, "mixed_fp32")
+    file = built_engine(project, "mixed_fp32").folder / "engine" / "model.onnx"
+    for length in {length for _, length in sizes}:
+        chosen = [n for n, (_, own) in enumerate(sizes) if own == length]
+        joined = {
+            name: np.concatenate([asked[n][name] for n in chosen]) for name in asked[chosen[0]]
+        }
+        want, start = reference(file, joined), 0
+        for n in chosen:
+            end = start + sizes[n][0]
+            assert_same(answers[n], rows_of(want, start, end), tolerance=1e-5)
+            start = end
+    assert after[0] - before[0] == sum(rows for rows, _ in sizes)
+    assert after[1] - before[1] < len(sizes)
+
+
+def test_a_bad_request_fails_alone(client: TritonClient) -> None:
+    """An id that the table has not, in a batch with good requests."""
+    asked = [mixed_inputs(1, 4, seed=n) for n in range(6)]
+    asked[2]["ids"] = np.array([[0, 99]])
+
+    def ask(inputs: Arrays) -> Arrays | Exception:
+        try:
+            return client.infer("mixed_fp32", inputs, timeout=60)
+        except ServerError as error:
+            return error
+
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(ask, asked))
+    assert "ONNX Runtime" in str(answers.pop(2))
+    assert [answer for answer in answers if isinstance(answer, Exception)] == []
+
+
+def encoded(folder: Path) -> Arrays:
+    """The texts as the inputs of an encoder."""
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    rows = [encoding.ids for encoding in tokenizer.encode_batch(list(TEXTS))]
+    ids = np.zeros((len(rows), max(map(len, rows))), dtype=np.int64)
+    for target, row in zip(ids, rows, strict=True):
+        target[: len(row)] = row
+    mask = (np.arange(ids.shape[1]) < np.array([[len(row)] for row in rows])).astype(np.int64)
+    return {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+
+
+def nearest(states: Any, mask: Any) -> list[int]:
+    """For each text the one most like it."""
+    vectors = (states * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    similarity = vectors @ vectors.T
+    np.fill_diagonal(similarity, -1)
+    return [int(row) for row in similarity.argmax(1)]
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerance"), [("fp32", 1e-4), ("fp16", 0.03), ("int8", 1.2)]
+)
+def test_a_real_encoder_answers_as_transformers_does(
+    client: TritonClient, reference: Reference, minilm: Path, precision: str, tolerance: float
+) -> None:
+    """MiniLM's states through gRPC; the pairs of like texts find each other in each precision."""
+    inputs = encoded(minilm)
+    want = reference(minilm, inputs)
+    got = client.infer(f"minilm_{precision}", inputs, timeout=60)
+    said = inputs["attention_mask"].astype(bool)
+    error = np.abs(got["last_hidden_state"] - want["last_hidden_state"])[said].max()
+    assert error <= tolerance
+    assert nearest(got["last_hidden_state"], inputs["attention_mask"]) == [1, 0, 3, 2, 5, 4]
+
+
+def test_too_long_a_text_is_refused_by_name(client: TritonClient) -> None:
+    """Instead of a position that the table has not."""
+    long = np.ones((1, 513), dtype=np.int64)
+    inputs = {"input_ids": long, "attention_mask": long, "token_type_ids": long * 0}
+    with pytest.raises(RequestRejectedError, match=r"input_ids has 513 tokens .* up to 512"):
+        client.infer("minilm_fp32", inputs, timeout=60)
+
+
+def test_what_the_builds_cost_in_accuracy_is_in_their_manifests(project: Project) -> None:
+    """Measured against the source: equal in fp32, worse with fewer bits."""
+    found = [built_engine(project, f"minilm_{p}").manifest.result.parity for p in PRECISIONS]
+    errors = [parity.max_abs_error for parity in found if parity is not None]
+    assert len(errors) == len(PRECISIONS)
+    assert errors == sorted(errors)
+    assert errors[0] < 1e-4

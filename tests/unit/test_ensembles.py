@@ -182,7 +182,7 @@ def test_unknown_task(tmp_path: Path) -> None:
     _check(tmp_path, FILE)
     with pytest.raises(ConfigurationError, match="there is no task `x`") as caught:
         ensemble_for("x", tmp_path)
-    assert caught.value.remedy == "tasks: t, text_generation"
+    assert caught.value.remedy == "tasks: t, tensors, text_generation"
 
 
 def test_lowering(tmp_path: Path) -> None:

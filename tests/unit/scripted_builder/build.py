@@ -128,6 +128,18 @@ def ok(request: Record, result: Path) -> int:
     return 0
 
 
+def makes_a_graph(request: Record, result: Path) -> int:
+    """Make a tensor engine: one file of the name in `options.graph`, tensors of its own."""
+    Path("engine", request["options"]["graph"]).write_text("a graph\n", encoding="utf-8")
+    tensors = {
+        "inputs": [{"name": "image", "data_type": "TYPE_FP32", "dims": [3, -1, -1]}],
+        "outputs": [{"name": "scores", "data_type": "TYPE_FP32", "dims": [10]}],
+    }
+    parity = {"samples": 3, "max_abs_error": 0.5, "prediction_match": None}
+    _write(result, _result(request) | {"model": None, "tensors": tensors, "parity": parity})
+    return 0
+
+
 def refuses(request: Record, result: Path) -> int:
     """Say no, properly."""
     _write(
@@ -211,6 +223,7 @@ BEHAVIOURS: dict[str, Callable[[Record, Path], int]] = {
     function.__name__: function
     for function in (
         ok,
+        makes_a_graph,
         refuses,
         refuses_badly,
         no_result,

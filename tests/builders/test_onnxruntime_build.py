@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real builds of given graphs and small encoders, in the ONNX Runtime builder's environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.engine
+
+TESTS = Path(__file__).resolve().parents[1]
+BUILD = TESTS.parent / "builders" / "onnxruntime" / "build.py"
+PRECISIONS = ("fp32", "fp16", "int8")
+STAGES = ("load", "export", "convert", "evaluate")
+
+
+@dataclass(frozen=True)
+class Built:
+    """One run of build.py: exit status, result, output, working directory."""
+
+    code: int
+    result: dict[str, Any]
+    output: str
+    staging: Path
+
+
+Build = Callable[..., Built]
+Encoder = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def build(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
+    """Run build.py as the host does."""
+
+    def run(checkpoint: Path, precision: str = "fp32", **changes: Any) -> Built:
+        folder = tmp_path_factory.mktemp("build")
+        asked = {
+            "schema": "tritonctl.build/1",
+            "model": "m",
+            "checkpoint": str(checkpoint),
+            "precision": precision,
+            "limits": {"max_batch_size": 8},
+            **changes,
+        }
+        (folder / "staging").mkdir()
+        (folder / "R.json").write_text(json.dumps(asked), encoding="utf-8")
+        files = ["--request", str(folder / "R.json"), "--result", str(folder / "S.json")]
+        done = subprocess.run(
+            [str(onnxruntime_environment), str(BUILD), *files],
+            cwd=folder / "staging",
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
+        return Built(done.returncode, result, done.stdout, folder / "staging")
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def graphs(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small graphs of tests/onnx_graphs.py."""
+    folder = tmp_path_factory.mktemp("graphs")
+    script = TESTS / "onnx_graphs.py"
+    subprocess.run([onnxruntime_environment, script, folder], check=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def encoder(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
+    """A small encoder with random weights."""
+
+    def make(name: str) -> Path:
+        folder = tmp_path_factory.mktemp(name)
+        script = TESTS / "tiny_encoder.py"
+        subprocess.run([onnxruntime_environment, script, name, folder], check=True)
+        return folder
+
+    return make
+
+
+def parity(done: Built) -> dict[str, Any]:
+    assert done.code == 0, done.result
+    figures: dict[str, Any] = done.result["parity"]
+    return figures
+
+
+def engine_bytes(done: Built) -> int:
+    return sum(file.stat().st_size for file in (done.staging / "engine").iterdir())
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_the_result_keeps_the_contract(build: Build, graphs: Path, precision: str) -> None:
+    done = build(graphs / "mixed", precision)
+    assert parity(done)["samples"] == 6
+    files = done.result["files"]
+    assert [entry["path"] for entry in files] == ["engine/model.onnx"]
+    content = (done.staging / "engine" / "model.onnx").read_bytes()
+    assert files[0]["size"] == len(content)
+    assert files[0]["sha256"] == hashlib.sha256(content).hexdigest()
+    assert sorted(path.name for path in done.staging.iterdir()) == ["engine", "tokenizer"]
+    assert done.result["model"] is None
+    assert list(done.result["durations_seconds"]) == list(STAGES)
+    inputs = {tensor["name"]: tensor for tensor in done.result["tensors"]["inputs"]}
+    assert inputs["sequence"] == {"name": "sequence", "data_type": "TYPE_FP32", "dims": [-1]}
+    assert inputs["name"]["data_type"] == "TYPE_STRING"
+    outputs = {tensor["name"]: tensor for tensor in done.result["tensors"]["outputs"]}
+    assert outputs["rows"]["dims"] == [2, 3]
+    assert done.result["versions"]["onnxruntime"] == "1.31.1"
+    assert "torch" not in done.result["versions"]
+
+
+def test_fp16_at_the_border_when_asked(build: Build, graphs: Path) -> None:
+    done = build(graphs / "plain", "fp16", options={"keep_io_types": False})
+    parity(done)
+    for side in ("inputs", "outputs"):
+        assert [tensor["data_type"] for tensor in done.result["tensors"][side]] == ["TYPE_FP16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("newer_opset", "uses opset 99"),
+        ("unknown_rank", "the number of dimensions of x is not known"),
+        ("complex_numbers", "of the ONNX type COMPLEX64"),
+        ("fixed_batch", "the first dimension of x is fixed at 1"),
+        ("two_batches", "do not share the batch dimension: x has 'n', y has 'm'"),
+        ("summed", "its first dimension is not the batch"),
+        ("custom_operator", "the domain 'com.acme' (Polish)"),
+    ],
+)
+def test_graphs_that_are_refused(build: Build, graphs: Path, name: str, words: str) -> None:
+    done = build(graphs / name)
+    assert done.code == 1
+    assert words in done.result["problem"]
+
+
+def test_half_a_graph(build: Build, graphs: Path, tmp_path: Path) -> None:
+    whole = (graphs / "mixed" / "model.onnx").read_bytes()
+    (tmp_path / "model.onnx").write_bytes(whole[: len(whole) // 2])
+    done = build(tmp_path)
+    assert done.code == 1
+    assert "is not a whole ONNX file" in done.result["problem"]
+
+
+def test_weights_outside_of_the_graph(build: Build, graphs: Path, tmp_path: Path) -> None:
+    source = graphs / "external"
+    inside = build(source)
+    assert parity(inside)["max_abs_error"] < 1e-4
+    outside = build(source, "int8", options={"external_data": True})
+    assert parity(outside)["max_abs_error"] > 0
+    names = [entry["path"] for entry in outside.result["files"]]
+    assert names == ["engine/model.onnx", "engine/model.onnx.data"]
+    assert engine_bytes(outside) < engine_bytes(inside)
+    alone = build(source / "model.onnx")
+    assert "so it is not one file" in alone.result["problem"]
+    shutil.copyfile(source / "model.onnx", tmp_path / "model.onnx")
+    missing = build(tmp_path)
+    assert "model.onnx.data, which is not beside it" in missing.result["problem"]
+
+
+def test_a_graph_in_a_file_of_any_name(build: Build, graphs: Path, tmp_path: Path) -> None:
+    shutil.copyfile(graphs / "plain" / "model.onnx", tmp_path / "classifier.onnx")
+    assert parity(build(tmp_path / "classifier.onnx"))["max_abs_error"] == 0
+
+
+def samples(folder: Path, count: int, size: int = 64) -> dict[str, Any]:
+    """The calibration of a request: .npz samples for the graph `external`."""
+    random = np.random.default_rng(1)
+    for number in range(count):
+        array = random.standard_normal((1, size)).astype(np.float32)
+        np.savez(folder / f"{number:03}.npz", x=array)
+    limits = {"samples": 512, "max_seq_len": 512, "batch_size": 1, "seed": 1}
+    return {"data": str(folder), **limits}
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
+def test_static_calibration_on_samples(
+    build: Build, graphs: Path, tmp_path: Path, method: str
+) -> None:
+    options = {"calibration": "static", "calibration_method": method}
+    calibration = samples(tmp_path, 24)
+    done = build(graphs / "external", "int8", options=options, calibration=calibration)
+    figures = parity(done)
+    assert figures["samples"] == 24
+    assert figures["max_abs_error"] > 0
+    assert b"DequantizeLinear" in (done.staging / "engine" / "model.onnx").read_bytes()
+
+
+def test_calibration_that_does_not_fit(build: Build, graphs: Path, tmp_path: Path) -> None:
+    options = {"calibration": "static"}
+    empty = samples(tmp_path, 0)
+    done = build(graphs / "external", "int8", options=options, calibration=empty)
+    assert "holds no .npz samples" in done.result["problem"]
+    wrong = samples(tmp_path, 1, size=63)
+    done = build(graphs / "external", "int8", options=options, calibration=wrong)
+    assert (
+        "has float32[1, 63] for the input x, which takes FLOAT['batch', 64]"
+        in (done.result["problem"])
+    )
+    (tmp_path / "texts.txt").write_text("one\ntwo\n")
+    texts = wrong | {"data": str(tmp_path / "texts.txt")}
+    done = build(graphs / "external", "int8", options=options, calibration=texts)
+    assert "the graph takes x, and texts become input_ids" in done.result["problem"]
+
+
+def test_a_difference_above_the_tolerance_fails_the_build(build: Build, graphs: Path) -> None:
+    done = build(graphs / "external", "int8", options={"max_abs_error": 0.000001})
+    assert done.code == 1
+    assert "the int8 engine's outputs differ by up to" in done.result["problem"]
+    assert "allowed are 1e-06" in done.result["problem"]
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "outputs"),
+    [
+        ("BertModel", 3, ["last_hidden_state", "pooler_output"]),
+        ("BertForSequenceClassification", 3, ["logits"]),
+        ("DistilBertForSequenceClassification", 2, ["logits"]),
+        ("RobertaModel", 2, ["last_hidden_state", "pooler_output"]),
+    ],
+)
+def test_encoders_answer_as_transformers_does(
+    build: Build, encoder: Encoder, name: str, inputs: int, outputs: list[str]
+) -> None:
+    done = build(encoder(name), "fp32")
+    figures = parity(done)
+    assert figures["max_abs_error"] < 1e-4
+    assert figures["prediction_match"] == 1
+    tensors = done.result["tensors"]
+    assert [tensor["name"] for tensor in tensors["outputs"]] == outputs
+    assert [tensor["dims"] for tensor in tensors["inputs"]] == [[-1]] * inputs
+    assert done.result["limits"]["max_seq_len"] == (64 if "Roberta" in name else 66)
+    if "Classification" in name:
+        assert done.result["runtime"]["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def test_one_vector_per_text_and_two_equal_builds(build: Build, encoder: Encoder) -> None:
+    checkpoint = encoder("BertModel")
+    options = {"pooling": "mean", "normalize": True}
+    first, second = (build(checkpoint, "int8", options=options) for _ in range(2))
+    parity(first)
+    (output,) = first.result["tensors"]["outputs"]
+    assert (output["name"], output["dims"]) == ("sentence_embedding", [32])
+    assert first.result["files"] == second.result["files"]
+
+
+def test_weights_that_lack_a_tensor(build: Build, encoder: Encoder) -> None:
+    checkpoint = encoder("BertModel")
+    config = json.loads((checkpoint / "config.json").read_text(encoding="utf-8"))
+    config["num_hidden_layers"] += 1
+    (checkpoint / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    done = build(checkpoint)
+    assert done.code == 1
+    assert "the weights lack" in done.result["problem"]
+    assert "encoder.layer.2." in done.result["problem"]
+
+
+def test_a_real_encoder_calibrated_on_texts(build: Build, minilm: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    lines = ["How do I reset my password?", "I cannot log in.", "The capital of France is Paris."]
+    lines += [
+        "Berlin is a large city.",
+        "Green apples are sour.",
+        "She bought fruit at the market.",
+    ]
+    texts.write_text("\n".join(lines), encoding="utf-8")
+    limits = {"samples": 512, "max_seq_len": 64, "batch_size": 1, "seed": 1}
+    calibration = {"data": str(texts), **limits}
+    done = build(minilm, "int8", options={"calibration": "static"}, calibration=calibration)
+    figures = parity(done)
+    assert figures["samples"] == len(lines)
+    assert figures["prediction_match"] >= 0.5
+    assert engine_bytes(done) < 30_000_000
+    names = {entry["path"] for entry in done.result["files"]}
+    assert {"tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json"} <= names

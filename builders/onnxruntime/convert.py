@@ -144,4 +144,10 @@ def _is_large(model: Path) -> bool:
 
 def run(engine: Any, feed: Feed) -> list[Any]:
     """Return all outputs of a session as arrays; texts as arrays of objects."""
-    return [np.asarray(output) for output in engine.run(None, feed)]
+    return [np.asarray(output) for output in engine.run(None, _fitted(engine, feed))]
+
+
+def _fitted(engine: Any, feed: Feed) -> Feed:
+    """The feed of an fp32 graph for one whose inputs are fp16."""
+    halves = {tensor.name for tensor in engine.get_inputs() if tensor.type == "tensor(float16)"}
+    return {name: a.astype("float16") if name in halves else a for name, a in feed.items()}

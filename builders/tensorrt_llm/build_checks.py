@@ -2,6 +2,7 @@
 """All rules, in the order in which they are asked: what contradicts most comes first."""
 
 import build_memory_rules as memory
+import build_option_rules as options
 import build_rules as rules
 from build_facts import Plan
 
@@ -21,15 +22,17 @@ RULES: tuple[rules.Rule, ...] = (
     rules.one_gemm_plugin_of_each_kind,
     rules.fp4_fusion_needs_nvfp4,
     rules.fast_build_needs_weight_only_plugin,
-    rules.multiple_profiles_without_opt_num_tokens,
-    rules.context_logits_without_draft_tokens,
-    rules.draft_tokens_need_a_mode,
-    rules.draft_tokens_fit_into_a_step,
-    rules.eagle_is_bounded,
-    rules.lora_options_need_lora_plugin,
-    rules.custom_model_needs_trust,
-    rules.streamingllm_needs_llama,
-    rules.pp_reduce_scatter_needs_mixtral,
+    options.multiple_profiles_without_opt_num_tokens,
+    options.context_logits_without_draft_tokens,
+    options.draft_tokens_need_a_mode,
+    options.draft_tokens_fit_into_a_step,
+    options.eagle_is_bounded,
+    options.lora_options_need_lora_plugin,
+    options.custom_model_needs_trust,
+    options.custom_model_has_a_name,
+    options.streamingllm_ended_with_1_0,
+    options.streamingllm_needs_llama,
+    options.pp_reduce_scatter_needs_mixtral,
     memory.engine_is_served_in_flight,
     memory.tokens_per_block_is_a_power_of_two,
     memory.paged_context_needs_context_fmha,

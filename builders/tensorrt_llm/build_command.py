@@ -45,8 +45,9 @@ def _settings(plan: Plan) -> list[str]:
         "use_fused_mlp": fused_mlp(plan),
     }
     words = [part for name, on in features.items() for part in (f"--{name}", _word(on))]
-    kind, block = plan.options.choice("kv_cache_type"), plan.options.number("tokens_per_block")
-    return [*words, "--kv_cache_type", kind, "--tokens_per_block", str(block)]
+    # The type of the KV cache is left to the tool: it comes to "paged" in every release, and how
+    # the words are read has changed.
+    return [*words, "--tokens_per_block", str(plan.options.number("tokens_per_block"))]
 
 
 def _options(plan: Plan) -> list[str]:

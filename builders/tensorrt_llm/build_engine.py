@@ -70,6 +70,12 @@ def _check_sizes(plan: Plan, config: dict[str, Any]) -> None:
                 f"engine.{name} is {wanted}, and trtllm-build compiled {built.get(name)}",
                 remedy="Its log in build.log says why it changed the size.",
             )
+    kind = str(built.get("kv_cache_type", "PAGED"))
+    if kind.upper() != "PAGED":
+        raise BuildError(
+            f"the engine's KV cache is {kind}, and in-flight batching needs a paged one",
+            remedy="Its log in build.log says why.",
+        )
     plugins = built.get("plugin_config") or {}
     block = plan.options.number("tokens_per_block")
     served = {"tokens_per_block": block, "use_paged_context_fmha": paged_context(plan)}

@@ -193,6 +193,8 @@ def main() -> None:
     args = parser().parse_args()
     fault = os.environ.get("FAKE_TRTLLM_FAULT", "")
     log("Starting TensorRT-LLM init.")
+    if args.streamingllm == "enable":
+        sys.exit("AssertionError: StreamingLLM is no longer supported")
     if fault == "silent":
         return
     if fault == "killed":
@@ -209,7 +211,10 @@ def main() -> None:
         build_rank(folder, rank)
     if fault == "empty":
         (folder / "rank0.engine").write_bytes(b"")
-    build_config = {**sizes(args, config), "plugin_config": settings(args, config)}
+    plugins = settings(args, config)
+    build_config = {**sizes(args, config), "kv_cache_type": "PAGED", "plugin_config": plugins}
+    if fault == "cache":
+        build_config["kv_cache_type"] = "CONTINUOUS"
     if fault == "sizes":
         build_config["max_batch_size"] = 1
     version = "1.1.0" if fault == "version" else os.environ.get("FAKE_TRTLLM_VERSION", "1.2.1")

@@ -124,7 +124,7 @@ def test_the_command_says_what_decides_serving(checkpoint: Path, programs: Path)
     for expected in (
         "--max_batch_size 4 --max_input_len 63 --max_seq_len 64 --max_num_tokens 256",
         "--multiple_profiles enable --use_paged_context_fmha enable --use_fp8_context_fmha disable",
-        "--use_fused_mlp enable --kv_cache_type paged --tokens_per_block 32 --weight_sparsity",
+        "--use_fused_mlp enable --tokens_per_block 32 --weight_sparsity",
         "--gemm_plugin fp8",
         "--lora_target_modules attn_qkv mlp_gate",
     ):
@@ -188,6 +188,7 @@ FAULTS = [
     ("assert", "ended with status 1; its last lines:"),
     ("version", "compiled by TensorRT-LLM 1.1.0, and release 26.07 serves with 1.2.1"),
     ("sizes", "engine.max_batch_size is 4, and trtllm-build compiled 1"),
+    ("cache", "KV cache is CONTINUOUS, and in-flight batching needs a paged one"),
     ("ranks", "and engine has none"),
     ("empty", "engine/rank0.engine is empty"),
 ]

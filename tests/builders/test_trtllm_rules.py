@@ -22,6 +22,7 @@ MODULES = (
     "build_facts",
     "build_gpu",
     "build_memory_rules",
+    "build_option_rules",
     "build_options",
     "build_rules",
     "build_runtime",
@@ -70,6 +71,7 @@ B200 = {"target": {"gpu": "B200", "compute_capability": "10.0"}}
 A100 = {"target": {"gpu": "A100-80", "compute_capability": "8.0"}}
 INT8 = {"precision": "int8_sq", "config": quantised("W8A8_SQ_PER_CHANNEL")}
 MIXTRAL = {"config": {"architecture": "MixtralForCausalLM"}}
+OLD = {"target": {"release": "25.10", "tensorrt_llm": "1.0.0"}}
 FP8_CACHE = {"kv_cache_dtype": "fp8", "config": quantised("FP8", "FP8")}
 EAGLE = {"speculative_decoding_mode": "eagle"}
 LIMITED = {"max_batch_size": 4, "max_seq_len": 64}
@@ -182,7 +184,17 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("lora-options-need-lora-plugin", options(lora_dir=["/adapter"]), "lora_dir do nothing"),
     ("lora-options-need-lora-plugin", options(dora_plugin="enable"), "dora_plugin"),
     ("custom-model-needs-trust", options(model_cls_file="m.py"), "trust_remote_code to true"),
-    ("streamingllm-needs-llama", MIXTRAL | options(streamingllm="enable"), "MixtralForCausalLM"),
+    (
+        "custom-model-has-a-name",
+        options(model_cls_file="m.py") | {"trust_remote_code": True},
+        "go together",
+    ),
+    ("streamingllm-ended-with-1-0", options(streamingllm="enable"), "release to 25.10"),
+    (
+        "streamingllm-needs-llama",
+        MIXTRAL | OLD | options(streamingllm="enable"),
+        "MixtralForCausalLM",
+    ),
     ("pp-reduce-scatter-needs-mixtral", options(pp_reduce_scatter="enable"), "LlamaForCausalLM"),
     ("engine-is-served-in-flight", options(remove_input_padding="disable"), "in flight"),
     ("engine-is-served-in-flight", options(kv_cache_type="continuous"), "kv_cache_type"),
@@ -200,7 +212,7 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "paged-context-excludes-streamingllm",
-        options(streamingllm="enable", use_paged_context_fmha="enable"),
+        OLD | options(streamingllm="enable", use_paged_context_fmha="enable"),
         "exclude each other",
     ),
     (
@@ -326,7 +338,8 @@ PASSING: list[dict[str, Any]] = [
     options(multiple_profiles="enable"),
     options(max_draft_len=4, gather_generation_logits=True, **EAGLE),
     options(lora_plugin="auto", max_lora_rank=8, lora_target_modules=["attn_qkv"]),
-    options(streamingllm="enable"),
+    OLD | options(streamingllm="enable"),
+    options(model_cls_file="m.py", model_cls_name="M") | {"trust_remote_code": True},
     MIXTRAL | options(pp_reduce_scatter=True),
     options(context_fmha="disable"),
     options(enable_chunked_prefill=True) | {"limits": {"max_num_tokens": 64}},

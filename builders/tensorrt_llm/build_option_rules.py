@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules about profiles, drafts, adapters, kinds of models; build_rules.py says what a rule is."""
+
+from build_facts import Plan
+from build_rules import refuse, tensorrt_llm_version
+
+_WITHOUT_SINKS = (1, 1)
+_EAGLE_BATCH, _EAGLE_DRAFT = 512, 256
+
+
+def multiple_profiles_without_opt_num_tokens(plan: Plan) -> None:
+    """The tool refuses both together."""
+    if plan.options.enabled("multiple_profiles") and plan.options.given("opt_num_tokens"):
+        refuse(
+            "multiple_profiles and opt_num_tokens exclude each other",
+            "Remove engine.options.compile.opt_num_tokens.",
+            multiple_profiles_without_opt_num_tokens,
+        )
+
+
+def context_logits_without_draft_tokens(plan: Plan) -> None:
+    """The tool refuses to gather context logits when draft tokens are verified."""
+    gathers = any(
+        plan.options.enabled(name) for name in ("gather_context_logits", "gather_all_token_logits")
+    )
+    if gathers and plan.options.number("max_draft_len"):
+        refuse(
+            "gather_context_logits and gather_all_token_logits do not work with max_draft_len "
+            "above 0",
+            "Use engine.options.compile.gather_generation_logits alone.",
+            context_logits_without_draft_tokens,
+        )
+
+
+def draft_tokens_need_a_mode(plan: Plan) -> None:
+    """max_draft_len without a mode of speculative decoding would be built in and never used."""
+    options = plan.options
+    if options.number("max_draft_len") and not options.choice("speculative_decoding_mode"):
+        refuse(
+            f"max_draft_len is {options.number('max_draft_len')} without a "
+            "speculative_decoding_mode",
+            "Set engine.options.compile.speculative_decoding_mode, or remove max_draft_len.",
+            draft_tokens_need_a_mode,
+        )
+
+
+def draft_tokens_fit_into_a_step(plan: Plan) -> None:
+    """The tool would raise max_num_tokens to hold every sequence's draft."""
+    options = plan.options
+    if not options.choice("speculative_decoding_mode"):
+        return
+    least = plan.limits.max_batch_size * (options.number("max_draft_len") + 1)
+    if plan.limits.max_num_tokens < least:
+        refuse(
+            f"engine.max_num_tokens is {plan.limits.max_num_tokens}, and {least} draft tokens may "
+            "come in one step: max_batch_size * (max_draft_len + 1)",
+            f"Set engine.max_num_tokens to {least} or more.",
+            draft_tokens_fit_into_a_step,
+        )
+
+
+def eagle_is_bounded(plan: Plan) -> None:
+    """EAGLE: at most 512 sequences and 256 draft tokens."""
+    if plan.options.choice("speculative_decoding_mode") != "eagle":
+        return
+    batch, draft = plan.limits.max_batch_size, plan.options.number("max_draft_len")
+    if batch > _EAGLE_BATCH or draft > _EAGLE_DRAFT:
+        refuse(
+            f"EAGLE takes at most {_EAGLE_BATCH} sequences and {_EAGLE_DRAFT} draft tokens, and "
+            f"these are {batch} and {draft}",
+            "Lower engine.max_batch_size or engine.options.compile.max_draft_len.",
+            eagle_is_bounded,
+        )
+
+
+def lora_options_need_lora_plugin(plan: Plan) -> None:
+    """Without the plugin the tool ignores them."""
+    if plan.options.choice("lora_plugin"):
+        return
+    names = ("lora_dir", "lora_target_modules", "max_lora_rank", "lora_ckpt_source", "dora_plugin")
+    given = [name for name in names if plan.options.given(name)]
+    if given:
+        refuse(
+            f"{', '.join(given)} do nothing without lora_plugin",
+            "Set engine.options.compile.lora_plugin to auto.",
+            lora_options_need_lora_plugin,
+        )
+
+
+def custom_model_needs_trust(plan: Plan) -> None:
+    """model_cls_file is Python code that the tool runs."""
+    if plan.options.given("model_cls_file") and not plan.request.trust_remote_code:
+        refuse(
+            "model_cls_file is code that the build would run",
+            "Read it, then set engine.trust_remote_code to true.",
+            custom_model_needs_trust,
+        )
+
+
+def custom_model_has_a_name(plan: Plan) -> None:
+    """model_cls_file and model_cls_name go together."""
+    given = [plan.options.given(name) for name in ("model_cls_file", "model_cls_name")]
+    if any(given) and not all(given):
+        refuse(
+            "model_cls_file and model_cls_name go together, and one of them is missing",
+            "Set both in engine.options.compile, or neither.",
+            custom_model_has_a_name,
+        )
+
+
+def streamingllm_ended_with_1_0(plan: Plan) -> None:
+    """Attention sinks do not work with the KV cache of 1.1 and later: the tool ends."""
+    if plan.options.enabled("streamingllm") and tensorrt_llm_version(plan) >= _WITHOUT_SINKS:
+        refuse(
+            "streamingllm is not supported by TensorRT-LLM 1.1 and later",
+            "Remove engine.options.compile.streamingllm, or set engine.target.release to 25.10.",
+            streamingllm_ended_with_1_0,
+        )
+
+
+def streamingllm_needs_llama(plan: Plan) -> None:
+    """The tool knows it for LLaMA alone."""
+    found = plan.quantised.architecture
+    if plan.options.enabled("streamingllm") and found != "LlamaForCausalLM":
+        refuse(
+            f"streamingllm works with LlamaForCausalLM alone, and this is {found}",
+            "Remove engine.options.compile.streamingllm.",
+            streamingllm_needs_llama,
+        )
+
+
+def pp_reduce_scatter_needs_mixtral(plan: Plan) -> None:
+    """The tool knows it for Mixtral alone."""
+    found = plan.quantised.architecture
+    if plan.options.enabled("pp_reduce_scatter") and found != "MixtralForCausalLM":
+        refuse(
+            f"pp_reduce_scatter works with MixtralForCausalLM alone, and this is {found}",
+            "Remove engine.options.compile.pp_reduce_scatter.",
+            pp_reduce_scatter_needs_mixtral,
+        )

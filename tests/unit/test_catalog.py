@@ -27,7 +27,8 @@ def test_shipped_builders_and_backends_are_well_formed() -> None:
     for name in builders:
         builder = builder_named(name)
         assert builder.name == name
-        assert (builder.folder / "build.py").is_file()
+        for stage in builder.stages or builder.stages_for(None):
+            assert (builder.folder / stage.script).is_file()
         assert "engine" in backend_named(builder.python_backend).files
     backends = bundled.names("python_backends", "/backend.toml")
     assert {"tokenizer", "detokenizer", "openvino_engine"} <= set(backends)

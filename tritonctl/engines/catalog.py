@@ -31,7 +31,8 @@ class Stage(BaseModel):
     """One program of a builder; the artefact of each is the source of the next.
 
     `when`: only for targets of that world. `ignores`: dotted fields of the request that do not
-    shape this stage's artefact, and so do not make it anew when they change.
+    shape this stage's artefact, and so do not make it anew when they change. `writes`: options
+    that name a folder which outlives the build; a container may write there.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,6 +44,8 @@ class Stage(BaseModel):
     environment: BuilderEnvironment | None = None
     when: dict[Literal["world"], str] = {}
     ignores: list[str] = []
+    writes: list[str] = []
+    needs_gpu: bool = False
     prints_commands: bool = False  # its program has --print-commands
 
 

@@ -18,7 +18,7 @@ from tritonctl.engines.catalog import Builder, BuilderEnvironment, Stage
 from tritonctl.engines.stages import StageBuild
 from tritonctl.environments import Recipe, ensure, environment_python
 from tritonctl.errors import ConfigurationError, HostError
-from tritonctl.host import write_atomically
+from tritonctl.host import explained, write_atomically
 from tritonctl.progress import Progress
 
 # A builder never sees the hub.
@@ -58,6 +58,9 @@ def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplac
     image = container_image(build)
     engine = containers.engine()
     digest = containers.local_image(engine, image)
+    for folder in _kept_folders(build):
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)  # else Docker would refuse to mount it
     name = f"tritonctl-build-{build.fingerprint.digest[:16]}-{os.getpid()}"
     prefix = [*container_command(engine.program, build, staging, name), image, "python3"]
     return Workplace(
@@ -92,11 +95,17 @@ def container_command(program: str, build: StageBuild, staging: Path, name: str)
         program,
         name=name,
         read_only=folders,
-        writable=[staging],
+        writable=[staging, *_kept_folders(build)],
         workdir=staging,
         environment={**_SETTINGS, "HOME": str(staging)},
-        gpus=build.request.target is not None and build.request.target.gpu is not None,
+        gpus=build.stage.needs_gpu
+        or (build.request.target is not None and build.request.target.gpu is not None),
     )
+
+
+def _kept_folders(build: StageBuild) -> list[Path]:
+    named = (build.request.options.get(option) for option in build.stage.writes)
+    return [Path(folder) for folder in named if isinstance(folder, str)]
 
 
 def _local(python: Path) -> Workplace:

@@ -150,7 +150,7 @@ def llm_arguments(
 ) -> dict[str, Any]:
     """The keyword arguments of LLM()."""
     engine = parameters.choice("world", WORLDS) == ENGINE
-    arguments: dict[str, Any] = {} if engine else _saved_arguments(folder)
+    arguments: dict[str, Any] = _saved_arguments(folder)
     arguments |= {
         "model": str(existing(folder / ("engine" if engine else "checkpoint"))),
         "tensor_parallel_size": parameters.integer("tp_size"),

@@ -3,7 +3,8 @@
 builder of tests/server runs it too.
 
     engine/      config.json and rank0.engine                     (world "engine")
-    checkpoint/  a Hugging Face folder, and llm_args.json         (world "pytorch")
+    checkpoint/  a Hugging Face folder                            (world "pytorch")
+    llm_args.json  arguments of LLM()
     tokenizer/   tokenizer.json and tokenizer_config.json
     lora/NAME/   adapter_config.json and adapter_model.safetensors
 """
@@ -39,7 +40,7 @@ def write_artefact(
         (folder / "checkpoint").mkdir(parents=True)
         for name in ("config.json", "model.safetensors"):
             shutil.copyfile(checkpoint / name, folder / "checkpoint" / name)
-        (folder / "llm_args.json").write_text(json.dumps(dict(llm_args or {})), encoding="utf-8")
+    (folder / "llm_args.json").write_text(json.dumps(dict(llm_args or {})), encoding="utf-8")
     (folder / "tokenizer").mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(checkpoint / name, folder / "tokenizer" / name)

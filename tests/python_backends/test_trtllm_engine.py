@@ -483,6 +483,13 @@ def test_kv_cache_settings(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("world", "version"), COMPLETE)
+def test_arguments_of_the_builder_reach_the_runtime(make: Make, world: str, version: str) -> None:
+    """In both worlds: how long prompts are processed was decided when the engine was built."""
+    bench = make(world, version, llm_args={"enable_chunked_prefill": True})
+    assert bench.llm.kwargs["enable_chunked_prefill"] is True
+
+
+@pytest.mark.parametrize(("world", "version"), COMPLETE)
 def test_kv_cache_metrics(make: Make, world: str, version: str) -> None:
     """Blocks in use while a stream runs, none later; what the prefix cache had."""
     bench = make(world, version)

@@ -91,6 +91,15 @@ def test_without_runtime_settings(trtllm: Sandbox) -> None:
     assert "max_tokens" not in json.loads(parameters["kv_cache_config"])
 
 
+def test_an_engine_that_cannot_reuse_blocks(trtllm: Sandbox) -> None:
+    """Built without paged context attention: the default here does not switch reuse on."""
+    without = RUNTIME | {"kv_cache_config": {"enable_block_reuse": False}}
+    file = trtllm.root / "builders" / "scripted" / "build.py"
+    _replace(file, repr(RUNTIME), repr(without))
+    parameters = _parameters(trtllm)
+    assert json.loads(parameters["kv_cache_config"])["enable_block_reuse"] is False
+
+
 def test_public_tensors(trtllm: Sandbox) -> None:
     """LoRA and guides are public, and wired to the engine."""
     public = _configs(trtllm)["speller"]

@@ -43,10 +43,12 @@ def _runtime(serving: Serving, manifest: Manifest, key: str) -> Any:
 
 def _kv_cache_config(serving: Serving, manifest: Manifest) -> dict[str, Any]:
     """TensorRT-LLM's KvCacheConfig: the artefact's, the project's, and the project's raw fields."""
-    own: dict[str, Any] = {"enable_block_reuse": serving.enable_prefix_caching}
+    built = manifest.result.runtime.get("kv_cache_config") or {}
+    # An engine without paged context attention cannot reuse blocks, whatever is the default here.
+    reuse = serving.enable_prefix_caching and built.get("enable_block_reuse") is not False
+    own: dict[str, Any] = {"enable_block_reuse": reuse}
     if serving.kv_cache_tokens is not None:
         own["max_tokens"] = serving.kv_cache_tokens
-    built = manifest.result.runtime.get("kv_cache_config") or {}
     return {**built, **own, **serving.runtime.get("kv_cache_config", {})}
 
 

@@ -61,7 +61,7 @@ def test_a_project_s_own_builder_is_found_first(sandbox: Sandbox) -> None:
 
 REFUSALS: list[tuple[dict[str, Any], str, str]] = [
     ({"builder": "scriptd"}, "there is no builder `scriptd`", "did you mean `scripted`? builders:"),
-    ({"builder": "../x"}, "there is no builder `../x`", "builders: openvino, scripted"),
+    ({"builder": "../x"}, "there is no builder `../x`", "builders: "),
     (
         {"precision": "int9"},
         "builder scripted has no precision `int9`",

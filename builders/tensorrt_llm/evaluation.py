@@ -80,7 +80,10 @@ def _batches(texts: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[Any
 
 
 def _expectations(model: Any, ids: Any, prompt_length: int) -> Any:
-    """Return the log-probabilities for each token of the answer, in fp32 on the CPU."""
+    """Return the log-probabilities for each token of the answer.
+
+    In double precision: the divergence of fp16 is 1e-9, and fp32 would round it below zero.
+    """
     with torch.inference_mode():
         logits = model(input_ids=ids.to(model.device), use_cache=False).logits
-    return logits[:, prompt_length - 1 : -1].float().cpu().log_softmax(dim=-1)
+    return logits[:, prompt_length - 1 : -1].double().cpu().log_softmax(dim=-1)

@@ -41,7 +41,7 @@ def require_device(request: Request) -> None:
         raise BuildError(
             "nvfp4 needs CUDA: ModelOpt packs its 4-bit blocks with kernels that a CPU does not "
             "have, and this machine shows no GPU",
-            remedy="Build on a machine with an NVIDIA GPU (--runner container), or set "
+            remedy="Build on a machine with an NVIDIA GPU, or set "
             "engine.precision to int4_awq, which a CPU can make.",
         )
 

@@ -7,6 +7,7 @@ evaluated before it is exported, because exporting packs the weights in place.
 """
 
 import dataclasses
+import importlib.metadata
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from buildlib import artefact
 from buildlib.checkpoint import Checkpoint, Supported, inspect_checkpoint
 from buildlib.compare import require
 from buildlib.limits import ResolvedLimits, resolve_limits
+from buildlib.problems import BuildError
 from buildlib.program import Stages, run_program, say
 from buildlib.prompts import Prompt, load_tokenizer, read_prompts
 from buildlib.request import Request, read_request
@@ -28,6 +30,8 @@ from recipes import ARCHITECTURES, RECIPES, ROPE_TYPES
 
 _SUPPORTED = Supported(BUILDER, tuple(ARCHITECTURES), ROPE_TYPES)
 _PACKAGES = ("nvidia-modelopt", "safetensors", "tokenizers", "torch", "transformers")
+# Older ones write their configurations another way, and read other places of a model.
+_MODELOPT = (0, 47)
 # trtllm-build's own; this stage only passes it on.
 _MAX_NUM_TOKENS = 8192
 
@@ -44,6 +48,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     request = read_request(file)
     checkpoint = inspect_checkpoint(request.checkpoint, _SUPPORTED)
     choices = read_choices(request, checkpoint)
+    _require_modelopt()
     limits = resolve_limits(request.limits, checkpoint, default_max_num_tokens=_MAX_NUM_TOKENS)
     tokenizer = load_tokenizer(checkpoint.folder)
     prompts = read_prompts(request.evaluation, tokenizer, limits.max_seq_len)
@@ -65,6 +70,16 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     return {**_described(checkpoint, limits, choices, len(samples)), "evaluation": evaluation} | {
         "durations_seconds": stages.durations
     }
+
+
+def _require_modelopt() -> None:
+    version = importlib.metadata.version("nvidia-modelopt")
+    if tuple(int(part) for part in version.split(".")[:2]) < _MODELOPT:
+        least = ".".join(map(str, _MODELOPT))
+        raise BuildError(
+            f"the environment has nvidia-modelopt {version}, and this stage needs {least} or newer",
+            remedy="Use the runner venv, which makes an environment with the right one.",
+        )
 
 
 def _samples(request: Request, choices: Choices, tokenizer: Any) -> list[list[int]]:

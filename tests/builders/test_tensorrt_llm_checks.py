@@ -4,24 +4,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.runners import venv_python
-from tritonctl.progress import Silent
+from tests.builders.quantising import EXAMPLE, PROGRAM, environment, ok, run
 
 pytestmark = pytest.mark.engine
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-BUILDERS = CHECKOUT / "builders"
-EXAMPLE = CHECKOUT / "examples" / "number-speller"
 # In the stage's environment: one export of each world, then each damage to a copy of it.
-PROGRAM = """
+DAMAGE = """
 import json, shutil, sys, warnings
 from pathlib import Path
 request, builders, source = map(Path, sys.argv[1:4])
@@ -137,44 +129,25 @@ DAMAGES: dict[str, tuple[tuple[str, str], str, str]] = {
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What the checks say of each damage; "" where they say nothing."""
     folder = tmp_path_factory.mktemp("checks")
-    builder = builder_named("tensorrt_llm")
-    python = str(venv_python(builder, Silent(), builder.stages[0]))
-    exports = {pair: exported(python, folder, *pair) for pair in (ENGINE, UNIFIED)}
+    python = environment()
+    exports = {}
+    for precision, world in (ENGINE, UNIFIED):
+        (folder / world).mkdir()
+        whole = run(python, folder / world, precision=precision, world=world)
+        exports[precision, world] = ok(whole).checkpoint
     asked = [
         {"precision": pair[0], "world": pair[1], "folder": str(exports[pair]), "code": code}
         | ({"file": "hf_quant_config.json"} if pair == UNIFIED else {})
         for pair, code, _ in DAMAGES.values()
     ]
     (folder / "damages.json").write_text(json.dumps(asked), encoding="utf-8")
-    arguments = [str(folder / "damages.json"), str(BUILDERS), str(EXAMPLE / "checkpoint")]
+    arguments = [str(folder / "damages.json"), str(PROGRAM.parents[1]), str(EXAMPLE / "checkpoint")]
     done = subprocess.run(
-        [python, "-c", PROGRAM, *arguments], capture_output=True, encoding="utf-8", check=False
+        [str(python), "-c", DAMAGE, *arguments], capture_output=True, encoding="utf-8", check=False
     )
     assert done.returncode == 0, done.stderr
     line = done.stdout.splitlines()[-1].removeprefix("answers:")
     return dict(zip(DAMAGES, json.loads(line), strict=True))
-
-
-def exported(python: str, folder: Path, precision: str, world: str) -> Path:
-    """A whole export."""
-    prompts = str(EXAMPLE / "prompts.jsonl")
-    asked: dict[str, Any] = {
-        "schema": "tritonctl.build/1",
-        "model": "speller",
-        "checkpoint": str(EXAMPLE / "checkpoint"),
-        "precision": precision,
-        "limits": {"max_batch_size": 4},
-        "target": {"release": "26.07", "world": world},
-        "calibration": {"data": prompts, "samples": 16, "max_seq_len": 24}
-        | {"batch_size": 16, "seed": 1},
-    }
-    work = folder / world
-    work.mkdir()
-    (folder / f"{world}.json").write_text(json.dumps(asked), encoding="utf-8")
-    files = ["--request", str(folder / f"{world}.json"), "--result", str(folder / "S.json")]
-    program = str(BUILDERS / "tensorrt_llm" / "quantise.py")
-    subprocess.run([python, program, *files], cwd=work, capture_output=True, check=True)
-    return Path(shutil.move(work / "checkpoint", folder / f"{world}-checkpoint"))
 
 
 @pytest.mark.parametrize("name", DAMAGES)

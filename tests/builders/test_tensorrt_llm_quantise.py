@@ -270,14 +270,14 @@ def test_parquet_needs_pyarrow(
     assert "JSON lines" in text
 
 
-def run(tmp_path: Path, asked: dict[str, Any]) -> tuple[int, dict[str, Any], str]:
+def run(tmp_path: Path, asked: dict[str, Any], path: str = "") -> tuple[int, dict[str, Any], str]:
     """Run quantise.py as the host does, with an interpreter that has nothing of its libraries."""
     (tmp_path / "R.json").write_text(json.dumps(asked), encoding="utf-8")
     files = ["--request", str(tmp_path / "R.json"), "--result", str(tmp_path / "S.json")]
     done = subprocess.run(
         [sys.executable, "-S", str(BUILDER / "quantise.py"), *files],
         cwd=tmp_path,
-        env={"LC_ALL": "C"},
+        env={"LC_ALL": "C", "PYTHONPATH": path},
         capture_output=True,
         check=False,
     )
@@ -319,6 +319,20 @@ def test_a_broken_checkpoint_is_a_failed_result(
     assert (code, result["status"]) == (1, "failed")
     assert expected in result["problem"]
     assert "Traceback" not in errors
+
+
+def test_an_old_modelopt_is_refused(llama: Path, tmp_path: Path) -> None:
+    metadata = tmp_path / "packages" / "nvidia_modelopt-0.37.0.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Name: nvidia-modelopt\nVersion: 0.37.0\n", encoding="utf-8")
+    _, result, _ = run(tmp_path, request(llama), str(tmp_path / "packages"))
+    assert "has nvidia-modelopt 0.37.0, and this stage needs 0.47 or newer" in result["problem"]
+    assert "runner venv" in result["remedy"]
+
+
+def test_no_modelopt_at_all_is_an_incomplete_environment(llama: Path, tmp_path: Path) -> None:
+    _, result, _ = run(tmp_path, request(llama))
+    assert "environment is incomplete" in result["problem"]
 
 
 def test_builder_toml_agrees_with_the_code(stage: SimpleNamespace) -> None:

@@ -5,26 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.builders.exported import Array, by_block, header_of, int4, tensors_of
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.runners import venv_python
-from tritonctl.progress import Silent
+from tests.builders.quantising import EXAMPLE, Quantised, environment, ok, run
 
 pytestmark = pytest.mark.engine
 
-CHECKOUT = Path(__file__).resolve().parents[2]
-BUILDER = CHECKOUT / "builders" / "tensorrt_llm"
-EXAMPLE = CHECKOUT / "examples" / "number-speller"
 ORIGINAL = EXAMPLE / "checkpoint" / "model.safetensors"
 STAGES = ["load", "calibrate", "evaluate", "export", "verify"]
 QUANT_ALGO = {
@@ -47,86 +39,23 @@ LEGAL = [
 # How the weights of a linear layer are stored; engine: those that trtllm-build rounds are plain.
 STORED = {"fp16": "F16", "fp8": "F8_E4M3", "int8_sq": "I8", "int8_wo": "I8"}
 ENGINE_STORED = {**STORED, "int8_wo": "F16", "int4_wo": "F16", "int4_awq": "I8", "w4a8_awq": "I8"}
-PYTORCH_STORED = {**STORED, "int4_awq": "U8", "w4a8_awq": "U8"}
-
-
-@dataclass(frozen=True)
-class Quantised:
-    """One run of quantise.py: exit status, result, output, and the checkpoint it left."""
-
-    code: int
-    result: dict[str, Any]
-    output: str
-    staging: Path
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.staging / "checkpoint"
-
-    def config(self, name: str = "config.json") -> dict[str, Any]:
-        value: dict[str, Any] = json.loads((self.checkpoint / name).read_text(encoding="utf-8"))
-        return value
-
-    def tensors(self, rank: int | None = 0) -> dict[str, Array]:
-        name = "model.safetensors" if rank is None else f"rank{rank}.safetensors"
-        return tensors_of(self.checkpoint / name)
+PYTORCH_STORED = {"fp16": "F16", "fp8": "F8_E4M3", "int8_wo": "I8"}
+PYTORCH_STORED |= {"int4_awq": "U8", "w4a8_awq": "U8"}
 
 
 Quantise = Callable[..., Quantised]
 
 
 @pytest.fixture(scope="session")
-def modelopt_environment() -> Path:
-    """The interpreter of the stage's cached environment."""
-    builder = builder_named("tensorrt_llm")
-    return venv_python(builder, Silent(), builder.stages[0])
-
-
-@pytest.fixture(scope="session")
-def quantise(modelopt_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Quantise:
-    """Run quantise.py with changes to a small request, as the host does; each request once."""
+def quantise(tmp_path_factory: pytest.TempPathFactory) -> Quantise:
+    """Run the stage with changes to a small request; each request once."""
+    python = environment()
 
     @cache
     def once(changes: str) -> Quantised:
-        folder = tmp_path_factory.mktemp("quantise")
-        (folder / "staging").mkdir()
-        (folder / "R.json").write_text(json.dumps(request(**json.loads(changes))))
-        files = ["--request", str(folder / "R.json"), "--result", str(folder / "S.json")]
-        done = subprocess.run(
-            [str(modelopt_environment), str(BUILDER / "quantise.py"), *files],
-            cwd=folder / "staging",
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
-        return Quantised(done.returncode, result, done.stdout, folder / "staging")
+        return run(python, tmp_path_factory.mktemp("quantise"), **json.loads(changes))
 
     return lambda **changes: once(json.dumps(changes, sort_keys=True))
-
-
-def request(**changes: Any) -> dict[str, Any]:
-    """A request on few prompts."""
-    prompts = str(EXAMPLE / "prompts.jsonl")
-    sizes = {"samples": 16, "max_seq_len": 24, "batch_size": 16, "seed": 1}
-    return {
-        "schema": "tritonctl.build/1",
-        "model": "speller",
-        "checkpoint": str(EXAMPLE / "checkpoint"),
-        "precision": "fp8",
-        "limits": {"max_batch_size": 4, **changes.pop("limits", {})},
-        "stage": "quantise",
-        "target": {"release": "26.07", "world": changes.pop("world", "engine")},
-        "calibration": {"data": prompts, **sizes, **changes.pop("calibration", {})},
-        "evaluation": {"prompts": prompts, "max_prompts": 4, "max_tokens": 64}
-        | changes.pop("evaluation", {}),
-        **changes,
-    }
-
-
-def ok(done: Quantised) -> Quantised:
-    assert done.code == 0, done.result
-    return done
 
 
 @pytest.fixture(scope="session")
@@ -187,8 +116,6 @@ def test_config_of_an_engine_checkpoint(quantise: Quantise, precision: str) -> N
 
 @pytest.mark.parametrize("precision", PYTORCH_STORED)
 def test_a_unified_checkpoint(quantise: Quantise, precision: str) -> None:
-    if precision == "int8_sq":
-        pytest.skip("refused in this world: test_tensorrt_llm_quantise.py")
     done = ok(quantise(precision=precision, world="pytorch"))
     assert done.config()["dtype"] == "float16"
     if precision == "fp16":

@@ -18,8 +18,9 @@ from buildlib.compare import Outcome, compare
 from buildlib.prompts import Prompt
 from buildlib.reference import reference_answers
 
-# Logits are batch x length x vocabulary numbers, twice.
-_BATCH = 8
+# Logits are batch x length x vocabulary numbers, twice: so many at most, in at most so many rows.
+_NUMBERS = 2**27
+_ROWS = 128
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,8 @@ def evaluate(
     """Compare `model` with `reference` on `prompts`."""
     eos = frozenset(checkpoint.eos_token_ids)
     expected = reference_answers(reference, prompts, eos)
-    got = reference_answers(model, prompts, eos)
+    # Quantisers cost by the call: larger batches have fewer.
+    got = reference_answers(model, prompts, eos, batch_size=_ROWS)
     outcome = compare(prompts, expected, got, tokenizer)
     texts = [(prompt.ids, answer) for prompt, answer in zip(prompts, expected, strict=True)]
     figures: dict[str, Any] = _distributions(reference, model, texts)
@@ -55,7 +57,7 @@ def _distributions(
 ) -> dict[str, float]:
     """Feed both models the same answers and compare what each expects next."""
     divergence, surprise, expected_surprise, tokens = 0.0, 0.0, 0.0, 0
-    for ids, prompt_length in _batches(texts):
+    for ids, prompt_length in _batches(texts, reference.config.vocab_size):
         theirs = _expectations(reference, ids, prompt_length)
         ours = _expectations(model, ids, prompt_length)
         answer = ids[:, prompt_length:, None]
@@ -70,13 +72,16 @@ def _distributions(
     }
 
 
-def _batches(texts: Sequence[tuple[list[int], list[int]]]) -> Iterator[tuple[Any, int]]:
+def _batches(
+    texts: Sequence[tuple[list[int], list[int]]], vocabulary: int
+) -> Iterator[tuple[Any, int]]:
     """Yield prompt and answer of equal lengths together: padding would need masks and positions."""
     lengths = lambda text: (len(text[0]), len(text[1]))  # noqa: E731
     for (prompt_length, _), same in itertools.groupby(sorted(texts, key=lengths), key=lengths):
         rows = [prompt + answer for prompt, answer in same]
-        for start in range(0, len(rows), _BATCH):
-            yield torch.tensor(rows[start : start + _BATCH]), prompt_length
+        size = min(_ROWS, max(1, _NUMBERS // (len(rows[0]) * vocabulary)))
+        for start in range(0, len(rows), size):
+            yield torch.tensor(rows[start : start + size]), prompt_length
 
 
 def _expectations(model: Any, ids: Any, prompt_length: int) -> Any:

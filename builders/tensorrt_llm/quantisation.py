@@ -29,6 +29,8 @@ from recipes import KV_BITS, KV_LARGEST
 _KV_QUANTISERS = ("k_bmm_quantizer", "v_bmm_quantizer")
 # Lines of progress while calibrating.
 _PROGRESS = 8
+# Below this many parameters a second thread waits more than it works (buildlib/reference.py).
+_THREADS_PAY_OFF_FROM = 50_000_000
 
 
 def require_device(request: Request) -> None:
@@ -70,6 +72,8 @@ def load_original(request: Request, choices: Choices) -> Any:
             f"for example {missing[0]}",
             remedy="Save or download the checkpoint again: it is incomplete.",
         )
+    if model.num_parameters() < _THREADS_PAY_OFF_FROM:
+        torch.set_num_threads(1)
     # Half precision is slow on a CPU (no kernels) and on a GPU it is what the engine computes in.
     model = model.cuda() if torch.cuda.is_available() else model.float()
     return model.eval()

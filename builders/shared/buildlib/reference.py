@@ -52,7 +52,7 @@ def load_model(request: Request) -> Any:
 
 
 def reference_answers(
-    model: Any, prompts: Sequence[Prompt], eos: frozenset[int]
+    model: Any, prompts: Sequence[Prompt], eos: frozenset[int], batch_size: int = _BATCH
 ) -> list[list[int]]:
     """Return the greedy answer of a transformers model to each prompt, end token included.
 
@@ -65,7 +65,7 @@ def reference_answers(
         answers: dict[int, list[int]] = {}
         by_length = sorted(range(len(prompts)), key=lambda index: len(prompts[index].ids))
         for _, same in itertools.groupby(by_length, key=lambda index: len(prompts[index].ids)):
-            for batch in _batches(list(same)):
+            for batch in _batches(list(same), batch_size):
                 rows = _greedy(model, [prompts[index] for index in batch], eos)
                 answers.update(zip(batch, rows, strict=True))
     finally:
@@ -73,9 +73,9 @@ def reference_answers(
     return [answers[index] for index in range(len(prompts))]
 
 
-def _batches(indices: list[int]) -> Iterator[list[int]]:
-    for start in range(0, len(indices), _BATCH):
-        yield indices[start : start + _BATCH]
+def _batches(indices: list[int], size: int) -> Iterator[list[int]]:
+    for start in range(0, len(indices), size):
+        yield indices[start : start + size]
 
 
 def _greedy(model: Any, batch: Sequence[Prompt], eos: frozenset[int]) -> list[list[int]]:

@@ -4,7 +4,7 @@
 import time
 
 import pytest
-from textlib.engine_metrics import EngineMetrics, Gauges, Key, MetricsThread
+from textlib.engine_metrics import EngineMetrics, Gauges, Key, KvCache, MetricsThread
 
 REQUESTS = "tritonctl_requests_total"
 TTFT = "tritonctl_time_to_first_token_seconds"
@@ -83,3 +83,16 @@ def test_an_engine_that_cannot_tell_its_blocks_says_nothing_of_them() -> None:
         "tritonctl_active_streams",
         "tritonctl_waiting_streams",
     }
+
+
+def test_what_the_prefix_cache_found() -> None:
+    """Counters where the engine tells; its blocks are gauges."""
+    cache = KvCache(used=3, free=5, reused=7, missed=2)
+    name = "tritonctl_prefix_cache_blocks_total"
+    assert cache.totals() == {
+        (name, (("outcome", "reused"),)): 7,
+        (name, (("outcome", "missed"),)): 2,
+    }
+    assert Gauges(1, 0).with_cache(cache) == Gauges(1, 0, kv_used=3, kv_free=5)
+    assert KvCache(used=3, free=5).totals() == {}
+    assert Gauges(1, 0).with_cache(KvCache()) == Gauges(1, 0)

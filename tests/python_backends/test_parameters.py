@@ -21,7 +21,16 @@ def parameters(**values: str) -> ModelParameters:
 
 def test_values() -> None:
     """Each type from its text form."""
-    given = parameters(n=" 12 ", yes="true", no="FALSE", ids="[1, 2]", none="[]", p='{"A": "f32"}')
+    given = parameters(
+        n=" 12 ",
+        yes="true",
+        no="FALSE",
+        ids="[1, 2]",
+        none="[]",
+        p='{"A": "f32"}',
+        deep='{"a": {"b": [1]}}',
+        empty="",
+    )
 
     assert given.integer("n") == 12
     assert given.boolean("yes")
@@ -29,6 +38,9 @@ def test_values() -> None:
     assert given.integers("ids") == (1, 2)
     assert given.integers("none") == ()
     assert given.settings("p") == {"A": "f32"}
+    assert given.record("deep") == {"a": {"b": [1]}}
+    assert given.choice("empty", ("", "xgrammar")) == ""
+    assert given.word("p") == '{"A": "f32"}'
 
 
 @pytest.mark.parametrize(
@@ -42,6 +54,8 @@ def test_values() -> None:
         ("[true]", lambda given: given.integers("key"), "JSON list"),
         ("[]", lambda given: given.settings("key"), "JSON object"),
         ('{"a": {}}', lambda given: given.settings("key"), "JSON object"),
+        ("[]", lambda given: given.record("key"), "JSON object"),
+        ("both", lambda given: given.choice("key", ("", "one", "other")), "one of one, other"),
     ],
 )
 def test_malformed(text: str, read: Callable[[ModelParameters], Any], expected: str) -> None:

@@ -12,6 +12,7 @@ from textlib.errors import RequestError
 from textlib.request_tensors import (
     PUBLIC_NAMES,
     GenerationRequest,
+    Guide,
     SequenceLimits,
     read_generation_request,
 )
@@ -220,3 +221,52 @@ def test_every_public_tensor_is_declared_by_the_engine() -> None:
     assert all(
         entry["optional"] != (entry["name"].startswith("input_")) for entry in backend["inputs"]
     )
+
+
+def read_texts(**texts: bytes | list[bytes]) -> GenerationRequest:
+    """A request with tensors of text, under the engine's names."""
+    tensors: dict[str, NDArray[Any]] = {
+        "input_ids": np.array([[5]], dtype=np.int32),
+        "input_lengths": np.array([[1]], dtype=np.int32),
+    }
+    for name, value in texts.items():
+        values = value if isinstance(value, list) else [value]
+        tensors[name] = np.array([values], dtype=np.object_)
+    return read_generation_request(tensors.get, LIMITS)
+
+
+def test_adapter_and_guide() -> None:
+    """Absent for most engines, which do not have the tensors."""
+    plain = read_texts()
+    assert (plain.lora_name, plain.guide) == ("", None)
+    asked = read_texts(
+        lora_name="françois".encode(),
+        guided_decoding_guide_type=b"regex",
+        guided_decoding_guide=b"[0-9]+",
+    )
+    assert asked.lora_name == "françois"
+    assert asked.guide == Guide("regex", "[0-9]+")
+    assert read_texts(guided_decoding_guide_type=b"json").guide == Guide("json")
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ({"lora_name": b"\xff"}, "lora_name is not UTF-8"),
+        ({"lora_name": [b"a", b"b"]}, "lora_name has 2 values, expected one text"),
+        ({"lora_name": b"x" * 65_537}, "lora_name has 65537 bytes"),
+        ({"guided_decoding_guide": b"a"}, "guided_decoding_guide_type is '', expected one of json"),
+        ({"guided_decoding_guide_type": b"yaml"}, "guided_decoding_guide_type is 'yaml'"),
+        ({"guided_decoding_guide_type": b"regex"}, "guided_decoding_guide has 0 characters"),
+        (
+            {"guided_decoding_guide_type": b"json", "guided_decoding_guide": b"{}"},
+            "guided_decoding_guide has 2 characters, expected none",
+        ),
+    ],
+)
+def test_adapters_and_guides_that_are_refused(
+    texts: dict[str, bytes | list[bytes]], said: str
+) -> None:
+    """By the tensor's name."""
+    with pytest.raises(RequestError, match=said):
+        read_texts(**texts)

@@ -98,6 +98,17 @@ def test_lists_and_options_have_their_wire_types() -> None:
     assert [o.name for o in request.outputs][-2:] == ["cum_log_probs", "output_log_probs"]
 
 
+def test_adapters_and_guides_are_texts() -> None:
+    """One element each."""
+    sampling = SamplingParameters(
+        lora_name="french", guided_decoding_guide_type="regex", guided_decoding_guide="é+"
+    )
+    inputs = _inputs(generation_request("m", "x", sampling))
+    assert inputs["lora_name"] == ("BYTES", b"\6\0\0\0french")
+    assert inputs["guided_decoding_guide_type"] == ("BYTES", b"\5\0\0\0regex")
+    assert inputs["guided_decoding_guide"] == ("BYTES", b"\3\0\0\0\xc3\xa9+")
+
+
 @pytest.mark.parametrize(("ids", "sent"), [([], None), ([7, 300], b"\7\0\0\0\x2c\1\0\0")])
 def test_ids_of_an_answer_that_broke_off(ids: list[int], sent: bytes | None) -> None:
     """They go along, and the responses are to bring theirs, also where none has come yet."""

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tritonctl.engines.building import build_engine
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, ServerError
 from tritonctl.progress import Silent
 from tritonctl.triton.pbtxt import parse_pbtxt
 from tritonctl.triton.plan import Plan, plan_repository
+from tritonctl.triton.repository import render
+from tritonctl.triton.server import start
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -193,3 +195,14 @@ def test_paged_context(engine: Sandbox) -> None:
     engine.serving["runtime"] = {"enable_chunked_context": True}
     with pytest.raises(ConfigurationError, match=r"runtime\.enable_chunked_context needs paged"):
         plan(engine)
+
+
+def test_the_embedded_server_has_no_such_backend(engine: Sandbox) -> None:
+    """Rendered all the same; said before anything is started."""
+    plan(engine)
+    project = engine.load()
+    rendered = render(project, Silent())
+    assert (project.repository / "speller_engine" / "config.pbtxt").is_file()
+    with pytest.raises(ServerError, match="embedded server has no backend `tensorrtllm`") as caught:
+        start(project, rendered, Silent())
+    assert str(project.repository) in str(caught.value.remedy)

@@ -80,6 +80,7 @@ def plan_repository(project: Project) -> Plan:
         model = model_named(project, name)
         if model.serving.backend == tensorrtllm.BACKEND:
             models.append(_plan_cpp_engine(project, name, model, artefact))
+            native.add(tensorrtllm.BACKEND)
             continue
         triton = native_backend(model.serving.backend, artefact, name)
         if triton is not None:

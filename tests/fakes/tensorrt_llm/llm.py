@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,8 @@ from .numpy_llama import Array, NumpyLlama, Shape, State, read_lora, read_safete
 from .sampler import Abilities, Chooser, LiteralGuide
 from .sampling_params import SamplingParams
 
+# A GPU's, at least: with none at all answers are over before anything can happen to them.
+_ITERATION_SECONDS = 0.005
 _ENGINE_NAMES = {
     "num_hidden_layers": "num_hidden_layers",
     "num_attention_heads": "num_attention_heads",
@@ -99,6 +102,7 @@ class _Executor:
                     self._count_blocks(new.pending)
                     self._active[new.output.request_id] = new
                 turn = list(self._active.values())
+            time.sleep(_ITERATION_SECONDS)
             for active in turn:
                 self._advance(active)
             self._tell_stats()

@@ -203,6 +203,6 @@ def test_the_embedded_server_has_no_such_backend(engine: Sandbox) -> None:
     project = engine.load()
     rendered = render(project, Silent())
     assert (project.repository / "speller_engine" / "config.pbtxt").is_file()
-    with pytest.raises(ServerError, match="embedded server has no backend `tensorrtllm`") as caught:
+    with pytest.raises(ServerError, match="embedded server has no backend tensorrtllm") as caught:
         start(project, rendered, Silent())
     assert str(project.repository) in str(caught.value.remedy)

@@ -129,6 +129,7 @@ def _write(
 
     with stages.stage("export"):
         export(model, checkpoint, choices)
+        artefact.let_others_read(CHECKPOINT)
         artefact.copy_tokenizer(checkpoint.folder)
     with stages.stage("verify"):
         tensors, worst = verify_export(CHECKPOINT, checkpoint.folder, request.precision, choices)

@@ -299,6 +299,19 @@ def test_print_commands_checks_alone(checkpoint: Path, tmp_path: Path) -> None:
     assert list(staging.iterdir()) == []
 
 
+def test_weights_are_readable_to_the_server(trt: SimpleNamespace, tmp_path: Path) -> None:
+    """As the folder they lie in, whatever the library that wrote them thinks."""
+    for mode, expected in ((0o755, 0o644), (0o700, 0o600)):
+        folder = tmp_path / oct(mode)
+        (folder / "sub").mkdir(parents=True)
+        weights = folder / "sub" / "model.safetensors"
+        safetensors(weights)
+        weights.chmod(0o600)
+        weights.parent.chmod(mode)
+        trt.artefact.let_others_read(folder)
+        assert weights.stat().st_mode & 0o777 == expected
+
+
 def test_the_documentation_has_every_rule(trt: SimpleNamespace) -> None:
     """docs/tensorrt-llm.md: a row for each rule of this stage, in the order they are asked."""
     text = (BUILDERS.parent / "docs" / "tensorrt-llm.md").read_text(encoding="utf-8")

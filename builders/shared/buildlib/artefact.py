@@ -41,6 +41,16 @@ def copy_tokenizer(source: Path) -> None:
             shutil.copyfile(source / name, TOKENIZER / name)
 
 
+def let_others_read(folder: Path) -> None:
+    """Give the files in `folder` to those who may read the folder.
+
+    safetensors makes files for their owner alone, and a server in a container is another user.
+    """
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(path.stat().st_mode | (path.parent.stat().st_mode & 0o444))
+
+
 def files(parts: Sequence[Path]) -> list[dict[str, Any]]:
     """Return path, size in bytes and SHA-256 of every file of the artefact, sorted by path.
 

@@ -146,8 +146,12 @@ def test_a_plan_is_served_by_triton_s_tensorrt_backend(sandbox: Sandbox) -> None
     plan = _plan(sandbox, graph="model.plan", served_by="tensorrt")
     config = _config(plan)
     assert (config["backend"], config["default_model_filename"]) == ("tensorrt", "model.plan")
+    assert config["instance_group"] == [{"kind": "KIND_GPU", "count": 1}]
     assert "parameters" not in config
     assert plan.native == ("tensorrt",)
+    sandbox.serving["instance_group"] = [{"kind": "KIND_CPU"}]
+    with pytest.raises(ConfigurationError, match="tensorrt runs on GPUs, not as KIND_CPU"):
+        plan_repository(sandbox.load())
 
 
 def test_a_backend_that_cannot_serve_this_engine(sandbox: Sandbox) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from tritonctl.engines.building import Artefact
 from tritonctl.errors import ConfigurationError, RepositoryError
-from tritonctl.project import SessionOptions
+from tritonctl.project import InstanceGroup, Serving, SessionOptions
 
 # The onnxruntime backend's numbers: https://github.com/triton-inference-server/onnxruntime_backend
 _LEVELS = {"basic": -1, "extended": 1, "disabled": 2}
@@ -28,6 +28,24 @@ class NativeBackend:
     name: str
     suffix: str
     settings: Callable[[SessionOptions], dict[str, Any]]
+    needs_gpu: bool = False
+
+    def instance_group(self, serving: Serving, where: str) -> list[InstanceGroup]:
+        """The project's, or one instance on a GPU where nothing else is possible.
+
+        Raises ConfigurationError for a kind that the backend refuses to load.
+        """
+        if not self.needs_gpu:
+            return serving.instance_group
+        if "instance_group" not in serving.model_fields_set:
+            return [InstanceGroup(kind="KIND_GPU")]
+        wrong = [group.kind for group in serving.instance_group if group.kind != "KIND_GPU"]
+        if wrong:
+            raise ConfigurationError(
+                f"{where}.serving.instance_group: {self.name} runs on GPUs, not as {wrong[0]}",
+                remedy="set `kind: KIND_GPU`, or remove `instance_group`",
+            )
+        return serving.instance_group
 
 
 def _onnxruntime(session: SessionOptions) -> dict[str, Any]:
@@ -49,7 +67,7 @@ def _nothing(_: SessionOptions) -> dict[str, Any]:
 
 NATIVE = {
     "onnxruntime": NativeBackend("onnxruntime", ".onnx", _onnxruntime),
-    "tensorrt": NativeBackend("tensorrt", ".plan", _nothing),
+    "tensorrt": NativeBackend("tensorrt", ".plan", _nothing, needs_gpu=True),
 }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tritonctl import __version__
 from tritonctl.engines.building import Artefact, built_engine
 from tritonctl.engines.requests import model_named
 from tritonctl.errors import ConfigurationError
-from tritonctl.project import Model, Project, Serving
+from tritonctl.project import InstanceGroup, Model, Project, Serving
 from tritonctl.project_file import deep_merge
 from tritonctl.triton import tensorrtllm
 from tritonctl.triton.backends import PythonBackend, artefact_tensors, backend_named
@@ -82,7 +82,7 @@ def plan_repository(project: Project) -> Plan:
             models.append(_plan_cpp_engine(project, name, model, artefact))
             native.add(tensorrtllm.BACKEND)
             continue
-        triton = native_backend(model.serving.backend, artefact, name)
+        triton = native_backend(model.serving.backend, artefact, f"models.{name}")
         if triton is not None:
             models.append(_plan_native(project, name, artefact, triton))
             native.add(triton.name)
@@ -119,7 +119,7 @@ def _plan_native(
         outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
         dynamic_batching=_batching(model, 0)
         | policy_of(model.serving.queue, model.engine.max_batch_size),
-        instance_group=_instance_group(ENGINE_STEP, model.serving),
+        instance_group=_groups(backend.instance_group(model.serving, f"models.{name}")),
     )
     settings = {"default_model_filename": file, **backend.settings(model.serving.session)}
     raw = model.serving.config.get(next(iter(ensemble.steps)))
@@ -264,10 +264,14 @@ def _batching(model: Model, delay_microseconds: int) -> dict[str, Any]:
 
 def _instance_group(step: str, serving: Serving) -> tuple[dict[str, Any], ...]:
     if step == ENGINE_STEP:
-        groups = (group.model_dump() for group in serving.instance_group)
-        return tuple({k: v for k, v in group.items() if v} for group in groups)
+        return _groups(serving.instance_group)
     # Exactly one: several detokenizer instances would scramble the order inside a stream.
     return ({"kind": "KIND_CPU", "count": 1},)
+
+
+def _groups(groups: Sequence[InstanceGroup]) -> tuple[dict[str, Any], ...]:
+    records = (group.model_dump() for group in groups)
+    return tuple({k: v for k, v in record.items() if v} for record in records)
 
 
 def _artefact_files(artefact: Artefact, folders: list[str]) -> list[tuple[Path, str]]:

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""int8 ranges from samples, with TensorRT's calibrators (10.x; gone in 11).
+
+Importing this imports tensorrt, numpy and torch, which brings the samples to the GPU.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorrt as trt
+import torch
+
+from buildlib.problems import BuildError
+from network import Network
+
+_CLASSES = {"minmax": "IInt8MinMaxCalibrator", "entropy": "IInt8EntropyCalibrator2"}
+
+
+def calibrator(kind: str, files: Sequence[Path], network: Network, cache: Path) -> Any:
+    """Return a calibrator that feeds the samples in `files` and keeps its ranges in `cache`."""
+    base = getattr(trt, _CLASSES[kind])
+    rows = {len(read_sample(file, network)[0]) for file in files}
+    if len(rows) != 1:
+        raise BuildError(
+            f"the calibration samples have batches of different sizes: {sorted(rows)}",
+            remedy="Save all samples with the same first dimension.",
+        )
+
+    class _Calibrator(base):  # type: ignore[misc, valid-type]  # tensorrt has no types here
+        def __init__(self) -> None:
+            base.__init__(self)
+            self._rest = iter(files)
+            # Kept until the next batch: TensorRT reads from the GPU's memory.
+            self._batch: list[Any] = []
+
+        def get_batch_size(self) -> int:
+            return int(next(iter(rows)))
+
+        def get_batch(self, names: Sequence[str]) -> list[int] | None:
+            file = next(self._rest, None)
+            if file is None:
+                return None
+            arrays = dict(zip(_names(network), read_sample(file, network), strict=True))
+            self._batch = [torch.from_numpy(arrays[name]).cuda().contiguous() for name in names]
+            return [tensor.data_ptr() for tensor in self._batch]
+
+        def read_calibration_cache(self) -> bytes | None:
+            return None
+
+        def write_calibration_cache(self, content: Any) -> None:
+            cache.write_bytes(bytes(content))
+
+    return _Calibrator()
+
+
+def _names(network: Network) -> list[str]:
+    return [tensor.name for tensor in network.inputs]
+
+
+def read_sample(file: Path, network: Network) -> list[Any]:
+    """Return a sample's arrays in the order of the inputs.
+
+    Raises:
+        BuildError: one is missing, or of another type.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as arrays:
+            sample = {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError) as error:
+        raise BuildError(
+            f"{file}: cannot be read: {error}", remedy="Save it again with numpy.savez."
+        ) from error
+    for tensor in network.inputs:
+        wanted = trt.nptype(getattr(trt.DataType, tensor.data_type))
+        found = sample.get(tensor.name)
+        if found is None or found.dtype != wanted or found.ndim != len(tensor.shape):
+            what = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+            raise BuildError(
+                f"{file}: has {what} for the input {tensor.name}, which takes "
+                f"{np.dtype(wanted).name}{list(tensor.shape)}",
+                remedy="Save arrays of the graph's types and shapes, batch dimension first.",
+            )
+    return [np.ascontiguousarray(sample[name]) for name in _names(network)]

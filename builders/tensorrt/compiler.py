@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From ONNX to a plan with TensorRT's Python API (10.x and 11). Importing this imports tensorrt."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorrt as trt
+
+from buildlib.problems import BuildError
+from buildlib.program import say
+from network import Network, NetworkTensor
+from options import Options
+from profiles import Profile
+from rules import STRONGLY_TYPED_FROM, numbers
+
+_FLAGS = {"fp16": ("FP16",), "int8": ("INT8", "FP16"), "fp8": ("FP8", "FP16")}
+_MIB = 1 << 20
+_MOST_ERRORS = 5
+
+
+class _Logger(trt.ILogger):  # type: ignore[misc]  # tensorrt has no types here
+    """Writes what TensorRT says to the log, and keeps its errors."""
+
+    def __init__(self) -> None:
+        trt.ILogger.__init__(self)
+        self.errors: list[str] = []
+
+    def log(self, severity: Any, message: str) -> None:
+        """One message; details that fill a log with megabytes are left out."""
+        if severity in (trt.ILogger.Severity.INTERNAL_ERROR, trt.ILogger.Severity.ERROR):
+            self.errors.append(message)
+        if severity != trt.ILogger.Severity.VERBOSE:
+            say(f"[{severity.name}] {message}")
+
+
+class _Progress(trt.IProgressMonitor):  # type: ignore[misc]  # tensorrt has no types here
+    """Says which phase of the build begins."""
+
+    def __init__(self) -> None:
+        trt.IProgressMonitor.__init__(self)
+
+    def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+        """A phase begins; those inside others are left out."""
+        if parent_phase is None:
+            say(f"{phase_name} ({num_steps} steps)")
+
+    def phase_finish(self, phase_name: str) -> None:
+        """A phase ends."""
+
+    def step_complete(self, phase_name: str, step: int) -> bool:  # noqa: ARG002 - TensorRT's
+        """Go on."""
+        return True
+
+
+@dataclass
+class Compiler:
+    """A parsed graph, and what TensorRT needs to keep alive around it."""
+
+    logger: _Logger
+    builder: Any
+    network: Any
+    description: Network
+
+    @property
+    def version(self) -> str:
+        """TensorRT's own."""
+        return str(trt.__version__)
+
+    @classmethod
+    def parse(cls, model: Path, *, strongly_typed: bool) -> "Compiler":
+        """Read an ONNX file.
+
+        Raises:
+            BuildError: TensorRT cannot parse it; its own words are in the problem.
+        """
+        logger = _Logger()
+        trt.init_libnvinfer_plugins(logger, "")
+        builder = trt.Builder(logger)
+        flags = 0
+        if strongly_typed:
+            flags |= 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        network = builder.create_network(flags)
+        parser = trt.OnnxParser(network, logger)
+        if not parser.parse_from_file(str(model)):
+            errors = [parser.get_error(at).desc() for at in range(parser.num_errors)]
+            said = "; ".join(errors[:_MOST_ERRORS]) or "no reason given"
+            raise BuildError(
+                f"{model}: TensorRT {trt.__version__} cannot parse it: {said}",
+                remedy="Export it with operators that TensorRT has (its ONNX operator matrix), or "
+                "serve it with the onnxruntime builder.",
+            )
+        return cls(logger, builder, network, _described(network))
+
+    def plan(
+        self,
+        precision: str,
+        options: Options,
+        profiles: list[Profile],
+        *,
+        calibrator: Any = None,
+        timing_cache: bytes = b"",
+    ) -> tuple[bytes, bytes]:
+        """Return the plan and the timing cache.
+
+        Raises:
+            BuildError: TensorRT finds no plan; its last errors are in the problem.
+        """
+        config = self._config(precision, options)
+        made = [self._add(config, profile) for profile in profiles]
+        if calibrator is not None:
+            config.int8_calibrator = calibrator
+            config.set_calibration_profile(made[0])
+        cache = config.create_timing_cache(timing_cache)
+        if not config.set_timing_cache(cache, False):
+            raise BuildError(
+                "the timing cache is of another GPU or another TensorRT",
+                remedy="Remove engine.options.timing_cache: this build makes a new one.",
+            )
+        plan = self.builder.build_serialized_network(self.network, config)
+        if plan is None:
+            said = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
+            raise BuildError(
+                f"TensorRT made no plan: {said}",
+                remedy="See build.log. Less memory: a smaller opt and max in the profiles, or "
+                "another engine.options.workspace_mib.",
+            )
+        return bytes(plan), bytes(config.get_timing_cache().serialize())
+
+    def _config(self, precision: str, options: Options) -> Any:
+        config = self.builder.create_builder_config()
+        workspace = options.workspace_mib * _MIB
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
+        config.builder_optimization_level = options.builder_optimization_level
+        config.progress_monitor = _Progress()
+        if not options.strongly_typed and numbers(trt.__version__)[0] < STRONGLY_TYPED_FROM:
+            for name in _FLAGS.get(precision, ()):
+                config.set_flag(getattr(trt.BuilderFlag, name))
+        if not options.tf32:
+            config.clear_flag(trt.BuilderFlag.TF32)
+        if options.version_compatible:
+            config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+        level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatibility.upper())
+        config.hardware_compatibility_level = level
+        return config
+
+    def _add(self, config: Any, profile: Profile) -> Any:
+        made = self.builder.create_optimization_profile()
+        for name, shapes in profile.items():
+            made.set_shape(name, shapes.min, shapes.opt, shapes.max)
+        if config.add_optimization_profile(made) < 0:
+            said = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
+            raise BuildError(
+                f"TensorRT refuses the optimisation profile {profile}: {said}",
+                remedy="Correct engine.options.profiles.",
+            )
+        return made
+
+    def inspect(self, plan: bytes) -> Network:
+        """Return the border of a plan, by loading it as a server does.
+
+        Raises:
+            BuildError: it does not load.
+        """
+        runtime = trt.Runtime(self.logger)
+        engine = runtime.deserialize_cuda_engine(plan)
+        if engine is None:
+            raise BuildError(
+                "TensorRT cannot load the plan that it has just made: "
+                + "; ".join(self.logger.errors[-_MOST_ERRORS:]),
+                remedy="See build.log, and report it to NVIDIA.",
+            )
+        names = [engine.get_tensor_name(at) for at in range(engine.num_io_tensors)]
+        tensors = {
+            name: NetworkTensor(
+                name, engine.get_tensor_dtype(name).name, tuple(engine.get_tensor_shape(name))
+            )
+            for name in names
+        }
+        taken = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
+        given = [tensors[name] for name in names if name not in taken]
+        return Network(tuple(tensors[name] for name in taken), tuple(given))
+
+
+def _described(network: Any) -> Network:
+    inputs = (network.get_input(at) for at in range(network.num_inputs))
+    outputs = (network.get_output(at) for at in range(network.num_outputs))
+    layers = (network.get_layer(at) for at in range(network.num_layers))
+    types = (_quantised_type(layer) for layer in layers)
+    quantised = frozenset(name for name in types if name is not None)
+    return Network(_tensors(inputs), _tensors(outputs), quantised)
+
+
+def _quantised_type(layer: Any) -> str | None:
+    """The narrow side of a Q or DQ layer; graphs with quantised weights have only the latter."""
+    if layer.type == trt.LayerType.QUANTIZE:
+        return str(layer.get_output(0).dtype.name)
+    if layer.type == trt.LayerType.DEQUANTIZE:
+        return str(layer.get_input(0).dtype.name)
+    return None
+
+
+def _tensors(tensors: Iterable[Any]) -> tuple[NetworkTensor, ...]:
+    return tuple(NetworkTensor(t.name, t.dtype.name, tuple(t.shape)) for t in tensors)

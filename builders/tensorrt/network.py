@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules look at: a parsed network's border. Standard library only."""
+
+from dataclasses import dataclass
+from typing import Any
+
+# TensorRT's names (tensorrt.DataType) and Triton's.
+TRITON_TYPES = {
+    "BOOL": "TYPE_BOOL",
+    "UINT8": "TYPE_UINT8",
+    "INT8": "TYPE_INT8",
+    "INT32": "TYPE_INT32",
+    "INT64": "TYPE_INT64",
+    "HALF": "TYPE_FP16",
+    "BF16": "TYPE_BF16",
+    "FLOAT": "TYPE_FP32",
+}
+
+
+@dataclass(frozen=True)
+class NetworkTensor:
+    """An input or output: TensorRT's type, all its dimensions, -1 for a variable one."""
+
+    name: str
+    data_type: str
+    shape: tuple[int, ...]
+
+    def spec(self) -> dict[str, Any]:
+        """The tensor in the build result: without the batch dimension."""
+        dims = list(self.shape[1:])
+        return {"name": self.name, "data_type": TRITON_TYPES[self.data_type], "dims": dims}
+
+
+@dataclass(frozen=True)
+class Network:
+    """`quantised`: types that its Q/DQ layers produce, of INT8, FP8."""
+
+    inputs: tuple[NetworkTensor, ...]
+    outputs: tuple[NetworkTensor, ...]
+    quantised: frozenset[str] = frozenset()

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What TensorRT would refuse late or do silently, refused early. Standard library only.
+
+Sources: TensorRT's support matrix, developer guide and Python API (10.14), and the guide for the
+migration from 10 to 11.
+"""
+
+from pathlib import Path
+
+from buildlib.problems import BuildError
+from network import TRITON_TYPES, Network
+from options import Options
+
+# TensorRT 11 knows strongly typed networks only.
+STRONGLY_TYPED_FROM = 11
+# The first compute capability whose hardware has the type.
+_NEEDS = {"fp32": "7.5", "fp16": "7.5", "int8": "7.5", "fp8": "8.9"}
+_REASONS = {"fp8": "FP8 arithmetic came with Ada (8.9)"}
+_OLDEST = "TensorRT 10.5 and later support Turing (7.5) and later"
+_AMPERE = "8.0"
+_Q_TYPES = {"int8": "INT8", "fp8": "FP8"}
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return a version or a compute capability as numbers, to be compared."""
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+def check_compute_capability(precision: str, compute_capability: str | None) -> None:
+    """Raise BuildError if a GPU cannot run the precision."""
+    if compute_capability is None:
+        return
+    if numbers(compute_capability) < numbers(_NEEDS[precision]):
+        raise BuildError(
+            f"precision {precision} needs compute capability {_NEEDS[precision]}, and the GPU has "
+            f"{compute_capability}: {_REASONS.get(precision, _OLDEST)}",
+            remedy="Set engine.precision to int8 or fp16, or build for a newer GPU."
+            if precision == "fp8"
+            else "Build for a newer GPU, or serve the graph with the onnxruntime builder.",
+        )
+
+
+def check_device(target: str | None, device: str | None, options: Options) -> None:
+    """Raise BuildError if the GPU that builds is not of the kind that serves."""
+    if device is None:
+        raise BuildError(
+            "there is no GPU here (nvidia-smi found none), and TensorRT times its kernels on one",
+            remedy="Build on the machine that serves; in a container, set engine.target.gpu.",
+        )
+    if target is None or target == device:
+        return
+    both_ampere = min(numbers(target), numbers(device)) >= numbers(_AMPERE)
+    if options.hardware_compatibility == "ampere_plus" and both_ampere:
+        return
+    raise BuildError(
+        f"this GPU has compute capability {device}, and the engine is for {target}: a plan runs on "
+        "the architecture that made it",
+        remedy="Build on a GPU of the target's kind, or set engine.options.hardware_compatibility "
+        "to ampere_plus (8.0 and later; slower).",
+    )
+
+
+def check_version(target: str | None, installed: str, options: Options) -> None:
+    """Raise BuildError if the plan would be of another version than the server's TensorRT."""
+    if target is None or numbers(target) == numbers(installed):
+        return
+    newer = numbers(target) > numbers(installed)
+    same_major = numbers(target)[:1] == numbers(installed)[:1]
+    if options.version_compatible and same_major and newer:
+        return
+    raise BuildError(
+        f"TensorRT here is {installed}, and the target's server has {target}: a plan loads in the "
+        "version that made it",
+        remedy="Build in the target's image (runner container), or set "
+        "engine.options.version_compatible for a later version of the same major one (the server "
+        "then needs --backend-config=tensorrt,version-compatible=true).",
+    )
+
+
+def check_typing(precision: str, options: Options, installed: str, *, calibrated: bool) -> None:
+    """Raise BuildError where precision flags and strongly typed networks contradict."""
+    always = numbers(installed)[0] >= STRONGLY_TYPED_FROM
+    if not (options.strongly_typed or always):
+        return
+    why = f"TensorRT {installed} has" if always else "engine.options.strongly_typed asks for"
+    if calibrated:
+        raise BuildError(
+            f"{why} strongly typed networks, which cannot be calibrated",
+            remedy="Give a graph with Q/DQ nodes and remove engine.calibration.",
+        )
+    if precision == "fp16" and always:
+        raise BuildError(
+            f"{why} strongly typed networks only: fp16 is a matter of the graph, not of a flag",
+            remedy="Convert the graph (onnxruntime builder, precision fp16, or ModelOpt AutoCast) "
+            "and build it with engine.options.strongly_typed and precision fp32.",
+        )
+    if precision == "fp16":
+        raise BuildError(
+            "precision fp16 sets a flag that strongly typed networks refuse",
+            remedy="Remove engine.options.strongly_typed; or convert the graph to fp16 and set "
+            "engine.precision to fp32, which leaves its types alone.",
+        )
+
+
+def check_quantisation(precision: str, network: Network, *, calibrated: bool) -> None:
+    """Raise BuildError where the precision's scales come from nowhere, or from two places."""
+    wanted = _Q_TYPES.get(precision)
+    if wanted is None:
+        if network.quantised:
+            found = " and ".join(sorted(network.quantised))
+            raise BuildError(
+                f"the graph has Q/DQ nodes ({found}), and the precision is {precision}",
+                remedy=f"Set engine.precision to {found.lower()}, or give the graph without them.",
+            )
+        return
+    others = network.quantised - {wanted}
+    if others:
+        raise BuildError(
+            f"the graph has Q/DQ nodes of the type {' and '.join(sorted(others))}, and the "
+            f"precision is {precision}",
+            remedy="Set engine.precision to the type of the graph's Q/DQ nodes.",
+        )
+    if wanted in network.quantised and calibrated:
+        raise BuildError(
+            "the graph has Q/DQ nodes, so TensorRT would not use the calibration",
+            remedy="Remove engine.calibration, or give the graph without Q/DQ nodes.",
+        )
+    if wanted not in network.quantised and not calibrated:
+        raise BuildError(
+            f"precision {precision} needs scales: the graph has no Q/DQ nodes of that type and "
+            "nothing calibrates it",
+            remedy=_scales(precision),
+        )
+    if precision == "fp8" and calibrated:
+        raise BuildError(
+            "TensorRT calibrates int8 only; fp8 takes its scales from Q/DQ nodes",
+            remedy=_scales(precision),
+        )
+
+
+def _scales(precision: str) -> str:
+    quantise = f"Quantise the graph with ModelOpt (modelopt.onnx.quantization, {precision})"
+    if precision == "fp8":
+        return f"{quantise}."
+    return f"{quantise}, or set engine.calibration.data to a folder of .npz samples."
+
+
+def check_border(network: Network) -> None:
+    """Raise BuildError for inputs or outputs that Triton could not batch or carry."""
+    for tensor in (*network.inputs, *network.outputs):
+        if tensor.data_type not in TRITON_TYPES:
+            raise BuildError(
+                f"{tensor.name} is of the type {tensor.data_type}, which Triton cannot carry",
+                remedy="Add a Cast at the border of the graph.",
+            )
+        if len(tensor.shape) < len(("batch", "something")):
+            raise BuildError(
+                f"{tensor.name} has the shape {list(tensor.shape)}: Triton wants a batch dimension "
+                "and at least one behind it",
+                remedy="Export the graph with [batch, 1] instead of [batch] or a scalar.",
+            )
+        if tensor.shape[0] != -1:
+            raise BuildError(
+                f"the first dimension of {tensor.name} is fixed at {tensor.shape[0]}, so requests "
+                "cannot be batched along it",
+                remedy='Export the graph with a variable first dimension: {0: Dim("batch")}.',
+            )
+
+
+def check_calibration_data(folder: Path) -> list[Path]:
+    """Return the samples that int8 is calibrated on. Raises BuildError when there are none."""
+    files = sorted(folder.glob("*.npz")) if folder.is_dir() else []
+    if not files:
+        raise BuildError(
+            f"{folder}: holds no .npz samples to calibrate on",
+            remedy="Save each with numpy.savez(FILE, **arrays), arrays named as the inputs, batch "
+            "dimension first.",
+        )
+    return files

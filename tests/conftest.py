@@ -32,6 +32,24 @@ PRECISIONS = {"exact": "fp32", "int8": "int8", "int4": "int4"}
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--run-gpu`: also the tests that need an NVIDIA GPU and TensorRT."""
+    group = parser.getgroup("gpu")
+    group.addoption("--run-gpu", action="store_true", help="run the tests that need a GPU")
+    group.addoption(
+        "--gpu-python", default=sys.executable, help="an interpreter with TensorRT and torch"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what needs a GPU, unless asked."""
+    if config.getoption("--run-gpu"):
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: --run-gpu"))
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the developer's TRITONCTL_* settings; the cache is shared on purpose."""

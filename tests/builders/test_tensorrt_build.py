@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real plans on a real GPU: `pytest --run-gpu --gpu-python PYTHON`, an interpreter with TensorRT 10.
+"""Real plans on a real GPU: `pytest --run-gpu --gpu-python PYTHON`, which has TensorRT 10.
 
 Inside NVIDIA's TensorRT-LLM image that is its own python3 (it has torch, too).
 """

@@ -175,7 +175,11 @@ class _Profile:
         self.shapes: dict[str, tuple[tuple[int, ...], ...]] = {}
 
     def set_shape(
-        self, input: str, min: tuple[int, ...], opt: tuple[int, ...], max: tuple[int, ...]
+        self,
+        input: str,  # noqa: A002 - TensorRT's name
+        min: tuple[int, ...],  # noqa: A002
+        opt: tuple[int, ...],
+        max: tuple[int, ...],  # noqa: A002
     ) -> None:
         """ValueError for shapes of different lengths, or that fall."""
         if not len(min) == len(opt) == len(max):
@@ -285,8 +289,8 @@ class Builder:
 
 class _Engine:
     def __init__(self, content: dict[str, Any]) -> None:
-        self._inputs = {t[0]: t for t in content["inputs"]}
-        self._outputs = {t[0]: t for t in content["outputs"]}
+        self._inputs: dict[str, Any] = {t[0]: t for t in content["inputs"]}
+        self._outputs: dict[str, Any] = {t[0]: t for t in content["outputs"]}
 
     @property
     def num_io_tensors(self) -> int:

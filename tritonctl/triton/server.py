@@ -108,8 +108,8 @@ def _refuse_native(rendered: Rendered) -> None:
     if rendered.plan.native:
         raise ServerError(
             f"the embedded server has no backend {' and no backend '.join(rendered.plan.native)}",
-            remedy="serve the repository with NVIDIA's server image (tensorrtllm: with TensorRT-LLM, "
-            "up to 26.07), or remove `serving.backend`",
+            remedy="serve the repository with NVIDIA's server image (tensorrtllm: with "
+            "TensorRT-LLM, up to 26.07), or remove `serving.backend`",
         )
 
 

@@ -21,14 +21,12 @@ _CLASSES = {"minmax": "IInt8MinMaxCalibrator", "entropy": "IInt8EntropyCalibrato
 def calibrator(kind: str, files: Sequence[Path], network: Network, cache: Path) -> Any:
     """Return a calibrator that feeds the samples in `files` and keeps its ranges in `cache`."""
     base = getattr(trt, _CLASSES[kind])
-    rows = {len(read_sample(file, network)[0]) for file in files}
-    if len(rows) != 1:
-        raise BuildError(
-            f"the calibration samples have batches of different sizes: {sorted(rows)}",
-            remedy="Save all samples with the same first dimension.",
-        )
+    sizes = _shapes(files, network)
 
     class _Calibrator(base):  # type: ignore[misc, valid-type]  # tensorrt has no types here
+        # TensorRT reads this many values of each input, whatever a sample holds.
+        shapes = sizes
+
         def __init__(self) -> None:
             base.__init__(self)
             self._rest = iter(files)
@@ -36,7 +34,7 @@ def calibrator(kind: str, files: Sequence[Path], network: Network, cache: Path) 
             self._batch: list[Any] = []
 
         def get_batch_size(self) -> int:
-            return int(next(iter(rows)))
+            return next(iter(sizes.values()))[0]
 
         def get_batch(self, names: Sequence[str]) -> list[int] | None:
             file = next(self._rest, None)
@@ -53,6 +51,24 @@ def calibrator(kind: str, files: Sequence[Path], network: Network, cache: Path) 
             cache.write_bytes(bytes(content))
 
     return _Calibrator()
+
+
+def _shapes(files: Sequence[Path], network: Network) -> dict[str, tuple[int, ...]]:
+    """The shape of each input, in all samples the same.
+
+    Raises:
+        BuildError: it is not.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        for name, array in zip(_names(network), read_sample(file, network), strict=True):
+            if found.setdefault(name, array.shape) != array.shape:
+                raise BuildError(
+                    f"{file}: {name} has the shape {list(array.shape)}, and {files[0].name} has "
+                    f"{list(found[name])}: a plan is calibrated with one shape",
+                    remedy="Save all samples with the same shapes.",
+                )
+    return found
 
 
 def _names(network: Network) -> list[str]:

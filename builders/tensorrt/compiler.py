@@ -108,10 +108,10 @@ class Compiler:
             BuildError: TensorRT finds no plan; its last errors are in the problem.
         """
         config = self._config(precision, options)
-        made = [self._add(config, profile) for profile in profiles]
+        for profile in profiles:
+            self._add(config, profile)
         if calibrator is not None:
-            config.int8_calibrator = calibrator
-            config.set_calibration_profile(made[0])
+            self._calibrate(config, calibrator)
         cache = config.create_timing_cache(timing_cache)
         if not config.set_timing_cache(cache, False):
             raise BuildError(
@@ -145,7 +145,20 @@ class Compiler:
         config.hardware_compatibility_level = level
         return config
 
-    def _add(self, config: Any, profile: Profile) -> Any:
+    def _calibrate(self, config: Any, calibrator: Any) -> None:
+        """Measure ranges on the calibrator's samples, in their shape and no other."""
+        profile = self.builder.create_optimization_profile()
+        for name, shape in calibrator.shapes.items():
+            profile.set_shape(name, shape, shape, shape)
+        if not config.set_calibration_profile(profile):
+            said = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
+            raise BuildError(
+                f"TensorRT refuses the shapes of the calibration samples: {said}",
+                remedy="Save samples of shapes that the graph takes, batch dimension first.",
+            )
+        config.int8_calibrator = calibrator
+
+    def _add(self, config: Any, profile: Profile) -> None:
         made = self.builder.create_optimization_profile()
         for name, shapes in profile.items():
             made.set_shape(name, shapes.min, shapes.opt, shapes.max)
@@ -155,7 +168,6 @@ class Compiler:
                 f"TensorRT refuses the optimisation profile {profile}: {said}",
                 remedy="Correct engine.options.profiles.",
             )
-        return made
 
     def inspect(self, plan: bytes) -> Network:
         """Return the border of a plan, by loading it as a server does.

@@ -43,7 +43,7 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
     after removing whatever had started.
     """
     _refuse_docker(project)
-    _refuse_native(rendered)
+    _refuse_native(project, rendered)
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start or stop the server"):
         running = _running(files)
@@ -104,12 +104,15 @@ def _refuse_docker(project: Project) -> None:
         )
 
 
-def _refuse_native(rendered: Rendered) -> None:
-    if rendered.plan.native:
+def _refuse_native(project: Project, rendered: Rendered) -> None:
+    native = rendered.plan.native
+    if native:
+        server = "NVIDIA's server image"
+        if "tensorrtllm" in native:
+            server += " with TensorRT-LLM (up to 26.07)"
         raise ServerError(
-            f"the embedded server has no backend {' and no backend '.join(rendered.plan.native)}",
-            remedy="serve the repository with NVIDIA's server image (tensorrtllm: with "
-            "TensorRT-LLM, up to 26.07), or remove `serving.backend`",
+            f"the embedded server has no backend {' and no backend '.join(native)}",
+            remedy=f"start {server} at {project.repository}, or remove `serving.backend`",
         )
 
 

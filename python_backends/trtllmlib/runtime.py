@@ -186,6 +186,11 @@ def _saved_arguments(folder: Path) -> dict[str, Any]:
 def _kv_cache_config(arguments: Mapping[str, Any], parameters: ModelParameters) -> Any:
     llmapi = importlib.import_module("tensorrt_llm.llmapi")
     settings = {**arguments.get("kv_cache_config", {}), **parameters.record("kv_cache_config")}
+    if parameters.word("world") == ENGINE and settings.get("dtype", "auto") != "auto":
+        raise ConfigurationError(
+            f"kv_cache_config.dtype is {settings['dtype']}, but an engine's was fixed when it was "
+            "compiled. Leave it out of serving.runtime; engine.kv_cache_dtype is for the builder."
+        )
     try:
         return llmapi.KvCacheConfig(**settings)
     except (TypeError, ValueError) as error:  # pydantic's error is a ValueError

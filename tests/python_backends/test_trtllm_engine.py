@@ -510,6 +510,7 @@ def test_kv_cache_metrics(make: Make, world: str, version: str) -> None:
     [
         ({"kv_cache_config": '{"max_tokenz": 1}'}, "max_tokenz.*Correct serving.runtime.kv_cache"),
         ({"kv_cache_config": '{"free_gpu_memory_fraction": 2.0}'}, "between 0 and 1"),
+        ({"kv_cache_config": '{"dtype": "fp8"}'}, "dtype is fp8, but an engine's was fixed"),
         ({"world": "both"}, "'world' in config.pbtxt is 'both', expected one of engine, pytorch"),
         ({"tensorrt_llm": "1.1.0"}, "compiled by TensorRT-LLM 1.1.0, this is 1.2.1, and engines"),
         ({"guided_decoding_backend": "llguidance"}, "cannot load .* Unsupported guided decoding"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 OWN = ["lora_name", "guided_decoding_guide_type", "guided_decoding_guide"]
 RUNTIME = {
     "world": "engine",
-    "kv_cache_config": {"dtype": "fp8", "tokens_per_block": 32},
+    "kv_cache_config": {"host_cache_size": 1, "tokens_per_block": 32},
     "lora_adapters": {"french": "lora/french"},
 }
 
@@ -74,7 +74,7 @@ def test_parameters(trtllm: Sandbox) -> None:
     assert parameters["gather_generation_logits"] == "false"
     assert json.loads(parameters["lora_adapters"]) == {"french": "lora/french"}
     assert json.loads(parameters["kv_cache_config"]) == {
-        "dtype": "fp8",
+        "host_cache_size": 1,
         "tokens_per_block": 32,
         "enable_block_reuse": True,
         "max_tokens": 4096,
@@ -148,3 +148,10 @@ def test_runtime_settings_of_other_engines(built: Sandbox) -> None:
     with pytest.raises(ConfigurationError, match="has no setting `kv_cache_config`") as caught:
         _plan(built)
     assert caught.value.remedy == "settings: none"
+
+
+def test_a_cache_for_not_even_one_sequence(trtllm: Sandbox) -> None:
+    """Said when it is rendered, not by requests that never run."""
+    trtllm.serving["kv_cache_tokens"] = 63
+    with pytest.raises(ConfigurationError, match="kv_cache_tokens 63 holds not even one sequence"):
+        _plan(trtllm)

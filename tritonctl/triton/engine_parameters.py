@@ -22,13 +22,17 @@ def _kv_blocks(serving: Serving, manifest: Manifest) -> int | None:
     per_sequence = -(-limits.max_seq_len // block)
     if serving.kv_cache_tokens is None:
         return limits.max_batch_size * per_sequence
-    if serving.kv_cache_tokens < limits.max_seq_len:
+    return -(-_kv_cache_tokens(serving.kv_cache_tokens, limits.max_seq_len) // block)
+
+
+def _kv_cache_tokens(tokens: int, max_seq_len: int | None) -> int:
+    if tokens < (max_seq_len or 0):
         raise ConfigurationError(
-            f"serving.kv_cache_tokens {serving.kv_cache_tokens} holds not even one sequence of "
-            f"max_seq_len {limits.max_seq_len}",
-            remedy=f"set it to {limits.max_seq_len} or more, or leave it out",
+            f"serving.kv_cache_tokens {tokens} holds not even one sequence of "
+            f"max_seq_len {max_seq_len}",
+            remedy=f"set it to {max_seq_len} or more, or leave it out",
         )
-    return -(-serving.kv_cache_tokens // block)
+    return tokens
 
 
 def _fact(manifest: Manifest, name: str) -> object:
@@ -48,7 +52,8 @@ def _kv_cache_config(serving: Serving, manifest: Manifest) -> dict[str, Any]:
     reuse = serving.enable_prefix_caching and built.get("enable_block_reuse") is not False
     own: dict[str, Any] = {"enable_block_reuse": reuse}
     if serving.kv_cache_tokens is not None:
-        own["max_tokens"] = serving.kv_cache_tokens
+        longest = manifest.result.limits.max_seq_len
+        own["max_tokens"] = _kv_cache_tokens(serving.kv_cache_tokens, longest)
     return {**built, **own, **serving.runtime.get("kv_cache_config", {})}
 
 

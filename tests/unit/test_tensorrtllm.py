@@ -118,6 +118,16 @@ def test_path_in_a_container(engine: Sandbox) -> None:
     assert parameters(engine)["gpt_model_path"] == "/models/speller_engine/1/engine"
 
 
+def test_logits_are_those_of_the_engine(engine: Sandbox) -> None:
+    """As the builder recorded them; anything else would end the server."""
+    record(engine, {"world": "engine", "logits_dtype": "float16"})
+    outputs = {tensor["name"]: tensor["data_type"] for tensor in config(engine)["output"]}
+    assert outputs["context_logits"] == outputs["generation_logits"] == "TYPE_FP16"
+    engine.serving["runtime"] = {"logits_datatype": "TYPE_FP32"}
+    with pytest.raises(ConfigurationError, match="is TYPE_FP32, the engine's logits are TYPE_FP16"):
+        plan(engine)
+
+
 def test_queue(engine: Sandbox) -> None:
     """Ours becomes Triton's, which the executor takes over."""
     engine.serving["queue"] = {"max_queue_size": 7}

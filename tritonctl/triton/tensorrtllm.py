@@ -29,6 +29,8 @@ _LOGITS, _PROMPT_TABLE, _FEATURES = (
     "prompt_embedding_table_data_type",
     "encoder_input_features_data_type",
 )
+# What the builder tensorrt_llm records as the engine's `logits_dtype`.
+_LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 _DATA_TYPES = {_LOGITS: "TYPE_FP32", _PROMPT_TABLE: "TYPE_FP16", _FEATURES: "TYPE_FP16"}
 
 # One value per request: dims [1], which the backend sees without that dimension.
@@ -200,6 +202,7 @@ def engine_config(
     settings = model.serving.runtime
     _check(where, model, manifest)
     data_types = {key: str(settings.get(key, default)) for key, default in _DATA_TYPES.items()}
+    data_types[_LOGITS] = _logits_type(f"{where}.runtime", model, manifest)
     return ModelConfig(
         name=step,
         backend=BACKEND,
@@ -215,6 +218,18 @@ def engine_config(
         instance_group=({"kind": "KIND_CPU", "count": _instances(model)},),
         parameters=_parameters(model, manifest, engine),
     )
+
+
+def _logits_type(where: str, model: Model, manifest: Manifest) -> str:
+    """The engine's, if the builder has recorded it: the backend ends the server otherwise."""
+    given = model.serving.runtime.get(_LOGITS)
+    recorded = _LOGITS_TYPES.get(str(manifest.result.runtime.get("logits_dtype")))
+    _require(
+        None in (given, recorded) or given == recorded,
+        f"{where}.{_LOGITS} is {given}, the engine's logits are {recorded}",
+        "remove that line",
+    )
+    return str(given or recorded or _DATA_TYPES[_LOGITS])
 
 
 def _inputs(data_types: Mapping[str, str]) -> tuple[Tensor, ...]:

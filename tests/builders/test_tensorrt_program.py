@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
@@ -162,6 +163,35 @@ def test_a_timing_cache_of_another_device(build: Build, tmp_path: Path) -> None:
     (tmp_path / "earlier.cache").write_bytes(b"other device")
     done = build(options={"timing_cache": "earlier.cache"})
     assert "timing cache is of another GPU or another TensorRT" in done.result["problem"]
+
+
+def samples(folder: Path, *rows: int) -> dict[str, Any]:
+    """The calibration of a request: one sample for each number of rows."""
+    folder.mkdir()
+    for number, count in enumerate(rows):
+        x = np.full((count, 8), number, dtype=np.float32)
+        np.savez(folder / f"{number}.npz", x=x, mask=np.ones((count, 8), dtype=np.bool_))
+    return {"data": str(folder), "samples": 2, "max_seq_len": 1, "batch_size": 1, "seed": 1}
+
+
+def test_int8_calibrated_on_samples(build: Build, tmp_path: Path) -> None:
+    done = build(precision="int8", calibration=samples(tmp_path / "samples", 4, 4, 4))
+    # Two of the three samples, as asked; both inputs of each.
+    assert done.plan["calibrated"] == [[0.0, 2], [1.0, 2]]
+    assert done.plan["flags"] == ["FP16", "INT8", "TF32"]
+    assert (done.staging / "timing" / "calibration.cache").read_bytes() == b"ranges"
+
+
+def test_samples_of_different_shapes(build: Build, tmp_path: Path) -> None:
+    done = build(precision="int8", calibration=samples(tmp_path / "samples", 4, 5))
+    assert "x has the shape [5, 8], and 0.npz has [4, 8]" in done.result["problem"]
+
+
+def test_samples_without_an_input(build: Build, tmp_path: Path) -> None:
+    calibration = samples(tmp_path / "samples", 4)
+    np.savez(tmp_path / "samples" / "0.npz", x=np.zeros((4, 8), dtype=np.float32))
+    done = build(precision="int8", calibration=calibration)
+    assert "has nothing for the input mask, which takes bool[-1, 8]" in done.result["problem"]
 
 
 @pytest.mark.parametrize(

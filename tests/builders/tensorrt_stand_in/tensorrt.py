@@ -8,10 +8,13 @@ as [name, type, shape], `quantised` as types of Q layers.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import json
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 __version__ = "10.14.1.48"
 
@@ -77,6 +80,20 @@ class IProgressMonitor:
 
     def __init__(self) -> None:
         self.made = True
+
+
+class IInt8MinMaxCalibrator:
+    """tensorrt.IInt8MinMaxCalibrator: to be subclassed."""
+
+    made = False
+
+    def __init__(self) -> None:
+        self.made = True
+
+
+def nptype(data_type: DataType) -> type:
+    """NumPy's type."""
+    return {"FLOAT": np.float32, "BOOL": np.bool_, "INT64": np.int64}[data_type.name]
 
 
 def init_libnvinfer_plugins(logger: ILogger, namespace: str) -> bool:
@@ -207,6 +224,13 @@ class _Config:
         self.builder_optimization_level = 3
         self.progress_monitor: IProgressMonitor | None = None
         self.hardware_compatibility_level = HardwareCompatibilityLevel.NONE
+        self.int8_calibrator: Any = None
+        self.calibration: _Profile | None = None
+
+    def set_calibration_profile(self, profile: _Profile) -> bool:
+        """False if it is not valid."""
+        self.calibration = profile
+        return bool(profile.shapes)
 
     def set_memory_pool_limit(self, pool: MemoryPoolType, pool_size: int) -> None:
         """Bytes."""
@@ -277,6 +301,7 @@ class Builder:
             monitor.phase_finish("Building Engine")
         record = {
             **network.content,
+            "calibrated": self._calibrated(network, config),
             "flags": sorted(flag.name for flag in config.flags),
             "strongly_typed": network.strongly_typed,
             "workspace": config.workspace,
@@ -285,6 +310,22 @@ class Builder:
             "profiles": [profile.shapes for profile in config.profiles],
         }
         return json.dumps(record).encode()
+
+    def _calibrated(self, network: _Network, config: _Config) -> list[Any]:
+        """The first value of each input in every batch, as the device would read it."""
+        calibrator = config.int8_calibrator
+        if calibrator is None:
+            return []
+        assert calibrator.made
+        assert config.calibration is not None
+        assert calibrator.read_calibration_cache() is None
+        names = [network.get_input(at).name for at in range(network.num_inputs)]
+        assert calibrator.get_batch_size() == config.calibration.shapes[names[0]][1][0]
+        values = []
+        while batch := calibrator.get_batch(names):
+            values.append([ctypes.c_float.from_address(batch[0]).value, len(batch)])
+        calibrator.write_calibration_cache(memoryview(b"ranges"))
+        return values
 
 
 class _Engine:

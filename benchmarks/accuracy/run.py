@@ -57,11 +57,10 @@ CASES = (
     Case("fp8", kv_cache_dtype="fp8"),
     Case("int8_sq"),
     Case("int8_sq", options={"smoothquant_alpha": 0.5}),
-    Case("int8_sq", kv_cache_dtype="int8", options={"smoothquant_alpha": 0.5}),
+    Case("int8_sq", kv_cache_dtype="int8"),
     Case("int8_wo"),
     Case("int4_wo"),
     Case("int4_awq"),
-    Case("int4_awq", options={"awq_block_size": 64}),
     Case("w4a8_awq"),
 )
 

@@ -66,6 +66,38 @@ def resolve_target(
     return target
 
 
+def resolve_tensorrt_target(
+    compatibility: Compatibility,
+    *,
+    release: str | None = None,
+    gpu: str | None = None,
+    compute_capability: str | None = None,
+) -> Target:
+    """What `engine.target` implies for a TensorRT plan: image and GPU.
+
+    The table's TensorRT and CUDA are those of the images with TensorRT-LLM, which are older than
+    the plain ones: left open here, and read off the image by the build. Raises ConfigurationError.
+    """
+    chosen = release_named(release or compatibility.default_release, compatibility)
+    if gpu is not None:
+        known = gpu_named(gpu, compatibility)
+        refuse_contradicting_compute_capability(known, compute_capability)
+        gpu, compute_capability = known.name, known.compute_capability
+    if compute_capability is not None:
+        architecture_of(compute_capability, compatibility)
+    return Target(
+        release=chosen.name,
+        triton=chosen.triton,
+        tensorrt_llm=None,
+        tensorrt=None,
+        cuda=None,
+        world="engine",
+        image=compatibility.tensorrt_image.format(name=chosen.name),
+        gpu=gpu,
+        compute_capability=compute_capability,
+    )
+
+
 def check(
     target: Target,
     precision: str,

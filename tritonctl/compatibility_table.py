@@ -89,6 +89,7 @@ class Compatibility(_Record):
     schema_: Literal["tritonctl.compatibility/1"] = Field(alias="schema")
     default_release: str
     trtllm_image: str
+    tensorrt_image: str
     releases: list[Release]
     architectures: list[Architecture]
     gpus: list[Gpu]
@@ -102,7 +103,7 @@ class Target(_Record):
 
     release: str
     triton: str | None
-    tensorrt_llm: str
+    tensorrt_llm: str | None
     tensorrt: str | None
     cuda: str | None
     world: World

@@ -16,6 +16,7 @@ import pytest
 from rich.console import Console as RichConsole
 
 from tritonctl.build_table import BuildTable
+from tritonctl.engines.stages import plan_stages
 from tritonctl.triton.server_state import process_started
 
 if TYPE_CHECKING:
@@ -170,3 +171,24 @@ def test_dry_run_in_a_container(sandbox: Sandbox, cli: Cli) -> None:
     assert "registry/image@sha256:0" in command
     checkpoint = sandbox.checkpoint
     assert f"type=bind,source={checkpoint},target={checkpoint},readonly" in command
+
+
+def test_dry_run_of_a_tensorrt_plan(sandbox: Sandbox, cli: Cli) -> None:
+    """TensorRT's image of the release, with the GPUs; the request names the compute capability."""
+    (sandbox.root / "graph.onnx").write_bytes(b"onnx")
+    engine = {
+        "builder": "tensorrt",
+        "precision": "fp16",
+        "target": {"release": "26.07", "gpu": "L4"},
+    }
+    model = {"task": "tensors", "checkpoint": "graph.onnx", "engine": engine}
+    sandbox.data["models"] = {"plan": model}
+    sandbox.write()
+    done = cli("build", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    command = shlex.split(done.stdout.splitlines()[1])
+    assert "nvcr.io/nvidia/tensorrt:26.07-py3" in command
+    assert command[command.index("--gpus") + 1] == "all"
+    request = plan_stages(sandbox.load(), "plan")[0].request
+    assert request.target is not None
+    assert request.target.compute_capability == "8.9"

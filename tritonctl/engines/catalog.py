@@ -62,10 +62,11 @@ class Builder(BaseModel):
     kv_cache_dtypes: list[str] = []
     architectures: list[str]
     python_backend: str
-    targets: Literal["tensorrt_llm"] | None = None
+    targets: Literal["tensorrt_llm", "tensorrt"] | None = None
     runners: list[RunnerName] = []
     shares: list[str] = []
     environment: BuilderEnvironment | None = None
+    needs_gpu: bool = False
     stages: list[Stage] = []
     folder: Path = Path()
 
@@ -88,7 +89,14 @@ class Builder(BaseModel):
     def stages_for(self, world: str | None) -> list[Stage]:
         """The stages in their order; one called `build` where builder.toml names none."""
         if not self.stages:
-            return [Stage(name="build", runners=self.runners, environment=self.environment)]
+            return [
+                Stage(
+                    name="build",
+                    runners=self.runners,
+                    environment=self.environment,
+                    needs_gpu=self.needs_gpu,
+                )
+            ]
         return [stage for stage in self.stages if stage.when.get("world", world) == world]
 
     def accept(self, engine: Engine, task: str) -> None:

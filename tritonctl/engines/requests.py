@@ -40,21 +40,26 @@ def build_request(project: Project, name: str) -> BuildRequest:
 
 
 def with_target(
-    request: BuildRequest, engine: Engine, root: Path
+    request: BuildRequest, engine: Engine, kind: str, root: Path
 ) -> tuple[BuildRequest, tuple[str, ...]]:
     """The request with everything that `engine.target` implies, and warnings about it.
 
-    Raises ConfigurationError, naming the nearest possible, for what cannot be built or run.
+    `kind`: a builder's `targets`. Raises ConfigurationError, naming the nearest possible, for what
+    cannot be built or run.
     """
-    from tritonctl.compatibility import check, resolve_target
+    from tritonctl.compatibility import check, resolve_target, resolve_tensorrt_target
     from tritonctl.compatibility_table import table
 
     compatibility = table(root)
     asked = engine.target.model_dump(exclude={"image"})
-    target = resolve_target(compatibility, **asked)
-    warnings = check(
-        target, request.precision, compatibility, kv_cache_dtype=request.kv_cache_dtype
-    )
+    warnings: list[str] = []
+    if kind == "tensorrt":
+        del asked["world"]
+        target = resolve_tensorrt_target(compatibility, **asked)
+    else:
+        target = resolve_target(compatibility, **asked)
+        cache = request.kv_cache_dtype
+        warnings = check(target, request.precision, compatibility, kv_cache_dtype=cache)
     fields = target.model_dump() | ({"image": engine.target.image} if engine.target.image else {})
     return request.model_copy(update={"target": Target(**fields)}), tuple(warnings)
 

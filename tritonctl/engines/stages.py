@@ -71,7 +71,7 @@ def plan_stages(project: Project, name: str) -> list[StageBuild]:
     request = build_request(project, name)
     warnings: tuple[str, ...] = ()
     if builder.targets:
-        request, warnings = with_target(request, model.engine, project.root)
+        request, warnings = with_target(request, model.engine, builder.targets, project.root)
     stages = builder.stages_for(request.target.world if request.target else None)
     _refuse_unknown_options(name, model, builder)
     planned: list[StageBuild] = []

@@ -12,7 +12,7 @@ import pytest
 from tritonctl.engines.building import Artefact, build_engine, built_engine
 from tritonctl.engines.manifest import read_manifest
 from tritonctl.engines.stages import plan_stages
-from tritonctl.errors import BuildFailedError, ConfigurationError, RepositoryError
+from tritonctl.errors import BuildFailedError, ConfigurationError, RepositoryError, UsageError
 from tritonctl.progress import Silent
 
 if TYPE_CHECKING:
@@ -143,3 +143,20 @@ def test_a_builder_that_runs_nowhere_is_malformed(staged: Sandbox) -> None:
     file.write_text(file.read_text(encoding="utf-8").replace(STAGES, ""), encoding="utf-8")
     with pytest.raises(ConfigurationError, match="neither `runners` nor `stages`"):
         build(staged)
+
+
+def test_until_stops_after_a_stage(staged: Sandbox) -> None:
+    """Quantised here, compiled elsewhere: the rest is built when it is asked for."""
+    quantised = build_engine(staged.load(), "speller", Silent(), until="quantise")
+    assert quantised.folder.name.startswith("quantise-")
+    assert runs(staged) == (1, 0)
+    assert not build_engine(staged.load(), "speller", Silent(), until="quantise").fresh
+    assert build(staged).fresh
+    assert runs(staged) == (1, 1)
+
+
+def test_until_a_stage_that_is_none(staged: Sandbox) -> None:
+    """The stages are named."""
+    with pytest.raises(UsageError, match="has no stage `package`") as caught:
+        build_engine(staged.load(), "speller", Silent(), until="package")
+    assert caught.value.remedy == "its stages: quantise, compile"

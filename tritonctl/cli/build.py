@@ -36,6 +36,10 @@ def command(
     locked: Annotated[
         bool, typer.Option("--locked", help="refuse to build of anything but tritonctl.lock says")
     ] = False,
+    until: Annotated[
+        str | None,
+        typer.Option("--until", help="stop after this stage: quantise", show_default=False),
+    ] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="models built at once")] = 1,
     runner: Annotated[
         Runner | None, typer.Option("--runner", help="where the builders run", show_default=False)
@@ -56,7 +60,8 @@ def command(
     if dry_run:
         _print_commands(loaded, names, console, force=force)
     else:
-        _build(loaded, names, console, force=force, jobs=jobs, lock=(profile, locked))
+        steps = {"force": force, "until": until, "jobs": jobs}
+        _build(loaded, names, console, steps, profile=profile, locked=locked)
 
 
 def _print_commands(project: Project, names: list[str], console: Console, *, force: bool) -> None:
@@ -83,25 +88,22 @@ def _build(
     project: Project,
     names: list[str],
     console: Console,
+    steps: dict[str, Any],
     *,
-    force: bool,
-    jobs: int,
-    lock: tuple[str | None, bool],
+    profile: str | None,
+    locked: bool,
 ) -> None:
     from tritonctl.engines.lock import refuse_drift, refuse_other_tools, update_lock
     from tritonctl.engines.several import build_engines
     from tritonctl.engines.stages import plan_stages
 
-    profile, locked = lock
     stages = {name: plan_stages(project, name) for name in names}
     for name in names if locked else ():
         refuse_drift(project, profile, name, stages[name])
     built: list[tuple[str, Artefact]] = []
     try:
-        with console.board(several=jobs > 1) as board:
-            for name, artefact in build_engines(
-                project, names, console, board, force=force, jobs=jobs
-            ):
+        with console.board(several=steps["jobs"] > 1) as board:
+            for name, artefact in build_engines(project, names, console, board, **steps):
                 built.append((name, artefact))
                 if locked:
                     refuse_other_tools(project, profile, name, artefact)
@@ -141,4 +143,6 @@ def _accuracy(artefact: Artefact) -> str:
     text = f", {evaluation.exact_match:.1%} of {evaluation.prompts} prompts as the checkpoint"
     if evaluation.answer_match is not None:
         text += f", {evaluation.answer_match:.1%} right"
+    if evaluation.mean_kl_divergence is not None:
+        text += f", mean KL divergence {evaluation.mean_kl_divergence:.1e} nats"
     return text

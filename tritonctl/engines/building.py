@@ -16,8 +16,9 @@ from tritonctl import __version__
 from tritonctl.engines import runners
 from tritonctl.engines.contract import BuildRefusal, BuildResult, read_answer
 from tritonctl.engines.manifest import Manifest, read_manifest, verify_files, write_manifest
+from tritonctl.engines.revision import revision_of
 from tritonctl.engines.runners import Workplace
-from tritonctl.engines.stages import StageBuild, expected_seconds, plan_stages
+from tritonctl.engines.stages import StageBuild, expected_seconds, plan_stages, stages_until
 from tritonctl.errors import BuildFailedError, CommandFailedError, RepositoryError
 from tritonctl.host import exclusive, explained, write_atomically
 from tritonctl.process import run
@@ -40,15 +41,17 @@ def build_engine(
     progress: Progress,
     *,
     force: bool = False,
+    until: str | None = None,
     board: Board | None = None,
 ) -> Artefact:
     """The engine of a project's model, built now unless an equal one exists.
 
-    A build that was interrupted goes on behind the last stage that it finished. Raises
+    A build that was interrupted goes on behind the last stage that it finished. `until`: the stage
+    to stop after; its artefact is returned. Raises UsageError for none of the stages,
     ConfigurationError, HostError or BuildFailedError; a failed build leaves its log in
     `.tritonctl/failed-builds/` and nothing else.
     """
-    stages = plan_stages(project, name)
+    stages = stages_until(plan_stages(project, name), until)
     engine, board = stages[-1], board or Unordered(progress)
     announce(stages, board, force=force)
     if not force and engine.published:
@@ -109,6 +112,7 @@ def _manifest(build: StageBuild, result: BuildResult) -> Manifest:
         python_backend=build.builder.python_backend,
         stage=build.stage.name if build.builder.staged else None,
         source=build.fingerprint.inputs.get("source"),
+        revision=revision_of(Path(build.request.checkpoint)),
         inputs=build.fingerprint.inputs,
         request=build.request,
         result=result,

@@ -30,6 +30,7 @@ class Manifest(BaseModel):
     python_backend: str
     stage: str | None = None
     source: str | None = None  # fingerprint of the stage before
+    revision: str | None = None  # of the checkpoint: tritonctl.engines.revision
     inputs: dict[str, str] = {}  # what was hashed, by name: tritonctl.engines.fingerprint
     request: BuildRequest
     result: BuildResult

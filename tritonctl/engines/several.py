@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tritonctl.engines.building import Artefact, announce, build_engine
-from tritonctl.engines.stages import plan_stages
+from tritonctl.engines.stages import plan_stages, stages_until
 from tritonctl.process import end_running
 from tritonctl.progress import Board, Progress
 from tritonctl.project import Project
@@ -20,16 +20,21 @@ def build_engines(
     board: Board,
     *,
     force: bool = False,
+    until: str | None = None,
     jobs: int = 1,
 ) -> Iterator[tuple[str, Artefact]]:
     """Names and engines in the order in which they get ready; `jobs` builds run at once.
 
-    All models are planned before the first is built: a mistake in the last one costs nothing.
-    After a failure no further build is started, and those that run are let finish. Raises the
-    first failure.
+    `until`: the stage to stop after. All models are planned before the first is built: a mistake
+    in the last one costs nothing. After a failure no further build is started, and those that run
+    are let finish. Raises the first failure.
     """
+
+    def build(name: str) -> Artefact:
+        return build_engine(project, name, progress, force=force, until=until, board=board)
+
     for name in names:
-        announce(plan_stages(project, name), board, force=force)
+        announce(stages_until(plan_stages(project, name), until), board, force=force)
     waiting = list(names)
     running: dict[Future[Artefact], str] = {}
     failures: list[BaseException] = []
@@ -38,9 +43,7 @@ def build_engines(
             while running or (waiting and not failures):
                 while waiting and not failures and len(running) < jobs:
                     name = waiting.pop(0)
-                    task = pool.submit(
-                        build_engine, project, name, progress, force=force, board=board
-                    )
+                    task = pool.submit(build, name)
                     running[task] = name
                 for task in wait(running, return_when=FIRST_COMPLETED).done:
                     name = running.pop(task)

@@ -16,7 +16,7 @@ from tritonctl.engines.contract import BuildRequest
 from tritonctl.engines.fingerprint import Fingerprint, build_fingerprint
 from tritonctl.engines.manifest import MANIFEST, read_manifest
 from tritonctl.engines.requests import build_request, model_named, with_target
-from tritonctl.errors import ConfigurationError, RepositoryError
+from tritonctl.errors import ConfigurationError, RepositoryError, UsageError
 from tritonctl.project import Model, Project
 
 
@@ -79,6 +79,19 @@ def plan_stages(project: Project, name: str) -> list[StageBuild]:
         planned.append(_planned(project, name, builder, stage, request, planned))
     planned[0] = replace(planned[0], warnings=warnings)
     return planned
+
+
+def stages_until(stages: list[StageBuild], until: str | None) -> list[StageBuild]:
+    """The stages up to the one named `until`, all for None. Raises UsageError for none of them."""
+    names = [build.stage.name for build in stages]
+    if until is None:
+        return stages
+    if until not in names:
+        raise UsageError(
+            f"model {stages[0].name} has no stage `{until}`",
+            remedy=f"its stages: {', '.join(names)}",
+        )
+    return stages[: names.index(until) + 1]
 
 
 def _planned(

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.building import Artefact, build_engine, built_engine
+from tritonctl.engines.building import Artefact, build_engine, built_engine, evaluation_of
 from tritonctl.engines.manifest import read_manifest
 from tritonctl.engines.stages import plan_stages
 from tritonctl.errors import BuildFailedError, ConfigurationError, RepositoryError, UsageError
@@ -18,6 +19,15 @@ from tritonctl.progress import Silent
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
 
+FIGURES = {
+    "prompts": 4,
+    "exact_match": 0.75,
+    "answer_match": None,
+    "diverged": 1,
+    "first_divergence": None,
+    "mean_divergence_token": 2.0,
+    "mean_kl_divergence": 1e-3,
+}
 STAGES = """
 [[stages]]
 name = "quantise"
@@ -160,3 +170,18 @@ def test_until_a_stage_that_is_none(staged: Sandbox) -> None:
     with pytest.raises(UsageError, match="has no stage `package`") as caught:
         build_engine(staged.load(), "speller", Silent(), until="package")
     assert caught.value.remedy == "its stages: quantise, compile"
+
+
+def test_the_figures_of_an_earlier_stage_are_the_engine_s(staged: Sandbox) -> None:
+    """Evaluated before it was compiled; once that artefact is gone, nothing is invented."""
+    engine = build(staged)
+    assert evaluation_of(engine) is None
+    source = plan_stages(staged.load(), "speller")[0].folder
+    manifest = json.loads((source / "manifest.json").read_text(encoding="utf-8"))
+    manifest["result"]["evaluation"] = FIGURES
+    (source / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    figures = evaluation_of(engine)
+    assert figures is not None
+    assert (figures.exact_match, figures.mean_kl_divergence) == (0.75, 1e-3)
+    shutil.rmtree(source)
+    assert evaluation_of(engine) is None

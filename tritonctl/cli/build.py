@@ -115,21 +115,25 @@ def _build(
 
 
 def _record(name: str, artefact: Artefact) -> dict[str, Any]:
-    result = artefact.manifest.result
+    from tritonctl.engines.building import evaluation_of
+
+    result, evaluation = artefact.manifest.result, evaluation_of(artefact)
     return {
         "model": name,
+        "stage": artefact.manifest.stage,
         "built": artefact.fresh,
         "folder": str(artefact.folder),
         "fingerprint": artefact.manifest.fingerprint,
         "bytes": sum(file.size for file in result.files),
         "durations_seconds": result.durations_seconds,
-        "evaluation": result.evaluation.model_dump() if result.evaluation else None,
+        "evaluation": evaluation.model_dump() if evaluation else None,
     }
 
 
 def _summary(name: str, artefact: Artefact) -> str:
     manifest = artefact.manifest
-    engine = f"{manifest.builder} {manifest.request.precision}"
+    stage = f" {manifest.stage}" if manifest.stage else ""
+    engine = f"{manifest.builder}{stage} {manifest.request.precision}"
     if not artefact.fresh:
         return f"{name}: up to date ({engine}, {artefact.folder})"
     seconds = sum(manifest.result.durations_seconds.values())
@@ -137,7 +141,9 @@ def _summary(name: str, artefact: Artefact) -> str:
 
 
 def _accuracy(artefact: Artefact) -> str:
-    evaluation = artefact.manifest.result.evaluation
+    from tritonctl.engines.building import evaluation_of
+
+    evaluation = evaluation_of(artefact)
     if evaluation is None:
         return ""
     text = f", {evaluation.exact_match:.1%} of {evaluation.prompts} prompts as the checkpoint"

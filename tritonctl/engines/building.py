@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tritonctl import __version__
 from tritonctl.engines import runners
-from tritonctl.engines.contract import BuildRefusal, BuildResult, read_answer
+from tritonctl.engines.contract import BuildRefusal, BuildResult, EvaluationResult, read_answer
 from tritonctl.engines.manifest import Manifest, read_manifest, verify_files, write_manifest
 from tritonctl.engines.revision import revision_of
 from tritonctl.engines.runners import Workplace
@@ -33,6 +33,17 @@ class Artefact:
     folder: Path
     manifest: Manifest
     fresh: bool
+
+
+def evaluation_of(artefact: Artefact) -> EvaluationResult | None:
+    """How the engine answered: measured by its own stage, or by the nearest one before it."""
+    manifest = artefact.manifest
+    while manifest.result.evaluation is None and manifest.source:
+        before = list(artefact.folder.parent.glob(f"*-{manifest.source[:16]}"))
+        if not before:  # pruned
+            return None
+        manifest = read_manifest(before[0])
+    return manifest.result.evaluation
 
 
 def build_engine(

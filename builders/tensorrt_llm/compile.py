@@ -7,7 +7,6 @@ costs milliseconds. `--print-commands` instead of `--result` prints the exact co
 nothing. The contract is in builders/README.md.
 """
 
-import argparse
 import dataclasses
 import importlib.metadata
 import os
@@ -38,7 +37,7 @@ from build_tensors import text_generation_tensors
 from build_tool import Progress, find_tool, run_tool
 from buildlib import artefact
 from buildlib.problems import BuildError
-from buildlib.program import EXIT_FAILED, Stages, run_program, say
+from buildlib.program import Stages, run_program, say
 from buildlib.request import read_request
 from buildlib.versions import cpu_name, versions
 
@@ -180,33 +179,21 @@ def _hardware(gpu: Gpu) -> dict[str, str | None]:
     }
 
 
-def print_commands(file: Path) -> int:
-    """Print the command that the request leads to; return the exit status."""
-    try:
-        plan = make_plan(file, only_shown=True)
-        check(plan)
-    except BuildError as error:
-        sys.stderr.write(f"{error.problem}\n{error.remedy}\n")
-        return EXIT_FAILED
+def shown_command(file: Path) -> list[list[str]]:
+    """Return the command that the request leads to. Raises BuildError."""
+    plan = make_plan(file, only_shown=True)
+    check(plan)
     kept = plan.options.timing_cache
     known = kept / "<TensorRT>-<GPU>.cache" if kept else None
-    say(shlex.join(command(plan, timing_cache=(known, _FRESH_CACHE))))
-    return 0
-
-
-def main() -> int:
-    """Run as the command line asks; return the exit status."""
-    if "--print-commands" in sys.argv:
-        parser = argparse.ArgumentParser(description="Print the command of a build.")
-        parser.add_argument("--request", type=Path, required=True)
-        parser.add_argument("--print-commands", action="store_true", required=True)
-        return print_commands(parser.parse_args().request)
-    return run_program(
-        build,
-        description="Compile a quantised checkpoint with trtllm-build.",
-        stages=("check", "compile", "verify"),
-    )
+    return [command(plan, timing_cache=(known, _FRESH_CACHE))]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_program(
+            build,
+            description="Compile a quantised checkpoint with trtllm-build.",
+            stages=("check", "compile", "verify"),
+            shown=shown_command,
+        )
+    )

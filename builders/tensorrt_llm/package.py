@@ -6,7 +6,6 @@ Nothing is compiled: the artefact is the checkpoint and `llm_args.json`, the arg
 builders/README.md.
 """
 
-import argparse
 import dataclasses
 import os
 import shutil
@@ -22,7 +21,7 @@ from build_tensors import text_generation_tensors
 from buildlib import artefact
 from buildlib.limits import resolve_limits
 from buildlib.problems import BuildError
-from buildlib.program import EXIT_FAILED, Stages, run_program
+from buildlib.program import Stages, run_program
 from buildlib.request import Request, read_request
 from buildlib.versions import cpu_name, versions
 from package_facts import (
@@ -129,29 +128,18 @@ def copy_checkpoint(source: Path, copy: Path) -> None:
             shutil.copyfile(path, there)
 
 
-def print_commands(file: Path) -> int:
-    """Print nothing, for nothing would be run, but refuse what the build would; the exit status."""
-    try:
-        check(make_package(file, only_shown=True))
-    except BuildError as error:
-        sys.stderr.write(f"{error.problem}\n{error.remedy}\n")
-        return EXIT_FAILED
-    return 0
-
-
-def main() -> int:
-    """Run as the command line asks; return the exit status."""
-    if "--print-commands" in sys.argv:
-        parser = argparse.ArgumentParser(description="Check a build without running it.")
-        parser.add_argument("--request", type=Path, required=True)
-        parser.add_argument("--print-commands", action="store_true", required=True)
-        return print_commands(parser.parse_args().request)
-    return run_program(
-        build,
-        description="Package a quantised checkpoint for TensorRT-LLM's PyTorch runtime.",
-        stages=("check", "package"),
-    )
+def shown_commands(file: Path) -> list[list[str]]:
+    """Return no command, since none would be run, but refuse what the build would."""
+    check(make_package(file, only_shown=True))
+    return []
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_program(
+            build,
+            description="Package a quantised checkpoint for TensorRT-LLM's PyTorch runtime.",
+            stages=("check", "package"),
+            shown=shown_commands,
+        )
+    )

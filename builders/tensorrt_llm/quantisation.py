@@ -17,10 +17,10 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 
 import modelopt.torch.quantization as mtq
 import torch
-import transformers
 
 from buildlib.problems import BuildError
 from buildlib.program import say
+from buildlib.reference import THREADS_PAY_OFF_FROM, load_model
 from buildlib.request import Request
 from calibration import batches
 from choices import Choices
@@ -29,8 +29,6 @@ from recipes import KV_BITS, KV_LARGEST
 _KV_QUANTISERS = ("k_bmm_quantizer", "v_bmm_quantizer")
 # Lines of progress while calibrating.
 _PROGRESS = 8
-# Below this many parameters a second thread waits more than it works (buildlib/reference.py).
-_THREADS_PAY_OFF_FROM = 50_000_000
 
 
 def require_device(request: Request) -> None:
@@ -54,25 +52,10 @@ def load_original(request: Request, choices: Choices) -> Any:
     Raises:
         BuildError: the weights do not cover the model: transformers would invent the rest.
     """
-    transformers.logging.disable_progress_bar()
     # ModelOpt warns of TensorRT-LLM's absence, which is how this stage runs.
     warnings.filterwarnings("ignore", category=UserWarning, module=r"modelopt\.")
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(
-        request.checkpoint,
-        dtype=getattr(torch, choices.dtype),
-        trust_remote_code=request.trust_remote_code,
-        local_files_only=True,
-        use_safetensors=True,
-        output_loading_info=True,
-    )
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise BuildError(
-            f"{request.checkpoint}: the weights lack {len(missing)} tensors of the model, "
-            f"for example {missing[0]}",
-            remedy="Save or download the checkpoint again: it is incomplete.",
-        )
-    if model.num_parameters() < _THREADS_PAY_OFF_FROM:
+    model = load_model(request, getattr(torch, choices.dtype))
+    if model.num_parameters() < THREADS_PAY_OFF_FROM:
         torch.set_num_threads(1)
     # Half precision is slow on a CPU (no kernels) and on a GPU it is what the engine computes in.
     model = model.cuda() if torch.cuda.is_available() else model.float()

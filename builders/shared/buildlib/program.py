@@ -8,11 +8,12 @@ library only.
 import argparse
 import json
 import os
+import shlex
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -43,6 +44,7 @@ class Stages:
 
 
 Build = Callable[[Path, Stages], dict[str, Any]]
+Shown = Callable[[Path], Iterable[Sequence[str]]]
 
 
 def say(line: str) -> None:
@@ -51,12 +53,19 @@ def say(line: str) -> None:
     sys.stdout.flush()
 
 
-def run_program(build: Build, *, description: str, stages: Iterable[str]) -> int:
+def run_program(
+    build: Build, *, description: str, stages: Iterable[str], shown: Shown | None = None
+) -> int:
     """Run one build as the command line asks; return the exit status.
+
+    `shown` gives the commands that a request leads to: `--print-commands` then prints them,
+    instead of running anything, and refuses what the build would.
 
     `build` gets the request's file and the stages, and returns the result without `schema` and
     `status`. What it raises becomes a failed result: a BuildError with its own words.
     """
+    if shown and "--print-commands" in sys.argv:
+        return _print_commands(shown)
     arguments = _arguments(description)
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _interrupted)
@@ -74,6 +83,19 @@ def run_program(build: Build, *, description: str, stages: Iterable[str]) -> int
         made = {"status": "failed", "problem": problem.problem, "remedy": problem.remedy}
     write_result(arguments.result, {"schema": RESULT_SCHEMA, **made})
     return 0 if made["status"] == "ok" else EXIT_FAILED
+
+
+def _print_commands(shown: Shown) -> int:
+    parser = argparse.ArgumentParser(description="Print the commands of a build.")
+    parser.add_argument("--request", type=Path, required=True, help="the build request (JSON)")
+    parser.add_argument("--print-commands", action="store_true", required=True)
+    try:
+        for command in shown(parser.parse_args().request):
+            say(shlex.join(command))
+    except BuildError as error:
+        sys.stderr.write(f"{error.problem}\n{error.remedy}\n")
+        return EXIT_FAILED
+    return 0
 
 
 def _arguments(description: str) -> argparse.Namespace:

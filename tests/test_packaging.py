@@ -15,7 +15,14 @@ import pytest
 from tritonctl.project_file import load_project
 
 CHECKOUT = Path(__file__).resolve().parents[1]
-CONTENT = ("builders", "ensembles", "python_backends", "examples/number-speller")
+CONTENT = (
+    "builders",
+    "docker",
+    "ensembles",
+    "python_backends",
+    "loadtests",
+    "examples/number-speller",
+)
 BUNDLED = "tritonctl/_bundled/"
 
 

@@ -1,12 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """Entry point of the `tritonctl` command and of `python -m tritonctl`."""
 
+import os
+import sys
+from contextlib import suppress
+
+from tritonctl.errors import EXIT_INTERRUPTED
+
 
 def main() -> None:
     """Run the command line; the exit code tells the kind of failure (see `tritonctl.errors`)."""
-    from tritonctl.cli import app
+    try:
+        from tritonctl.cli import application
 
-    app()
+        command = application(sys.argv[1:])
+    except KeyboardInterrupt:  # while Python still reads modules there is nothing to tidy up
+        sys.exit(EXIT_INTERRUPTED)
+    try:
+        command()
+    except SystemExit as done:
+        if done.code == EXIT_INTERRUPTED:
+            _leave(EXIT_INTERRUPTED)
+        raise
+
+
+def _leave(code: int) -> None:
+    """End now: a gRPC channel that an interruption broke may wait for ever when Python ends."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,9 @@ The facts are data, in `builders/compatibility.toml`; `tritonctl.compatibility_t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import zip_longest
+
+from packaging.version import Version
 
 from tritonctl.compatibility_table import (
     Compatibility,
@@ -72,11 +75,13 @@ def resolve_tensorrt_target(
     release: str | None = None,
     gpu: str | None = None,
     compute_capability: str | None = None,
+    tensorrt: str | None = None,
 ) -> Target:
-    """What `engine.target` implies for a TensorRT plan: image and GPU.
+    """What `engine.target` implies for a TensorRT plan: image, CUDA's major version and GPU.
 
-    The table's TensorRT and CUDA are those of the images with TensorRT-LLM, which are older than
-    the plain ones: left open here, and read off the image by the build. Raises ConfigurationError.
+    The table's TensorRT is that of the images with TensorRT-LLM, which is older than that of the
+    plain ones: `tensorrt`, or left open and read off the image by the build. Raises
+    ConfigurationError.
     """
     chosen = release_named(release or compatibility.default_release, compatibility)
     if gpu is not None:
@@ -89,13 +94,42 @@ def resolve_tensorrt_target(
         release=chosen.name,
         triton=chosen.triton,
         tensorrt_llm=None,
-        tensorrt=None,
-        cuda=None,
+        tensorrt=tensorrt,
+        cuda=chosen.server_cuda,
         world="engine",
         image=compatibility.tensorrt_image.format(name=chosen.name),
         gpu=gpu,
         compute_capability=compute_capability,
     )
+
+
+def refuse_tensorrt_without_package(target: Target, compatibility: Compatibility) -> None:
+    """An environment needs TensorRT of the server's very version. Raises ConfigurationError."""
+    if target.tensorrt is None or target.cuda is None:
+        raise ConfigurationError(
+            f"the runner `venv` installs the TensorRT of the server that loads the plan, and "
+            f"nothing says which release {target.release} has",
+            remedy="set engine.target.tensorrt to it (`dpkg -l 'libnvinfer1*'` in the server's "
+            "image, where python3 cannot tell), or use the runner `container`",
+        )
+    known = compatibility.tensorrt_packages.get(target.cuda, [])
+    if target.tensorrt in known or not known:
+        return
+    newest = max(known, key=Version)
+    if reaches(target.tensorrt, newest):
+        return
+    near = min(known, key=lambda version: _distance(version, str(target.tensorrt)))
+    raise ConfigurationError(
+        f"there is no Python package of TensorRT {target.tensorrt} for CUDA {target.cuda}",
+        remedy=f"set engine.target.tensorrt to the server's version, in full (nearest: {near}), "
+        "or use the runner `container`",
+    )
+
+
+def _distance(one: str, other: str) -> list[int]:
+    """How far versions are from each other, the first number first."""
+    pairs = zip_longest(Version(one).release, Version(other).release, fillvalue=0)
+    return [abs(a - b) for a, b in pairs]
 
 
 def check(

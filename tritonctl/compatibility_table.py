@@ -27,7 +27,10 @@ class _Record(BaseModel):
 
 
 class Release(_Record):
-    """What a release's TensorRT-LLM image holds; None where there is none, or it is not known."""
+    """What a release's TensorRT-LLM image holds; None where there is none, or it is not known.
+
+    server_cuda: major version of CUDA in the plain server image.
+    """
 
     name: str
     triton: str | None = None
@@ -38,6 +41,7 @@ class Release(_Record):
     python: str | None = None
     worlds: list[World] = []
     image: str | None = None
+    server_cuda: str | None = None
 
 
 class Architecture(_Record):
@@ -83,6 +87,19 @@ class Precision(Format):
     weight_bits: int
 
 
+class KnownHole(_Record):
+    """Security holes that one release has fixed; every earlier one has them.
+
+    bulletin: NVIDIA's number of it; score: the highest CVSS 3.1 base score among the CVEs.
+    """
+
+    fixed: str
+    bulletin: str
+    score: float
+    cves: list[str]
+    summary: str
+
+
 class Compatibility(_Record):
     """The whole table."""
 
@@ -90,12 +107,15 @@ class Compatibility(_Record):
     default_release: str
     trtllm_image: str
     tensorrt_image: str
+    server_image: str
     releases: list[Release]
+    tensorrt_packages: dict[str, list[str]] = {}
     architectures: list[Architecture]
     gpus: list[Gpu]
     precisions: dict[str, Precision]
     kv_cache_dtypes: dict[str, Format]
     config_fields: dict[str, str]
+    known_holes: list[KnownHole] = []
 
 
 class Target(_Record):

@@ -4,19 +4,29 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-from rich.cells import cell_len
-from rich.console import Console as RichConsole
-from rich.markup import escape
-from rich.table import Table
-
-from tritonctl.errors import TritonctlError
+from tritonctl.errors import HostError, TritonctlError
 from tritonctl.progress import Board, Step, Unordered
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+
+    from tritonctl.checks.drawing.picture import Picture
+    from tritonctl.loadtest.live import Show
+    from tritonctl.top.watching import Sight
+    from tritonctl.tuning.progress import TuningWatch
+
+# Of a pipe or a file, which have no width of their own.
+_LOG_COLUMNS = 120
+_PICTURE_COLUMNS = 80
+_STYLES = {"": "", "bold": "bold", "dim": "dim", "fault": "bold red", "stream": "cyan"}
 
 
 class Console:
@@ -25,11 +35,15 @@ class Console:
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
         self.quiet = quiet
-        self._stderr = RichConsole(stderr=True, highlight=False)
+
+    @cached_property
+    def _stderr(self) -> RichConsole:
+        return _rich(stderr=True)
 
     def result(self, record: Mapping[str, Any], human: str) -> None:
         """Print the command's outcome: one JSON object, or `human` as text."""
-        print(json.dumps(record, ensure_ascii=False) if self.as_json else human)  # noqa: T201
+        text = json.dumps(record, ensure_ascii=False) if self.as_json else human
+        self.text(f"{text}\n")
 
     def table(
         self, record: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[str]]
@@ -38,17 +52,45 @@ class Console:
         if self.as_json or not sys.stdout.isatty():
             self.result(record, _aligned([headings, *rows]))
             return
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, header_style="bold")
         for heading in headings:
             table.add_column(escape(heading), overflow="fold")
         for row in rows:
             table.add_row(*(escape(cell) for cell in row))
-        RichConsole(highlight=False).print(table)
+        _rich().print(table)
+
+    def picture(self, picture: Picture) -> None:
+        """Draw a graph as wide as there is room; in colours on a terminal only."""
+        from rich.text import Text
+
+        from tritonctl.checks.drawing.terminal import drawn, plain
+
+        stdout = _rich()
+        wide = stdout.is_terminal or "COLUMNS" in os.environ
+        lines = drawn(picture, stdout.width if wide else _PICTURE_COLUMNS)
+        if not stdout.is_terminal:
+            self.text(plain(lines))
+            return
+        for line in lines:
+            styled = ((text, _STYLES[style]) for text, style in line)
+            stdout.print(Text.assemble(*styled), soft_wrap=True)
 
     def text(self, text: str) -> None:
         """Write `text` to standard output at once and as it is (a streamed answer)."""
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # What is left in the buffer would fail again when Python ends.
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+            raise HostError(
+                f"standard output cannot be written: {error.strerror}",
+                remedy="free space where it goes, or send it elsewhere",
+            ) from error
 
     def ask(self, prompt: str) -> str | None:
         """The next line of a user at a terminal, None at its end (Ctrl-D)."""
@@ -95,6 +137,51 @@ class Console:
             yield table
 
     @contextmanager
+    def watch_load(self, title: str) -> Iterator[Show]:
+        """Where a running load test is shown: live on a terminal, else a line now and then."""
+        if self.quiet:
+            yield lambda _: None
+            return
+        from tritonctl.load_view import LoadLines, LoadView
+
+        if not self._stderr.is_terminal:
+            yield LoadLines(title, self.note).show
+            return
+        view = LoadView(title)
+        with view.live(self._stderr):
+            yield view.show
+
+    @contextmanager
+    def watch_tuning(self, title: str, minutes: float) -> Iterator[TuningWatch]:
+        """Where a tuning session is shown: a live table on a terminal, else a line per trial."""
+        if self.quiet or not self._stderr.is_terminal:
+            from tritonctl.tuning.progress import TuningLines
+
+            yield TuningLines(self.note)
+            return
+        from tritonctl.tune_view import TuneView
+
+        view = TuneView(title, minutes, self.note)
+        with view.live(self._stderr):
+            yield view
+
+    @contextmanager
+    def watch_server(self, sort: str, *, live: bool) -> Iterator[Callable[[Sight], None]]:
+        """Where a server's figures are shown: JSON lines, the whole screen, or text after text."""
+        if self.as_json:
+            yield lambda sight: print(json.dumps(sight.record()), flush=True)  # noqa: T201
+            return
+        from tritonctl.top_view import TopView
+
+        view, stdout = TopView(sort), _rich()
+        if live and stdout.is_terminal:
+            with view.live(stdout):
+                yield view.show
+            return
+        width = stdout.width if stdout.is_terminal or "COLUMNS" in os.environ else _LOG_COLUMNS
+        yield lambda sight: self.text(view.plain(sight, width))
+
+    @contextmanager
     def step(self, title: str) -> Iterator[Step]:
         """Show a step while it runs, then how long it took (seconds)."""
         began = time.monotonic()
@@ -109,6 +196,20 @@ class Console:
         finally:
             took = time.monotonic() - began
             self._stderr.print(f"{mark} {escape(title)} [dim]({took:.1f} s)[/]")
+
+
+def _rich(*, stderr: bool = False) -> RichConsole:
+    """Imported late: rich takes longer to come than many a command has to say."""
+    from rich.console import Console as RichConsole
+
+    return RichConsole(stderr=stderr, highlight=False)
+
+
+def escape(text: str) -> str:
+    """Text that rich takes for nothing but text."""
+    from rich.markup import escape as escaped
+
+    return escaped(text)
 
 
 class _QuietStep:
@@ -132,6 +233,8 @@ def _indented(text: str) -> str:
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:
     """Columns two spaces apart; an ideograph is two cells wide."""
+    from rich.cells import cell_len
+
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     lines = (
         "  ".join(

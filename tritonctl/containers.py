@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -74,6 +75,17 @@ def local_image(engine: ContainerEngine, image: str) -> str:
     return answer.stdout.strip()
 
 
+def image_digests(engine: ContainerEngine, image: str) -> list[str]:
+    """`sha256:...` by which registries know an image that is here, its own id among them.
+
+    Raises HostError when it has to be pulled.
+    """
+    identity = local_image(engine, image)
+    answer = _ask(engine.program, "image", "inspect", "--format", "{{json .RepoDigests}}", identity)
+    known = json.loads(answer.stdout) if answer.returncode == 0 else None
+    return [identity, *(text.rpartition("@")[2] for text in known or ())]
+
+
 def remove(engine: ContainerEngine, name: str) -> None:
     """Remove a container, running or not; no error if there is none."""
     _ask(engine.program, "rm", "--force", name)
@@ -99,7 +111,9 @@ def run_command(
     command += ["--gpus", "all"] if gpus else []
     for key, value in environment.items():
         command += ["--env", f"{key}={value}"]
-    for path, mode in [*((p, ",readonly") for p in read_only), *((p, "") for p in writable)]:
+    # By place: Docker refuses the same one twice, such as prompts that calibrate, too.
+    places = {**dict.fromkeys(read_only, ",readonly"), **dict.fromkeys(writable, "")}
+    for path, mode in places.items():
         command += ["--mount", f"type=bind,source={path},target={path}{mode}"]
     return [*command, "--entrypoint", ""]
 

@@ -9,8 +9,11 @@
     │   └── CommandFailedError     4   a program we ran ended with a non-zero status
     ├── BuildFailedError           5   a builder refused or failed
     ├── RepositoryError            6   the model repository cannot be rendered or is invalid
-    └── ServerError                7   Triton did not start, is not ready or went away
-        └── ServerBusyError        7   too many requests wait, or this one waited too long
+    ├── ServerError                7   Triton did not start, is not ready or went away
+    │   ├── ServerBusyError        7   too many requests wait, or this one waited too long
+    │   ├── StepGoneError          7   a composing model's process has died, or is about to end
+    │   └── SettingsRefusedError   7   Triton does not load a model with these settings
+    └── SloMissedError             8   a load test broke the SLO, or could not measure it
 
 0 is success, 1 an unexpected error (a bug: the log's path is printed), 130 an interruption.
 """
@@ -95,5 +98,22 @@ class ServerError(TritonctlError):
     exit_code = 7
 
 
+class StepGoneError(ServerError):
+    """The process of a model, or of an ensemble's step, has died or is being ended with its server.
+
+    The server itself still answers; another one may go on with the request.
+    """
+
+
 class ServerBusyError(ServerError):
     """UNAVAILABLE: the queue in front of the engine is full, or the request's time in it is up."""
+
+
+class SettingsRefusedError(ServerError):
+    """Triton does not load a model with these settings; what was loaded before still is."""
+
+
+class SloMissedError(TritonctlError):
+    """A load test found the service slower than promised, or was no valid measurement."""
+
+    exit_code = 8

@@ -16,13 +16,26 @@ from typing import Any
 from tritonctl.errors import HostError, TritonctlError
 from tritonctl.progress import Progress
 
+# Files that hold a secret: nobody but their owner reads them.
+PRIVATE = 0o600
+
 
 def cache_folder() -> Path:
-    """TRITONCTL_CACHE_DIR, else `tritonctl` under XDG_CACHE_HOME or ~/.cache."""
+    """TRITONCTL_CACHE_DIR, else `tritonctl` under XDG_CACHE_HOME or ~/.cache. Raises HostError."""
     chosen = os.environ.get("TRITONCTL_CACHE_DIR")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tritonctl"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "tritonctl"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # as in a container whose user has a number and no name
+        raise HostError(
+            f"user {os.getuid()} has no home directory, where engines' environments are kept",
+            remedy="set TRITONCTL_CACHE_DIR to a folder that this user may write",
+        ) from error
 
 
 def host_memory() -> int:
@@ -96,14 +109,19 @@ def _host_error(error: OSError, path: Path) -> TritonctlError:
     )
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a whole file or nothing: temporary sibling, fsync, rename. Raises HostError."""
+def write_atomically(path: Path, text: str, *, mode: int | None = None) -> None:
+    """Write a whole file or nothing: temporary sibling, fsync, rename. Raises HostError.
+
+    mode: PRIVATE for secrets; the umask decides when None.
+    """
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         # Not mkstemp, whose files only their owner may read: here the umask decides.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
             with temporary.open("x", encoding="utf-8") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

@@ -29,7 +29,7 @@ def run(
     cwd: Path | None = None,
     environment: Mapping[str, str] | None = None,
     log: Path | None = None,
-    on_line: Callable[[str], None] | None = None,
+    on_line: Callable[[str], object] | None = None,
     remedy: str,
 ) -> None:
     """Run a program to its end, both output streams merged into `log` and `on_line`.
@@ -98,7 +98,7 @@ def _start(
 
 
 def _stream(
-    process: subprocess.Popen[str], log: Path | None, on_line: Callable[[str], None] | None
+    process: subprocess.Popen[str], log: Path | None, on_line: Callable[[str], object] | None
 ) -> deque[str]:
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
     with process.stdout or io.StringIO() as lines, _kept(log) as keep:

@@ -10,32 +10,33 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, model_validator
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.project_base import Positive, Slo, Strict
+from tritonctl.project_server import Docker, Gateway, Server
+from tritonctl.scenario import Scenario
 
 SCHEMA = "tritonctl/v1"
 STATE_FOLDER = ".tritonctl"
 
 MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
-Port = Annotated[int, Field(ge=0, le=65535)]
-Positive = Annotated[int, Field(ge=1)]
 
 # Triton counts a waiting time in nanoseconds and adds it to the clock: no "for ever" fits in there.
 LONGEST_QUEUE_MICROSECONDS = 24 * 3600 * 1_000_000
 
 
-class _Strict(BaseModel):
-    # Strict types: YAML has its own, and `max_batch_size: "32"` is a mistake worth naming.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
-
-
-class Target(_Strict):
+class Target(Strict):
     """The server and the GPU that an engine is made for: rows of builders/compatibility.toml."""
 
     release: str | None = Field(None, description="Triton image, e.g. '26.07'; newest when absent")
     gpu: str | None = Field(None, description="e.g. H100; gives the compute capability")
     compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] | None = Field(
         None, description="e.g. '9.0', for a GPU that the table does not list"
+    )
+    tensorrt: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+(\.\d+)?$")] | None = Field(
+        None, description="builder tensorrt: the server's version, e.g. '10.16.1.11'; for its venv"
     )
     world: Literal["engine", "pytorch"] | None = Field(
         None, description="TensorRT-LLM: compiled engine or PyTorch runtime; the release's first"
@@ -45,7 +46,7 @@ class Target(_Strict):
     )
 
 
-class Calibration(_Strict):
+class Calibration(Strict):
     """What the ranges of activations are measured on when a precision needs it."""
 
     data: Path = Field(
@@ -58,7 +59,7 @@ class Calibration(_Strict):
     seed: Annotated[int, Field(ge=0)] = 1234
 
 
-class Engine(_Strict):
+class Engine(Strict):
     """How the checkpoint becomes an engine."""
 
     builder: str = Field(description="a folder of builders/, e.g. openvino")
@@ -75,6 +76,9 @@ class Engine(_Strict):
         None, description="where the builder runs; its first choice when absent"
     )
     trust_remote_code: bool = Field(False, description="run Python code found in the checkpoint")
+    allow_pickle: bool = Field(
+        False, description="read weights that are Python pickles, which can run any code"
+    )
     target: Target = Target()
     calibration: Calibration | None = Field(
         None, description="of precisions that need one; the evaluation's prompts when absent"
@@ -84,24 +88,24 @@ class Engine(_Strict):
     )
 
 
-class InstanceGroup(_Strict):
+class InstanceGroup(Strict):
     """Triton's `instance_group`."""
 
     kind: Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL", "KIND_AUTO"] = "KIND_CPU"
     count: Positive = 1
-    gpus: list[int] = []
+    gpus: list[int] = Field([])
 
 
-class DynamicBatching(_Strict):
+class DynamicBatching(Strict):
     """Triton's `dynamic_batching`, for every step but an engine that batches by itself."""
 
     max_queue_delay_microseconds: Annotated[int, Field(ge=0)] | None = Field(
         None, description="what the backend does best with when absent: python_backends/README.md"
     )
-    preferred_batch_size: list[Positive] = []
+    preferred_batch_size: list[Positive] = Field([])
 
 
-class Queue(_Strict):
+class Queue(Strict):
     """The queue in front of the engine: how many requests wait, how long, in which order.
 
     Order and time are kept by Triton's own queue, which costs: docs/decisions/12.
@@ -135,7 +139,7 @@ class Queue(_Strict):
         return self
 
 
-class SessionOptions(_Strict):
+class SessionOptions(Strict):
     """ONNX Runtime's session options, for engines of the onnxruntime builder."""
 
     intra_op_num_threads: Annotated[int, Field(ge=0)] = Field(
@@ -153,7 +157,7 @@ class SessionOptions(_Strict):
     )
 
 
-class Serving(_Strict):
+class Serving(Strict):
     """How Triton serves the model."""
 
     session: SessionOptions = Field(SessionOptions(), description="of ONNX Runtime engines")
@@ -191,7 +195,7 @@ class Serving(_Strict):
     )
 
 
-class Evaluation(_Strict):
+class Evaluation(Strict):
     """What a fresh engine must answer before it may be served."""
 
     prompts: Path = Field(
@@ -205,16 +209,7 @@ class Evaluation(_Strict):
     )
 
 
-class Slo(_Strict):
-    """What the service promises."""
-
-    ttft_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    itl_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    e2e_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    error_rate: Annotated[float, Field(ge=0, le=1)] | None = None
-
-
-class Model(_Strict):
+class Model(Strict):
     """One public model: an ensemble and its composing models."""
 
     task: str = Field("text_generation", description="a file of ensembles/")
@@ -225,25 +220,18 @@ class Model(_Strict):
     slo: Slo = Slo()
 
 
-class Server(_Strict):
-    """The Triton process and its ports; 0 lets the system choose a free one."""
-
-    mode: Literal["embedded", "docker"] = "embedded"
-    address: str = Field("127.0.0.1", description="loopback unless you decide otherwise")
-    grpc_port: Port = 8001
-    http_port: Port = 8000
-    metrics_port: Port = 8002
-    ready_timeout_seconds: Positive = 120
-    exit_timeout_seconds: Positive = Field(30, description="how long `down` lets streams finish")
-
-
-class Project(_Strict):
+class Project(Strict):
     """A whole `tritonctl.yaml`, with a profile already merged in."""
 
     schema_: Literal["tritonctl/v1"] = Field(alias="schema")
     model_repository: Path = Field(Path("model_repository"), strict=False)
     models: dict[ModelName, Model] = Field(min_length=1)
     server: Server = Server()
+    docker: Docker = Docker()
+    gateway: Gateway | None = Field(None, description="Envoy in front of the server's replicas")
+    loadtests: dict[ModelName, Scenario] = Field(
+        {}, description="scenarios of `tritonctl loadtest run`, by name"
+    )
     profiles: dict[str, dict[str, Any]] = Field(
         {}, description="the same deployment on other hardware: merged over the rest"
     )
@@ -272,5 +260,16 @@ class Project(_Strict):
         return self.root / STATE_FOLDER
 
     def path(self, relative: Path) -> Path:
-        """A path of the project file, absolute."""
-        return (self.root / relative.expanduser()).resolve()
+        """A path of the project file, absolute. Raises ConfigurationError for what can be none."""
+        try:
+            path = (self.root / relative.expanduser()).resolve()
+            path.exists()  # fails for what the system does not take, such as a name too long
+        except (OSError, ValueError, RuntimeError) as error:  # Python's: a loop of links, `~nobody`
+            if isinstance(error, PermissionError):  # whoever reads it tells
+                return path
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigurationError(
+                f"the path {relative!s:.200} cannot be used: {reason}",
+                remedy=f"correct it in the project file of {self.root}",
+            ) from error
+        return path

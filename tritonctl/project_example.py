@@ -39,6 +39,17 @@ models:
     # evaluation: {prompts: prompts.jsonl, max_prompts: 200, min_exact_match: 0.95}
     # slo: {ttft_p99_ms: 500, itl_p99_ms: 100, error_rate: 0.001}
 
+# What `tritonctl loadtest run` sends, and when; `slo` says what the answers must keep to.
+# loadtests:
+#   chat:
+#     model: {{ name | tojson }}
+#     requests:                  # several classes are drawn by their weight
+#       - name: short
+#         prompts: prompts.jsonl # JSON lines with text_input or messages, or a .txt file
+#         max_tokens: {lognormal: {median: 64, sigma: 0.5}}   # or a number
+#     arrivals: {process: poisson, rate: 20}  # closed, constant, gamma, ramp, spike, steps, trace
+#     duration_seconds: 60
+
 # Loopback only; port 0 lets the system choose.
 server: {mode: embedded, grpc_port: 8001, http_port: 8000, metrics_port: 8002}
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any, get_args
+from typing import Annotated, Any, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Tag, ValidationError
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.project import SCHEMA, Project
@@ -208,24 +208,55 @@ def _validate(merged: _Merged, file: Path) -> Project:
 
 
 def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
-    # Pydantic marks errors about a mapping's *key* with a trailing "[key]".
-    location = tuple(part for part in item["loc"] if part != "[key]")
+    location = _in_the_file(item, merged.data)
     field_path = ".".join(str(part) for part in location) or "the file"
     where = merged.where(location)
     if item["type"] == "extra_forbidden":
-        known = _fields_at(location[:-1])
+        known = _fields_at(item["loc"][:-1])
         return (
             f"{where}: unknown key `{location[-1]}` in {_parent(location)}",
             _did_you_mean(str(location[-1]), known, "valid keys"),
         )
     if item["type"] == "missing":
         return f"{where}: `{field_path}` is missing", f"add `{location[-1]}:` there"
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return _explain_choice(item, where, field_path)
     if location == ("schema",):
         return f"{where}: this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
+    # A whole section is no help: its lines can be read where they stand.
+    got = "" if isinstance(item["input"], Mapping) else f" (got {item['input']!r})"
     return (
-        f"{where}: `{field_path}`: {item['msg']} (got {item['input']!r})",
+        f"{where}: `{field_path}`: {item['msg']}{got}",
         "see the field's type with `tritonctl schema`",
     )
+
+
+def _explain_choice(item: dict[str, Any], where: str, field_path: str) -> tuple[str, str]:
+    """Of a mapping one of whose keys says which other keys it has, as `process` of arrivals."""
+    key = item["ctx"]["discriminator"].strip("'")
+    if item["type"] == "union_tag_not_found":
+        return f"{where}: `{field_path}.{key}` is missing", f"add `{key}:` there"
+    tag = str(item["ctx"]["tag"])
+    known = [word.strip("'") for word in item["ctx"]["expected_tags"].split(", ")]
+    problem = f"{where}: `{field_path}.{key}`: there is no {key} `{tag}`"
+    return problem, _did_you_mean(tag, known, "there are")
+
+
+def _in_the_file(item: dict[str, Any], data: Any) -> Location:
+    """Where an error stands, without the names of alternatives that pydantic puts in between.
+
+    It also marks errors about a mapping's *key* with a trailing "[key]".
+    """
+    location: Location = ()
+    parts = [part for part in item["loc"] if part != "[key]"]
+    for position, part in enumerate(parts):
+        missing = item["type"] == "missing" and position == len(parts) - 1
+        held = isinstance(data, Mapping) and part in data
+        listed = isinstance(data, list) and isinstance(part, int)
+        if held or listed or missing:
+            location = (*location, part)
+            data = data[part] if not missing else None
+    return location
 
 
 def _parent(location: Location) -> str:
@@ -244,12 +275,29 @@ def _fields_at(location: Location) -> list[str]:
 
 
 def _member(annotation: Any, part: str) -> Any:
-    """The type of what stands at `part` of a model, of a `dict[name, Item]`, of a `list[Item]`."""
-    if not _is_model(annotation):
-        return get_args(annotation)[-1]
-    inner = annotation.model_fields[part].annotation
-    alternatives = get_args(inner)
-    return alternatives[0] if NoneType in alternatives else inner  # `Evaluation | None`
+    """The type at `part` of a model, of a `dict[name, Item]`, of a `list[Item]`, of a choice."""
+    if _is_model(annotation):
+        return _only(annotation.model_fields[part].annotation)
+    chosen = [inner for inner in get_args(annotation) if part in _tags(inner)]
+    return _only(chosen[0] if chosen else get_args(annotation)[-1])
+
+
+def _only(annotation: Any) -> Any:
+    """A type without `Annotated` and `| None`, unless several others remain."""
+    while get_origin(annotation) is Annotated or NoneType in get_args(annotation):
+        inner = [a for a in get_args(annotation) if a is not NoneType]
+        if get_origin(annotation) is not Annotated and len(inner) > 1:
+            break
+        annotation = inner[0]
+    return annotation
+
+
+def _tags(alternative: Any) -> Iterable[str]:
+    """By which words an alternative of a choice is called."""
+    if _is_model(alternative):
+        literals = [get_args(info.annotation) for info in alternative.model_fields.values()]
+        return [word for words in literals for word in words if isinstance(word, str)]
+    return [extra.tag for extra in get_args(alternative) if isinstance(extra, Tag)]
 
 
 def _is_model(annotation: Any) -> bool:

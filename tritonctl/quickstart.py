@@ -12,7 +12,7 @@ from tritonctl.host import explained
 from tritonctl.project import Project
 from tritonctl.project_file import FILE_NAME, find_project_file, load_project
 from tritonctl.triton.ports import is_free
-from tritonctl.triton.server_state import ServerFiles, read_state
+from tritonctl.triton.server_state import ServerFiles, present_state
 
 MODEL = "speller"
 FOLDER = "tritonctl-quickstart"
@@ -55,8 +55,7 @@ def _with_free_ports(file: Path) -> Project:
 
 
 def _running(project: Project) -> bool:
-    state = read_state(ServerFiles.of(project))
-    return state is not None and state.alive()
+    return present_state(ServerFiles.of(project)) is not None
 
 
 def _copy_into(folder: Path) -> None:

@@ -11,6 +11,8 @@ _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FACTORS = {unit.lower(): _STEP**power for power, unit in enumerate(_UNITS)}
 _FACTORS |= {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+# As Docker has it: --shm-size 64m.
+_FACTORS |= {"k": _STEP, "m": _STEP**2, "g": _STEP**3, "t": _STEP**4}
 _PERIODS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
@@ -32,7 +34,7 @@ def human_seconds(seconds: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes of `80GiB`, `24 GB`, `1073741824`. Raises UsageError."""
+    """Bytes of `80GiB`, `24 GB`, `64m`, `1073741824`. Raises UsageError."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2].lower() not in _FACTORS:
         raise UsageError(

@@ -52,6 +52,10 @@ class PerfAnalyzer:
         self._url = url
         self._prefix = shm_prefix.encode()
 
+    def at(self, url: str) -> PerfAnalyzer:
+        """The same against another server."""
+        return PerfAnalyzer(self._binary, self._libraries, url, self._prefix.decode())
+
     def run(self, load: Load, folder: Path) -> Measured:
         """Run one load; ends the benchmark with perf_analyzer's words when it fails.
 

@@ -68,7 +68,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     """
     request = read_request(file)
     options = read_options(request)
-    source = inspect_source(request.checkpoint)
+    source = inspect_source(request.checkpoint, allow_pickle=request.allow_pickle)
     max_seq_len = resolve_max_seq_len(request.limits.max_seq_len, source)
     artefact.prepare((*_FOLDERS, _WORK))
     plain = _plain_graph(request, options, source, max_seq_len, stages)
@@ -117,7 +117,7 @@ def _plain_graph(
     with stages.stage("load"):
         import export
 
-        module = export.load_encoder(source, options, trust_remote_code=request.trust_remote_code)
+        module = export.load_encoder(source, options, request)
     with stages.stage("export"):
         from onnxlib.reader import graph_of, write_model
 

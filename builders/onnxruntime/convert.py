@@ -102,6 +102,19 @@ def _fp16(source: Path, options: Options) -> Any:
     )
 
 
+def _forget_shapes_of_weights(file: Path) -> None:
+    """What ONNX Runtime saves tells the shapes of weights twice.
+
+    quantize_dynamic transposes the weight of a Gemm, and fails over the second, which then differs.
+    """
+    model = onnx.load(file, load_external_data=False)
+    weights = {tensor.name for tensor in model.graph.initializer}
+    kept = [value for value in model.graph.value_info if value.name not in weights]
+    del model.graph.value_info[:]
+    model.graph.value_info.extend(kept)
+    onnx.save(model, file)
+
+
 def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -> None:
     shared: dict[str, Any] = {
         "per_channel": options.per_channel,
@@ -112,6 +125,7 @@ def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -
         "extra_options": {"MatMulConstBOnly": True},
     }
     if options.calibration == "dynamic":
+        _forget_shapes_of_weights(source)
         quantize_dynamic(source, target, op_types_to_quantize=_DYNAMIC_OPERATORS, **shared)
         return
     quantize_static(

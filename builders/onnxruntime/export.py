@@ -10,6 +10,7 @@ import warnings
 from typing import Any
 
 from buildlib.problems import BuildError
+from buildlib.request import Request
 from options import Options
 from source import Encoder
 
@@ -59,7 +60,7 @@ def _outputs(model: Any, source: Encoder, options: Options) -> tuple[str, ...]:
     return ("last_hidden_state", "pooler_output") if has_pooler else ("last_hidden_state",)
 
 
-def load_encoder(source: Encoder, options: Options, *, trust_remote_code: bool) -> Any:
+def load_encoder(source: Encoder, options: Options, request: Request) -> Any:
     """Return the checkpoint as a module of positional inputs, in fp32, in evaluation mode.
 
     Raises:
@@ -68,9 +69,9 @@ def load_encoder(source: Encoder, options: Options, *, trust_remote_code: bool) 
     transformers.logging.disable_progress_bar()
     settings: dict[str, Any] = {
         "dtype": torch.float32,
-        "trust_remote_code": trust_remote_code,
+        "trust_remote_code": request.trust_remote_code,
         "local_files_only": True,
-        "use_safetensors": True,
+        "use_safetensors": None if request.allow_pickle else True,
         "output_loading_info": True,
         # The same sums as the fused kernels, in operators that ONNX Runtime fuses itself.
         "attn_implementation": "eager",

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from buildlib.checkpoint import refuse_quantised
 from buildlib.problems import BuildError, nearest, read_json_object
-from buildlib.weights import DOWNLOAD_AGAIN, check_weights, refuse_pointer
+from buildlib.weights import DOWNLOAD_AGAIN, check_weights, has_pickles, refuse_pointer
 from support import ARCHITECTURES, OFFSET_POSITIONS
 
 MODEL = "model.onnx"
@@ -45,7 +46,7 @@ class GivenGraph:
 Source = Encoder | GivenGraph
 
 
-def inspect_source(checkpoint: Path) -> Source:
+def inspect_source(checkpoint: Path, *, allow_pickle: bool = False) -> Source:
     """Return what `checkpoint` is.
 
     Weights of transformers win over a model.onnx beside them, which may be older.
@@ -67,15 +68,17 @@ def inspect_source(checkpoint: Path) -> Source:
             remedy="Set models.<name>.checkpoint to a folder or to an .onnx file.",
         )
     if any((checkpoint / name).is_file() for name in _WEIGHTS):
-        return _encoder(checkpoint)
+        return _encoder(checkpoint, allow_pickle=allow_pickle)
     if (checkpoint / MODEL).is_file():
         refuse_pointer(checkpoint / MODEL)
         return GivenGraph(checkpoint / MODEL, checkpoint)
+    if allow_pickle and has_pickles(checkpoint):
+        return _encoder(checkpoint, allow_pickle=True)
     check_weights(checkpoint)  # says which: pickles, or nothing at all
     raise AssertionError("unreachable: there are no safetensors")
 
 
-def _encoder(folder: Path) -> Encoder:
+def _encoder(folder: Path, *, allow_pickle: bool) -> Encoder:
     path = folder / "config.json"
     if not path.is_file():
         raise BuildError(
@@ -83,8 +86,9 @@ def _encoder(folder: Path) -> Encoder:
             remedy="Point models.<name>.checkpoint at a folder made by save_pretrained().",
         )
     config = read_json_object(path, remedy=DOWNLOAD_AGAIN)
+    refuse_quantised(folder, config)
     architecture = _architecture(path, config)
-    check_weights(folder)
+    check_weights(folder, allow_pickle=allow_pickle)
     pad = config.get("pad_token_id")
     pad = pad if isinstance(pad, int) and pad >= 0 else 0
     return Encoder(

@@ -40,7 +40,9 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     """
     request = read_request(file)
     options = read_options(request)
-    checkpoint = inspect_checkpoint(request.checkpoint, _SUPPORTED)
+    checkpoint = inspect_checkpoint(
+        request.checkpoint, _SUPPORTED, allow_pickle=request.allow_pickle
+    )
     limits = resolve_limits(
         request.limits, checkpoint, default_max_num_tokens=DEFAULT_MAX_NUM_TOKENS
     )

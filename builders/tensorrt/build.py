@@ -149,7 +149,14 @@ def read_timing_cache(model: Path, options: Options) -> bytes:
 def _calibrator(request: Request, options: Options, network: Network, samples: list[Path]) -> Any:
     if request.calibration is None:
         return None
-    from calibrate import calibrator
+    try:
+        from calibrate import calibrator
+    except ModuleNotFoundError as error:
+        raise BuildError(
+            f"calibrating int8 needs {error.name}, which this Python does not have",
+            remedy="Build with runner current in an image that has it (NVIDIA's TensorRT-LLM "
+            "image), or give a graph with Q/DQ nodes and remove engine.calibration.",
+        ) from error
 
     chosen = samples[: request.calibration.samples]
     return calibrator(options.calibrator, chosen, network, _TIMING / _RANGES)

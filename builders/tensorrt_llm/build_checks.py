@@ -28,6 +28,7 @@ RULES: tuple[rules.Rule, ...] = (
     options.draft_tokens_fit_into_a_step,
     options.eagle_is_bounded,
     options.lora_options_need_lora_plugin,
+    options.adapters_of_engines_have_different_names,
     options.custom_model_needs_trust,
     options.custom_model_has_a_name,
     options.streamingllm_ended_with_1_0,

@@ -88,7 +88,11 @@ def inspect_source(request: Request) -> Checkpoint:
     names = [str(name) for name in config.get("architectures") or []]
     scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
     rope = str(scaling.get("rope_type") or scaling.get("type") or "default")
-    return inspect_checkpoint(request.checkpoint, Supported("tensorrt_llm", names, [rope]))
+    return inspect_checkpoint(
+        request.checkpoint,
+        Supported("tensorrt_llm", names, [rope]),
+        allow_pickle=request.allow_pickle,
+    )
 
 
 def expected_quantised(request: Request, checkpoint: Checkpoint) -> Quantised:

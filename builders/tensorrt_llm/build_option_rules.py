@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about profiles, drafts, adapters, kinds of models; build_rules.py says what a rule is."""
 
+from pathlib import Path
+
 from build_facts import Plan
 from build_rules import refuse, tensorrt_llm_version
 
@@ -84,6 +86,19 @@ def lora_options_need_lora_plugin(plan: Plan) -> None:
             f"{', '.join(given)} do nothing without lora_plugin",
             "Set engine.options.compile.lora_plugin to auto.",
             lora_options_need_lora_plugin,
+        )
+
+
+def adapters_of_engines_have_different_names(plan: Plan) -> None:
+    """The name of its folder is all that a request can say."""
+    folders = plan.options.values.get("lora_dir", ())
+    names = [Path(folder).name for folder in folders] if isinstance(folders, tuple) else []
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        refuse(
+            f"two adapters of lora_dir are called {twice[0]}",
+            "Rename one of the folders, and correct engine.options.compile.lora_dir.",
+            adapters_of_engines_have_different_names,
         )
 
 

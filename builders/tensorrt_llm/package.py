@@ -15,6 +15,7 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
+from adapters import ADAPTERS, copy_adapters, place, read_adapters
 from build_facts import QUANT_ALGOS, inspect_source
 from build_runtime import LLM_ARGUMENTS, write_llm_arguments
 from build_tensors import text_generation_tensors
@@ -53,11 +54,12 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     with stages.stage("package"):
         copy_checkpoint(_source(package.request), _COPY)
         artefact.copy_tokenizer(package.checkpoint.folder)
+        copy_adapters(package.adapters)
         arguments = llm_arguments(package)
         write_llm_arguments(arguments)
     target = package.request.target
     return {
-        "files": artefact.files([_COPY, artefact.TOKENIZER, LLM_ARGUMENTS]),
+        "files": artefact.files([_COPY, artefact.TOKENIZER, LLM_ARGUMENTS, ADAPTERS]),
         "tensors": text_generation_tensors(),
         "limits": dataclasses.asdict(package.limits),
         "model": package.checkpoint.described(),
@@ -68,6 +70,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             "guided_decoding_backend": arguments.get("guided_decoding_backend") or "",
             "block_size": arguments["kv_cache_config"].get("tokens_per_block", 32),
             "world_size": package.limits.tp_size * package.limits.pp_size,
+            "lora_adapters": {adapter.name: place(adapter) for adapter in package.adapters},
         },
         "versions": {**versions(()), "tensorrt_llm": (target.tensorrt_llm if target else "") or ""},
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
@@ -101,6 +104,7 @@ def make_package(file: Path, *, only_shown: bool) -> Package:
         kv_cache_quant_algo=cache_algorithm,
         given=given,
         extra=extra,
+        adapters=read_adapters(given.get("lora_config") or {}),
     )
 
 

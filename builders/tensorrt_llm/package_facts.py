@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from adapters import Adapter, target_modules
 from buildlib.checkpoint import Checkpoint
 from buildlib.limits import ResolvedLimits
 from buildlib.problems import BuildError, nearest, read_json_object
@@ -22,6 +23,10 @@ QUANTISATION = "hf_quant_config.json"
 DEFAULT_MAX_NUM_TOKENS = 8192
 
 _WHERE = "engine.options.package"
+# Given in part: the rest is decided here.
+_COMPLETED = ("kv_cache_config", "enable_lora", "lora_config")
+# Read here: what passed through unseen would name adapters that no request can ask for.
+_ALWAYS_SEEN = ("enable_lora", "lora_config")
 _QUANTISE_AGAIN = "Quantise again: `tritonctl build --force`."
 # What the build or the serving side sets.
 _ELSEWHERE: dict[str, str] = {
@@ -57,6 +62,7 @@ class Package:
     kv_cache_quant_algo: str | None
     given: Mapping[str, Any] = field(default_factory=dict)
     extra: Mapping[str, Any] = field(default_factory=dict)
+    adapters: tuple[Adapter, ...] = ()
 
 
 def read_given(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -81,6 +87,11 @@ def read_given(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
                 f"{nearest(name, PYTORCH_ARGUMENTS)}",
                 remedy="Correct the name; what this tritonctl does not know goes into "
                 f"{_WHERE}.extra, an object of arguments.",
+            )
+        if name in extra and name in _ALWAYS_SEEN:
+            raise BuildError(
+                f"{_WHERE}.extra.{name} would be passed through unseen",
+                remedy=f"Write {_WHERE}.{name} instead.",
             )
         if name in given and name in extra:
             raise BuildError(
@@ -130,7 +141,8 @@ def llm_arguments(package: Package) -> dict[str, Any]:
         "trust_remote_code": package.request.trust_remote_code,
         "kv_cache_config": kv_cache_config(package),
         "cuda_graph_config": graphs,
-        **{name: value for name, value in given.items() if name != "kv_cache_config"},
+        **{name: value for name, value in given.items() if name not in _COMPLETED},
+        **lora(package),
         "enable_chunked_prefill": chunked_prefill(package),
         **package.extra,
     }
@@ -143,6 +155,21 @@ def kv_cache_config(package: Package) -> dict[str, Any]:
     forced = asked == "fp8" and package.kv_cache_quant_algo is None
     dtype = {"dtype": "fp8"} if forced else {}
     return {"free_gpu_memory_fraction": 0.9, "enable_block_reuse": True, **dtype, **own}
+
+
+def lora(package: Package) -> dict[str, Any]:
+    """Return what the runtime has to know of adapters; their places are the serving side's."""
+    if not package.adapters:
+        return {}
+    own = package.given.get("lora_config") or {}
+    config = {
+        "max_lora_rank": max(adapter.rank for adapter in package.adapters),
+        "max_loras": len(package.adapters),
+        "max_cpu_loras": len(package.adapters),
+        "lora_target_modules": target_modules(package.adapters),
+        **{name: value for name, value in own.items() if value is not None and name != "lora_dir"},
+    }
+    return {"enable_lora": True, "lora_config": config}
 
 
 def chunked_prefill(package: Package) -> bool:

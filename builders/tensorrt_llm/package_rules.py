@@ -12,6 +12,7 @@ from collections.abc import Callable
 from build_facts import QUANT_ALGOS
 from buildlib.problems import BuildError
 from package_facts import Package, chunked_prefill, kv_cache_config
+from package_lora_rules import RULES as LORA_RULES
 
 Rule = Callable[[Package], None]
 
@@ -213,6 +214,7 @@ RULES: tuple[Rule, ...] = (
     graphs_fit_the_batch,
     experts_fill_the_gpus,
     speculation_names_its_kind,
+    *LORA_RULES,
 )
 
 

@@ -46,9 +46,12 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
     request = read_request(file)
-    checkpoint = inspect_checkpoint(request.checkpoint, _SUPPORTED)
+    checkpoint = inspect_checkpoint(
+        request.checkpoint, _SUPPORTED, allow_pickle=request.allow_pickle
+    )
     choices = read_choices(request, checkpoint)
     _require_modelopt()
+    packages = versions(_PACKAGES)
     limits = resolve_limits(request.limits, checkpoint, default_max_num_tokens=_MAX_NUM_TOKENS)
     tokenizer = load_tokenizer(checkpoint.folder)
     prompts = read_prompts(request.evaluation, tokenizer, limits.max_seq_len)
@@ -67,8 +70,11 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         with stages.stage("evaluate"), quantisation.as_built(model, choices) as built:
             evaluation = _evaluate(request, built, checkpoint, prompts, tokenizer)
     _write(request, choices, checkpoint, model, stages)
-    return {**_described(checkpoint, limits, choices, len(samples)), "evaluation": evaluation} | {
-        "durations_seconds": stages.durations
+    return {
+        **_described(checkpoint, limits, choices, len(samples)),
+        "versions": packages,
+        "evaluation": evaluation,
+        "durations_seconds": stages.durations,
     }
 
 
@@ -156,7 +162,6 @@ def _described(
             "kv_cache_dtype": choices.kv_cache_dtype,
             "calibration_samples": samples,
         },
-        "versions": versions(_PACKAGES),
         "hardware": {"cpu": cpu_name(), **hardware()},
     }
 

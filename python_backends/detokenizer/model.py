@@ -8,6 +8,7 @@ import numpy as np
 
 from textlib.errors import RequestError
 from textlib.receipts import ReceiptWriter, server_prefix
+from textlib.step_metrics import StepMetrics
 from textlib.text_outputs import text_outputs
 from textlib.token_bytes import load_token_bytes
 from textlib.token_chunk import unpack
@@ -32,14 +33,16 @@ class TritonPythonModel:
                 skip_special_tokens=parameters.boolean("skip_special_tokens"),
             )
         self._receipts = ReceiptWriter(server_prefix(), queue_delay_ms=queue_delay_ms(args))
+        self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Decode each request on its own."""
         with self._receipts.batch():
-            return answer_each(requests, self._answer)
+            return answer_each(requests, self._answer, self._metrics.failed)
 
     def finalize(self) -> None:
-        """Let go of the shared memory."""
+        """End the metrics and let go of the shared memory."""
+        self._metrics.close()
         self._receipts.close()
 
     def _answer(self, request: Any) -> list[Any]:

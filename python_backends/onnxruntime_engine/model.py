@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnxruntime
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from tensorlib.batches import Answer, Arrays, Asked, answer_all
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters, Setting
+from textlib.step_metrics import StepMetrics
 from textlib.triton_edge import (
     answer_each,
     existing,
@@ -104,6 +106,7 @@ class TritonPythonModel:
         with loading(args) as parameters:
             self._longest = parameters.integer("longest_sequence", minimum=0)
             self._session = _session(existing(file), args, parameters)
+        self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Run the requests together as far as their shapes agree."""
@@ -111,7 +114,11 @@ class TritonPythonModel:
         good = [request for request in asked if isinstance(request, Asked)]
         done = iter(answer_all(good, self._run, self._most))
         answers = iter([next(done) if isinstance(a, Asked) else a for a in asked])
-        return answer_each(requests, lambda _: _tensors(next(answers)))
+        return answer_each(requests, lambda _: _tensors(next(answers)), self._metrics.failed)
+
+    def finalize(self) -> None:
+        """End the metrics."""
+        self._metrics.close()
 
     def _run(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
         return [np.asarray(array) for array in self._session.run(list(outputs), dict(arrays))]
@@ -130,6 +137,8 @@ def _session(file: Any, args: Mapping[str, str], parameters: ModelParameters) ->
 def _tensors(answer: Answer) -> list[Any]:
     if isinstance(answer, TextPathError):
         raise answer
+    if isinstance(answer, InvalidArgument):  # such as an id that is not in the vocabulary
+        raise RequestError(f"ONNX Runtime does not take these values: {answer}")
     if isinstance(answer, Exception):
         raise EngineFailedError(f"ONNX Runtime: {answer}")
     return [tensor(name, _as_answered(array)) for name, array in answer.items()]

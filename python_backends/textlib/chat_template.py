@@ -30,8 +30,9 @@ class ChatTemplate:
         try:
             self._template = _environment().from_string(template_source(folder))
         except TemplateSyntaxError as error:
+            reason = str(error).rstrip(".")
             raise ConfigurationError(
-                f"line {error.lineno} of the checkpoint's chat template is not Jinja: {error}"
+                f"line {error.lineno} of the checkpoint's chat template is not Jinja: {reason}"
             ) from error
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> bytes:

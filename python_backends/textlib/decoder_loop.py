@@ -37,6 +37,7 @@ from textlib.engine_metrics import EngineMetrics, Gauges, Key
 from textlib.errors import (
     EngineFailedError,
     EngineUnavailableError,
+    QueueFullError,
     RequestCancelledError,
     TextPathError,
 )
@@ -79,6 +80,7 @@ class DecoderLoop:
         self._departures = Departures(receipts)
         self._turns = Turns(self._departures)
         self._metrics = EngineMetrics()
+        self.errors = self._metrics.errors  # also of what is refused before it comes here
         self._lock = threading.Lock()
         self._to_step = threading.Condition(self._lock)
         self._to_send = threading.Condition(self._lock)
@@ -108,8 +110,10 @@ class DecoderLoop:
         """
         watch = watch_for(request, self._table)
         with self._lock:
-            if refusal := self._refusal() or self._admission.refusal(len(self._streams)):
+            if refusal := self._refusal():
                 raise EngineUnavailableError(refusal)
+            if refusal := self._admission.refusal(len(self._streams)):
+                raise QueueFullError(refusal)
             stream = Stream(self._new_id(), request, sink, watch, self._has_text)
             self._streams[stream.stream_id] = stream
             self._inbox.append(stream)
@@ -373,7 +377,9 @@ class DecoderLoop:
         stream.queued = True  # nothing may follow a final response
         self._streams.pop(stream.stream_id, None)
         self._departures.leave(stream)
-        self._metrics.ended(stream.outcome_text)
+        self._metrics.ended(stream.outcome_text, time.monotonic() - stream.began)
+        if isinstance(stream.outcome, TextPathError):
+            self.errors.add(stream.outcome)
         self._room.notify()
 
     def _look_for_departures(self) -> None:
@@ -382,16 +388,8 @@ class DecoderLoop:
         for stream_id in silent:
             self.cancel(stream_id, "the client went away: its responses arrive nowhere")
         for stream in to_ask:
-            if _is_cancelled(stream):
+            if stream.asks_to_end():
                 self.cancel(stream.stream_id, "the client cancelled the request")
-
-
-def _is_cancelled(stream: Stream) -> bool:
-    try:
-        return stream.sink.is_cancelled()
-    except Exception:
-        _LOG.exception("stream %d: cannot ask for cancellation", stream.stream_id)
-        return False
 
 
 def _request_failure(error: Exception) -> TextPathError:

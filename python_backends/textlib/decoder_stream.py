@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One request inside the decoder loop: what it has made, what it has sent, how it ended."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from textlib.request_tensors import GenerationRequest
 from textlib.stop_words import StopWatch
 from textlib.token_bytes import TokenBytes
 from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
+
+_LOG = logging.getLogger(__name__)
 
 
 class ResponseSink(Protocol):
@@ -45,7 +48,7 @@ class Stream:
     list. watch: holds back ids that may become a stop word. echo: prompt ids to be sent first.
     has_text: which ids the detokenizer needs to see again; the window holds no others. gone: it
     has had its final response. receipt_page: key of the page its responses are acknowledged on, or
-    0. latest: when it was submitted or, later, when its latest response was taken.
+    0. began: when it was submitted. latest: the same or, later, when its latest response was taken.
     """
 
     stream_id: int
@@ -59,6 +62,7 @@ class Stream:
     queued: bool = False
     gone: bool = False
     receipt_page: int = 0
+    began: float = field(default_factory=time.monotonic)
     latest: float = field(default_factory=time.monotonic)
     responses: int = 0
     sent_ids: int = 0
@@ -90,6 +94,14 @@ class Stream:
         self.tail.extend(cleared.tail)
         self.cut = cleared.cut
         return cleared.matched
+
+    def asks_to_end(self) -> bool:
+        """Whether the client asked to stop, as far as the server tells."""
+        try:
+            return self.sink.is_cancelled()
+        except Exception:
+            _LOG.exception("stream %d: cannot ask for cancellation", self.stream_id)
+            return False
 
     def let_go(self) -> None:
         """Nothing more will come: what may have become a stop word is ordinary text."""

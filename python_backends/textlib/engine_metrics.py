@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine tells Prometheus, published through Triton's custom metrics.
+"""What an engine, and in small any step, tells Prometheus through Triton's custom metrics.
 
 The loop counts in plain integers; a thread of its own publishes what has changed every
 `PUBLISH_SECONDS`, so no token waits for the API, which costs a round trip to the server per value.
@@ -10,14 +10,20 @@ takes one observation per round trip, which is too dear for every token. `histog
 Times are the engine's: from the submission to the first response handed to the server, and from
 response to response, divided by the ids in it. A coalescing factor is
 `rate(tritonctl_output_tokens_total) / rate(tritonctl_responses_total)`.
+
+Triton counts a request that a Python model answers with an error as a success of that model, and
+twice as a failure of its ensemble: `tritonctl_errors_total` counts it once, with the reason.
 """
 
 import logging
 import threading
+import time
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
+
+from textlib.errors import TextPathError
 
 Labels = tuple[tuple[str, str], ...]
 Key = tuple[str, Labels]
@@ -33,12 +39,16 @@ _REQUESTS = "tritonctl_requests_total"
 _INPUT = "tritonctl_input_tokens_total"
 _OUTPUT = "tritonctl_output_tokens_total"
 _RESPONSES = "tritonctl_responses_total"
+_ERRORS = "tritonctl_errors_total"
+_UPTIME = "tritonctl_uptime_seconds_total"
 _TTFT = "tritonctl_time_to_first_token_seconds"
 _ITL = "tritonctl_inter_token_latency_seconds"
+_E2E = "tritonctl_request_duration_seconds"
 
 _BOUNDS = {
     _TTFT: (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
     _ITL: (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5),
+    _E2E: (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
 }
 GAUGES = {
     _ACTIVE: "Streams that the engine advances",
@@ -47,6 +57,8 @@ GAUGES = {
 }
 COUNTERS = {
     _REQUESTS: "Requests by outcome: stop, length, cancelled or error",
+    _ERRORS: "Requests answered with an error: invalid, queue_full, unavailable or failed",
+    _UPTIME: "Seconds that the model's process lives; stands still when it is gone",
     _INPUT: "Tokens of the prompts that were accepted",
     _OUTPUT: "Tokens sent in responses",
     _PREFIX_BLOCKS: "Blocks of prompts by what the prefix cache had of them: reused or missed",
@@ -57,8 +69,13 @@ COUNTERS = {
     f"{_ITL}_bucket": "Time per token after the first response, at most le seconds",
     f"{_ITL}_sum": "Time per token after the first response, sum of seconds",
     f"{_ITL}_count": "Time per token after the first response, number",
+    f"{_E2E}_bucket": "Submission to last response of a whole answer, at most le seconds",
+    f"{_E2E}_sum": "Submission to last response of a whole answer, sum of seconds",
+    f"{_E2E}_count": "Submission to last response of a whole answer, number",
 }
 _OUTCOMES = ("stop", "length", "cancelled", "error")
+_WHOLE = ("stop", "length")
+_REASONS = ("invalid", "queue_full", "unavailable", "failed")
 
 
 class Publisher(Protocol):
@@ -72,6 +89,24 @@ class Publisher(Protocol):
 
     def close(self) -> None:
         """Take all values back; nothing follows."""
+
+
+class ErrorCounts:
+    """Requests answered with an error, by reason. Any thread may count."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(_REASONS, 0)
+
+    def add(self, error: TextPathError) -> None:
+        """One more; nobody reads an answer that was cancelled."""
+        if error.reason in self._counts:
+            with self._lock:
+                self._counts[error.reason] += 1
+
+    def totals(self) -> dict[Key, float]:
+        """The counters."""
+        return {(_ERRORS, (("reason", name),)): n for name, n in self._counts.items()}
 
 
 class _Histogram:
@@ -150,6 +185,8 @@ class EngineMetrics:
         self._input_tokens = self._output_tokens = self._responses = 0
         self._ttft = _Histogram(_TTFT)
         self._itl = _Histogram(_ITL)
+        self._e2e = _Histogram(_E2E)
+        self.errors = ErrorCounts()
 
     def accepted(self, input_tokens: int) -> None:
         """A request has come in."""
@@ -166,16 +203,19 @@ class EngineMetrics:
         if tokens:
             self._itl.observe(seconds / tokens, tokens)
 
-    def ended(self, outcome: str) -> None:
-        """A request has had its final response."""
+    def ended(self, outcome: str, seconds: float) -> None:
+        """A request has had its final response, so long after its submission."""
         self._ended[outcome] += 1
+        if outcome in _WHOLE:
+            self._e2e.observe(seconds)
 
     def totals(self) -> dict[Key, float]:
         """Every counter, all of them from the beginning on."""
         ended = {(_REQUESTS, (("outcome", name),)): n for name, n in self._ended.items()}
         tokens = {(_INPUT, ()): self._input_tokens, (_OUTPUT, ()): self._output_tokens}
         tokens[_RESPONSES, ()] = self._responses
-        return ended | tokens | self._ttft.values() | self._itl.values()
+        histograms = self._ttft.values() | self._itl.values() | self._e2e.values()
+        return ended | self.errors.totals() | tokens | histograms
 
     def _count(self, tokens: int) -> None:
         self._output_tokens += tokens
@@ -188,10 +228,11 @@ class MetricsThread:
     def __init__(
         self,
         publisher: Publisher,
-        read: Callable[[], tuple[Mapping[Key, float], Gauges]],
+        read: Callable[[], tuple[dict[Key, float], Gauges | None]],
     ) -> None:
         self._publisher = publisher
         self._read = read
+        self._began = time.monotonic()
         self._published: dict[Key, float] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
@@ -218,11 +259,12 @@ class MetricsThread:
 
     def _publish(self) -> None:
         totals, gauges = self._read()
-        for key, value in gauges.values().items():
+        for key, value in gauges.values().items() if gauges else ():
             if self._published.get(key) != value:
                 self._publisher.set(key, value)
                 self._published[key] = value
-        for key, value in totals.items():
+        uptime = {(_UPTIME, ()): int(time.monotonic() - self._began)}  # one value a second
+        for key, value in (totals | uptime).items():
             before = self._published.get(key)
             if before != value:
                 self._publisher.add(key, value - (before or 0))

@@ -14,6 +14,7 @@ from typing import Any
 from textlib.admission import TRITON_DECIDES
 from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
+from textlib.decoder_stream import ResponseSink
 from textlib.engine_contract import Engine
 from textlib.engine_metrics import Gauges, Key, KvCache, MetricsThread
 from textlib.errors import EngineFailedError, TextPathError
@@ -86,9 +87,14 @@ class EngineModel:
             generation = read_generation_request(read_arrays(request).get, self._service.limits)
             self._loop.submit(generation, sink)
         except TextPathError as error:
-            sink.fail(error)
+            self._refuse(sink, error)
         except Exception as error:
-            sink.fail(EngineFailedError(f"unexpected {type(error).__name__}: {error}"))
+            problem = EngineFailedError(f"unexpected {type(error).__name__}: {error}")
+            self._refuse(sink, problem)
+
+    def _refuse(self, sink: ResponseSink, error: TextPathError) -> None:
+        sink.fail(error)
+        self._loop.errors.add(error)
 
 
 def _metrics(

@@ -5,10 +5,12 @@
     ├── RequestError                 INVALID_ARG   the client can repair its request
     ├── RequestCancelledError        CANCELLED     the client asked us to stop, or went away
     ├── EngineUnavailableError       UNAVAILABLE   the model is closing, or its engine is dead
+    │   └── QueueFullError           UNAVAILABLE   as many requests wait as may
     └── EngineFailedError            INTERNAL      the engine broke while it worked on the request
     ConfigurationError               the model cannot be loaded; the operator has to act
 
-`code` is the name of a `TritonError` constant, so this module needs no Triton.
+`code` is the name of a `TritonError` constant, so this module needs no Triton; `reason` is what the
+metrics call it.
 """
 
 from typing import ClassVar
@@ -18,24 +20,34 @@ class TextPathError(Exception):
     """One request cannot be answered; `str(error)` is the text that its client reads."""
 
     code: ClassVar[str] = "INTERNAL"
+    reason: ClassVar[str] = "failed"
 
 
 class RequestError(TextPathError):
     """The request is wrong: the message names the public tensor, its value and the limit."""
 
     code = "INVALID_ARG"
+    reason = "invalid"
 
 
 class RequestCancelledError(TextPathError):
     """Nobody waits for the answer any more."""
 
     code = "CANCELLED"
+    reason = "cancelled"
 
 
 class EngineUnavailableError(TextPathError):
     """The engine takes no requests: it is closing down or has failed for good."""
 
     code = "UNAVAILABLE"
+    reason = "unavailable"
+
+
+class QueueFullError(EngineUnavailableError):
+    """As many requests wait as may: the client can come back later."""
+
+    reason = "queue_full"
 
 
 class EngineFailedError(TextPathError):

@@ -81,18 +81,28 @@ def error_response(error: TextPathError) -> Any:
     return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(error), code))
 
 
-def answer_each(requests: list[Any], answer: Callable[[Any], list[Any]]) -> list[Any]:
-    """One response of Tensors per request of execute(); a failing request fails alone."""
-    return [_answer(request, answer) for request in requests]
+Failed = Callable[[TextPathError], None]
 
 
-def _answer(request: Any, answer: Callable[[Any], list[Any]]) -> Any:
+def answer_each(
+    requests: list[Any], answer: Callable[[Any], list[Any]], failed: Failed
+) -> list[Any]:
+    """One response of Tensors per request of execute(); a failing request fails alone.
+
+    failed: is told of each, because Triton takes an answered error for a success.
+    """
+    return [_answer(request, answer, failed) for request in requests]
+
+
+def _answer(request: Any, answer: Callable[[Any], list[Any]], failed: Failed) -> Any:
     try:
         return pb_utils.InferenceResponse(output_tensors=answer(request))
     except TextPathError as error:
-        return error_response(error)
+        problem = error
     except Exception as error:
-        return error_response(EngineFailedError(f"unexpected {type(error).__name__}: {error}"))
+        problem = EngineFailedError(f"unexpected {type(error).__name__}: {error}")
+    failed(problem)
+    return error_response(problem)
 
 
 class TritonSink:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """textlib.engine_metrics' Publisher over the Python backend's metric API."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,10 +11,11 @@ from textlib.engine_metrics import COUNTERS, GAUGES, Key
 
 
 class TritonPublisher:
-    """Labels: the engine's `model`, as Triton's own metrics have it, and its `model_instance`.
+    """Labels: `model` and `version` as Triton's own metrics have them, `model_instance`, `process`.
 
-    Instances of one model are processes of their own: without a label of its own each of them
-    would write, and at its end delete, the values of the others.
+    Each instance of a model is a process. Two processes with the same labels share one value, and
+    the first that ends frees it under the other: tritonserver 2.51 then corrupts its heap
+    (triton-inference-server/server#8663). An instance has two while its model is loaded again.
     """
 
     def __init__(self, args: Mapping[str, str]) -> None:
@@ -21,15 +23,9 @@ class TritonPublisher:
             "model": args["model_name"],
             "version": args["model_version"],
             "model_instance": args["model_instance_name"],
+            "process": str(os.getpid()),
         }
-        self._families = {
-            name: pb_utils.MetricFamily(name=name, description=text, kind=kind)
-            for kind, texts in (
-                (pb_utils.MetricFamily.GAUGE, GAUGES),
-                (pb_utils.MetricFamily.COUNTER, COUNTERS),
-            )
-            for name, text in texts.items()
-        }
+        self._families: dict[str, Any] = {}
         self._metrics: dict[Key, Any] = {}
 
     def set(self, key: Key, value: float) -> None:
@@ -48,5 +44,12 @@ class TritonPublisher:
     def _metric(self, key: Key) -> Any:
         if key not in self._metrics:
             name, labels = key
-            self._metrics[key] = self._families[name].Metric(labels=self._labels | dict(labels))
+            self._metrics[key] = self._family(name).Metric(labels=self._labels | dict(labels))
         return self._metrics[key]
+
+    def _family(self, name: str) -> Any:
+        if name not in self._families:
+            kinds = pb_utils.MetricFamily
+            kind, texts = (kinds.GAUGE, GAUGES) if name in GAUGES else (kinds.COUNTER, COUNTERS)
+            self._families[name] = kinds(name=name, description=texts[name], kind=kind)
+        return self._families[name]

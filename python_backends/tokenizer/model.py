@@ -10,6 +10,7 @@ from textlib.chat_files import has_chat_template
 from textlib.chat_renderer import ChatRenderer
 from textlib.errors import RequestError, TextPathError
 from textlib.prompt_encoder import Encoded, PromptEncoder
+from textlib.step_metrics import StepMetrics
 from textlib.token_chunk import PADDING
 from textlib.triton_edge import (
     answer_each,
@@ -41,6 +42,7 @@ class TritonPythonModel:
                 add_special_tokens=parameters.boolean("add_special_tokens"),
             )
             self._chat = ChatRenderer(folder) if has_chat_template(folder) else None
+        self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Encode the prompts of all requests in one call for each kind."""
@@ -48,10 +50,11 @@ class TritonPythonModel:
         texts = iter(self._encoder.encode(_all(_TEXT, asked)))
         chats = iter(self._encode_chats(_all(_MESSAGES, asked)))
         rows = iter([_rows(prompts, {_TEXT: texts, _MESSAGES: chats}) for prompts in asked])
-        return answer_each(requests, lambda _: _tensors(next(rows)))
+        return answer_each(requests, lambda _: _tensors(next(rows)), self._metrics.failed)
 
     def finalize(self) -> None:
-        """End the template's process."""
+        """End the template's process and the metrics."""
+        self._metrics.close()
         if self._chat is not None:
             self._chat.close()
 

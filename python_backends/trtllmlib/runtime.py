@@ -166,7 +166,7 @@ def llm_arguments(
         arguments |= {"stream_interval": 1, "enable_iter_perf_stats": True}
         arguments["max_seq_len"] = parameters.integer("max_seq_len")
     if adapters:
-        arguments |= _lora_arguments(adapters, engine=engine)
+        arguments |= _lora_arguments(arguments, adapters, engine=engine)
     return arguments | _tokenizer_arguments(folder, parameters)
 
 
@@ -205,26 +205,20 @@ def _adapters(folder: Path, parameters: ModelParameters) -> dict[str, Path]:
     return {name: existing(folder / path) for name, path in sorted(declared.items())}
 
 
-def _lora_arguments(adapters: Mapping[str, Path], *, engine: bool) -> dict[str, Any]:
+def _lora_arguments(
+    arguments: Mapping[str, Any], adapters: Mapping[str, Path], *, engine: bool
+) -> dict[str, Any]:
     if engine:  # modules and rank were fixed when it was compiled
         return {"enable_lora": True}
     helper = importlib.import_module("tensorrt_llm.lora_helper")
-    config = helper.LoraConfig(
-        lora_dir=[str(path) for path in adapters.values()],
-        max_lora_rank=max(_rank(path) for path in adapters.values()),
-        max_loras=len(adapters),
-        max_cpu_loras=len(adapters),
-    )
-    return {"enable_lora": True, "lora_config": config}
-
-
-def _rank(adapter: Path) -> int:
-    file = existing(adapter / "adapter_config.json")
+    folders = [str(path) for path in adapters.values()]
+    settings = {**(arguments.get("lora_config") or {}), "lora_dir": folders}
     try:
-        return int(json.loads(file.read_text(encoding="utf-8"))["r"])
-    except (ValueError, KeyError, TypeError) as error:
+        return {"enable_lora": True, "lora_config": helper.LoraConfig(**settings)}
+    except (TypeError, ValueError, AssertionError) as error:
         raise ConfigurationError(
-            f"{file} is no configuration of a PEFT LoRA adapter with its rank `r`: {error!r}."
+            f"TensorRT-LLM refuses the LoRA settings {settings}: {error}. "
+            "Correct engine.options.package.lora_config and run `tritonctl build`."
         ) from error
 
 

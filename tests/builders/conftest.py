@@ -19,7 +19,17 @@ import pytest
 from tests import container_engine
 
 BUILDERS = Path(__file__).resolve().parents[2] / "builders"
-SHARED = ("artefact", "checkpoint", "compare", "limits", "problems", "prompts", "request")
+SHARED = (
+    "artefact",
+    "checkpoint",
+    "compare",
+    "limits",
+    "problems",
+    "program",
+    "prompts",
+    "request",
+    "weights",
+)
 OPENVINO = ("options", "precisions", "support")
 VOCABULARY = {"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3, "b": 4}
 CONFIG = {

@@ -129,6 +129,7 @@ def test_an_interrupted_build_leaves_no_container(
     script.write_text(text.replace('["/bin/sleep", str(GATE_SECONDS)]', asleep), encoding="utf-8")
     (tmp_path / "tritonctl.yaml").write_text(yaml.safe_dump(project), encoding="utf-8")
     command = [sys.executable, "-m", "tritonctl", "build", "--quiet"]
+    _await(lambda: containers() == [])  # that of the test before would be taken for ours
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE)
     _await(lambda: len(containers()) == 1)
     running.send_signal(number)

@@ -245,6 +245,14 @@ def test_encoders_answer_as_transformers_does(
         assert done.result["runtime"]["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
 
 
+def test_a_classifier_in_int8(build: Build, encoder: Encoder) -> None:
+    """Its last layer is a Gemm and no square: ONNX Runtime transposes the weight."""
+    done = build(encoder("BertForSequenceClassification"), "int8", options={"max_abs_error": 10})
+    assert parity(done)["max_abs_error"] > 0
+    (output,) = done.result["tensors"]["outputs"]
+    assert (output["name"], output["dims"]) == ("logits", [3])
+
+
 def test_one_vector_per_text_and_two_equal_builds(build: Build, encoder: Encoder) -> None:
     checkpoint = encoder("BertModel")
     options = {"pooling": "mean", "normalize": True}
@@ -284,3 +292,30 @@ def test_a_real_encoder_calibrated_on_texts(build: Build, minilm: Path, tmp_path
     assert engine_bytes(done) < 30_000_000
     names = {entry["path"] for entry in done.result["files"]}
     assert {"tokenizer/tokenizer.json", "tokenizer/tokenizer_config.json"} <= names
+
+
+_PICKLE = """
+import pathlib, sys, torch
+from safetensors.torch import load_file
+weights = pathlib.Path(sys.argv[1])
+torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+weights.unlink()
+"""
+
+
+def test_an_encoder_s_weights_that_are_a_pickle(
+    build: Build, encoder: Encoder, onnxruntime_environment: Path
+) -> None:
+    """Refused, and the same graph where the user allows them."""
+    folder = encoder("BertModel")
+    plain = build(folder)
+    subprocess.run(
+        [onnxruntime_environment, "-c", _PICKLE, folder / "model.safetensors"], check=True
+    )
+    refused = build(folder)
+    assert refused.code != 0
+    assert "engine.allow_pickle" in json.dumps(refused.result)
+    allowed = build(folder, allow_pickle=True)
+    assert parity(allowed)["samples"] == parity(plain)["samples"]
+    graphs = [(done.staging / "engine" / "model.onnx").read_bytes() for done in (plain, allowed)]
+    assert graphs[0] == graphs[1]

@@ -91,6 +91,7 @@ def test_a_given_graph(builder: SimpleNamespace, tmp_path: Path) -> None:
         ({"architectures": []}, "names no architectures"),
         ({"vocab_size": None}, "vocab_size is missing"),
         ({"max_position_embeddings": 0}, "max_position_embeddings is missing"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "already (bitsandbytes)"),
     ],
 )
 def test_config_that_cannot_be_built(
@@ -104,6 +105,8 @@ def test_pickled_weights(builder: SimpleNamespace, encoder: Path, refusal: Refus
     (encoder / "model.safetensors").rename(encoder / "pytorch_model.bin")
     said = refusal(lambda: builder.source.inspect_source(encoder))
     assert "Python pickles only (pytorch_model.bin)" in said
+    allowed = builder.source.inspect_source(encoder, allow_pickle=True)
+    assert isinstance(allowed, builder.source.Encoder)
 
 
 def test_truncated_safetensors(builder: SimpleNamespace, encoder: Path, refusal: Refusal) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable
@@ -273,3 +274,32 @@ def test_an_interrupted_build_leaves_no_result(
         process.stdout.read()
         assert process.wait(timeout=60) == 130
     assert not (tmp_path / "S.json").exists()
+
+
+_PICKLE = """
+import pathlib, sys, torch
+from safetensors.torch import load_file
+weights = pathlib.Path(sys.argv[1])
+torch.save(load_file(weights), weights.with_name("pytorch_model.bin"))
+weights.unlink()
+"""
+
+
+def test_weights_that_are_a_pickle(
+    build: Build,
+    evaluated: Callable[[str], Built],
+    openvino_environment: Path,
+    tmp_path: Path,
+) -> None:
+    """Refused, and the same engine where the user allows them."""
+    checkpoint = tmp_path / "checkpoint"
+    shutil.copytree(EXAMPLE / "checkpoint", checkpoint)
+    weights = checkpoint / "model.safetensors"
+    subprocess.run([openvino_environment, "-c", _PICKLE, weights], check=True)
+    refused = build(checkpoint=str(checkpoint), evaluation=None)
+    assert refused.code != 0
+    assert "engine.allow_pickle" in json.dumps(refused.result)
+    allowed = build(checkpoint=str(checkpoint), evaluation=None, allow_pickle=True)
+    assert allowed.code == 0, allowed.result
+    name = "engine/openvino_model.bin"
+    assert sha256(allowed.staging / name) == sha256(evaluated("int8").staging / name)

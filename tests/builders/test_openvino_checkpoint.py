@@ -105,6 +105,14 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         lambda f: edit(f / "config.json", architectures=["LlamaForCausalML"]),
         ["LlamaForCausalML (did you mean LlamaForCausalLM?)", "Qwen3ForCausalLM"],
     ),
+    "quantised by ModelOpt": (
+        lambda f: (f / "hf_quant_config.json").write_text("{}", encoding="utf-8"),
+        ["quantised already (modelopt)", "tritonctl plan"],
+    ),
+    "for TensorRT-LLM": (
+        lambda f: (f / "rank0.safetensors").touch(),
+        ["quantised already (a TensorRT-LLM checkpoint)"],
+    ),
     "quantised": (
         lambda f: edit(f / "config.json", quantization_config={"quant_method": "gptq"}),
         ["quantised already (gptq)"],
@@ -119,7 +127,10 @@ BROKEN: dict[str, tuple[Callable[[Path], object], list[str]]] = {
         ["neither generation_config.json nor config.json has an eos_token_id"],
     ),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), ["has no weights"]),
-    "pickled weights": (pickled, ["pickles only (pytorch_model.bin)", "safetensors"]),
+    "pickled weights": (
+        pickled,
+        ["pickles only (pytorch_model.bin)", "safetensors", "engine.allow_pickle to true"],
+    ),
     "shards missing": (
         sharded,
         ["lists 3 files, of which 2 are missing", "model-00002-of-00003.safetensors"],
@@ -230,3 +241,32 @@ def test_limits_that_cannot_be(
 ) -> None:
     text = refusal(lambda: resolved(builder, checkpoint, **limits))
     assert expected in text
+
+
+def test_pickles_that_are_allowed(builder: SimpleNamespace, checkpoint: Path) -> None:
+    """Of one file or of several; safetensors are preferred, and checked, where there are both."""
+    check = builder.weights.check_weights
+    pickled(checkpoint)
+    check(checkpoint, allow_pickle=True)
+    whole = (checkpoint / "pytorch_model.bin").rename(checkpoint / "pytorch_model-1-of-1.bin")
+    index = {"weight_map": {"lm_head.weight": whole.name}}
+    edit(checkpoint / "pytorch_model.bin.index.json", **index)
+    check(checkpoint, allow_pickle=True)
+
+
+def test_pickles_that_would_not_be_read(
+    builder: SimpleNamespace, checkpoint: Path, refusal: Refusal
+) -> None:
+    """A part that is missing, git-lfs's pointers, names that transformers does not know."""
+
+    def said() -> str:
+        return refusal(lambda: builder.weights.check_weights(checkpoint, allow_pickle=True))
+
+    index = {"weight_map": {"lm_head.weight": "pytorch_model-1-of-1.bin"}}
+    (checkpoint / "model.safetensors").unlink()
+    edit(checkpoint / "pytorch_model.bin.index.json", **index)
+    assert "of which 1 are missing" in said()
+    lfs(checkpoint, "pytorch_model-1-of-1.bin")
+    assert "is a git-lfs pointer" in said()
+    (checkpoint / "pytorch_model.bin.index.json").unlink()
+    assert "pickles only (pytorch_model-1-of-1.bin)" in said()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -230,6 +231,21 @@ def test_an_incomplete_environment_is_named(checkpoint: Path, tmp_path: Path) ->
     assert code == 1
     assert "environment is incomplete: No module named 'tokenizers'" in result["problem"]
     assert "Traceback" in errors
+
+
+def test_a_full_disk_is_named(
+    builder: SimpleNamespace, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a library says of it; where there is space, its own words."""
+    monkeypatch.chdir(small_disk)
+    stream = RuntimeError("basic_ios::clear: iostream error")
+    failure = builder.program.failure
+    assert failure(stream, "convert").problem.endswith("basic_ios::clear: iostream error")
+    told = OSError(errno.ENOSPC, "No space left on device")
+    assert failure(told, "convert").problem == f"no space left in {small_disk} (stage convert)"
+    (small_disk / "half an engine").write_bytes(b"x" * 1_500_000)
+    assert failure(stream, "convert").problem == f"no space left in {small_disk} (stage convert)"
+    assert "tritonctl plan" in failure(stream, "convert").remedy
 
 
 def test_builder_toml_agrees_with_the_code(builder: SimpleNamespace) -> None:

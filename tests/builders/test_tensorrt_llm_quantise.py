@@ -93,56 +93,104 @@ def refused(stage: SimpleNamespace, call: Callable[[], object]) -> str:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"precision": "int8"}, ["no precision 'int8'", "int8_sq, int8_wo"]),
-        ({"target": None}, ["has no target", "engine.target.world"]),
-        ({"world": "engines"}, ["the world 'engines'"]),
-        (
+        pytest.param(
+            {"precision": "int8"},
+            ["no precision 'int8'", "int8_sq, int8_wo"],
+            id="precision-is-known",
+        ),
+        pytest.param(
+            {"target": None}, ["has no target", "engine.target.world"], id="target-is-given"
+        ),
+        pytest.param({"world": "engines"}, ["the world 'engines'"], id="world-is-known"),
+        pytest.param(
             {"precision": "int8_sq", "world": "pytorch"},
             ["int8_sq has no execution path", "Set engine.precision to fp8, or", "to engine"],
+            id="smoothquant-needs-the-engine-world",
         ),
-        (
+        pytest.param(
             {"precision": "int4_wo", "world": "pytorch"},
             ["int4_wo has no execution path", "Set engine.precision to int4_awq"],
+            id="int4-by-rows-needs-the-engine-world",
         ),
-        (
+        pytest.param(
             {"kv_cache_dtype": "int8", "world": "pytorch"},
             ["kv_cache_dtype int8 has no execution path", "to fp8"],
+            id="int8-kv-cache-needs-the-engine-world",
         ),
-        ({"kv_cache_dtype": "fp16"}, ["kv_cache_dtype is 'fp16' (did you mean fp8?)"]),
-        ({"options": {"awq_blocksize": 64}}, ["'awq_blocksize' (did you mean awq_block_size?)"]),
-        ({"options": {"awq_block_size": 64}}, ["is for int4_awq and w4a8_awq"]),
-        (
+        pytest.param(
+            {"kv_cache_dtype": "fp16"},
+            ["kv_cache_dtype is 'fp16' (did you mean fp8?)"],
+            id="kv-cache-type-is-known",
+        ),
+        pytest.param(
+            {"options": {"awq_blocksize": 64}},
+            ["'awq_blocksize' (did you mean awq_block_size?)"],
+            id="option-is-known",
+        ),
+        pytest.param(
+            {"options": {"awq_block_size": 64}},
+            ["is for int4_awq and w4a8_awq"],
+            id="awq-block-size-is-for-awq",
+        ),
+        pytest.param(
             {"options": {"awq_block_size": 32}, "precision": "int4_awq"},
             ["awq_block_size is 32", "64 or 128"],
+            id="awq-block-size-has-kernels",
         ),
-        ({"options": {"smoothquant_alpha": 0.5}}, ["which is for int8_sq; the precision is fp8"]),
-        (
+        pytest.param(
+            {"options": {"smoothquant_alpha": 0.5}},
+            ["which is for int8_sq; the precision is fp8"],
+            id="smoothquant-alpha-is-for-smoothquant",
+        ),
+        pytest.param(
             {"options": {"smoothquant_alpha": 2}, "precision": "int8_sq"},
             ["smoothquant_alpha is 2", "from 0 to 1"],
+            id="smoothquant-alpha-is-a-share",
         ),
-        ({"options": {"dtype": "float32"}}, ["dtype is 'float32'", "float16 or bfloat16"]),
-        (
+        pytest.param(
+            {"options": {"dtype": "float32"}},
+            ["dtype is 'float32'", "float16 or bfloat16"],
+            id="dtype-is-half",
+        ),
+        pytest.param(
             {"options": {"dtype": "bfloat16"}, "precision": "fp16"},
             ["the precision is fp16", "Use float16"],
+            id="dtype-is-that-of-the-precision",
         ),
-        ({"limits": {"tp_size": 3}}, ["tp_size is 3", "num_attention_heads (4)", "tp_size to 2"]),
-        (
+        pytest.param(
+            {"limits": {"tp_size": 3}},
+            ["tp_size is 3", "num_attention_heads (4)", "tp_size to 2"],
+            id="heads-divide-by-tp-size",
+        ),
+        pytest.param(
             {"limits": {"tp_size": 4}},
             ["tp_size is 4", "num_key_value_heads (2)", "engine.tp_size to 2"],
+            id="kv-heads-divide-by-tp-size",
         ),
-        ({"limits": {"pp_size": 4}}, ["pp_size is 4", "num_hidden_layers (6)", "pp_size to 3"]),
-        (
+        pytest.param(
+            {"limits": {"pp_size": 4}},
+            ["pp_size is 4", "num_hidden_layers (6)", "pp_size to 3"],
+            id="layers-divide-by-pp-size",
+        ),
+        pytest.param(
             {"precision": "int4_awq", "limits": {"tp_size": 2}},
             ["a block of 128 weights does not divide the attention's width of a rank (64)"],
+            id="awq-blocks-divide-a-rank",
         ),
-        (
+        pytest.param(
             {"calibration": calibration(PROMPTS, samples=15)},
             ["samples is 15", "fewer than 16", "samples to 16 or more"],
+            id="calibration-has-enough-samples",
         ),
-        ({"calibration": None}, ["fp8 needs text", "engine.calibration.data"]),
-        (
+        pytest.param(
+            {"calibration": None},
+            ["fp8 needs text", "engine.calibration.data"],
+            id="activations-need-calibration",
+        ),
+        pytest.param(
             {"calibration": None, "precision": "fp16", "kv_cache_dtype": "fp8"},
             ["the KV cache needs text"],
+            id="kv-cache-needs-calibration",
         ),
     ],
 )

@@ -14,6 +14,9 @@ import pytest
 
 from tests.builders.exported import Array, by_block, header_of, int4, tensors_of
 from tests.builders.quantising import EXAMPLE, Quantised, environment, ok, run
+from tritonctl.engines.plan_records import ModelPlan
+from tritonctl.engines.planning import plan_model
+from tritonctl.project_file import load_profiles
 
 pytestmark = pytest.mark.engine
 
@@ -300,3 +303,33 @@ def test_a_missed_accuracy_fails_the_build(quantise: Quantise, tmp_path: Path) -
     assert "of 8 prompts exactly as the checkpoint does" in done.result["problem"]
     assert "Set engine.precision to int4_awq" in done.result["remedy"]
     assert not done.checkpoint.joinpath("config.json").exists()
+
+
+@pytest.mark.parametrize(("precision", "world"), [pair for pair in LEGAL if pair[0] != "fp16"])
+def test_plan_of_an_export(quantise: Quantise, tmp_path: Path, precision: str, world: str) -> None:
+    """`tritonctl plan` reads the exact bytes, and the parameters that were packed into them."""
+    done = ok(quantise(precision=precision, world=world))
+    plan = _planned(done.checkpoint, tmp_path)
+    headers = [header_of(file) for file in done.checkpoint.glob("*.safetensors")]
+    offsets = [entry["data_offsets"] for header in headers for entry in header.values()]
+    assert plan.weights == sum(end - start for start, end in offsets)
+    assert plan.parameters == sum(tensor.size for tensor in tensors_of(ORIGINAL).values())
+    assert "quantised already" in plan.notes[0]
+
+
+def test_plan_of_an_export_for_two_gpus(quantise: Quantise, tmp_path: Path) -> None:
+    """What both ranks have is one parameter; the fuller rank is what a GPU holds."""
+    done = ok(quantise(precision="fp8", kv_cache_dtype="fp8", limits={"tp_size": 2}))
+    plan = _planned(done.checkpoint, tmp_path, tp_size=2)
+    assert plan.parameters == sum(tensor.size for tensor in tensors_of(ORIGINAL).values())
+    assert plan.kv_bytes_per_token == 2 * 4 * 1 * 32
+    assert plan.weights / 2 < plan.fits[0].needed
+
+
+def _planned(checkpoint: Path, folder: Path, **engine: int) -> ModelPlan:
+    """As a project that asks for yet another precision."""
+    engines = {"builder": "tensorrt_llm", "precision": "int4_awq", "max_seq_len": 24, **engine}
+    models = {"speller": {"checkpoint": str(checkpoint), "engine": engines}}
+    project = {"schema": "tritonctl/v1", "models": models}
+    (folder / "tritonctl.yaml").write_text(json.dumps(project), encoding="utf-8")
+    return plan_model(load_profiles(folder, environment={})[None], "speller", ["H100"])

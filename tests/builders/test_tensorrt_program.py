@@ -59,9 +59,10 @@ def build(tmp_path: Path) -> Build:
     tools.mkdir()
     (tools / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\n")
     (tools / "nvidia-smi").chmod(0o755)
+    missing = tmp_path / "missing"  # what a test puts here hides a module of the stand-in
     environment = os.environ | {
         "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(HERE / "tensorrt_stand_in"),
+        "PYTHONPATH": f"{missing}{os.pathsep}{HERE / 'tensorrt_stand_in'}",
     }
 
     def run(graph: dict[str, Any] | str = GRAPH, precision: str = "fp16", **changes: Any) -> Built:
@@ -172,6 +173,16 @@ def samples(folder: Path, *rows: int) -> dict[str, Any]:
         x = np.full((count, 8), number, dtype=np.float32)
         np.savez(folder / f"{number}.npz", x=x, mask=np.ones((count, 8), dtype=np.bool_))
     return {"data": str(folder), "samples": 2, "max_seq_len": 1, "batch_size": 1, "seed": 1}
+
+
+def test_int8_calibration_needs_torch(build: Build, tmp_path: Path) -> None:
+    """The builder's own environment has none: told, with the ways out."""
+    hidden = tmp_path / "missing" / "torch.py"
+    hidden.parent.mkdir()
+    hidden.write_text("raise ModuleNotFoundError('no torch', name='torch')\n", encoding="utf-8")
+    done = build(precision="int8", calibration=samples(tmp_path / "samples", 4))
+    assert done.result["problem"].startswith("calibrating int8 needs torch")
+    assert "Q/DQ" in done.result["remedy"]
 
 
 def test_int8_calibrated_on_samples(build: Build, tmp_path: Path) -> None:

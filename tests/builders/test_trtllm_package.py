@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from tests.builders.conftest import BUILDERS, CONFIG, modules_of, safetensors, w
 from tritonctl.engines.contract import BuildResult, read_answer
 
 MODULES = (
+    "adapters",
     "build_facts",
     "build_options",
     "build_runtime",
@@ -26,6 +28,7 @@ MODULES = (
     "llm_arguments",
     "package",
     "package_facts",
+    "package_lora_rules",
     "package_rules",
 )
 
@@ -51,12 +54,29 @@ def unified_checkpoint(source: Path, algorithm: str | None, cache: str | None = 
     return folder
 
 
+def adapter(folder: Path, **settings: Any) -> Path:
+    """An adapter as PEFT saves it."""
+    folder.mkdir(parents=True)
+    usual = {"peft_type": "LORA", "r": 8, "target_modules": ["v_proj", "q_proj"]}
+    write_json(folder / "adapter_config.json", usual | settings)
+    safetensors(folder / "adapter_model.safetensors")
+    (folder / "README.md").write_text("not part of it", encoding="utf-8")
+    return folder
+
+
 def asked(checkpoint: Path, **changes: Any) -> dict[str, Any]:
     """A request for the PyTorch world, its quantised checkpoint made."""
     algorithm = changes.pop("algorithm", "FP8")
     source = checkpoint.parent / "source"
     unified_checkpoint(source, algorithm, changes.pop("cache", None))
     target = {"world": "pytorch", **changes.pop("target", {})}
+    given = changes.pop("adapters", {})
+    if given:
+        folders = [
+            str(adapter(checkpoint.parent / place, **settings)) for place, settings in given.items()
+        ]
+        lora = {"lora_dir": folders, **changes.get("options", {}).get("lora_config", {})}
+        changes["options"] = {**changes.get("options", {}), "lora_config": lora}
     return trtllm.request(checkpoint, source, stage="package", target=target, **changes)
 
 
@@ -197,6 +217,50 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("graphs-fit-the-batch", options(cuda_graph_config={"max_batch_size": 8}), "up to 8"),
     ("experts-fill-the-gpus", {"limits": {"tp_size": 2}} | options(**MOE), "is 4"),
     ("speculation-names-its-kind", options(speculative_config={}), "decoding_type"),
+    ("lora-names-its-adapters", options(enable_lora=True), "lora_dir to the adapters' folders"),
+    ("lora-names-its-adapters", options(lora_config={"max_lora_rank": 8}), "none is named"),
+    (
+        "lora-is-not-switched-off",
+        {"adapters": {"a/fr": {}}} | options(enable_lora=False),
+        "Remove engine.options.package.enable_lora",
+    ),
+    (
+        "adapters-are-of-hugging-face",
+        options(lora_config={"lora_dir": ["/x.nemo"], "lora_ckpt_source": "nemo"}),
+        "is nemo",
+    ),
+    ("adapters-have-different-names", {"adapters": {"a/fr": {}, "b/fr": {}}}, "called fr: /"),
+    (
+        "adapters-fit-max-lora-rank",
+        {"adapters": {"a/fr": {"r": 16}}} | options(lora_config={"max_lora_rank": 8}),
+        "max_lora_rank to 16 or more",
+    ),
+    (
+        "adapters-fit-max-lora-rank",
+        {"adapters": {"a/fr": {"rank_pattern": {"q_proj": 32}}}}
+        | options(lora_config={"max_lora_rank": 8}),
+        "fr has the rank 32",
+    ),
+    (
+        "adapters-change-layers-that-the-runtime-knows",
+        {"adapters": {"a/fr": {"target_modules": ["q_proj", "embed_tokens"]}}},
+        "fr changes embed_tokens",
+    ),
+    (
+        "adapters-change-layers-that-the-runtime-knows",
+        {"adapters": {"a/fr": {"target_modules": "all-linear"}}},
+        "Set engine.options.package.lora_config.lora_target_modules.",
+    ),
+    (
+        "adapters-fit-lora-target-modules",
+        {"adapters": {"a/fr": {}}} | options(lora_config={"lora_target_modules": ["attn_q"]}),
+        "fr changes attn_v",
+    ),
+    (
+        "several-adapters-replace-no-modules",
+        {"adapters": {"a/fr": {}, "a/de": {"modules_to_save": ["lm_head"]}}},
+        "de replaces lm_head",
+    ),
 ]
 
 
@@ -230,6 +294,13 @@ PASSING: list[dict[str, Any]] = [
     options(speculative_config={"decoding_type": "NGram", "max_draft_len": 4}),
     options(guided_decoding_backend="llguidance"),
     {"algorithm": "W4A16_AWQ", "precision": "int4_awq"},
+    {"adapters": {"a/fr": {}, "a/de": {}}} | options(enable_lora=True),
+    {"adapters": {"a/fr": {"r": 8}}} | options(lora_config={"max_lora_rank": 8}),
+    {"adapters": {"a/fr": {"target_modules": "all-linear"}}}
+    | options(lora_config={"lora_target_modules": ["attn_q", "attn_k", "attn_v"]}),
+    {"adapters": {"a/fr": {"modules_to_save": ["lm_head"]}}},
+    options(enable_lora=False),
+    options(lora_config={}),
 ]
 
 
@@ -253,6 +324,8 @@ def test_what_goes_together_passes(
         ({"max_batch_size": 4}, "Set engine.max_batch_size instead."),
         ({"stream_interval": 4}, "streams get every id"),
         ({"extra": ["--flag"]}, "expected an object of arguments"),
+        ({"extra": {"lora_config": {}}}, "Write engine.options.package.lora_config instead."),
+        ({"lora_config": {"lora_dir": "/a"}}, "a list of text"),
         ({"extra": {"tensor_parallel_size": 2}}, "Set engine.tp_size instead."),
         ({"attn_backend": "TRTLLM", "extra": {"attn_backend": "x"}}, "repeats attn_backend"),
         ({"enable_attention_dp": 1}, "true or false"),
@@ -264,6 +337,88 @@ def test_an_argument_is_refused(trt: SimpleNamespace, raw: dict[str, Any], said:
         trt.package_facts.read_given(raw)
     assert said in f"{caught.value.problem}\n{caught.value.remedy}"
     assert caught.value.remedy.endswith(".")
+
+
+def test_adapters_are_packaged(checkpoint: Path, tmp_path: Path) -> None:
+    """Copied by name, with what the runtime has to prepare; without anything else beside them."""
+    staging = checkpoint.parent / "staging"
+    given = {"a/fr": {"r": 4}, "b/de": {"r": 16, "target_modules": ["model.0.down_proj"]}}
+    request = asked(checkpoint, adapters=given, options={"lora_config": {"max_loras": 1}})
+    done = trtllm.run_stage("package.py", staging, request, tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = read_answer(staging.parent / "S.json", "tensorrt_llm")
+    assert isinstance(result, BuildResult)
+    assert result.runtime["lora_adapters"] == {"fr": "lora/fr", "de": "lora/de"}
+    assert [file.path for file in result.files if file.path.startswith("lora/")] == [
+        "lora/de/adapter_config.json",
+        "lora/de/adapter_model.safetensors",
+        "lora/fr/adapter_config.json",
+        "lora/fr/adapter_model.safetensors",
+    ]
+    arguments = json.loads((staging / "llm_args.json").read_text(encoding="utf-8"))
+    assert arguments["enable_lora"] is True
+    assert arguments["lora_config"] == {
+        "max_lora_rank": 16,
+        "max_loras": 1,
+        "max_cpu_loras": 2,
+        "lora_target_modules": ["attn_q", "attn_k", "attn_v", "mlp_4h_to_h"],
+    }
+    copied = staging / "lora" / "fr" / "adapter_model.safetensors"
+    original = checkpoint.parent / "a" / "fr" / "adapter_model.safetensors"
+    assert copied.read_bytes() == original.read_bytes()
+    assert copied.stat().st_ino != original.stat().st_ino
+
+
+def _without(name: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / name).unlink()
+
+
+def _pickled(folder: Path) -> None:
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+
+
+def _cut_short(folder: Path) -> None:
+    weights = folder / "adapter_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+
+
+def _settings(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "adapter_config.json").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (shutil.rmtree, "is not a folder"),
+        (_without("adapter_config.json"), "adapter_config.json: cannot be read"),
+        (_without("adapter_model.safetensors"), "has no adapter_model.safetensors"),
+        (_pickled, "as a Python pickle only"),
+        (_cut_short, "is half-downloaded"),
+        (_settings("{"), "is not valid JSON"),
+        (_settings("{}"), "has no rank `r`"),
+        (_settings('{"r": true}'), "has no rank `r`"),
+        (_settings('{"r": 0}'), "has no rank `r`"),
+        (_settings('{"peft_type": "LOHA", "r": 8}'), "peft_type is 'LOHA'"),
+    ],
+)
+def test_a_folder_without_an_adapter_is_refused(
+    trt: SimpleNamespace, tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    """Before anything is copied, with the place and what to do."""
+    folder = adapter(tmp_path / "fr")
+    damage(folder)
+    with pytest.raises(trt.problems.BuildError) as caught:
+        trt.adapters.read_adapters({"lora_dir": [str(folder)]})
+    assert str(folder) in caught.value.problem
+    assert said in caught.value.problem
+    assert caught.value.remedy.endswith(".")
+
+
+@pytest.mark.parametrize("place", ["adapters/fr", "/adapters/..", "/", "/adapters/.fr"])
+def test_a_place_without_a_name_is_refused(trt: SimpleNamespace, place: str) -> None:
+    """Relative to what? And called how?"""
+    with pytest.raises(trt.problems.BuildError, match="absolute path of a folder whose name"):
+        trt.adapters.read_adapters({"lora_dir": [place]})
 
 
 def test_a_checkpoint_for_engines_is_refused(checkpoint: Path, tmp_path: Path) -> None:

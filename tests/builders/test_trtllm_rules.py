@@ -183,6 +183,11 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ("lora-options-need-lora-plugin", options(max_lora_rank=8), "lora_plugin to auto"),
     ("lora-options-need-lora-plugin", options(lora_dir=["/adapter"]), "lora_dir do nothing"),
     ("lora-options-need-lora-plugin", options(dora_plugin="enable"), "dora_plugin"),
+    (
+        "adapters-of-engines-have-different-names",
+        options(lora_plugin="auto", lora_dir=["/a/fr", "/b/fr/"]),
+        "are called fr",
+    ),
     ("custom-model-needs-trust", options(model_cls_file="m.py"), "trust_remote_code to true"),
     (
         "custom-model-has-a-name",
@@ -338,6 +343,7 @@ PASSING: list[dict[str, Any]] = [
     options(multiple_profiles="enable"),
     options(max_draft_len=4, gather_generation_logits=True, **EAGLE),
     options(lora_plugin="auto", max_lora_rank=8, lora_target_modules=["attn_qkv"]),
+    options(lora_plugin="auto", lora_dir=["/a/fr", "/a/de"]),
     OLD | options(streamingllm="enable"),
     options(model_cls_file="m.py", model_cls_name="M") | {"trust_remote_code": True},
     MIXTRAL | options(pp_reduce_scatter=True),

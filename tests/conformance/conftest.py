@@ -59,30 +59,30 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
                 "trtllm_pytorch",
             ]
         )
-        metafunc.parametrize("target", names, indirect=True, scope="session")
+        metafunc.parametrize("target", names, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def target(request: pytest.FixtureRequest) -> Target:
     """The model under test."""
     found: Target = request.getfixturevalue(f"{request.param}_target")
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def endpoint_target(request: pytest.FixtureRequest) -> Target:
     """What the command line names."""
     option = request.config.getoption
     return Target(option("--endpoint"), option("--model"), option("--has"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def speller_target(request: pytest.FixtureRequest) -> Target:
     """The shipped checkpoint through the OpenVINO engine."""
     return Target(request.getfixturevalue("speller_server").grpc_url, "exact", SPELLER)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def replay_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """An engine without a model: it says what the prompt says."""
     folder = tmp_path_factory.mktemp("conformance")
@@ -92,13 +92,13 @@ def replay_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     stop(project, Silent())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trtllm_engine_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """The shipped checkpoint as an engine for the stand-in of TensorRT-LLM."""
     yield from _trtllm(tmp_path_factory.mktemp("trtllm"), "engine", "1.2.1", TRTLLM_ENGINE)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def trtllm_pytorch_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     """The checkpoint itself, for a release without engines."""
     folder = tmp_path_factory.mktemp("trtllm_pytorch")

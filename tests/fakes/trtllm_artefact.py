@@ -40,12 +40,17 @@ def write_artefact(
         (folder / "checkpoint").mkdir(parents=True)
         for name in ("config.json", "model.safetensors"):
             shutil.copyfile(checkpoint / name, folder / "checkpoint" / name)
-    (folder / "llm_args.json").write_text(json.dumps(dict(llm_args or {})), encoding="utf-8")
+    arguments = dict(llm_args or {})
+    if adapters and world == "pytorch":
+        modules = ["attn_q", "attn_k", "attn_v"]
+        lora = {"max_lora_rank": RANK, "max_loras": len(adapters), "lora_target_modules": modules}
+        arguments = {"enable_lora": True, "lora_config": lora} | arguments
+    (folder / "llm_args.json").write_text(json.dumps(arguments), encoding="utf-8")
     (folder / "tokenizer").mkdir(parents=True)
     for name in ("tokenizer.json", "tokenizer_config.json"):
         shutil.copyfile(checkpoint / name, folder / "tokenizer" / name)
     for number, name in enumerate(adapters):
-        _write_adapter(folder / "lora" / name, config, random.Random(number))  # noqa: S311
+        write_adapter(folder / "lora" / name, config, random.Random(number))  # noqa: S311
 
 
 def _write_engine(checkpoint: Path, folder: Path, config: dict[str, Any], version: str) -> None:
@@ -69,8 +74,8 @@ def _write_engine(checkpoint: Path, folder: Path, config: dict[str, Any], versio
     (folder / "config.json").write_text(json.dumps(described), encoding="utf-8")
 
 
-def _write_adapter(folder: Path, config: dict[str, Any], source: random.Random) -> None:
-    """Random, and large enough to change every answer."""
+def write_adapter(folder: Path, config: dict[str, Any], source: random.Random) -> None:
+    """Write an adapter as PEFT does: random, and large enough to change every answer."""
     folder.mkdir(parents=True)
     size, width = config["hidden_size"], config["num_attention_heads"] * config["head_dim"]
     header, data = {}, b""

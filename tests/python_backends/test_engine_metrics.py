@@ -5,25 +5,36 @@ import time
 
 import pytest
 from textlib.engine_metrics import EngineMetrics, Gauges, Key, KvCache, MetricsThread
+from textlib.errors import QueueFullError, RequestCancelledError
+
+from tritonctl.observe import slo
+from tritonctl.observe.recording import HISTOGRAMS
 
 REQUESTS = "tritonctl_requests_total"
 TTFT = "tritonctl_time_to_first_token_seconds"
 ITL = "tritonctl_inter_token_latency_seconds"
+E2E = "tritonctl_request_duration_seconds"
+ERRORS = "tritonctl_errors_total"
+UPTIME = "tritonctl_uptime_seconds_total"
 
 
 class Recorder:
-    """A Publisher that adds up."""
+    """A Publisher that adds up; the uptime, which always changes, is kept apart."""
 
     def __init__(self) -> None:
         self.values: dict[Key, float] = {}
         self.calls = 0
         self.closed = False
+        self.uptime = 0.0
 
     def set(self, key: Key, value: float) -> None:
         self.calls += 1
         self.values[key] = value
 
     def add(self, key: Key, value: float) -> None:
+        if key == (UPTIME, ()):
+            self.uptime += value
+            return
         assert value >= 0  # zeros at first: `rate` wants to see a series begin
         self.calls += 1
         self.values[key] = self.values.get(key, 0) + value
@@ -39,13 +50,16 @@ def test_counters_of_one_stream() -> None:
     metrics.first_response(0.03, 1)
     metrics.next_response(0.04, 4)
     metrics.next_response(0.5, 0)
-    metrics.ended("cancelled")
+    metrics.ended("cancelled", 0.6)
+    metrics.ended("stop", 0.07)
+    metrics.errors.add(QueueFullError("full"))
+    metrics.errors.add(RequestCancelledError("gone"))
     totals = metrics.totals()
     assert totals["tritonctl_input_tokens_total", ()] == 7
     assert totals["tritonctl_output_tokens_total", ()] == 5
     assert totals["tritonctl_responses_total", ()] == 3
     assert totals[REQUESTS, (("outcome", "cancelled"),)] == 1
-    assert totals[REQUESTS, (("outcome", "stop"),)] == 0
+    assert totals[REQUESTS, (("outcome", "stop"),)] == 1
     assert totals[f"{TTFT}_bucket", (("le", "0.025"),)] == 0
     assert totals[f"{TTFT}_bucket", (("le", "0.05"),)] == 1
     assert totals[f"{TTFT}_bucket", (("le", "+Inf"),)] == 1
@@ -54,6 +68,16 @@ def test_counters_of_one_stream() -> None:
     assert totals[f"{ITL}_bucket", (("le", "0.01"),)] == 4  # on the bound is within it
     assert totals[f"{ITL}_count", ()] == 4
     assert totals[f"{ITL}_sum", ()] == pytest.approx(0.04)
+    assert totals[f"{E2E}_bucket", (("le", "0.05"),)] == 0
+    assert totals[f"{E2E}_bucket", (("le", "0.1"),)] == 1
+    assert totals[f"{E2E}_count", ()] == 1  # whole answers only
+    errors = {key: value for key, value in totals.items() if key[0] == ERRORS}
+    assert {dict(labels)["reason"]: value for (_, labels), value in errors.items()} == {
+        "invalid": 0,
+        "queue_full": 1,
+        "unavailable": 0,
+        "failed": 0,
+    }
 
 
 def test_only_changes_are_published() -> None:
@@ -66,14 +90,14 @@ def test_only_changes_are_published() -> None:
     calls = recorder.calls
     time.sleep(0.35)
     assert recorder.calls == calls
-    metrics.ended("stop")
-    metrics.ended("stop")
+    metrics.ended("cancelled", 0.1)
+    metrics.ended("cancelled", 0.1)
     deadline = time.monotonic() + 5
     while recorder.calls == calls and time.monotonic() < deadline:
         time.sleep(0.01)
     thread.close()
     assert recorder.calls == calls + 1
-    assert recorder.values[REQUESTS, (("outcome", "stop"),)] == 2
+    assert recorder.values[REQUESTS, (("outcome", "cancelled"),)] == 2
     assert recorder.closed
 
 
@@ -96,3 +120,11 @@ def test_what_the_prefix_cache_found() -> None:
     assert Gauges(1, 0).with_cache(cache) == Gauges(1, 0, kv_used=3, kv_free=5)
     assert KvCache(used=3, free=5).totals() == {}
     assert Gauges(1, 0).with_cache(KvCache()) == Gauges(1, 0)
+
+
+def test_rules_know_the_bounds_of_the_buckets() -> None:
+    """They are written down twice, because neither side may import the other."""
+    published = EngineMetrics().totals()
+    for name in HISTOGRAMS:
+        found = [dict(labels)["le"] for family, labels in published if family == f"{name}_bucket"]
+        assert found == [*map(str, slo.BOUNDS[name]), "+Inf"]

@@ -5,11 +5,12 @@ import importlib.util
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -60,6 +61,28 @@ class InferenceResponse:
         self.error = error
 
 
+class MetricFamily:
+    """As in triton_python_backend_utils; `values` is what Prometheus would read."""
+
+    COUNTER, GAUGE = "counter", "gauge"
+    values: ClassVar[dict[tuple[str, str], float]] = {}
+
+    def __init__(self, name: str, description: str, kind: str) -> None:
+        assert description
+        assert kind in (self.COUNTER, self.GAUGE)
+        self.name = name
+
+    def Metric(self, labels: Mapping[str, str]) -> SimpleNamespace:  # noqa: N802 - Triton's name
+        assert labels["model_instance"] == "speller_x_0_0"
+        assert labels["process"] == str(os.getpid())
+        key = (self.name, labels.get("reason", ""))
+
+        def increment(value: float) -> None:
+            self.values[key] = self.values.get(key, 0) + value
+
+        return SimpleNamespace(increment=increment)
+
+
 class Request:
     """One request with its tensors and the outputs that were asked for."""
 
@@ -84,13 +107,15 @@ def triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
         TritonError=TritonError,
         Tensor=Tensor,
         InferenceResponse=InferenceResponse,
+        MetricFamily=MetricFamily,
         TRITONSERVER_RESPONSE_COMPLETE_FINAL=1,
         get_input_tensor_by_name=lambda request, name: request.tensors.get(name),
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", module)
     monkeypatch.setattr(os, "environ", dict(os.environ))
+    monkeypatch.setattr(MetricFamily, "values", {})
     yield module
-    for name in ("triton_edge", "text_outputs", "answers"):
+    for name in ("triton_edge", "text_outputs", "answers", "triton_metrics", "step_metrics"):
         sys.modules.pop(f"textlib.{name}", None)
 
 
@@ -101,6 +126,8 @@ def arguments(folder: Path, **parameters: str) -> dict[str, str]:
         "model_config": json.dumps({"name": "speller_x", "parameters": values}),
         "model_repository": str(folder),
         "model_version": "1",
+        "model_name": "speller_x",
+        "model_instance_name": "speller_x_0_0",
     }
 
 
@@ -139,7 +166,9 @@ def test_tokenizer_answers_each_request(triton: ModuleType, repository: Path) ->
         Request(text_input=text(b"two", b"seven thousand")),
         Request(),
     ]
-    one, bad, two, empty = model("tokenizer", args).execute(requests)
+    tokenizer = model("tokenizer", args)
+    one, bad, two, empty = tokenizer.execute(requests)
+    tokenizer.finalize()
 
     assert one.tensors["input_ids"].shape == (1, int(one.tensors["input_lengths"][0, 0]))
     assert one.tensors["input_ids"].dtype == np.int32
@@ -147,6 +176,25 @@ def test_tokenizer_answers_each_request(triton: ModuleType, repository: Path) ->
     assert two.tensors["input_ids"].shape == (2, two.tensors["input_lengths"].max())
     assert two.tensors["input_ids"][0, -1] == -1
     assert "text_input is missing, and so is messages" in empty.error.message
+
+
+def test_a_step_counts_the_errors_that_it_answers(triton: ModuleType, repository: Path) -> None:
+    """Triton takes them for successes; they are published within a second, like its uptime."""
+    args = arguments(repository, max_input_len="20", add_special_tokens="true")
+    tokenizer = model("tokenizer", args)
+    tokenizer.execute([Request(text_input=text(b"one")), Request(), Request()])
+    errors, uptime = "tritonctl_errors_total", "tritonctl_uptime_seconds_total"
+    deadline = time.monotonic() + 30
+    while not (MetricFamily.values[errors, "invalid"] and MetricFamily.values[uptime, ""]):
+        assert time.monotonic() < deadline, MetricFamily.values
+        time.sleep(0.01)
+    tokenizer.finalize()
+
+    assert MetricFamily.values[errors, "invalid"] == 2
+    assert MetricFamily.values[errors, "failed"] == 0
+    assert set(MetricFamily.values) == {(uptime, "")} | {
+        (errors, reason) for reason in ("invalid", "queue_full", "unavailable", "failed")
+    }
 
 
 def test_tokenizer_takes_conversations_beside_prompts(triton: ModuleType, repository: Path) -> None:
@@ -223,10 +271,12 @@ def test_an_unexpected_error_is_answered(triton: ModuleType) -> None:
     def broken(request: Any) -> list[Any]:
         raise ZeroDivisionError("by zero")
 
-    (answer,) = answer_each([Request()], broken)
+    failed: list[str] = []
+    (answer,) = answer_each([Request()], broken, lambda error: failed.append(error.reason))
 
     assert answer.error.code == TritonError.INTERNAL
     assert answer.error.message == "unexpected ZeroDivisionError: by zero"
+    assert failed == ["failed"]
 
 
 def test_sink(triton: ModuleType) -> None:

@@ -5,9 +5,12 @@ import importlib
 import importlib.util
 import json
 import math
+import random
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -23,8 +26,9 @@ from textlib.sampling import SamplingParams
 from textlib.token_chunk import FinishReason
 from tokenizers import Tokenizer
 
+from tests.builders import trtllm
 from tests.fakes import copy_tensorrt_llm
-from tests.fakes.trtllm_artefact import write_artefact
+from tests.fakes.trtllm_artefact import write_adapter, write_artefact
 
 ROOT = Path(__file__).parents[2]
 CHECKPOINT = ROOT / "examples" / "number-speller" / "checkpoint"
@@ -414,11 +418,80 @@ def test_lora_by_name(make: Make, world: str, version: str) -> None:
         bench.engine.add(1, replace(request(), lora_name="dutch"))
 
 
-def test_the_torch_runtime_prepares_for_the_adapters(make: Make) -> None:
-    """Rank and number are those of the adapters."""
-    bench = make("pytorch", LATER, adapters=("french", "german"))
-    config = bench.llm.kwargs["lora_config"]
-    assert (config.max_lora_rank, config.max_loras, len(config.lora_dir)) == (2, 2, 2)
+@pytest.fixture
+def packaged(tmp_path: Path) -> Path:
+    """What the stage package of builders/tensorrt_llm makes of the shipped checkpoint, two
+    adapters named; the adapters' sources are gone afterwards."""
+    source, staging = tmp_path / "source", tmp_path / "packaged" / "1"
+    shutil.copytree(CHECKPOINT, source / "checkpoint")
+    config = json.loads((CHECKPOINT / "config.json").read_text(encoding="utf-8"))
+    sources = [tmp_path / "adapters" / name for name in ("german", "french")]
+    for number, folder in enumerate(sources):
+        write_adapter(folder, config, random.Random(number))  # noqa: S311
+    lora = {"lora_dir": [str(folder) for folder in sources], "max_lora_rank": 8}
+    request = trtllm.request(
+        CHECKPOINT,
+        source,
+        stage="package",
+        precision="bf16",
+        target={"world": "pytorch", "tensorrt_llm": LATER},
+        options={"lora_config": lora},
+        limits={"max_seq_len": 512},
+    )
+    staging.parent.mkdir()
+    done = trtllm.run_stage("package.py", staging, request, tmp_path)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(tmp_path / "adapters")
+    return staging
+
+
+def test_adapters_that_the_builder_packaged(
+    library: Callable[[str], None], packaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From lora_config.lora_dir to the LoRARequest of LLM.generate_async; unknown: refused."""
+    library(LATER)
+    runtime = json.loads((packaged.parent / "S.json").read_text(encoding="utf-8"))["runtime"]
+    assert runtime["lora_adapters"] == {"german": "lora/german", "french": "lora/french"}
+    values = parameters("pytorch", LATER) | {
+        "lora_adapters": json.dumps(runtime["lora_adapters"]),
+        "kv_cache_config": json.dumps(runtime["kv_cache_config"]),
+    }
+    with closing(engine_class()(packaged, ModelParameters("speller_engine", values))) as engine:
+        bench = Bench(engine, sys.modules["tensorrt_llm.llm"].BaseLLM.loaded[-1])
+        config = bench.llm.kwargs["lora_config"]
+        assert config.lora_dir == [str(packaged / "lora" / name) for name in ("french", "german")]
+        assert (config.max_lora_rank, config.max_loras, config.max_cpu_loras) == (8, 2, 2)
+        assert config.lora_target_modules == ["attn_q", "attn_k", "attn_v"]
+        asked: list[Any] = []
+        through = bench.llm.generate_async
+
+        def listening(*positional: Any, **named: Any) -> Any:
+            asked.append(named.get("lora_request"))
+            return through(*positional, **named)
+
+        monkeypatch.setattr(bench.llm, "generate_async", listening)
+        plain, french, german = bench.run(
+            request(),
+            replace(request(), lora_name="french"),
+            replace(request(), lora_name="german"),
+        )
+        assert asked[0] is None
+        for made, name in zip(asked[1:], ("french", "german"), strict=True):
+            assert (made.lora_name, made.lora_path) == (name, str(packaged / "lora" / name))
+        assert len({made.lora_int_id for made in asked[1:]}) == 2
+        assert plain.text == ANSWER
+        assert len({tuple(one.ids) for one in (plain, french, german)}) == 3
+        with pytest.raises(
+            RequestError, match="lora_name is 'dutch', the model has french, german"
+        ):
+            engine.add(9, replace(request(), lora_name="dutch"))
+
+
+def test_lora_settings_that_the_runtime_refuses(make: Make) -> None:
+    """Named with the field that they come from."""
+    llm_args = {"lora_config": {"max_lora_rank": "8"}}
+    with pytest.raises(ConfigurationError, match=r"max_lora_rank.*engine\.options\.package"):
+        make("pytorch", LATER, adapters=("french",), llm_args=llm_args)
 
 
 def test_lora_without_adapters(make: Make) -> None:

@@ -33,7 +33,7 @@ from tritonctl.triton.server import start, stop
 from tritonctl.triton.server_state import ServerState
 from tritonctl.triton.supervisor import leftovers
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROMPT = "777777 in English:"

@@ -117,6 +117,15 @@ def test_bad_request_is_400_with_the_reason(post: Post, endpoint: str, case: str
     assert json.loads(post("generate", {"text_input": "7 in English:"})[1])["text_output"]
 
 
+def test_ten_megabytes_are_refused_and_the_server_goes_on(post: Post) -> None:
+    """Triton 2.51 copies a body onto a stack, which 5 MB overflow where it is as large as usual."""
+    status, body = post("generate", {"text_input": "x" * 10_000_000})
+    assert status == BAD_REQUEST
+    assert "text_input has 10000000 bytes" in json.loads(body)["error"]
+    status, body = post("generate", {"text_input": "7342 in English:"})
+    assert (status, json.loads(body)["text_output"]) == (OK, f" {ANSWER}")
+
+
 def test_unknown_model(post: Post) -> None:
     """404 and the name."""
     status, body = post("generate", {"text_input": "7"}, model="nonsense")

@@ -23,7 +23,7 @@ from tritonctl.triton.generation import SamplingParameters
 from tritonctl.triton.server_state import ServerFiles, ServerState, read_state
 from tritonctl.triton.supervisor import leftovers
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -87,6 +87,22 @@ def test_up_status_logs_down(cli: Cli, small_project: Project) -> None:
     assert leftovers(state.shm_prefix) == []
     assert not ServerFiles.of(small_project).state.exists()
     assert cli("status", cwd=small_project.root).returncode == 7
+
+
+def test_a_folder_that_a_shell_would_take_apart(
+    cli: Cli, small_project: Project, tmp_path: Path
+) -> None:
+    """Triton's Python backend starts its stubs by a shell, with paths as they are."""
+    folder = tmp_path / "Größe (2); $(touch pwned) & so on"
+    shutil.copytree(small_project.root, folder, ignore=shutil.ignore_patterns(folder.name))
+    try:
+        done = cli("up", cwd=folder)
+        assert done.returncode == 0, done.stderr
+        done = cli("generate", "int8", "7 in English:", cwd=folder)
+        assert done.stdout == " seven\n"
+    finally:
+        cli("down", cwd=folder)
+    assert list(tmp_path.rglob("pwned")) == []
 
 
 def test_down_does_not_wait_for_streams_that_are_gone(cli: Cli, small_project: Project) -> None:

@@ -16,8 +16,9 @@ import pytest
 from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.engines.building import build_engine, built_engine
-from tritonctl.errors import RequestRejectedError, ServerError
+from tests.conftest import build_all
+from tritonctl.engines.building import built_engine
+from tritonctl.errors import RequestRejectedError
 from tritonctl.progress import Silent
 from tritonctl.project import Project
 from tritonctl.project_file import load_project
@@ -73,8 +74,7 @@ def project(
     file = folder / "tritonctl.yaml"
     file.write_text(json.dumps({"schema": "tritonctl/v1", "models": models, "server": server}))
     project = load_project(file)
-    for name in project.models:
-        build_engine(project, name, Silent())
+    build_all(project)
     return project
 
 
@@ -190,14 +190,14 @@ def test_concurrent_requests_share_runs_and_keep_their_answers(
 
 
 def test_a_bad_request_fails_alone(client: TritonClient) -> None:
-    """An id that the table has not, in a batch with good requests."""
+    """An id that the table has not, in a batch with good requests: its client's mistake."""
     asked = [mixed_inputs(1, 4, seed=n) for n in range(6)]
     asked[2]["ids"] = np.array([[0, 99]])
 
     def ask(inputs: Arrays) -> Arrays | Exception:
         try:
             return client.infer("mixed_fp32", inputs, timeout=60)
-        except ServerError as error:
+        except RequestRejectedError as error:
             return error
 
     with ThreadPoolExecutor(len(asked)) as pool:

@@ -29,7 +29,7 @@ from tritonctl.triton.repository import render
 from tritonctl.triton.server import start, stop
 from tritonctl.triton.server_state import ServerState
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -7,7 +7,9 @@ import json
 import os
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,13 +21,15 @@ from tritonctl.triton.embedded import server_recipe
 from tritonctl.triton.plan import plan_repository
 from tritonctl.triton.server_state import ServerState
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "number-speller"
 
 # The last releases of the wheel no longer carry the binary; this one is of the server's age.
 PERF_ANALYZER = Recipe("perf-analyzer", (("--no-deps", "tritonclient==2.51.0"),))
 # It links against libraries that the server's wheel bundles under other names.
+# perf_analyzer 2.51 now and then exits without the end of its export, more often on a busy machine.
+ATTEMPTS = 5
 LIBRARIES = {"libb64.so.0d": "libb64-*.so.0d", "libcudart.so.12": "libcudart-*.so.12*"}
 
 
@@ -60,18 +64,28 @@ def perf_analyzer(
     )
 
 
+def profiled(libraries: Path, url: str, profile: Path) -> list[dict[str, Any]]:
+    """The requests that perf_analyzer says it sent and timed."""
+    arguments: list[str | Path] = ["-m", "exact", "--input-data", EXAMPLE / "perf_analyzer.json"]
+    arguments += ["--concurrency-range", "4", "--request-count", "60"]
+    arguments += ["--profile-export-file", profile]
+    for _ in range(ATTEMPTS):
+        profile.unlink(missing_ok=True)  # perf_analyzer writes over nothing
+        done = perf_analyzer(libraries, url, arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert "Throughput" in done.stdout
+        with suppress(json.JSONDecodeError):
+            experiment = json.loads(profile.read_text())["experiments"][0]
+            requests: list[dict[str, Any]] = experiment["requests"]
+            return requests
+    pytest.fail(f"perf_analyzer cut its export off {ATTEMPTS} times")
+
+
 def test_perf_analyzer_measures_every_streamed_response(
     speller_server: ServerState, libraries: Path, tmp_path: Path
 ) -> None:
     """With the shipped prompts, four streams at a time: many responses a request, all timed."""
-    profile = tmp_path / "profile.json"
-    arguments: list[str | Path] = ["-m", "exact", "--input-data", EXAMPLE / "perf_analyzer.json"]
-    arguments += ["--concurrency-range", "4", "--measurement-interval", "3000", "-s", "90"]
-    arguments += ["--profile-export-file", profile]
-    done = perf_analyzer(libraries, speller_server.grpc_url, arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Throughput" in done.stdout
-    requests = json.loads(profile.read_text())["experiments"][0]["requests"]
+    requests = profiled(libraries, speller_server.grpc_url, tmp_path / "profile.json")
     assert len(requests) > 20
     assert all(request["response_timestamps"] for request in requests)
     assert max(len(request["response_timestamps"]) for request in requests) > 1

@@ -40,7 +40,7 @@ from tritonctl.triton.repository import render
 from tritonctl.triton.server import start, stop
 from tritonctl.triton.server_state import ServerState
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120.0

@@ -9,6 +9,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -18,7 +19,7 @@ from tritonctl.triton.client import AsyncTritonClient, TritonClient
 from tritonctl.triton.generation import Generation, SamplingParameters
 from tritonctl.triton.server_state import ServerState
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.alone]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -50,6 +51,20 @@ def ask_all(url: str, model: str, prompts: list[str]) -> list[Generation]:
     return asyncio.run(run())
 
 
+@pytest.fixture(scope="module")
+def answers_of(
+    speller_server: ServerState, held_out: list[dict[str, str]]
+) -> Callable[[str], list[Generation]]:
+    """What a model answers to all held-out prompts; asked once."""
+    prompts = [prompt["text_input"] for prompt in held_out]
+
+    @cache
+    def asked(model: str) -> list[Generation]:
+        return ask_all(speller_server.grpc_url, model, prompts)
+
+    return asked
+
+
 def share(answers: list[Generation], expected: list[str]) -> float:
     """The share of answers whose text is exactly the expected one."""
     pairs = zip(answers, expected, strict=True)
@@ -57,10 +72,12 @@ def share(answers: list[Generation], expected: list[str]) -> float:
 
 
 def test_fp32_streams_exactly_what_transformers_answers(
-    speller_server: ServerState, held_out: list[dict[str, str]], reference: list[str]
+    answers_of: Callable[[str], list[Generation]],
+    held_out: list[dict[str, str]],
+    reference: list[str],
 ) -> None:
     """All 1,000 held-out prompts through gRPC, character for character."""
-    answers = ask_all(speller_server.grpc_url, "exact", [p["text_input"] for p in held_out])
+    answers = answers_of("exact")
     wrong = [
         (p["text_input"], a.text, r)
         for p, a, r in zip(held_out, answers, reference, strict=True)
@@ -72,15 +89,14 @@ def test_fp32_streams_exactly_what_transformers_answers(
 
 @pytest.mark.parametrize(("model", "least"), [("exact", 0.99), ("int8", 0.98), ("int4", 0.80)])
 def test_quantised_engines_still_spell(
-    speller_server: ServerState,
+    answers_of: Callable[[str], list[Generation]],
     held_out: list[dict[str, str]],
     model: str,
     least: float,
     record_property: Callable[[str, object], None],
 ) -> None:
     """Exact match against the right answers, through gRPC."""
-    answers = ask_all(speller_server.grpc_url, model, [p["text_input"] for p in held_out])
-    found = share(answers, [p["text_output"] for p in held_out])
+    found = share(answers_of(model), [p["text_output"] for p in held_out])
     record_property("exact_match", found)
     print(f"{model}: {found:.1%} of {len(held_out)} held-out prompts exactly right")  # noqa: T201
     assert found >= least

@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from tritonctl.project_file import load_project
 
 HERE = Path(__file__).parent
 MODEL = "speller"
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -199,22 +198,25 @@ class Cli:
     def start(self, *arguments: str | Path, stdin: int | None = None) -> subprocess.Popen[str]:
         """Start a command; it hears SIGINT and SIGHUP even if this process ignores them."""
         return subprocess.Popen(
-            self._argv(*arguments),
+            [sys.executable, "-c", _WITH_DEFAULT_SIGNALS, *self._argv(*arguments)],
             cwd=self.cwd,
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
-            preexec_fn=_default_signals,  # noqa: PLW1509 - tests have no threads
         )
 
     def _argv(self, *arguments: str | Path) -> list[str]:
         return [sys.executable, "-m", "tritonctl", *(str(a) for a in arguments)]
 
 
-def _default_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
+# A program of its own: `preexec_fn` may hang in a process with threads, such as pytest-xdist's.
+_WITH_DEFAULT_SIGNALS = """
+import os, signal, sys
+for number in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
 
 
 @pytest.fixture
@@ -237,17 +239,3 @@ def wait_until() -> WaitUntil:
             time.sleep(0.02)
 
     return wait
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB, to be filled."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0 or not Path("/bin/mount").exists():
-        pytest.skip("only root can mount a small file system")
-    mount = ["/bin/mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this root may not mount (a container without CAP_SYS_ADMIN)")
-    yield disk
-    subprocess.run(["/bin/umount", "-l", str(disk)], check=True)

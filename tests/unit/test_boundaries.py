@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = sorted((ROOT / "tritonctl").rglob("*.py"))
-CONTENT_FOLDERS = ("builders", "python_backends", "ensembles")
+CONTENT_FOLDERS = ("builders", "docker", "python_backends", "ensembles", "loadtests")
 CONTENT = sorted(path for folder in CONTENT_FOLDERS for path in (ROOT / folder).rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 UNIT_TESTS = sorted(Path(__file__).parent.rglob("test_*.py"))
@@ -35,6 +35,7 @@ HEAVY = {
     "openvino_genai",
     "transformers",
     "locust",
+    "gevent",
     "click",
     "docker",
 }
@@ -83,7 +84,7 @@ def test_there_is_something_to_check() -> None:
     assert len(DATA) >= 5
 
 
-@pytest.mark.parametrize("folder", [*CONTENT_FOLDERS, "examples", "loadtests", "docker"])
+@pytest.mark.parametrize("folder", [*CONTENT_FOLDERS, "examples"])
 def test_content_is_no_package(folder: str) -> None:
     """Content is copied and run, never imported."""
     assert list((ROOT / folder).rglob("__init__.py")) == []
@@ -111,7 +112,8 @@ def test_only_the_console_prints(path: Path) -> None:
     if _name(path) == "tritonctl/cli/__init__.py":
         forbidden.remove("typer.echo")  # --version, before there is a console
     assert forbidden & set(calls) == set()
-    if _name(path) != "tritonctl/build_table.py":  # draws what the console prints
+    drawn = ("build_table", "load_view", "tune_view", "top_view")  # what the console prints
+    if _name(path) not in {f"tritonctl/{name}.py" for name in drawn}:
         assert not [name for name in _imports(path) if name.split(".")[0] == "rich"]
 
 
@@ -132,13 +134,39 @@ def test_the_library_does_not_know_the_command_line() -> None:
     assert {u for u in users if not u.startswith("tritonctl/cli/")} == {"tritonctl/__main__.py"}
 
 
-def test_the_supervisor_is_standard_library_only() -> None:
-    """It lives as long as the server does."""
+@pytest.mark.parametrize(
+    ("module", "of_ours"),
+    [("readiness", []), ("supervisor", ["tritonctl.triton.readiness.Readiness"])],
+)
+def test_the_supervisor_is_standard_library_only(module: str, of_ours: list[str]) -> None:
+    """It lives as long as the server does, and runs in images that have nothing else of ours."""
     assert [
         name
-        for name in _imports(ROOT / "tritonctl" / "triton" / "supervisor.py")
+        for name in _imports(ROOT / "tritonctl" / "triton" / f"{module}.py")
         if name.split(".")[0] in HEAVY | {"tritonctl", "pydantic", "yaml", "rich", "typer"}
+        and not any(allowed.startswith(name) for allowed in of_ours)
     ] == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "above"),
+    [
+        ("files", ("repository", "facts", "rules")),
+        ("facts", ("rules",)),
+        ("rules", ("checker", "reporting", "pages")),
+    ],
+)
+def test_the_checker_has_layers(folder: str, above: tuple[str, ...]) -> None:
+    """Files are read into a repository, facts are worked out of it, rules judge facts."""
+    checks = ROOT / "tritonctl" / "checks"
+    forbidden = tuple(f"tritonctl.checks.{name}" for name in above)
+    upwards = {
+        (_name(path), name)
+        for path in (checks / folder).rglob("*.py")
+        for name in _imports(path)
+        if name.startswith(forbidden)
+    }
+    assert upwards == set()
 
 
 @each_source

@@ -18,7 +18,7 @@ from tritonctl.errors import BuildFailedError, HostError, RepositoryError, Trito
 from tritonctl.progress import Silent
 
 if TYPE_CHECKING:
-    from tests.unit.conftest import Sandbox
+    from tests.unit.conftest import Cli, Sandbox
 
 ARTEFACT = {
     "engine/openvino_model.bin",
@@ -79,6 +79,7 @@ def test_request_of_the_builder(sandbox: Sandbox) -> None:
         },
         "kv_cache_dtype": None,
         "trust_remote_code": False,
+        "allow_pickle": False,
         "options": {"behaviour": "ok", "runs": "runs.txt"},
         "evaluation": {
             "prompts": str(prompts),
@@ -145,20 +146,24 @@ BROKEN = [
     ("refuses", "speller: precision int8 is out of fashion", "choose another one (log: "),
     ("crash", "builder scripted died while building speller (status 1)", "read "),
     ("killed", "builder scripted died while building speller (status killed)", "most likely"),
-    ("no_result", "builder scripted ended without writing a result", "this is a defect of"),
+    (
+        "no_result",
+        "speller: builder scripted ended without writing a result",
+        "this is a defect of",
+    ),
     (
         "malformed_result",
-        "builder scripted wrote a malformed result: ok.limits.max_batch_size: Input should be",
+        "speller: builder scripted wrote a malformed result: ok.limits.max_batch_size: Input",
         "this is a defect of builders/scripted",
     ),
     (
         "not_json",
-        "builder scripted wrote a malformed result: the whole file: Invalid JSON",
+        "speller: builder scripted wrote a malformed result: the whole file: Invalid JSON",
         "this is a defect of",
     ),
     (
         "refuses_badly",
-        "builder scripted wrote a malformed result: failed.remedy: Field required",
+        "speller: builder scripted wrote a malformed result: failed.remedy: Field required",
         "this is a defect of",
     ),
     (
@@ -168,12 +173,12 @@ BROKEN = [
     ),
     (
         "names_file_outside",
-        "builder scripted wrote a malformed result: ok.files.0.path: Value error, the path leads",
+        "speller: builder scripted wrote a malformed result: ok.files.0.path: Value error, the",
         "this is a defect of builders/scripted",
     ),
     (
         "ok_but_exit_1",
-        "builder scripted reported success but ended with status 1",
+        "speller: builder scripted reported success but ended with status 1",
         "read ",
     ),
 ]
@@ -202,6 +207,24 @@ def test_crash_shows_the_traceback(sandbox: Sandbox) -> None:
     assert "ZeroDivisionError: a bug of the builder" in (error.details or "")
     log = Path(error.remedy.removeprefix("read "))
     assert "ZeroDivisionError: a bug of the builder" in log.read_text(encoding="utf-8")
+
+
+def test_a_missing_result_shows_the_last_lines(sandbox: Sandbox) -> None:
+    """A tool that ends with status 0 and leaves nothing has often said why."""
+    sandbox.behave("no_result")
+    error = _refused(sandbox)
+    assert "@stage convert" in (error.details or "")
+    assert "failed-builds/speller.log" in error.remedy
+
+
+def test_a_refusal_is_not_marked_as_done(sandbox: Sandbox, cli: Cli) -> None:
+    """The plain line of a step that failed."""
+    sandbox.behave("refuses")
+    sandbox.load()
+    done = cli("build")
+    assert done.returncode == 5
+    assert "✗ Building speller" in done.stderr
+    assert "✓ Building" not in done.stderr
 
 
 def test_build_works_again_after_a_failure(sandbox: Sandbox) -> None:

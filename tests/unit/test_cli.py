@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import signal
 import subprocess
@@ -16,28 +18,23 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tritonctl import __version__
-from tritonctl.cli import app
-from tritonctl.errors import TritonctlError
+from tritonctl.__main__ import main
+from tritonctl.cli import GROUPS, VERBS, application
+from tritonctl.errors import EXIT_INTERRUPTED, TritonctlError
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
 
-VERBS = [
-    "quickstart",
-    "init",
-    "plan",
-    "build",
-    "render",
-    "up",
-    "status",
-    "logs",
-    "generate",
-    "chat",
-    "down",
-    "schema",
-    "doctor",
+HEAVY = [
+    "pydantic",
+    "rich.console",
+    "grpc",
+    "tritonclient",
+    "google.protobuf",
+    "yaml",
+    "numpy",
+    "cryptography",
 ]
-HEAVY = ["pydantic", "rich.console", "grpc", "tritonclient", "google.protobuf", "yaml", "numpy"]
 
 
 Invoke = Callable[..., Result]
@@ -51,7 +48,7 @@ def invoke(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke
 
     def run(*arguments: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["tritonctl", *arguments])
-        return CliRunner().invoke(app, list(arguments))
+        return CliRunner().invoke(application(), list(arguments))
 
     yield run
     for number, handler in handlers.items():
@@ -68,8 +65,8 @@ def test_all_verbs_are_there_and_have_help(invoke: Invoke) -> None:
     """`tritonctl --help` lists them; each has a first line and explains each option."""
     listing = invoke("--help")
     assert listing.exit_code == 0
-    commands = {command.name: command for command in app.registered_commands}
-    assert list(commands) == VERBS
+    commands = {command.name: command for command in application().registered_commands}
+    assert tuple(commands) == VERBS
     for verb in VERBS:
         assert re.search(rf"^│ {verb} +\S", listing.stdout, re.MULTILINE), verb
         help_text = invoke(verb, "--help")
@@ -80,22 +77,67 @@ def test_all_verbs_are_there_and_have_help(invoke: Invoke) -> None:
 
 
 def test_every_option_is_explained() -> None:
-    """No option without a help text."""
+    """No option without a help text, those of `artefacts` and `loadtest` included."""
     import typer.main
 
-    group: Any = typer.main.get_command(app)
-    for name, command in group.commands.items():
-        for parameter in [] if hasattr(command, "commands") else command.params:
-            assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
+    groups: list[Any] = [typer.main.get_command(application())]
+    for group in groups:
+        for name, command in group.commands.items():
+            if hasattr(command, "commands"):
+                groups.append(command)
+                continue
+            for parameter in command.params:
+                assert getattr(parameter, "help", None), f"{name}: {parameter.name}"
+    assert len(groups) > 2
+
+
+def test_ctrl_c_while_python_still_reads_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interruption like any other, without a traceback."""
+
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tritonctl.cli.application", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == EXIT_INTERRUPTED
 
 
 def test_help_imports_nothing_heavy() -> None:
     """The command line answers at once: a verb pays for its libraries, `--help` does not."""
-    script = f"import sys, tritonctl.cli; print([m for m in {HEAVY} if m in sys.modules])"
+    script = (
+        "import sys; from tritonctl.cli import application; application(['--help'])\n"
+        f"print([m for m in {HEAVY} if m in sys.modules])"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("verb", VERBS + GROUPS)
+def test_a_verb_is_made_alone(verb: str) -> None:
+    """`tritonctl check` makes nothing but check, and the same as among all the others."""
+    import typer.main
+
+    arguments = [verb, "--help"]
+    alone = application(arguments)
+    assert list(typer.main.get_command(alone).commands) == [verb]  # type: ignore[attr-defined]
+    told = CliRunner().invoke(alone, arguments)
+    assert told.stdout == CliRunner().invoke(application(), arguments).stdout
+    assert told.exit_code == 0
+
+
+def test_an_unknown_verb_is_told_the_nearest() -> None:
+    """Though a known one is made alone."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tritonctl", "chekc"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "check" in done.stderr
 
 
 def test_build_then_nothing_to_do(cli: Cli) -> None:
@@ -302,8 +344,90 @@ def test_reader_that_has_had_enough(cli: Cli, sandbox: Sandbox) -> None:
         assert process.wait(timeout=30) == 0
 
 
+@pytest.mark.parametrize("address", ["localhost", "::1", "[::1]", "127.0.0.1:8001", ""])
+def test_up_on_an_address_that_triton_does_not_take(
+    invoke: Invoke, built: Sandbox, address: str
+) -> None:
+    """Its HTTP endpoint would listen on 255.255.255.255, and never be ready."""
+    done = invoke("up", "--set", f"server.address='{address}'")
+    assert done.exit_code == 3
+    assert "is not an IPv4 address" in done.stderr
+    assert "write 127.0.0.1" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["schema"], ["build", "--json"], ["artefacts", "list"]])
+def test_standard_output_on_a_full_disk(built: Sandbox, arguments: list[str]) -> None:
+    """It is the machine's fault, and told once."""
+    command = [sys.executable, "-m", "tritonctl", *arguments]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            command, cwd=built.root, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 4
+    assert "error: standard output cannot be written: No space left on device\n" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closing", [">&-", "2>&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("verb", ["artefacts list", "build"])
+def test_closed_streams(built: Sandbox, verb: str, closing: str) -> None:
+    """Whoever closes one does not want to hear; the work is done all the same."""
+    line = f"{sys.executable} -m tritonctl {verb} {closing}"
+    done = subprocess.run(["/bin/sh", "-c", line], cwd=built.root, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_encoding_that_lacks_characters(built: Sandbox) -> None:
+    """They are escaped."""
+    (built.root / "ü").mkdir()
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "tritonctl", "init", "ü"]
+    done = subprocess.run(
+        command, cwd=built.root, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrote \\xfc/tritonctl.yaml" in done.stdout
+
+
+def test_a_bug_where_no_file_can_be_written(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is known of it is shown instead."""
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tritonctl.project_file.load_project", broken)
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
+    done = invoke("build")
+    assert done.exit_code == 1
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_an_interruption_waits_for_nothing(built: Sandbox) -> None:
+    """Not for what ends with Python either, such as a gRPC channel amid a call."""
+    code = (
+        "import atexit, sys, time, tritonctl.project_file, tritonctl.__main__ as program\n"
+        "def interrupt(*_, **__):\n"
+        "    raise KeyboardInterrupt\n"
+        "tritonctl.project_file.load_project = interrupt\n"
+        "atexit.register(time.sleep, 600)\n"
+        "sys.argv = ['tritonctl', 'build']\n"
+        "program.main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=built.root, capture_output=True, timeout=60, check=False
+    )
+    assert done.returncode == 130
+    assert b"interrupted; nothing half-written was left behind" in done.stderr
+
+
 def test_every_error_has_its_own_exit_code() -> None:
-    """The tree of tritonctl.errors: 2 to 7, inherited by special cases."""
+    """The tree of tritonctl.errors: 2 to 8, inherited by special cases."""
 
     def tree(kind: type[TritonctlError]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -321,4 +445,7 @@ def test_every_error_has_its_own_exit_code() -> None:
         "RepositoryError": 6,
         "ServerError": 7,
         "ServerBusyError": 7,
+        "SettingsRefusedError": 7,
+        "StepGoneError": 7,
+        "SloMissedError": 8,
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.errors import RequestRejectedError, ServerBusyError, ServerError
+from tritonctl.errors import RequestRejectedError, ServerBusyError, ServerError, StepGoneError
 from tritonctl.triton.client import AsyncTritonClient, TritonClient
 from tritonctl.triton.generation import Generation, Queueing, SamplingParameters
 
@@ -152,6 +153,36 @@ def test_the_queue_s_refusals(
 
 
 @both
+@pytest.mark.parametrize(
+    "words",
+    [
+        "in ensemble 'speller', Stub process 'speller_engine_0_0' is not healthy.",
+        "in ensemble 'speller', the client went away: its responses arrive nowhere",
+    ],
+)
+def test_a_step_whose_process_is_gone(actor: Actor, generate: Generate, words: str) -> None:
+    """The server's fault, not the request's: exit code 7."""
+    actor.answer = lambda *_: iter([service_pb2.ModelStreamInferResponse(error_message=words)])
+    with pytest.raises(StepGoneError, match="lost a process of speller") as caught:
+        generate(actor.url)
+    assert caught.value.exit_code == 7
+    assert "tritonctl logs" in caught.value.remedy
+
+
+@both
+def test_a_server_that_is_ending(actor: Actor, generate: Generate) -> None:
+    """It refuses the steps of ensembles: nothing that the request could do better."""
+    words = (
+        "in ensemble 'speller', [request id: <id_unknown>] Server is stopping, scheduler for model "
+        "has stopped accepting new inference requests"
+    )
+    actor.answer = lambda *_: iter([service_pb2.ModelStreamInferResponse(error_message=words)])
+    with pytest.raises(StepGoneError, match="the server is ending") as caught:
+        generate(actor.url)
+    assert "another server" in caught.value.remedy
+
+
+@both
 def test_priority_and_queue_timeout_are_triton_s_parameters(
     actor: Actor, generate: Generate
 ) -> None:
@@ -184,6 +215,33 @@ def test_impossible_queueing(
     with pytest.raises(RequestRejectedError, match=problem):
         generate(actor.url, queueing=queueing)
     assert actor.requests == []
+
+
+@both
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        ("Request for unknown model: 'x' is not found", "tritonctl status"),
+        ("unexpected inference output 'finish_reason' for model 'x'", "tritonctl infer"),
+        ("unexpected inference input 'text_input' for model 'x'", "tritonctl infer"),
+        ("max_tokens is 0, expected at least 1.", "as the message says"),
+    ],
+)
+def test_a_refusal_s_remedy(actor: Actor, generate: Generate, words: str, remedy: str) -> None:
+    """For a wrong name it is another one; a request may fail by its stream and by its status."""
+
+    def refuse(request: Any, context: Any) -> Iterator[Any]:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, words)
+        yield
+
+    for answer in (
+        refuse,
+        lambda *_: iter([service_pb2.ModelStreamInferResponse(error_message=words)]),
+    ):
+        actor.answer = answer
+        with pytest.raises(RequestRejectedError, match=re.escape(words)) as caught:
+            generate(actor.url)
+        assert remedy in caught.value.remedy
 
 
 @both

@@ -6,24 +6,33 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tritonctl.compatibility_table import table
-from tritonctl.doctor import (
-    Finding,
-    Report,
+from tritonctl.doctor.findings import Finding, Report
+from tritonctl.doctor.graphics import gpu_finding, gpu_report, needed_findings
+from tritonctl.doctor.machine import (
+    clock_finding,
+    clock_synchronised,
     disk_finding,
     glibc_finding,
-    gpu_finding,
-    gpu_report,
     libpython_finding,
+    open_files_finding,
     python_finding,
+    shm_finding,
 )
+from tritonctl.doctor.server import holes_finding, ports_finding
 from tritonctl.gpus import InstalledGpu, installed_gpus
+from tritonctl.project_file import load_profiles
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
 
 H100 = "NVIDIA H100 80GB HBM3, 9.0, 590.44.01, 81559"
 OLD_4090 = "NVIDIA GeForce RTX 4090, 8.9, 575.57.08, 24564"
@@ -153,3 +162,100 @@ def test_a_gpu_before_ampere() -> None:
     report = gpu_report(InstalledGpu("Tesla T4", "7.5", "590.44.01", 15360), table())
     assert report.releases == []
     assert report.precisions == {"engine": [], "pytorch": []}
+
+
+def test_shared_memory(small_disk: Path) -> None:
+    """2 MiB refuse requests; no /dev/shm at all starts no server."""
+    full = shm_finding(small_disk)
+    assert (full.status, full.required) == ("missing", True)
+    assert "refuses requests" in full.why
+    assert "remount,size=1g" in full.remedy
+    assert shm_finding(small_disk / "none").status == "missing"
+
+
+@pytest.mark.parametrize(
+    ("limits", "status", "remedy"),
+    [
+        ((65536, 65536), "ok", ""),
+        ((-1, -1), "ok", ""),
+        ((1024, 524288), "warning", "ulimit -n 524288"),
+        ((1024, -1), "warning", "ulimit -n 65536"),
+        ((1024, 1024), "warning", "limits.conf"),
+    ],
+)
+def test_open_files(limits: tuple[int, int], status: str, remedy: str) -> None:
+    """The command fits what the hard limit allows."""
+    finding = open_files_finding(limits)
+    assert finding.status == status
+    assert remedy in finding.remedy
+
+
+def test_clock() -> None:
+    """Kept, not kept, unknown, gone back; and the kernel of this machine says one of them."""
+    assert clock_finding(True, newest=10.0, now=20.0).status == "ok"
+    assert clock_finding(False, newest=10.0, now=20.0).status == "warning"
+    assert clock_finding(None, newest=10.0, now=20.0).status == "ok"
+    gone_back = clock_finding(True, newest=4000.0, now=400.0)
+    assert gone_back.status == "warning"
+    assert gone_back.detail.startswith("3600 s behind")
+    assert clock_synchronised() in (True, False, None)
+
+
+@pytest.mark.parametrize("field", ["http_port", "readiness_port"])
+def test_a_taken_port_is_named(sandbox: Sandbox, field: str) -> None:
+    """With its field, and who to ask."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        sandbox.data["server"][field] = port
+        finding = ports_finding(sandbox.load())
+    assert finding.status == "missing"
+    assert f"{port} (server.{field})" in finding.detail
+    assert f"--set server.{field}=0" in finding.remedy
+    assert ports_finding(sandbox.load()).status == "ok"
+
+
+def test_known_holes_of_the_embedded_server(sandbox: Sandbox) -> None:
+    """A warning, for it stays on loopback."""
+    finding = holes_finding(sandbox.load(), table())
+    assert finding.status == "warning"
+    assert "CVE-2025-" in finding.detail
+    assert "loopback only" in finding.detail
+
+
+def test_gpus_that_profiles_need(sandbox: Sandbox) -> None:
+    """As many, and of the kind that the engine is built for."""
+    engine = {
+        "builder": "tensorrt_llm",
+        "precision": "fp8",
+        "tp_size": 2,
+        "target": {"gpu": "H100"},
+    }
+    sandbox.data["profiles"] = {"h100": {"models": {"speller": {"engine": engine}}}}
+    sandbox.engine["options"] = {}
+    sandbox.write()
+    profiles = load_profiles(sandbox.file, environment={})
+    h100 = InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", "590.44.01", 81559)
+    l40s = InstalledGpu("NVIDIA L40S", "8.9", "590.44.01", 46068)
+    (none,) = needed_findings(profiles, [], table())
+    assert none.name == "GPUs for speller (h100)"
+    assert none.detail == "2 needed of compute capability 9.0, 0 here"
+    (other,) = needed_findings(profiles, [l40s, l40s], table())
+    assert "compute_capability: '8.9'" in other.remedy
+    (enough,) = needed_findings(profiles, [h100, h100], table())
+    assert enough.status == "ok"
+
+
+def test_a_project_that_cannot_be_read_is_a_finding(sandbox: Sandbox) -> None:
+    """The rest of the machine is looked at all the same."""
+    sandbox.file.write_text("schema: tritonctl/v1\nmodel: {}\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "tritonctl", "doctor"],
+        cwd=sandbox.root,
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert "✗ project (optional): " in done.stdout
+    assert "Python: 3." in done.stdout

@@ -15,7 +15,7 @@ from tritonctl.engines import fingerprint
 from tritonctl.engines.catalog import builder_named
 from tritonctl.engines.fingerprint import FileHashes, build_fingerprint, folder_hash
 from tritonctl.engines.requests import build_request
-from tritonctl.errors import HostError
+from tritonctl.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -56,6 +56,7 @@ def test_nothing_changed(sandbox: Sandbox) -> None:
         {"tp_size": 2},
         {"kv_cache_dtype": "int8"},
         {"trust_remote_code": True},
+        {"allow_pickle": True},
         {"options": {"behaviour": "ok", "other": 1}},
     ],
     ids=lambda change: next(iter(change)),
@@ -175,6 +176,21 @@ def test_known_digests(tmp_path: Path) -> None:
     assert hashes.of(large) == "2a152c894398719c0570f83fac34ac03a0f6e8e474b995c2403aa5434f7b9dd4"
 
 
+def test_weights_outside_an_onnx_file_count(tmp_path: Path) -> None:
+    """The file names them; what else lies in its folder does not count."""
+    graph, weights, other = tmp_path / "g.onnx", tmp_path / "w" / "g.data", tmp_path / "notes.txt"
+    weights.parent.mkdir()
+    graph.write_bytes(b"\x0a\x08location\x12\x08w/g.data")
+    for file in (weights, other):
+        file.write_bytes(b"1")
+    hashes = FileHashes(tmp_path / ".hashes.json")
+    before = fingerprint.content_hash(graph, hashes)
+    other.write_bytes(b"22")
+    assert fingerprint.content_hash(graph, hashes) == before
+    weights.write_bytes(b"22")
+    assert fingerprint.content_hash(graph, hashes) != before
+
+
 def test_folder_hash_does_not_mix_names_and_contents(tmp_path: Path) -> None:
     """Two folders whose concatenated names and contents are alike differ."""
     for folder, name, content in (("a", "x", "yz"), ("b", "xy", "z")):
@@ -185,7 +201,18 @@ def test_folder_hash_does_not_mix_names_and_contents(tmp_path: Path) -> None:
 
 
 def test_broken_link_in_a_checkpoint(sandbox: Sandbox) -> None:
-    """A file that cannot be read is named, exit code 4."""
+    """A hub's cache is made of links: one to nowhere is a download that has not ended."""
     (sandbox.checkpoint / "gone").symlink_to("/no/such/file")
-    with pytest.raises(HostError, match=r"checkpoint/gone: No such file"):
+    with pytest.raises(ConfigurationError, match=r"checkpoint/gone is a link to /no/such/file"):
         _of(sandbox)
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
+    """A pipe in the folder would be waited for."""
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+    hashes = FileHashes(tmp_path / "memory.json")
+    before = folder_hash(folder, hashes)
+    os.mkfifo(folder / "pipe")
+    assert folder_hash(folder, hashes) == before

@@ -224,3 +224,17 @@ def test_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cache_folder() == Path("/xdg/tritonctl")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     assert cache_folder() == Path("/home/me/.cache/tritonctl")
+
+
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in containers whose user has a number and no name: which variable helps."""
+
+    def unknown() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("TRITONCTL_CACHE_DIR", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", unknown)
+    with pytest.raises(HostError) as caught:
+        cache_folder()
+    assert "TRITONCTL_CACHE_DIR" in caught.value.remedy

@@ -96,14 +96,25 @@ def test_other_tools_are_refused(sandbox: Sandbox, cli: Cli) -> None:
     assert "python: 2.7.18 became" in done.stderr
 
 
-@pytest.mark.parametrize("damage", [None, "", "{", "[]", '{"schema": "other/1"}'])
-def test_a_lock_that_is_none(sandbox: Sandbox, cli: Cli, damage: str | None) -> None:
-    """Missing, empty, malformed: --locked refuses, a build writes a good one."""
-    if damage is not None:
-        (sandbox.root / "tritonctl.lock").write_text(damage, encoding="utf-8")
+def test_without_a_lock(sandbox: Sandbox, cli: Cli) -> None:
+    """--locked refuses, a build writes one."""
     sandbox.write()
     done = cli("build", "--locked")
     assert done.returncode == 3
-    assert "tritonctl.lock" in done.stderr
+    assert "tritonctl build" in done.stderr
     assert cli("build").returncode == 0
     assert lock(sandbox)["schema"] == "tritonctl.lock/1"
+    assert cli("build", "--locked").returncode == 0
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"schema": "other/1"}'])
+@pytest.mark.parametrize("flags", [(), ("--locked",)], ids=["build", "locked"])
+def test_a_damaged_lock(sandbox: Sandbox, cli: Cli, damage: str, flags: tuple[str, ...]) -> None:
+    """Other profiles' entries are in it: nothing is built, nothing overwritten."""
+    (sandbox.root / "tritonctl.lock").write_text(damage, encoding="utf-8")
+    sandbox.write()
+    done = cli("build", *flags)
+    assert done.returncode == 3
+    assert "git checkout tritonctl.lock" in done.stderr
+    assert (sandbox.root / "tritonctl.lock").read_text(encoding="utf-8") == damage
+    assert not (sandbox.root / ".tritonctl" / "engines").exists()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,9 @@ def test_unknown_key_like_nothing_lists_the_valid_ones(tmp_path: Path) -> None:
     """No guess is better than a wild one."""
     error = _refused(tmp_path, VALID + "zzz: 1\n")
     assert error.problem == "tritonctl.yaml:16: unknown key `zzz` in the file"
-    assert error.remedy == "valid keys: model_repository, models, profiles, schema, server"
+    assert error.remedy == (
+        "valid keys: docker, gateway, loadtests, model_repository, models, profiles, schema, server"
+    )
 
 
 QUEUE = "models.speller.serving.queue"
@@ -326,7 +329,12 @@ def test_init_example_s_comments_are_right(tmp_path: Path) -> None:
     for commented in ("max_seq_len: 2048", "config: {engine", "evaluation: {", "slo: {"):
         assert f"# {commented}" in text
         text = text.replace(f"# {commented}", commented)
-    model = _load(tmp_path, text).models["m"]
+    start = text.index("# loadtests:")
+    section = text[start:].partition("\n\n")[0]
+    text = text.replace(section, re.sub("^# ", "", section, flags=re.MULTILINE))
+    project = _load(tmp_path, text)
+    assert project.loadtests["chat"].requests[0].name == "short"
+    model = project.models["m"]
     assert model.engine.max_seq_len == 2048
     assert model.evaluation is not None
     assert model.serving.config["engine"]["version_policy"] == {"latest": {"num_versions": 2}}
@@ -349,6 +357,9 @@ def test_json_schema_knows_every_key() -> None:
         "model_repository",
         "models",
         "server",
+        "docker",
+        "gateway",
+        "loadtests",
         "profiles",
     }
     assert schema["additionalProperties"] is False
@@ -439,3 +450,22 @@ def test_deep_merge_properties(a: dict[str, Any], b: dict[str, Any], c: dict[str
         assert isinstance(value, dict) or merged[key] == value
     if all(not isinstance(value, dict) for tree in (a, b, c) for value in tree.values()):
         assert deep_merge(deep_merge(a, b), c) == deep_merge(a, deep_merge(b, c))
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("~nobody-of-that-name/x", "home directory"),
+        ("loop", "loop"),
+        ("a\0b", "null"),
+        ("x" * 5000, "File name too long"),
+    ],
+)
+def test_a_path_that_can_be_none(tmp_path: Path, path: str, problem: str) -> None:
+    """It is a mistake in the project file, not a bug."""
+    (tmp_path / "loop").symlink_to("loop")
+    project = _load(tmp_path)
+    with pytest.raises(ConfigurationError) as caught:
+        project.path(Path(path))
+    assert problem in caught.value.problem
+    assert str(tmp_path) in caught.value.remedy

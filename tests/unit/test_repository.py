@@ -323,3 +323,41 @@ def test_repository_on_another_file_system(built: Sandbox, small_disk: Path) -> 
     assert target.read_bytes() == artefact.read_bytes()
     assert not target.samefile(artefact)
     assert _render(built).changed == ()
+
+
+def test_what_a_server_would_refuse_is_not_published(built: Sandbox) -> None:
+    """The first mistake with its place, all of them in the details; the old models stay."""
+    _render(built)
+    before = _digests(_repository(built))
+    batching = {"preferred_batch_size": [9999], "max_queue_delay_microseconds": 100}
+    built.serving["config"] = {"tokenizer": {"dynamic_batching": batching}}
+    with pytest.raises(RepositoryError, match="9999") as caught:
+        _render(built)
+    assert caught.value.problem.startswith("model_repository/speller_tokenizer/config.pbtxt:")
+    assert caught.value.remedy.endswith("`tritonctl check --explain TC171` says more")
+    assert _digests(_repository(built)) == before
+    assert _hidden(built) == []
+
+
+class _Heard(Silent):
+    """What is said beside the steps."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        """Keep it."""
+        self.notes.append(text)
+
+
+def test_what_is_doubtful_is_said(built: Sandbox) -> None:
+    """A queue that waits for two seconds is published, with a word about it."""
+    batching = {"max_queue_delay_microseconds": 2_000_000}
+    built.serving["config"] = {"tokenizer": {"dynamic_batching": batching}}
+    for name in built.load().models:
+        build_engine(built.load(), name, Silent())
+    heard = _Heard()
+    assert render(built.load(), heard).changed == MODELS
+    [note] = heard.notes
+    assert note.startswith("model_repository/speller_tokenizer/config.pbtxt:")
+    assert "warning: " in note

@@ -13,7 +13,13 @@ import pytest
 from tritonctl.engines.building import Artefact, build_engine, built_engine, evaluation_of
 from tritonctl.engines.manifest import read_manifest
 from tritonctl.engines.stages import plan_stages
-from tritonctl.errors import BuildFailedError, ConfigurationError, RepositoryError, UsageError
+from tritonctl.errors import (
+    BuildFailedError,
+    ConfigurationError,
+    HostError,
+    RepositoryError,
+    UsageError,
+)
 from tritonctl.progress import Silent
 
 if TYPE_CHECKING:
@@ -124,6 +130,23 @@ def test_a_failed_build_goes_on_behind_the_last_finished_stage(staged: Sandbox) 
     assert runs(staged) == (1, 2)
 
 
+def test_a_stage_that_cannot_run_where_it_was_asked_to_says_so(staged: Sandbox) -> None:
+    """It runs where it can; the other one has no word to say."""
+
+    class Heard(Silent):
+        notes: list[str] = []  # noqa: RUF012 - of this test
+
+        def note(self, text: str) -> None:
+            self.notes.append(text)
+
+    staged.engine["runner"] = "container"
+    with pytest.raises(ConfigurationError, match="needs an image"):
+        build_engine(staged.load(), "speller", Heard())
+    assert Heard.notes == [
+        "speller: the stage quantise cannot run with --runner container, it runs with current"
+    ]
+
+
 def test_force_makes_every_stage_again(staged: Sandbox) -> None:
     """--force means the whole engine."""
     build(staged)
@@ -145,6 +168,35 @@ def test_a_stage_runs_where_it_can(staged: Sandbox) -> None:
     staged.engine["runner"] = "container"
     quantised, compiled = plan_stages(staged.load(), "speller")
     assert (quantised.runner, compiled.runner) == ("current", "container")
+
+
+@pytest.mark.parametrize(
+    ("engine", "problem"),
+    [
+        ("no-such-engine", "no container engine: no-such-engine not found"),
+        ("false", "false does not answer"),
+    ],
+)
+def test_a_container_is_asked_for_before_the_first_stage(
+    staged: Sandbox, monkeypatch: pytest.MonkeyPatch, engine: str, problem: str
+) -> None:
+    """What the second stage will not find is said before the first has worked; until it, not."""
+    monkeypatch.setenv("TRITONCTL_CONTAINER_ENGINE", engine)
+    staged.engine.update(runner="container", target={"image": "registry/image:1"})
+    with pytest.raises(HostError) as caught:
+        build(staged)
+    assert caught.value.problem == f"speller (compile): {problem}"
+    assert runs(staged) == (0, 0)
+    build_engine(staged.load(), "speller", Silent(), until="quantise")
+    assert runs(staged) == (1, 0)
+
+
+def test_an_image_is_named_before_the_first_stage(staged: Sandbox) -> None:
+    """The same where nothing says which container."""
+    staged.engine["runner"] = "container"
+    with pytest.raises(ConfigurationError, match="needs an image"):
+        build(staged)
+    assert runs(staged) == (0, 0)
 
 
 def test_a_builder_that_runs_nowhere_is_malformed(staged: Sandbox) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -21,7 +22,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tritonctl.triton.server_state import process_started
-from tritonctl.triton.supervisor import clean_up, leftovers, only_ghosts, streams_under_way
+from tritonctl.triton.supervisor import (
+    children,
+    clean_up,
+    leftovers,
+    only_ghosts,
+    streams_under_way,
+    was_killed,
+)
 
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
@@ -105,17 +113,21 @@ NOBODY = "http://127.0.0.1:1/metrics"
 class _Supervised:
     """A supervisor whose server is a shell script; $P in it begins the names of its regions."""
 
-    def __init__(self, tmp_path: Path, prefix: str, script: str, metrics_url: str = NOBODY) -> None:
+    def __init__(
+        self, tmp_path: Path, prefix: str, script: str, metrics_url: str = NOBODY, **more: object
+    ) -> None:
         self.log, self.exit = tmp_path / "log", tmp_path / "exit.json"
         specification = {
             "argv": ["/bin/sh", "-c", script],
             "environment": {"PATH": os.environ["PATH"], "P": str(SHARED_MEMORY / prefix)},
+            "folder": str(tmp_path),
             "log": str(self.log),
             "exit_file": str(self.exit),
             "shm_prefix": prefix,
             "composing_models": ["speller_engine"],
             "metrics_url": metrics_url,
             "exit_timeout_seconds": 30,
+            **more,
         }
         file = tmp_path / "supervisor.json"
         file.write_text(json.dumps(specification), encoding="utf-8")
@@ -162,6 +174,18 @@ def test_a_crash_is_recorded_and_cleaned_up(
     assert supervised.log.read_text(encoding="utf-8") == "dying\n"
     assert leftovers(prefix) == []
     wait_until(lambda: process_started(supervised.pid) is None)
+
+
+def test_where_and_on_what_stack_the_server_runs(
+    supervise: Supervise, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    """In the folder that it is told; threads have room for a large body of HTTP."""
+    supervised = supervise("pwd; ulimit -s")
+    wait_until(supervised.exit.exists)
+    folder, kibibytes = supervised.log.read_text(encoding="utf-8").splitlines()
+    assert folder == str(tmp_path)
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    assert int(kibibytes) == (65536 if most == resource.RLIM_INFINITY else min(65536, most >> 10))
 
 
 def test_it_leaves_session_and_terminal(
@@ -378,3 +402,57 @@ UNLOADED = (
 def test_only_ghosts(log: str, ghosts: bool) -> None:
     """No composing model busy, or none left, in two rounds running."""
     assert only_ghosts(log, ["speller_engine"]) is ghosts
+
+
+# Like tritonserver of a stub's, it takes no note of its child's end.
+PARENT = """
+import pathlib, subprocess, sys, time
+child = subprocess.Popen(["/bin/sleep", "60"])
+pathlib.Path(sys.argv[1], "writing").write_text(str(child.pid))
+pathlib.Path(sys.argv[1], "writing").rename(pathlib.Path(sys.argv[1], "child"))
+time.sleep(61)
+"""
+
+
+def test_a_killed_stub_ends_the_server(
+    supervise: Supervise, tmp_path: Path, prefix: str, wait_until: WaitUntil
+) -> None:
+    """Its streams would hang; the log says why it ended."""
+    (tmp_path / "parent.py").write_text(PARENT, encoding="utf-8")
+    supervised = supervise(f"exec {sys.executable} {tmp_path}/parent.py {tmp_path}")
+    wait_until((tmp_path / "child").exists)
+    os.kill(int((tmp_path / "child").read_text(encoding="utf-8")), signal.SIGKILL)
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (-signal.SIGKILL, False)
+    assert "a stub process of a Python model was killed" in supervised.log.read_text("utf-8")
+    assert leftovers(prefix) == []
+
+
+def test_a_stub_that_ends_by_itself_ends_nothing(
+    supervise: Supervise, tmp_path: Path, wait_until: WaitUntil
+) -> None:
+    """A model that is unloaded, for example."""
+    supervised = supervise("sleep 0 & exec sleep 8")  # beyond the first look for children
+    wait_until(supervised.exit.exists)
+    assert supervised.outcome() == (0, False)
+
+
+def test_children_and_how_they_ended() -> None:
+    """One that lives, one that ended, one that was killed; strangers are none of ours."""
+    living = subprocess.Popen(["/bin/sleep", "60"])
+    ended = subprocess.Popen(["/bin/true"])
+    killed = subprocess.Popen(["/bin/sleep", "60"])
+    killed.kill()
+    try:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+        ours = (living.pid, ended.pid, killed.pid)
+        assert set(ours) <= children(os.getpid())
+        assert os.getpid() not in children(os.getpid())
+        assert [was_killed(pid) for pid in ours] == [False, False, True]
+    finally:
+        living.kill()
+        for process in (living, ended, killed):
+            process.wait()
+    assert not set(ours) & children(os.getpid())
+    assert not was_killed(killed.pid)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tritonctl.checks.examples.tensors import FLOAT, onnx_file
 from tritonctl.engines.building import build_engine
 from tritonctl.errors import ConfigurationError, ServerError
 from tritonctl.progress import Silent
@@ -27,13 +28,17 @@ OUTPUT = {"name": "scores", "data_type": "TYPE_FP32", "dims": ["10"]}
 QUEUE = {"default_queue_policy": {"max_queue_size": 16}}
 
 
+# With the tensors of the scripted builder.
+GRAPH = onnx_file({"image": (FLOAT, ["batch", 3, "h", "w"])}, {"scores": (FLOAT, ["batch", 10])})
+
+
 def _plan(sandbox: Sandbox, *, graph: str = "model.onnx", served_by: str = "onnxruntime_engine",
           task: str = "tensors") -> Plan:  # fmt: skip
     file = sandbox.root / "builders" / "scripted" / "builder.toml"
     text = file.read_text(encoding="utf-8").replace("openvino_engine", served_by)
     file.write_text(text.replace('"text_generation"', '"text_generation", "tensors"'))
     sandbox.data["models"][MODEL]["task"] = task
-    sandbox.behave("makes_a_graph", graph=graph)
+    sandbox.behave("makes_a_graph", graph=graph, content=GRAPH.hex())
     project = sandbox.load()
     build_engine(project, MODEL, Silent())
     return plan_repository(project)

@@ -35,7 +35,13 @@ def test_seconds(seconds: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("80GiB", 80 * 2**30), ("24 GB", 24 * 10**9), ("1.5gib", 3 * 2**29), ("4096", 4096)],
+    [
+        ("80GiB", 80 * 2**30),
+        ("24 GB", 24 * 10**9),
+        ("1.5gib", 3 * 2**29),
+        ("4096", 4096),
+        ("64m", 2**26),
+    ],
 )
 def test_parsed_bytes(text: str, count: int) -> None:
     """Binary and decimal units, as data sheets have them."""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import io
+import os
 import platform
 import signal
 import sys
@@ -28,6 +30,7 @@ class ErrorBoundary(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         _listen_for_signals()
+        _prepare_streams()
         try:
             return super().invoke(ctx)
         except TritonctlError as error:
@@ -53,6 +56,16 @@ def _listen_for_signals() -> None:
             signal.signal(number, _interrupt)
 
 
+def _prepare_streams() -> None:
+    """What was closed (`>&-`) goes nowhere; what an encoding lacks is escaped, not a failure."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - stays open
+            setattr(sys, name, stream)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _interrupt(*_: object) -> None:
     # The same clean-up as for Ctrl-C: staging folders, children, locks.
     raise KeyboardInterrupt
@@ -65,11 +78,18 @@ def _console() -> Any:
 
 
 def _report_bug() -> None:
+    try:
+        log = _bug_log()
+    except OSError:  # no place for a file, which may be the whole reason
+        traceback.print_exc()
+        return
+    _console().warning(f"tritonctl met an error it did not foresee; that is a bug. Details: {log}")
+
+
+def _bug_log() -> Path:
     with tempfile.NamedTemporaryFile(
         "w", prefix="tritonctl-bug-", suffix=".log", delete=False, encoding="utf-8"
     ) as log:
         log.write(f"tritonctl {__version__}, Python {sys.version}, {platform.platform()}\n")
         log.write(f"command: {' '.join(sys.argv)}\n\n{traceback.format_exc()}")
-    _console().warning(
-        f"tritonctl met an error it did not foresee; that is a bug. Details: {Path(log.name)}"
-    )
+    return Path(log.name)

@@ -93,10 +93,16 @@ def _build(
     profile: str | None,
     locked: bool,
 ) -> None:
-    from tritonctl.engines.lock import refuse_drift, refuse_other_tools, update_lock
+    from tritonctl.engines.lock import (
+        refuse_damaged,
+        refuse_drift,
+        refuse_other_tools,
+        update_lock,
+    )
     from tritonctl.engines.several import build_engines
     from tritonctl.engines.stages import plan_stages
 
+    refuse_damaged(project)
     stages = {name: plan_stages(project, name) for name in names}
     for name in names if locked else ():
         refuse_drift(project, profile, name, stages[name])

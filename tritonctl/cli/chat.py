@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +19,7 @@ from tritonctl.errors import RequestRejectedError
 
 if TYPE_CHECKING:
     from tritonctl.console import Console
+    from tritonctl.triton.channels import Endpoint
     from tritonctl.triton.generation import Message, SamplingParameters
 
 
@@ -32,7 +34,14 @@ def command(
     presence_penalty: asked.PresencePenalty = None,
     frequency_penalty: asked.FrequencyPenalty = None,
     seed: asked.Seed = None,
+    lora: asked.Lora = None,
+    guide: asked.Guide = None,
     url: asked.Url = None,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
     timeout: asked.Timeout = None,
     project: options.ProjectOption = None,
     profile: options.ProfileOption = None,
@@ -52,9 +61,12 @@ def command(
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
         random_seed=seed,
+        **asked.of_engines(lora, guide),
     )
-    endpoint = url or generate.project_endpoint(project, profile, overrides)
-    talk = _Talk(options.console(as_json, quiet), endpoint, model, sampling, timeout, system)
+    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    find = partial(generate.endpoint, named, project, profile, overrides)
+    find()  # where there is no server, that is told before anything is typed
+    talk = _Talk(options.console(as_json, quiet), find, model, sampling, timeout, system)
     if sys.stdin.isatty():
         _converse(talk)
     else:
@@ -67,10 +79,10 @@ class _CtrlC(KeyboardInterrupt):
 
 @dataclass
 class _Talk:
-    """A conversation: what was said so far, and whom to ask."""
+    """A conversation: what was said so far, and whom to ask, which each turn finds anew."""
 
     console: Console
-    url: str
+    find: Callable[[], Endpoint]
     model: str
     sampling: SamplingParameters
     timeout: float | None
@@ -95,14 +107,13 @@ class _Talk:
 
         first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         turns = [*self.turns, {"role": "user", "content": text}]
-        with TritonClient(self.url) as client:
+        at = self.find()
+        with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
             messages = [*first, *turns]
             stream = client.stream(self.model, messages, self.sampling, timeout=self.timeout)
             answer = generate.show(self.console, stream)
         self.turns = [*turns, {"role": "assistant", "content": answer.text}]
-        if self.console.as_json:
-            self.console.result(asdict(answer), "")
-        self.console.note(generate.timing_line(answer))
+        generate.tell(self.console, answer)
 
 
 def _read_turns(talk: _Talk) -> None:

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,20 +12,35 @@ from tritonctl.cli import options
 from tritonctl.errors import HostError
 
 if TYPE_CHECKING:
-    from tritonctl.doctor import Finding, GpuReport
+    from tritonctl.doctor.findings import Finding, GpuReport
 
 _MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
 
 
-def command(as_json: options.JsonOption = False, quiet: options.QuietOption = False) -> None:
+def command(
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", help="write a .tar.gz to send to somebody, without secrets"),
+    ] = None,
+    project: options.ProjectOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
     """Examine this machine; exit code 4 when something that serving needs is missing."""
     from tritonctl.doctor import examine
+    from tritonctl.doctor.profiles import project_here
 
     console = options.console(as_json, quiet)
-    report = examine()
+    profiles, unreadable = project_here(project)
+    report = examine(profiles, unreadable)
     lines = [line for finding in report.findings for line in _finding(finding)]
     lines += [line for gpu in report.gpus for line in _gpu(gpu)]
     console.result(report.as_record(), "\n".join(lines))
+    if bundle:
+        from tritonctl.doctor.bundle import write_bundle
+
+        names = write_bundle(bundle, report, profiles.get(None))
+        console.note(f"{bundle}: {len(names)} files; look through it before you send it")
     if not report.healthy:
         raise typer.Exit(HostError.exit_code)
 
@@ -32,6 +48,8 @@ def command(as_json: options.JsonOption = False, quiet: options.QuietOption = Fa
 def _finding(finding: Finding) -> list[str]:
     optional = "" if finding.required or finding.status == "ok" else " (optional)"
     lines = [f"{_MARKS[finding.status]} {finding.name}{optional}: {finding.detail}"]
+    if finding.status != "ok" and finding.why:
+        lines.append(f"    why: {finding.why}")
     return lines + ([f"    {finding.remedy}"] if finding.remedy else [])
 
 

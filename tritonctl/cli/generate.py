@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,6 +17,8 @@ from tritonctl.cli import sampling_options as asked
 
 if TYPE_CHECKING:
     from tritonctl.console import Console
+    from tritonctl.triton.channels import Endpoint
+    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import Chunk, Generation
 
 
@@ -39,7 +41,14 @@ def command(
     log_probs: asked.LogProbs = False,
     priority: asked.Priority = None,
     queue_timeout: asked.QueueTimeout = None,
+    lora: asked.Lora = None,
+    guide: asked.Guide = None,
     url: asked.Url = None,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
     timeout: asked.Timeout = None,
     resume_on: asked.ResumeOn = None,
     max_resumes: asked.MaxResumes = None,
@@ -50,10 +59,8 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
-    from tritonctl.triton.client import TritonClient
     from tritonctl.triton.generation import Queueing, SamplingParameters
 
-    console = options.console(as_json, quiet)
     sampling = SamplingParameters(
         max_tokens=max_tokens,
         temperature=temperature,
@@ -69,26 +76,46 @@ def command(
         include_stop_word=include_stop_word or None,
         exclude_input_in_output=False if echo else None,
         return_log_probs=log_probs or None,
+        **asked.of_engines(lora, guide),
     )
-    endpoint = url or project_endpoint(project, profile, overrides)
-    client = TritonClient(endpoint, resume_on=resume_on or (), max_resumes=max_resumes)
-    queueing = Queueing(priority, queue_timeout)
-    text = _prompt_bytes(prompt)
-    with client:
-        stream = client.stream(model, text, sampling, timeout=timeout, queueing=queueing)
-        answer = show(console, stream)
-    if as_json:
-        console.result(asdict(answer), "")
-    console.note(timing_line(answer))
+    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    how: dict[str, Any] = {"timeout": timeout, "queueing": Queueing(priority, queue_timeout)}
+    with _client(endpoint(named, project, profile, overrides), resume_on, max_resumes) as client:
+        _answer(client.stream(model, _prompt_bytes(prompt), sampling, **how), as_json, quiet)
 
 
-def project_endpoint(
-    project: options.ProjectOption, profile: str | None, overrides: list[str] | None
-) -> str:
-    """host:port of the project's running server. Raises ServerError when there is none."""
+def _answer(stream: Iterable[Chunk], as_json: bool, quiet: bool) -> None:
+    console = options.console(as_json, quiet)
+    tell(console, show(console, stream))
+
+
+def _client(at: Endpoint, resume_on: list[str] | None, max_resumes: int | None) -> TritonClient:
+    from tritonctl.triton.client import TritonClient
+
+    return TritonClient(
+        at.url, tls=at.tls, api_key=at.api_key, resume_on=resume_on or (), max_resumes=max_resumes
+    )
+
+
+def endpoint(
+    named: Endpoint | None,
+    project: options.ProjectOption,
+    profile: str | None,
+    overrides: list[str] | None,
+) -> Endpoint:
+    """The one named, else the project's running server. Raises ServerError when there is none."""
     from tritonctl.triton.server import running_server
 
-    return running_server(options.open_project(project, profile, overrides)).grpc_url
+    if named is not None:
+        return named
+    return running_server(options.open_project(project, profile, overrides)).endpoint
+
+
+def tell(console: Console, answer: Generation) -> None:
+    """What follows an answer: its record under --json, its timing on standard error."""
+    if console.as_json:
+        console.result(asdict(answer), "")
+    console.note(timing_line(answer))
 
 
 def _prompt_bytes(prompt: str) -> bytes:

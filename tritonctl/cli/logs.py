@@ -21,10 +21,16 @@ def command(
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""
     from tritonctl.triton.server_log import tail
-    from tritonctl.triton.server_state import ServerFiles
+    from tritonctl.triton.server_state import ServerFiles, read_state
 
     console = options.console(as_json=False, quiet=False)
-    log = ServerFiles.of(options.open_project(project, profile, overrides)).log
+    files = ServerFiles.of(options.open_project(project, profile, overrides))
+    log, state = files.log, read_state(files)
+    if state is not None and state.deployment is not None:
+        from tritonctl.deploy.docker_server import print_log
+
+        print_log(state.deployment, lines, follow=follow, write=console.text)
+        return
     if not log.exists():
         raise ServerError("this project has no server log yet", remedy="run `tritonctl up`")
     with log.open(encoding="utf-8", errors="replace") as file:

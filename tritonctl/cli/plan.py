@@ -11,7 +11,7 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.engines.planning import Fit, ModelPlan
+    from tritonctl.engines.plan_records import Fit, ModelPlan
 
 
 def command(
@@ -69,6 +69,9 @@ def command(
         "at most, batch x length",
     )
     console.table({}, fits, [_fit(plan, fit) for plan in plans for fit in plan.fits])
+    for plan in plans:
+        for note in plan.notes:
+            console.note(f"{plan.model}: {note}")
     console.note("estimates; how far off they have been is in docs/estimates.md")
 
 
@@ -79,7 +82,7 @@ def _engine(plan: ModelPlan) -> list[str]:
     return [
         plan.model,
         f"{plan.builder} {plan.precision}",
-        f"{plan.parameters:,}",
+        "unknown" if plan.parameters is None else f"{plan.parameters:,}",
         human_bytes(plan.weights),
         human_bytes(plan.files if plan.built is None else plan.built),
         seconds if plan.built is None else "up to date",
@@ -95,10 +98,16 @@ def _fit(plan: ModelPlan, fit: Fit) -> list[str]:
     return [
         plan.model,
         f"{several}{fit.device.name}",
-        human_bytes(plan.kv_bytes_per_token),
+        human_bytes(plan.kv_bytes_per_token) if plan.kv_bytes_per_token else "none",
         human_bytes(plan.activations),
         human_bytes(fit.needed),
         human_bytes(fit.usable),
         "yes" if fit.fits else "NO",
-        fit.refused or f"{fit.largest_batch} x {fit.length}, {fit.batch} x {fit.longest}",
+        fit.refused or _most(fit),
     ]
+
+
+def _most(fit: Fit) -> str:
+    if fit.length is None:
+        return str(fit.largest_batch)
+    return f"{fit.largest_batch} x {fit.length}, {fit.batch} x {fit.longest}"

@@ -61,7 +61,7 @@ def _ask(console: Console, state: ServerState) -> list[dict[str, Any]]:
     from tritonctl.triton.client import TritonClient
 
     answers = []
-    with TritonClient(state.grpc_url) as client:
+    with TritonClient(state.grpc_url, tls=state.client_tls) as client:
         for prompt in PROMPTS:
             if not console.as_json:
                 console.text(f"\n{prompt}")

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, TypedDict
 
 import typer
+
+from tritonctl.errors import UsageError
+
+_ANY_JSON, _JSON_SCHEMA = "json", "json_schema"
+_GUIDES = (_ANY_JSON, _JSON_SCHEMA, "regex", "ebnf_grammar")
 
 MaxTokens = Annotated[int | None, typer.Option(help="longest answer")]
 Temperature = Annotated[float | None, typer.Option(help="0: greedy")]
@@ -27,6 +33,14 @@ Echo = Annotated[bool, typer.Option("--echo", help="begin with the prompt")]
 LogProbs = Annotated[bool, typer.Option("--log-probs", help="of each token, under --json")]
 Priority = Annotated[int | None, typer.Option(help="in the server's queue, 1: first")]
 QueueTimeout = Annotated[float | None, typer.Option(help="seconds to wait there")]
+Lora = Annotated[str | None, typer.Option(help="LoRA adapter of the engine")]
+Guide = Annotated[
+    str | None,
+    typer.Option(
+        help="what the answer follows: json, json_schema=TEXT, regex=TEXT or ebnf_grammar=TEXT; "
+        "@FILE for TEXT reads a file"
+    ),
+]
 Url = Annotated[str | None, typer.Option(help="host:port of gRPC [default: the project's server]")]
 Timeout = Annotated[float | None, typer.Option(help="seconds for the whole answer")]
 ResumeOn = Annotated[
@@ -35,3 +49,64 @@ ResumeOn = Annotated[
 MaxResumes = Annotated[
     int | None, typer.Option(min=0, help="how often to go on elsewhere [default: once each]")
 ]
+
+
+class Engines(TypedDict):
+    """Fields of SamplingParameters that only some engines have."""
+
+    lora_name: str | None
+    guided_decoding_guide_type: str | None
+    guided_decoding_guide: str | None
+
+
+def of_engines(lora: str | None, guide: str | None) -> Engines:
+    """`--lora` and `--guide`. Raises UsageError for a guide that is none."""
+    kind, _, text = (guide or "").partition("=")
+    if guide is not None:
+        text = _guide_text(kind, text)
+    return Engines(
+        lora_name=lora,
+        guided_decoding_guide_type=kind or None,
+        guided_decoding_guide=text or None,
+    )
+
+
+def _guide_text(kind: str, given: str) -> str:
+    """What a guide says, read from its file where it is `@FILE`."""
+    if kind not in _GUIDES:
+        raise UsageError(
+            f"--guide is `{kind}`, expected one of {', '.join(_GUIDES)}",
+            remedy="for example: --guide json, --guide regex='[0-9]+', --guide json_schema=@FILE",
+        )
+    text = _content(given[1:]) if given.startswith("@") else given
+    if kind == _ANY_JSON and text:
+        raise UsageError(
+            "--guide json is any JSON, it has no text",
+            remedy="leave out what follows `json`, or say --guide json_schema=...",
+        )
+    if kind != _ANY_JSON and not text.strip():
+        raise UsageError(f"--guide {kind} has no text", remedy=f"say --guide {kind}=TEXT or =@FILE")
+    if kind == _JSON_SCHEMA:
+        _refuse_other_than_json(text)
+    return text
+
+
+def _content(name: str) -> str:
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not there, or not UTF-8
+        raise UsageError(
+            f"--guide: {name} cannot be read: {error}", remedy="give a text file that is there"
+        ) from error
+
+
+def _refuse_other_than_json(text: str) -> None:
+    import json
+
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise UsageError(
+            f"--guide json_schema is not JSON: {error}",
+            remedy="correct it; a file is written @FILE",
+        ) from error

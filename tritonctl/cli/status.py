@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
 import typer
 
 from tritonctl.cli import options
 from tritonctl.errors import ServerError
+
+if TYPE_CHECKING:
+    from tritonctl.triton.server import Status
 
 
 def command(
@@ -16,23 +22,59 @@ def command(
     as_json: options.JsonOption = False,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Show the server's health; exit code 7 unless every model is ready."""
+    """Show the server's health; exit code 7 unless every model of every server is ready."""
     from tritonctl.triton.server import status
 
     console = options.console(as_json, quiet)
-    state, health = status(options.open_project(project, profile, overrides))
+    servers = status(options.open_project(project, profile, overrides))
+    ready = all(server.health.ready for server in servers)
+    first = max(servers, key=lambda server: server.health.ready)
     record = {
-        "ready": health.ready,
-        "live": health.live,
+        "ready": ready,
+        "live": first.health.live,
+        **_addresses(first),
+        "models": first.health.models,
+        "servers": [
+            {"ready": server.health.ready, "container": server.container, **_addresses(server)}
+            for server in servers
+        ],
+    }
+    console.result(record, "\n".join(_lines(servers, first, ready=ready)))
+    if not ready:
+        raise typer.Exit(ServerError.exit_code)
+
+
+def _addresses(server: Status) -> dict[str, Any]:
+    state = server.state
+    return {
         "pid": state.pid,
         "grpc": state.grpc_url,
         "http": state.http_url,
         "metrics": state.metrics_url,
-        "models": health.models,
+        "readiness": state.readiness_url,
     }
-    lines = [f"Triton {'ready' if health.ready else 'NOT READY'} (pid {state.pid})"]
-    lines += [f"  gRPC {state.grpc_url}  HTTP {state.http_url}  metrics {state.metrics_url}"]
-    lines += [f"  {model_state:<12} {name}" for name, model_state in health.models.items()]
-    console.result(record, "\n".join(lines))
-    if not health.ready:
-        raise typer.Exit(ServerError.exit_code)
+
+
+def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator[str]:
+    word = "ready" if ready else "NOT READY"
+    if len(servers) == 1:
+        yield f"Triton {word} (pid {first.state.pid})"
+    else:
+        count = sum(server.health.ready for server in servers)
+        yield f"Triton {word}: {count} of {len(servers)} servers are ready"
+    for server in servers:
+        yield _where(server, several=len(servers) > 1)
+    for name, model_state in first.health.models.items():
+        yield f"  {model_state:<12} {name}"
+
+
+def _where(server: Status, *, several: bool) -> str:
+    state = server.state
+    urls = f"gRPC {state.grpc_url}  HTTP {state.http_url}  metrics {state.metrics_url}"
+    if state.readiness_url:
+        urls += f"  readiness {state.readiness_url}"
+    if not several:
+        return f"  {urls}"
+    if not state.grpc_port:
+        return f"  {server.container}: on no port"
+    return f"  {server.container}, {server.health.summary()}: {urls}"

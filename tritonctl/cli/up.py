@@ -3,10 +3,20 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+import typer
+
 from tritonctl.cli import options
 
 
 def command(
+    on: Annotated[
+        Literal["embedded", "docker"] | None,
+        typer.Option(
+            help="in this environment, or in containers [default: server.mode]", show_default=False
+        ),
+    ] = None,
     project: options.ProjectOption = None,
     profile: options.ProfileOption = None,
     overrides: options.SetOption = None,
@@ -15,14 +25,17 @@ def command(
 ) -> None:
     """Start Triton on the project's models; returns when every model is ready."""
     from tritonctl.triton.repository import render
-    from tritonctl.triton.server import start
+    from tritonctl.triton.server import require_machine, start
 
     console = options.console(as_json, quiet)
-    loaded = options.open_project(project, profile, overrides)
+    chosen = [*(overrides or ()), *([f"server.mode={on}"] if on else [])]
+    loaded = options.open_project(project, profile, chosen)
+    require_machine(loaded)
     state, started = start(loaded, render(loaded, console), console)
     record = {
         "started": started,
         "pid": state.pid,
+        "container": state.deployment.container if state.deployment else None,
         "grpc": state.grpc_url,
         "http": state.http_url,
         "metrics": state.metrics_url,

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from tritonctl.host import exclusive, explained, write_atomically
 from tritonctl.process import run
 from tritonctl.progress import Board, Progress, Unordered
 from tritonctl.project import Project
+
+_LAST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -67,17 +70,26 @@ def build_engine(
     announce(stages, board, force=force)
     if not force and engine.published:
         return Artefact(engine.folder, read_manifest(engine.folder), fresh=False)
-    for warning in stages[0].warnings:
+    for warning in (*stages[0].warnings, *_other_runners(stages)):
         progress.note(f"{name}: {warning}")
     lock = project.state / "locks" / f"build-{name}.lock"
     with exclusive(lock, progress, f"build {name}"):
         # Checked again: whoever held the lock may just have built it.
         missing = [build for build in stages if force or not build.published]
         fresh = engine in missing
+        runners.refuse_what_is_missing(missing if fresh else ())
         for build in missing if fresh else ():
             with board.stage(name, build.stage.name) as steps:
                 _build_and_publish(build, steps)
     return Artefact(engine.folder, read_manifest(engine.folder), fresh=fresh)
+
+
+def _other_runners(stages: list[StageBuild]) -> Iterator[str]:
+    for build in stages:
+        wanted = build.model.engine.runner
+        if wanted not in (None, build.runner):
+            what = f"the stage {build.stage.name}" if build.builder.staged else build.builder.name
+            yield f"{what} cannot run with --runner {wanted}, it runs with {build.runner}"
 
 
 def announce(stages: list[StageBuild], board: Board, *, force: bool = False) -> None:
@@ -171,8 +183,8 @@ def _run_builder(
     record = build.request.model_dump(by_alias=True, mode="json")
     write_atomically(request, json.dumps(record, indent=2, ensure_ascii=False))
     runners.write_reproduce_script(staging, workplace, build)
-    failure: CommandFailedError | None = None
     with progress.step(f"Building {build.name} ({build.label})") as step:
+        failure: CommandFailedError | None = None
         try:
             run(
                 workplace.command(build, request, result),
@@ -187,7 +199,8 @@ def _run_builder(
         except BaseException:
             workplace.leave()
             raise
-    return _judge(build, result, failure)
+        # In the step: what the builder refused must not be marked as done.
+        return _judge(build, result, failure)
 
 
 def _judge(build: StageBuild, result: Path, failure: CommandFailedError | None) -> BuildResult:
@@ -195,18 +208,34 @@ def _judge(build: StageBuild, result: Path, failure: CommandFailedError | None) 
     name = build.builder.name
     if failure is not None and not result.exists():
         raise _death(build, failure)
-    answer = read_answer(result, name)
+    answer = _answer(build, result)
     if isinstance(answer, BuildRefusal):
         raise BuildFailedError(
-            f"{build.name}: {answer.problem}",
+            f"{build.place}: {answer.problem}",
             remedy=f"{answer.remedy} (log: {build.failed_log})",
         )
     if failure is not None:
         raise BuildFailedError(
-            f"builder {name} reported success but ended with status {failure.returncode}",
+            f"{build.place}: builder {name} reported success but ended with status "
+            f"{failure.returncode}",
             remedy=f"read {build.failed_log}; this is a defect of builders/{name}",
+            details=failure.details,
         )
     return answer
+
+
+def _answer(build: StageBuild, result: Path) -> BuildResult | BuildRefusal:
+    """What the program wrote; without it, its last lines say the most."""
+    try:
+        return read_answer(result, build.builder.name)
+    except BuildFailedError as error:
+        with (result.parent / "build.log").open(encoding="utf-8", errors="replace") as log:
+            last = deque(log, _LAST_LINES)
+        raise BuildFailedError(
+            f"{build.place}: {error.problem}",
+            remedy=f"{error.remedy} (log: {build.failed_log})",
+            details="".join(last),
+        ) from error
 
 
 def _death(build: StageBuild, failure: CommandFailedError) -> BuildFailedError:
@@ -216,7 +245,7 @@ def _death(build: StageBuild, failure: CommandFailedError) -> BuildFailedError:
         status = "killed"
         remedy = f"most likely the memory ran out (`dmesg | tail` tells): free some, or {remedy}"
     return BuildFailedError(
-        f"builder {build.builder.name} died while building {build.name} (status {status})",
+        f"builder {build.builder.name} died while building {build.place} (status {status})",
         remedy=remedy,
         details=failure.details,
     )

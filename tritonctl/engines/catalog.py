@@ -32,7 +32,8 @@ class Stage(BaseModel):
 
     `when`: only for targets of that world. `ignores`: dotted fields of the request that do not
     shape this stage's artefact, and so do not make it anew when they change. `writes`: options
-    that name a folder which outlives the build; a container may write there.
+    that name a folder which outlives the build; a container may write there. `reads`: dotted
+    options that name files or folders (one, or a list) whose content shapes the artefact.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,6 +46,7 @@ class Stage(BaseModel):
     when: dict[Literal["world"], str] = {}
     ignores: list[str] = []
     writes: list[str] = []
+    reads: list[str] = []
     needs_gpu: bool = False
     prints_commands: bool = False  # its program has --print-commands
 

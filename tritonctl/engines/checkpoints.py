@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ _DOWNLOAD_AGAIN = "download the checkpoint again and let it finish"
 Kind = Literal["linear", "embedding", "head", "other"]
 # By the names that transformers gives to modules; a part of the dotted name must be equal.
 _EMBEDDINGS = {"embed_tokens", "wte", "wpe", "embed_in", "word_embeddings", "embed_positions"}
+_EMBEDDINGS |= {"vocab_embedding", "position_embedding"}  # TensorRT-LLM's
 _HEADS = {"lm_head", "embed_out", "output_embeddings"}
 # Kept unquantised by every builder: a router decides, it does not compute.
 _ROUTERS = ("mlp.gate.weight", "block_sparse_moe.gate.weight", "router.weight")
@@ -32,12 +33,16 @@ _MATRIX, _STACK = 2, 3
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor of a checkpoint, as the header of its file describes it."""
+    """A tensor of a checkpoint, as the header of its file describes it.
+
+    `role`: its kind, where something better than its name tells it.
+    """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     stored: int  # bytes
+    role: Kind | None = None
 
     @property
     def elements(self) -> int:
@@ -47,6 +52,8 @@ class Tensor:
     @property
     def kind(self) -> Kind:
         """What part of a language model it is; `linear` is what quantisation is about."""
+        if self.role is not None:
+            return self.role
         parts = set(self.name.split("."))
         if parts & _EMBEDDINGS:
             return "embedding"
@@ -81,7 +88,6 @@ class Architecture:
     # Multi-head latent attention (DeepSeek) keeps one compressed vector a token and layer.
     kv_lora_rank: int | None = None
     qk_rope_head_dim: int = 0
-    quantised: bool = False
 
 
 def read_tensors(folder: Path) -> list[Tensor]:
@@ -89,10 +95,22 @@ def read_tensors(folder: Path) -> list[Tensor]:
     return [tensor for file in _weight_files(folder) for tensor in _header(file)]
 
 
+def read_ranks(folder: Path, count: int) -> list[list[Tensor]]:
+    """The tensors of each rank of a TensorRT-LLM checkpoint. Raises ConfigurationError."""
+    files = [folder / f"rank{rank}.safetensors" for rank in range(count)]
+    return [[_as_in_trtllm(tensor) for tensor in _header(file)] for file in files]
+
+
+def _as_in_trtllm(tensor: Tensor) -> Tensor:
+    # Its router is `mlp.router`; what transformers calls so is a half of a gated MLP there.
+    gate = tensor.name.endswith("mlp.gate.weight")
+    return replace(tensor, role="linear") if gate else tensor
+
+
 def _weight_files(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = _json(index).get("weight_map")
+        names = json_object(index).get("weight_map")
         if not isinstance(names, dict) or not names:
             raise ConfigurationError(f"{index} has no weight_map", remedy=_DOWNLOAD_AGAIN)
         return [folder / name for name in sorted(set(names.values()))]
@@ -118,7 +136,7 @@ def _header(file: Path) -> Iterator[Tensor]:
                 yield Tensor(name, entry["dtype"], tuple(entry["shape"]), end - start)
     except FileNotFoundError as error:
         raise ConfigurationError(
-            f"{file} is missing, its index lists it", remedy=_DOWNLOAD_AGAIN
+            f"{file} is missing, the checkpoint is said to have it", remedy=_DOWNLOAD_AGAIN
         ) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigurationError(
@@ -129,9 +147,9 @@ def _header(file: Path) -> Iterator[Tensor]:
 
 def read_architecture(folder: Path) -> Architecture:
     """The sizes of a text-generation model. Raises ConfigurationError naming a missing one."""
-    whole = _json(folder / "config.json")
+    whole = json_object(folder / "config.json")
     nested = whole.get("text_config")
-    sizes = _Sizes(folder / "config.json", nested if isinstance(nested, dict) else whole)
+    sizes = Sizes(folder / "config.json", nested if isinstance(nested, dict) else whole)
     hidden = sizes.need("hidden_size", "n_embd", "d_model")
     heads = sizes.need("num_attention_heads", "n_head")
     alone = 1 if sizes.config.get("multi_query") else heads
@@ -141,16 +159,15 @@ def read_architecture(folder: Path) -> Architecture:
         intermediate_size=_working_width(sizes, hidden),
         num_attention_heads=heads,
         num_key_value_heads=sizes.get("num_key_value_heads") or alone,
-        head_dim=sizes.get("head_dim") or hidden // heads,
+        head_dim=sizes.get("head_dim", "head_size") or hidden // heads,
         vocab_size=sizes.need("vocab_size"),
         max_position_embeddings=sizes.get("max_position_embeddings", "n_positions"),
         kv_lora_rank=sizes.get("kv_lora_rank"),
         qk_rope_head_dim=sizes.get("qk_rope_head_dim") or 0,
-        quantised="quantization_config" in whole,
     )
 
 
-def _working_width(sizes: _Sizes, hidden: int) -> int:
+def _working_width(sizes: Sizes, hidden: int) -> int:
     """Features that one token passes through in an MLP: of a mixture, those of its experts."""
     experts = sizes.get("num_experts_per_tok")
     dense = sizes.get("intermediate_size", "n_inner", "ffn_hidden_size") or 4 * hidden
@@ -160,31 +177,35 @@ def _working_width(sizes: _Sizes, hidden: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Sizes:
+class Sizes:
     """Reads whole numbers from a config that has them under one of several names."""
 
     file: Path
     config: dict[str, Any]
 
     def get(self, *names: str) -> int | None:
+        """The first that is there."""
         return next((v for v in map(self.config.get, names) if isinstance(v, int)), None)
 
     def need(self, *names: str) -> int:
+        """The same; one must be. Raises ConfigurationError."""
         value = self.get(*names)
         if value is None:
             raise ConfigurationError(
                 f"{self.file} has no {' or '.join(names)}",
-                remedy="plans are made for text-generation models; take the config.json of one",
+                remedy="plans are made from a model's sizes; take its whole config.json",
             )
         return value
 
 
-def _json(file: Path) -> dict[str, Any]:
+def json_object(file: Path) -> dict[str, Any]:
+    """A file of a checkpoint that holds one. Raises ConfigurationError."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigurationError(
-            f"{file} cannot be read: {error}", remedy=_DOWNLOAD_AGAIN
+            f"{file} cannot be read: {reason}", remedy=_DOWNLOAD_AGAIN
         ) from error
     if not isinstance(value, dict):
         raise ConfigurationError(f"{file} is not a JSON object", remedy=_DOWNLOAD_AGAIN)

@@ -79,6 +79,7 @@ class BuildRequest(_Record):
     limits: Limits
     kv_cache_dtype: str | None = None
     trust_remote_code: bool = False
+    allow_pickle: bool = False
     options: dict[str, Any] = {}
     evaluation: EvaluationRequest | None = None
     stage: str | None = None
@@ -188,7 +189,7 @@ _ANSWER: TypeAdapter[BuildResult | BuildRefusal] = TypeAdapter(
 
 def read_answer(path: Path, builder: str) -> BuildResult | BuildRefusal:
     """Read a builder's result file. Raises BuildFailedError when it breaks the contract."""
-    remedy = f"this is a defect of builders/{builder}: see build.log and builders/README.md"
+    remedy = f"this is a defect of builders/{builder}: see builders/README.md"
     try:
         return _ANSWER.validate_json(path.read_bytes())
     except FileNotFoundError:

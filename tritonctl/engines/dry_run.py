@@ -59,7 +59,8 @@ def _prefix(build: StageBuild, staging: Path) -> list[str]:
         image = container_image(build)
         return [*container_command(program, build, staging, name), image, "python3"]
     if build.runner == "venv":
-        return [str(environment_python(folder_of(builder_recipe(build.builder, build.stage))))]
+        recipe = builder_recipe(build.builder, build.stage, build.request.target)
+        return [str(environment_python(folder_of(recipe)))]
     return [sys.executable]
 
 

@@ -24,8 +24,8 @@ class Storage(_Table):
     embedding: float
     head: float
     other: float
-    kv: float
     activation: float
+    kv: float = 0
     group: int | None = None
     group_bytes: float = 0
     row_bytes: float = 0
@@ -35,23 +35,35 @@ class Storage(_Table):
     head_row_bytes: float = 0
     kv_head_bytes: float = 0
     graph: tuple[int, int] = (0, 0)
+    # Where a precision differs from its builder's host_copies and disk_copies.
+    copies: float | None = None
+    disk_copies: float | None = None
 
 
 class BuilderFigures(_Table):
-    """What is known of a builder's engines, whatever their precision."""
+    """What is known of a builder's engines, whatever their precision.
 
-    device: Literal["host", "gpu"]
-    block_size: int
-    max_num_tokens: int
+    `device` "any": where the model's instance_group says. `engine` "graph": it has no KV cache.
+    """
+
+    device: Literal["host", "gpu", "any"]
+    engine: Literal["decoder", "graph"] = "decoder"
+    block_size: int = 1
+    max_num_tokens: int = 1
+    keeps_tokenizer: bool = True
+    workspace_bytes: int = 0
     disk_copies: float = 1.0
     scratch_bytes_per_parameter: float = 0.0
     build_bytes_per_parameter: float | None = None
     build_bytes: int = 0
     host_copies: float = 1.0
     host_bytes: int = 0
+    activation_copies: float = 1.0
     memory_fraction: float = 1.0
     device_share: float = 1.0
     precisions: dict[str, Storage]
+    # Instead of those, with `options.calibration: static`.
+    calibrated: dict[str, Storage] = {}
 
 
 class EstimateTable(_Table):

@@ -52,13 +52,18 @@ def _bits(kind: Kind, storage: Storage) -> float:
 
 @dataclass(frozen=True)
 class Weights:
-    """Bytes of an engine's weights by what they are for."""
+    """Bytes of an engine's weights by what they are for.
 
-    parameters: int
+    `parameters` is None where a format does not tell them; `fullest` what the fullest device takes
+    of a checkpoint that is divided already.
+    """
+
+    parameters: int | None
     linear: int
     embedding: int
     head: int
     other: int
+    fullest: int | None = None
 
     @property
     def total(self) -> int:
@@ -72,6 +77,8 @@ class Weights:
         pipeline parallelism gives ceil(layers / pp_size) layers to a device, the embedding to the
         first and the head to the last.
         """
+        if self.fullest is not None:
+            return self.fullest
         share = math.ceil(layers / pp_size) / layers
         ends = self.embedding + self.head
         if pp_size > 1:

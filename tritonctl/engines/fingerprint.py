@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import mmap
 import os
 import platform
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.catalog import Builder, Stage
 from tritonctl.engines.contract import BuildRequest
+from tritonctl.engines.given_files import given_files
+from tritonctl.errors import ConfigurationError
 from tritonctl.host import explained, write_atomically
 
 _BLOCK = 1 << 20
@@ -76,7 +80,18 @@ def _content(folder: Path) -> list[Path]:
     for parent, subfolders, names in os.walk(folder):
         subfolders[:] = [n for n in subfolders if not n.startswith((".", "__pycache__"))]
         files += [Path(parent) / name for name in names if not name.startswith(".")]
-    return files
+    return [file for file in files if _is_content(file)]
+
+
+def _is_content(file: Path) -> bool:
+    """Whether it is a file that can be read to its end. Raises ConfigurationError."""
+    try:
+        return stat.S_ISREG(file.stat().st_mode)
+    except FileNotFoundError as error:  # a hub's cache is made of links
+        raise ConfigurationError(
+            f"{file} is a link to {file.readlink()}, which is not there",
+            remedy="download the folder again and let it finish, or remove the link",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -93,7 +108,8 @@ def build_fingerprint(
     """Of request, builder files, checkpoint, prompts, samples, machine. Paths do not count.
 
     `source`: fingerprint of the stage before, which stands for the checkpoint, too. What the stage
-    ignores does not count. Raises HostError when a file cannot be read.
+    ignores does not count. Raises HostError when a file cannot be read, ConfigurationError for
+    an option that names none.
     """
     hashes = FileHashes(memory)
     inputs = _inputs(request, builder, stage, hashes)
@@ -122,14 +138,34 @@ def _inputs(
             inputs["prompts"] = hashes.of(Path(request.evaluation.prompts))
         if request.calibration:
             inputs["calibration"] = content_hash(Path(request.calibration.data), hashes)
+        for option, path in given_files(stage, request.options).items():
+            inputs[f"options.{option}"] = content_hash(path, hashes)
         for folder in builder.folders:
             inputs[f"builder.{folder.name}"] = folder_hash(folder, hashes)
     return {name: digest for name, digest in inputs.items() if name not in stage.ignores}
 
 
 def content_hash(path: Path, hashes: FileHashes) -> str:
-    """Hex digest of a file, or of a folder."""
-    return folder_hash(path, hashes) if path.is_dir() else hashes.of(path)
+    """Hex digest of a folder, or of a file and of the files beside it that it names."""
+    if path.is_dir():
+        return folder_hash(path, hashes)
+    digest = hashlib.sha256(hashes.of(path).encode())
+    for other in named_in(path):
+        name = other.relative_to(path.parent).as_posix()
+        digest.update(f"{name}\0{hashes.of(other)}\n".encode())
+    return digest.hexdigest() if path.suffix == ".onnx" else hashes.of(path)
+
+
+def named_in(file: Path) -> list[Path]:
+    """Where an ONNX file keeps its weights outside: files below its folder whose path is in it."""
+    if file.suffix != ".onnx" or not file.stat().st_size:
+        return []
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return [
+            other
+            for other in sorted(_content(file.parent))
+            if other != file and text.find(other.relative_to(file.parent).as_posix().encode()) >= 0
+        ]
 
 
 def settings_of(request: BuildRequest, stage: Stage) -> dict[str, Any]:

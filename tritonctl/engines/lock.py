@@ -29,17 +29,27 @@ def lock_file(project: Project) -> Path:
 def read_lock(project: Project) -> Record:
     """The lock's models by profile. Raises ConfigurationError when it is missing or malformed."""
     file = lock_file(project)
-    remedy = "make it with `tritonctl build`, and commit it"
+    remedy = (
+        "restore it (`git checkout tritonctl.lock`), or remove it and build every profile again"
+    )
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigurationError(f"{file} does not exist", remedy=remedy) from None
+        make = "make it with `tritonctl build`, and commit it"
+        raise ConfigurationError(f"{file} does not exist", remedy=make) from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{file} cannot be read: {error}", remedy=remedy) from error
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+    if not isinstance(record, dict) or record.get("schema") != SCHEMA or "profiles" not in record:
         raise ConfigurationError(f"{file} is not a {SCHEMA}", remedy=remedy)
     profiles: Record = record["profiles"]
     return profiles
+
+
+def refuse_damaged(project: Project) -> None:
+    """Raise ConfigurationError if a lock is there that cannot be read: before hours of building,
+    and rather than to drop what it says of other profiles."""
+    if lock_file(project).exists():
+        read_lock(project)
 
 
 def stage_inputs(stages: list[StageBuild]) -> Record:
@@ -57,10 +67,7 @@ def update_lock(
     project: Project, profile: str | None, name: str, stages: list[StageBuild], engine: Artefact
 ) -> None:
     """Write down what a model's engine was made of and with."""
-    try:
-        profiles = read_lock(project)
-    except ConfigurationError:
-        profiles = {}
+    profiles = read_lock(project) if lock_file(project).exists() else {}
     versions = engine.manifest.result.versions
     entry = {"stages": stage_inputs(stages), "versions": dict(sorted(versions.items()))}
     profiles.setdefault(profile or "", {})[name] = entry

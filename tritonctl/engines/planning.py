@@ -5,24 +5,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from tritonctl.compatibility import check, resolve_target
 from tritonctl.compatibility_table import gpu_named, table
 from tritonctl.engines.artefact_usage import sources
 from tritonctl.engines.artefacts import Stored, stored_artefacts
 from tritonctl.engines.building import built_engine
-from tritonctl.engines.checkpoints import Architecture, Tensor, read_architecture, read_tensors
+from tritonctl.engines.decoder_planning import decoder_subject
 from tritonctl.engines.estimate_table import (
     BuilderFigures,
     EstimateTable,
     Storage,
     estimate_table,
 )
-from tritonctl.engines.estimates import Demand, Room, Weights, demand, weights
-from tritonctl.engines.requests import model_named
+from tritonctl.engines.estimates import Weights
+from tritonctl.engines.graph_planning import graph_subject
+from tritonctl.engines.plan_records import HOST, Device, Fit, ModelPlan
+from tritonctl.engines.requests import checkpoint_of, model_named
 from tritonctl.errors import ConfigurationError, TritonctlError
 from tritonctl.host import host_memory
 from tritonctl.project import Engine, Model, Project
@@ -31,55 +31,23 @@ from tritonctl.project import Engine, Model, Project
 _COMPARABLE = 4.0
 
 
-@dataclass(frozen=True)
-class Device:
-    """Where an engine is to run: a name, and the bytes of memory it has (of one, if several)."""
+class _Subject(Protocol):
+    """A model as its builder makes an engine of it. `work`: bytes of activations.
 
-    name: str
-    memory: int
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A model on a device; bytes per device. `batch` x `length` is what the project asks for.
-
-    `refused` says why it cannot run there, however much memory there is.
+    `packed`: the weights of a checkpoint that is quantised already; no builder takes one.
     """
 
-    device: Device
-    refused: str | None
-    count: int
-    needed: int
-    usable: int
-    fits: bool
-    batch: int
-    length: int
-    largest_batch: int
-    longest: int
-
-
-@dataclass(frozen=True)
-class ModelPlan:
-    """What is known of a model's engine before it is built. Bytes; seconds; None: unknown.
-
-    `files` is the engine's size on the disk, `disk` the most its build takes there, `build_memory`
-    the host memory it takes meanwhile, `built` the real size of the engine if it is there already.
-    """
-
-    model: str
-    builder: str
-    precision: str
-    parameters: int
-    weights: int
-    files: int
-    kv_bytes_per_token: float
-    activations: int
-    disk: int
-    build_memory: int | None
-    build_seconds: float | None
-    build_seconds_from: str
-    built: int | None
-    fits: list[Fit] = field(default_factory=list)
+    @property
+    def per_token(self) -> float: ...
+    @property
+    def work(self) -> int: ...
+    @property
+    def packed(self) -> Weights | None: ...
+    @property
+    def notes(self) -> list[str]: ...
+    def weights(self, storage: Storage) -> Weights: ...
+    def beside(self, storage: Storage) -> int: ...
+    def fit(self, device: Device, refused: str | None) -> Fit: ...
 
 
 def plan_model(
@@ -93,21 +61,26 @@ def plan_model(
     model = model_named(project, name)
     table = estimate_table(project.root)
     figures, storage = _figures(name, model, table)
-    folder = project.path(model.checkpoint)
-    sizes, tensors = _checkpoint(folder)
-    stored = weights(tensors, storage, **_mixture(model.engine, figures))
-    wanted = _demand(model, figures, storage, sizes, stored, table)
+    subject: _Subject
+    if figures.engine == "graph":
+        subject = graph_subject(project, name, figures, storage)
+    else:
+        checkpoint = checkpoint_of(project, model)
+        subject = decoder_subject(name, model, checkpoint, table, storage)
+    stored = subject.weights(storage)
     chosen = gpus or ([model.engine.target.gpu] if model.engine.target.gpu else [])
-    devices = _devices(project, figures, chosen, memory)
-    files = stored.total + _companions(folder, storage, sizes)
+    devices = _devices(project, model, figures, chosen, memory)
+    files = stored.total + subject.beside(storage)
     # An earlier build in another precision is compared by what this model would take in that.
     by_precision = {
-        precision: weights(tensors, other).total + _companions(folder, other, sizes)
+        precision: subject.weights(other).total + subject.beside(other)
         for precision, other in figures.precisions.items()
     }
     artefacts = stored_artefacts(project)
     seconds, basis = build_seconds(
-        artefacts, model.engine, by_precision | {model.engine.precision: files}
+        [] if subject.packed else artefacts,
+        model.engine,
+        by_precision | {model.engine.precision: files},
     )
     return ModelPlan(
         model=name,
@@ -116,19 +89,18 @@ def plan_model(
         parameters=stored.parameters,
         weights=stored.total,
         files=files,
-        kv_bytes_per_token=wanted.per_token,
-        activations=wanted.work,
-        disk=_disk(figures, files, stored.parameters),
-        build_memory=_build_memory(figures, stored.parameters),
+        kv_bytes_per_token=subject.per_token,
+        activations=subject.work,
+        disk=files if subject.packed else _disk(figures, storage, files, stored.parameters),
+        build_memory=None if subject.packed else _build_memory(figures, stored.parameters),
         build_seconds=seconds,
         build_seconds_from=basis,
         built=_built(project, name, artefacts),
         fits=[
-            _fit(
-                name, model, figures, sizes, wanted, device, _refused(project, model.engine, device)
-            )
+            subject.fit(device, _refused(project, model.engine, figures, device))
             for device in devices
         ],
+        notes=subject.notes,
     )
 
 
@@ -152,37 +124,28 @@ def _figures(name: str, model: Model, table: EstimateTable) -> tuple[BuilderFigu
             "in estimates.toml",
             remedy=f"it has those of: {', '.join(figures.precisions)}",
         )
-    group = model.engine.options.get("group_size")
+    options = model.engine.options
+    if options.get("calibration") == "static":
+        storage = figures.calibrated.get(model.engine.precision, storage)
+    if figures.engine == "graph" and options.get("per_channel") is False:
+        storage = storage.model_copy(update={"row_bytes": 0, "head_row_bytes": 0})
+    group = options.get("group_size")
     if storage.group and isinstance(group, int):
         # -1: one group a row, however long.
         storage = storage.model_copy(update={"group": group if group > 0 else 1 << 62})
     return figures, storage
 
 
-def _mixture(engine: Engine, figures: BuilderFigures) -> dict[str, Any]:
-    """INT4 of some layers, INT8 of the rest, as `options.ratio` asks."""
-    ratio = engine.options.get("ratio")
-    rest = figures.precisions.get("int8")
-    if engine.precision != "int4" or rest is None or not isinstance(ratio, int | float):
-        return {}
-    return {"ratio": float(ratio), "rest": rest}
-
-
-def _checkpoint(folder: Path) -> tuple[Architecture, list[Tensor]]:
-    sizes = read_architecture(folder)
-    if sizes.quantised:
-        raise ConfigurationError(
-            f"{folder} is quantised already: its tensors do not tell their parameters",
-            remedy="plan with the checkpoint it was made from; its files are as large as they are",
-        )
-    return sizes, read_tensors(folder)
-
-
 def _devices(
-    project: Project, figures: BuilderFigures, gpus: Sequence[str], memory: int | None
+    project: Project,
+    model: Model,
+    figures: BuilderFigures,
+    gpus: Sequence[str],
+    memory: int | None,
 ) -> list[Device]:
-    if figures.device == "host":
-        return [Device("host", memory or host_memory())]
+    on_gpu = any(group.kind == "KIND_GPU" for group in model.serving.instance_group)
+    if figures.device == "host" or (figures.device == "any" and not on_gpu):
+        return [Device(HOST, memory or host_memory())]
     if memory is not None:
         return [Device(name, memory) for name in gpus or ("GPU",)]
     compatibility = table(project.root)
@@ -190,8 +153,12 @@ def _devices(
     return [Device(gpu.name, gpu.memory_gib << 30) for gpu in known]
 
 
-def _refused(project: Project, engine: Engine, device: Device) -> str | None:
+def _refused(
+    project: Project, engine: Engine, figures: BuilderFigures, device: Device
+) -> str | None:
     """Why the engine cannot be built for a GPU of that name or run on it."""
+    if figures.device == "any":
+        return None  # built for no GPU in particular
     compatibility = table(project.root)
     if device.name not in {gpu.name for gpu in compatibility.gpus}:
         return None  # nothing but its memory is known
@@ -204,86 +171,16 @@ def _refused(project: Project, engine: Engine, device: Device) -> str | None:
     return None
 
 
-def _demand(
-    model: Model,
-    figures: BuilderFigures,
-    storage: Storage,
-    sizes: Architecture,
-    stored: Weights,
-    table: EstimateTable,
-) -> Demand:
-    engine = model.engine
-    dtype = engine.kv_cache_dtype
-    if dtype is not None and dtype not in table.kv_cache_dtypes:
-        raise ConfigurationError(
-            f"no figures for a KV cache of type `{dtype}` in estimates.toml",
-            remedy=f"it has those of: {', '.join(table.kv_cache_dtypes)}",
-        )
-    return demand(
-        sizes,
-        figures,
-        storage,
-        stored,
-        tokens=engine.max_num_tokens or max(figures.max_num_tokens, engine.max_batch_size),
-        kv_bits=table.kv_cache_dtypes[dtype] if dtype else storage.kv,
-        beams=engine.max_beam_width,
-        tp_size=engine.tp_size,
-        pp_size=engine.pp_size,
-    )
+def _disk(figures: BuilderFigures, storage: Storage, files: int, parameters: int | None) -> int:
+    copies = figures.disk_copies if storage.disk_copies is None else storage.disk_copies
+    scratch = figures.scratch_bytes_per_parameter * (parameters or 0)
+    return math.ceil(copies * files + scratch)
 
 
-def _fit(
-    name: str,
-    model: Model,
-    figures: BuilderFigures,
-    sizes: Architecture,
-    wanted: Demand,
-    device: Device,
-    refused: str | None,
-) -> Fit:
-    engine = model.engine
-    batch, length = engine.max_batch_size, engine.max_seq_len or sizes.max_position_embeddings
-    if length is None:
-        raise ConfigurationError(
-            f"models.{name}: neither `max_seq_len` nor the checkpoint says how long a sequence is",
-            remedy="set `engine.max_seq_len`",
-        )
-    pool = model.serving.kv_cache_tokens or batch * wanted.in_blocks(length)
-    # Instances of one engine share a device and nothing on it.
-    instances = sum(group.count for group in model.serving.instance_group)
-    usable = device.memory * figures.device_share / instances
-    room = Room(usable, figures.memory_fraction)
-    longest = room.longest(wanted, batch)
-    return Fit(
-        device=device,
-        refused=refused,
-        count=engine.tp_size * engine.pp_size,
-        needed=math.ceil(wanted.total(batch, pool) * instances),
-        usable=math.floor(usable * instances),
-        fits=refused is None and room.fits(wanted, batch, pool),
-        batch=batch,
-        length=length,
-        largest_batch=room.largest_batch(wanted, length),
-        longest=min(longest, sizes.max_position_embeddings or longest),
-    )
-
-
-def _disk(figures: BuilderFigures, files: int, parameters: int) -> int:
-    scratch = figures.scratch_bytes_per_parameter * parameters
-    return math.ceil(figures.disk_copies * files + scratch)
-
-
-def _build_memory(figures: BuilderFigures, parameters: int) -> int | None:
-    if figures.build_bytes_per_parameter is None:
+def _build_memory(figures: BuilderFigures, parameters: int | None) -> int | None:
+    if figures.build_bytes_per_parameter is None or parameters is None:
         return None
     return math.ceil(figures.build_bytes + figures.build_bytes_per_parameter * parameters)
-
-
-def _companions(folder: Path, storage: Storage, sizes: Architecture) -> int:
-    """Bytes of what lies beside the weights: the graph's text and the tokenizer."""
-    fixed, per_layer = storage.graph
-    tokenizer = sum(path.stat().st_size for path in folder.glob("tokenizer*.json"))
-    return fixed + per_layer * sizes.num_hidden_layers + tokenizer
 
 
 def _built(project: Project, name: str, artefacts: Iterable[Stored]) -> int | None:

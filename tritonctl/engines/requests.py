@@ -28,11 +28,12 @@ def build_request(project: Project, name: str) -> BuildRequest:
     return BuildRequest(
         schema="tritonctl.build/1",
         model=name,
-        checkpoint=str(_checkpoint(project, model)),
+        checkpoint=str(checkpoint_of(project, model)),
         precision=engine.precision,
         limits=Limits(**{field: getattr(engine, field) for field in Limits.model_fields}),
         kv_cache_dtype=engine.kv_cache_dtype,
         trust_remote_code=engine.trust_remote_code,
+        allow_pickle=engine.allow_pickle,
         options=engine.options,
         evaluation=_evaluation_request(project, model.evaluation),
         calibration=_calibration(project, engine.calibration),
@@ -47,7 +48,12 @@ def with_target(
     `kind`: a builder's `targets`. Raises ConfigurationError, naming the nearest possible, for what
     cannot be built or run.
     """
-    from tritonctl.compatibility import check, resolve_target, resolve_tensorrt_target
+    from tritonctl.compatibility import (
+        check,
+        refuse_tensorrt_without_package,
+        resolve_target,
+        resolve_tensorrt_target,
+    )
     from tritonctl.compatibility_table import table
 
     compatibility = table(root)
@@ -56,7 +62,15 @@ def with_target(
     if kind == "tensorrt":
         del asked["world"]
         target = resolve_tensorrt_target(compatibility, **asked)
+        if engine.runner == "venv":
+            refuse_tensorrt_without_package(target, compatibility)
     else:
+        if asked.pop("tensorrt"):
+            raise ConfigurationError(
+                "engine.target.tensorrt is for the builder tensorrt: TensorRT-LLM's release has "
+                "its own",
+                remedy="remove it, and choose engine.target.release",
+            )
         target = resolve_target(compatibility, **asked)
         cache = request.kv_cache_dtype
         warnings = check(target, request.precision, compatibility, kv_cache_dtype=cache)
@@ -64,7 +78,8 @@ def with_target(
     return request.model_copy(update={"target": Target(**fields)}), tuple(warnings)
 
 
-def _checkpoint(project: Project, model: Model) -> Path:
+def checkpoint_of(project: Project, model: Model) -> Path:
+    """Where a model's checkpoint is. Raises ConfigurationError when it is not there."""
     folder = project.path(model.checkpoint)
     if not folder.is_dir() and folder.suffix != ".onnx":
         raise ConfigurationError(

@@ -42,6 +42,11 @@ class StageBuild:
         return wanted if wanted in self.stage.runners else self.stage.runners[0]
 
     @property
+    def place(self) -> str:
+        """Where something went wrong, for people: `speller` or `speller (quantise)`."""
+        return f"{self.name} ({self.stage.name})" if self.builder.staged else self.name
+
+    @property
     def label(self) -> str:
         """What is made, for people: `openvino, int8` or `tensorrt_llm quantise, fp8`."""
         stage = f" {self.stage.name}" if self.builder.staged else ""

@@ -14,6 +14,7 @@ iterated, cancelled and run beside others, and works under asyncio and gevent.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -23,11 +24,14 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import (
-    RequestRejectedError,
     ServerBusyError,
     ServerError,
+    StepGoneError,
     TritonctlError,
+    UsageError,
 )
+from tritonctl.triton.api_key import ApiKey
+from tritonctl.triton.channels import ClientTls, Endpoint, connection_remedy, refused_key
 from tritonctl.triton.generation import (
     FIRST_COME,
     Chunk,
@@ -36,7 +40,7 @@ from tritonctl.triton.generation import (
     Queueing,
     SamplingParameters,
 )
-from tritonctl.triton.refusals import refusal
+from tritonctl.triton.refusals import refusal, rejected
 from tritonctl.triton.resuming import ResumableAnswer, Route
 
 if TYPE_CHECKING:
@@ -46,10 +50,18 @@ if TYPE_CHECKING:
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 _PROBE_SECONDS = 5.0
 _GREEDY = SamplingParameters()
+# W3C Trace Context: version, trace, parent, flags.
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+Metadata = Sequence[tuple[str, str]]
 
 
 class TritonClient:
     """A client for one endpoint, `host:port`. Safe to share between threads.
+
+    `tls`: certificates, where the endpoint speaks TLS; those it resumes on, too. `api_key`: where a
+    gateway asks for one; to another machine it goes over TLS only, unless it says otherwise.
 
     `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
     on at the next one, in a circle, at most `max_resumes` times (once for each, unless given); not
@@ -58,13 +70,19 @@ class TritonClient:
     """
 
     def __init__(
-        self, url: str, *, resume_on: str | Sequence[str] = (), max_resumes: int | None = None
+        self,
+        url: str,
+        *,
+        tls: ClientTls | None = None,
+        api_key: ApiKey | None = None,
+        resume_on: str | Sequence[str] = (),
+        max_resumes: int | None = None,
     ) -> None:
         self.url = url
         self._route = Route.of(url, resume_on, max_resumes)
-        self._channels = {
-            url: grpc.insecure_channel(url, options=_OPTIONS) for url in self._route.urls
-        }
+        at = {one: Endpoint(one, tls, api_key=api_key) for one in self._route.urls}
+        self._metadata = {one: endpoint.metadata for one, endpoint in at.items()}
+        self._channels = {one: endpoint.channel(_OPTIONS) for one, endpoint in at.items()}
         self._stubs = {
             url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
             for url, channel in self._channels.items()
@@ -85,7 +103,10 @@ class TritonClient:
         """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
         request = service_pb2.ModelReadyRequest(name=model)
         try:
-            return bool(self._stubs[self.url].ModelReady(request, timeout=_PROBE_SECONDS).ready)
+            ready = self._stubs[self.url].ModelReady(
+                request, timeout=_PROBE_SECONDS, metadata=self._metadata[self.url]
+            )
+            return bool(ready.ready)
         except grpc.RpcError as error:
             raise _explained(error, self.url) from error
 
@@ -97,23 +118,28 @@ class TritonClient:
         *,
         timeout: float | None = None,
         queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
     ) -> Iterator[Chunk]:
         """Yield the answer as it comes; leaving the loop early cancels the request.
 
         `prompt` is text to continue, or messages: `[{"role": "user", "content": "..."}]`.
         `timeout` is seconds for the whole stream; `queueing` says how the request waits for the
-        engine. Raises RequestRejectedError when Triton refuses the request, ServerBusyError when
+        engine; `traceparent` makes it part of a trace (W3C), where the server traces. Raises
+        RequestRejectedError when Triton refuses the request, ServerBusyError when
         too many wait or this one has waited too long, ServerError when Triton cannot be reached or
         goes away.
         """
         answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
+        metadata = _trace(traceparent)
         while not answer.complete:
-            yield from self._attempt(answer)
+            yield from self._attempt(answer, metadata)
 
-    def _attempt(self, answer: ResumableAnswer) -> Iterator[Chunk]:
+    def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> Iterator[Chunk]:
         """What one endpoint has of the answer."""
         call = self._stubs[answer.url].ModelStreamInfer(
-            iter([answer.request()]), timeout=answer.seconds_left
+            iter([answer.request()]),
+            timeout=answer.seconds_left,
+            metadata=(*self._metadata[answer.url], *metadata),
         )
         try:
             for response in call:
@@ -122,6 +148,8 @@ class TritonClient:
                     yield chunk
                 if answer.complete:
                     return
+        except StepGoneError as error:
+            answer.broken(error, resumable=True)
         except grpc.RpcError as error:
             answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
         else:
@@ -137,10 +165,14 @@ class TritonClient:
         *,
         timeout: float | None = None,
         queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
     ) -> Generation:
         """The whole answer with its timing; errors as in `stream`."""
         sent_ns = time.monotonic_ns()
-        chunks = list(self.stream(model, prompt, sampling, timeout=timeout, queueing=queueing))
+        stream = self.stream(
+            model, prompt, sampling, timeout=timeout, queueing=queueing, traceparent=traceparent
+        )
+        chunks = list(stream)
         return Generation.of(sent_ns, chunks)
 
     def infer(
@@ -150,6 +182,7 @@ class TritonClient:
         outputs: Sequence[str] = (),
         *,
         timeout: float | None = None,
+        traceparent: str | None = None,
     ) -> dict[str, NDArray[Any]]:
         """The outputs of one answer, by name, batch dimension first; all of them unless chosen.
 
@@ -159,7 +192,11 @@ class TritonClient:
 
         request = infer_request(model, inputs, outputs)
         try:
-            response = self._stubs[self.url].ModelInfer(request, timeout=timeout)
+            response = self._stubs[self.url].ModelInfer(
+                request,
+                timeout=timeout,
+                metadata=(*self._metadata[self.url], *_trace(traceparent)),
+            )
         except grpc.RpcError as error:
             raise _refused_or_failed(error, self.url) from error
         return infer_response(response)
@@ -169,13 +206,19 @@ class AsyncTritonClient:
     """The same for asyncio; use it within one event loop."""
 
     def __init__(
-        self, url: str, *, resume_on: str | Sequence[str] = (), max_resumes: int | None = None
+        self,
+        url: str,
+        *,
+        tls: ClientTls | None = None,
+        api_key: ApiKey | None = None,
+        resume_on: str | Sequence[str] = (),
+        max_resumes: int | None = None,
     ) -> None:
         self.url = url
         self._route = Route.of(url, resume_on, max_resumes)
-        self._channels = {
-            url: grpc.aio.insecure_channel(url, options=_OPTIONS) for url in self._route.urls
-        }
+        at = {one: Endpoint(one, tls, api_key=api_key) for one in self._route.urls}
+        self._metadata = {one: endpoint.metadata for one, endpoint in at.items()}
+        self._channels = {one: endpoint.aio_channel(_OPTIONS) for one, endpoint in at.items()}
         self._stubs = {
             url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
             for url, channel in self._channels.items()
@@ -195,9 +238,11 @@ class AsyncTritonClient:
     async def model_ready(self, model: str) -> bool:
         """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
         request = service_pb2.ModelReadyRequest(name=model)
-        stub = self._stubs[self.url]
         try:
-            return bool((await stub.ModelReady(request, timeout=_PROBE_SECONDS)).ready)
+            ready = await self._stubs[self.url].ModelReady(
+                request, timeout=_PROBE_SECONDS, metadata=self._metadata[self.url]
+            )
+            return bool(ready.ready)
         except grpc.RpcError as error:
             raise _explained(error, self.url) from error
 
@@ -209,18 +254,22 @@ class AsyncTritonClient:
         *,
         timeout: float | None = None,
         queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
     ) -> AsyncIterator[Chunk]:
         """Yield the answer as it comes; errors and cancellation as in `TritonClient.stream`."""
         answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
+        metadata = _trace(traceparent)
         while not answer.complete:
-            async with aclosing(self._attempt(answer)) as chunks:
+            async with aclosing(self._attempt(answer, metadata)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
-    async def _attempt(self, answer: ResumableAnswer) -> AsyncGenerator[Chunk]:
+    async def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> AsyncGenerator[Chunk]:
         """What one endpoint has of the answer."""
         call = self._stubs[answer.url].ModelStreamInfer(
-            iter([answer.request()]), timeout=answer.seconds_left
+            iter([answer.request()]),
+            timeout=answer.seconds_left,
+            metadata=(*self._metadata[answer.url], *metadata),
         )
         try:
             async for response in call:
@@ -229,6 +278,8 @@ class AsyncTritonClient:
                     yield chunk
                 if answer.complete:
                     return
+        except StepGoneError as error:
+            answer.broken(error, resumable=True)
         except grpc.RpcError as error:
             answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
         else:
@@ -244,13 +295,14 @@ class AsyncTritonClient:
         *,
         timeout: float | None = None,
         queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
     ) -> Generation:
         """The whole answer with its timing; errors as in `stream`."""
         sent_ns = time.monotonic_ns()
-        chunks = [
-            c
-            async for c in self.stream(model, prompt, sampling, timeout=timeout, queueing=queueing)
-        ]
+        stream = self.stream(
+            model, prompt, sampling, timeout=timeout, queueing=queueing, traceparent=traceparent
+        )
+        chunks = [chunk async for chunk in stream]
         return Generation.of(sent_ns, chunks)
 
     async def infer(
@@ -260,16 +312,32 @@ class AsyncTritonClient:
         outputs: Sequence[str] = (),
         *,
         timeout: float | None = None,
+        traceparent: str | None = None,
     ) -> dict[str, NDArray[Any]]:
         """The outputs of one answer, by name; as in `TritonClient.infer`."""
         from tritonctl.triton.tensors import infer_request, infer_response
 
         request = infer_request(model, inputs, outputs)
         try:
-            response = await self._stubs[self.url].ModelInfer(request, timeout=timeout)
+            response = await self._stubs[self.url].ModelInfer(
+                request,
+                timeout=timeout,
+                metadata=(*self._metadata[self.url], *_trace(traceparent)),
+            )
         except grpc.RpcError as error:
             raise _refused_or_failed(error, self.url) from error
         return infer_response(response)
+
+
+def _trace(traceparent: str | None) -> Metadata:
+    if traceparent is None:
+        return ()
+    if not _TRACEPARENT.fullmatch(traceparent):
+        raise UsageError(
+            f"traceparent {traceparent!r} is not of the form version-trace-parent-flags",
+            remedy="give for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        )
+    return (("traceparent", traceparent),)
 
 
 # How gRPC tells that a connection broke under a call; Triton itself answers with other words.
@@ -293,24 +361,24 @@ _REJECTED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 def _explained(error: Any, url: str) -> TritonctlError:
     code, detail = error.code(), error.details() or ""
     if code in _REJECTED:
-        return RequestRejectedError(
-            f"Triton refused the request: {detail}",
-            remedy="change the request as the message says; the server goes on",
-        )
+        return rejected(detail)
+    if refused := refused_key(error, url):
+        return refused
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError(
             f"{url} did not answer in time", remedy="allow more time, or look at `tritonctl logs`"
         )
     return ServerError(
         f"no answer from Triton at {url}: {code.name}: {detail}",
-        remedy="check that it runs with `tritonctl status`; start it with `tritonctl up`",
+        remedy=connection_remedy(detail)
+        or "check that it runs with `tritonctl status`; start it with `tritonctl up`",
     )
 
 
 def _refused_or_failed(error: Any, url: str) -> TritonctlError:
     """Of a call with one answer: its queue refuses with a status that a broken server has too."""
     told = refusal(error.details() or "")
-    return told if isinstance(told, ServerBusyError) else _explained(error, url)
+    return told if isinstance(told, ServerBusyError | StepGoneError) else _explained(error, url)
 
 
 def _broken_off(url: str) -> ServerError:

@@ -273,7 +273,7 @@ def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
     """The chunk in a ModelStreamInferResponse, None for the empty final one; and "was it final".
 
     Raises RequestRejectedError when Triton answered with an error, ServerBusyError when its queue
-    did.
+    did, StepGoneError when a step's process is dead.
     """
     if response.error_message:
         raise refusal(response.error_message)

@@ -7,6 +7,7 @@ import http.client
 import json
 from dataclasses import dataclass
 
+from tritonctl.triton.restrictions import http_headers
 from tritonctl.triton.server_state import ServerState
 
 _TIMEOUT_SECONDS = 2.0
@@ -25,10 +26,13 @@ class Health:
         """Whether the server answers and every model is ready."""
         return self.live and all(state == "READY" for state in self.models.values())
 
-    def summary(self) -> str:
+    def count_ready(self) -> int:
         """How many models are ready."""
-        count = sum(state == "READY" for state in self.models.values())
-        return f"{count} of {len(self.models)} models ready"
+        return sum(state == "READY" for state in self.models.values())
+
+    def summary(self) -> str:
+        """The same, of how many."""
+        return f"{self.count_ready()} of {len(self.models)} models ready"
 
 
 def health(state: ServerState) -> Health:
@@ -43,10 +47,11 @@ def health(state: ServerState) -> Health:
 def _repository_index(state: ServerState) -> list[dict[str, str]] | None:
     """Triton's model repository extension: POST v2/repository/index."""
     connection = http.client.HTTPConnection(
-        state.address, state.http_port, timeout=_TIMEOUT_SECONDS
+        state.http_address, state.http_port, timeout=_TIMEOUT_SECONDS
     )
     try:
-        connection.request("POST", "/v2/repository/index", body=b"{}")
+        headers = http_headers(state.token)
+        connection.request("POST", "/v2/repository/index", body=b"{}", headers=headers)
         answer = connection.getresponse()
         body = answer.read()
         return json.loads(body) if answer.status == _OK else None

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import urllib.error
+import http.client
 import urllib.request
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -29,6 +29,9 @@ class Metrics:
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self._samples = tuple(samples)
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._samples)
 
     @classmethod
     def parse(cls, text: str) -> Metrics:
@@ -59,7 +62,7 @@ def scrape(url: str) -> Metrics:
     try:
         with urllib.request.urlopen(url, timeout=_PROBE_SECONDS) as answer:  # noqa: S310 - ours
             return Metrics.parse(answer.read().decode())
-    except (urllib.error.URLError, OSError, ValueError) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         raise ServerError(
             f"no metrics from {url}: {error}",
             remedy="check that the server runs with `tritonctl status`",

@@ -212,14 +212,17 @@ def step_backends(
 def _plan_step(
     name: str, step: str, model: Model, backend: PythonBackend, artefact: Artefact, header: str
 ) -> PlannedModel:
+    most = _max_batch_size(step, backend, model)
+    batching = _dynamic_batching(step, backend, model)
     config = ModelConfig(
         name=name,
         backend="python",
-        max_batch_size=_max_batch_size(step, backend, model),
+        max_batch_size=most,
         inputs=backend.input_tensors(),
         outputs=tuple(tensor.tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
-        dynamic_batching=_dynamic_batching(step, backend, model),
+        # Over batches of one, without a queue of its own, a batcher does nothing.
+        dynamic_batching=batching if batching or most > 1 else None,
         instance_group=_instance_group(step, model.serving),
         parameters=backend_parameters(backend, model.serving, artefact.manifest),
     )

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from tritonctl.errors import ServerError
+from tritonctl.errors import ConfigurationError, ServerError
 
 
 def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
@@ -19,6 +20,21 @@ def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
     """
     with ExitStack() as held:
         return [_claim(held, address, field, port) for field, port in wanted.items()]
+
+
+def refuse_names(address: str) -> None:
+    """Raise ConfigurationError for an address that tritonserver 2.51 does not listen on.
+
+    Its HTTP endpoint takes a name for 255.255.255.255, and its gRPC endpoint no IPv6 like it.
+    """
+    try:
+        ipaddress.IPv4Address(address)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"server.address: {address} is not an IPv4 address, and the embedded server listens "
+            "on nothing else",
+            remedy="write 127.0.0.1, which this machine alone reaches, or an interface's address",
+        ) from error
 
 
 def is_free(address: str, port: int) -> bool:

@@ -28,7 +28,8 @@ PROBES: dict[str, Callable[[TritonClient, str, float], None]] = {"text_generatio
 def probe(project: Project, state: ServerState, progress: Progress) -> None:
     """Ask each of the project's models. Raises ServerError for one that does not answer."""
     timeout = float(project.server.ready_timeout_seconds)
-    with progress.step("Asking every model once"), TritonClient(state.grpc_url) as client:
+    client = TritonClient(state.grpc_url, tls=state.client_tls)
+    with progress.step("Asking every model once"), client:
         for name, model in sorted(project.models.items()):
             if model.task not in PROBES:  # a task of the project's own: loaded must do
                 continue

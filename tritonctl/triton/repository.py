@@ -7,12 +7,13 @@ happens in a hidden sibling on the same file system. Composing models go in befo
 
 from __future__ import annotations
 
+import compileall
 import filecmp
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from tritonctl.errors import RepositoryError
 from tritonctl.host import cache_folder, exclusive, explained, write_atomically
 from tritonctl.progress import Progress
 from tritonctl.project import Project
+from tritonctl.triton.checking import refuse_mistakes
 from tritonctl.triton.plan import HEADER, VERSION_FOLDER, Plan, PlannedModel, plan_repository
 
 CONFIG = "config.pbtxt"
@@ -49,7 +51,8 @@ def render(project: Project, progress: Progress) -> Rendered:
         _refuse_foreign(repository, plan)
         with progress.step(f"Rendering {repository.name}"), _staging(repository) as staging:
             for model in plan.models:
-                _assemble(model, staging / model.name)
+                assemble(model, staging / model.name)
+            refuse_mistakes(staging, project, progress)
             changed = _publish_all(plan, staging, repository)
             removed = _remove_dropped(project, plan, staging)
     unchanged = tuple(m.name for m in plan.models if m.name not in changed)
@@ -76,13 +79,24 @@ def _staging(repository: Path) -> Iterator[Path]:
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _assemble(model: PlannedModel, folder: Path) -> None:
+def assemble(model: PlannedModel, folder: Path) -> None:
+    """Lay a planned model out in a new folder. Raises OSError."""
     (folder / VERSION_FOLDER).mkdir(parents=True)
     (folder / CONFIG).write_text(model.config, encoding="utf-8")
     for source, relative in model.files:
         target = folder / VERSION_FOLDER / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         _place(source, target)
+
+
+def compile_python(folders: Iterable[Path]) -> None:
+    """Write the bytecode of models' Python files, which Triton's stubs otherwise do on loading.
+
+    To Triton a model whose folder has changed since is another one: asked to load an ensemble, it
+    loads the steps below it again, and tritonserver 2.51 corrupts its heap by swapping one.
+    """
+    for folder in folders:
+        compileall.compile_dir(folder, quiet=2)
 
 
 def _place(source: Path, target: Path) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts, watches and stops the embedded tritonserver of a project."""
+"""Starts, watches and stops the tritonserver of a project: embedded, or in containers."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import dataclass, replace
 
 from tritonctl.errors import ServerError
-from tritonctl.host import exclusive, write_atomically
+from tritonctl.host import PRIVATE, exclusive, write_atomically
 from tritonctl.progress import Progress
 from tritonctl.project import Project
+from tritonctl.security.certificate_checks import checked_tls
+from tritonctl.security.digests import verify_repository
+from tritonctl.security.exposure import plain_address, refuse_known_holes
 from tritonctl.triton import supervisor
-from tritonctl.triton.embedded import Installation, install
+from tritonctl.triton.beside import emptied
+from tritonctl.triton.channels import ClientTls
+from tritonctl.triton.embedded import SERVER_VERSION, Installation, install
 from tritonctl.triton.health import Health, health
-from tritonctl.triton.ports import choose_ports
+from tritonctl.triton.plain_paths import PlainPaths
+from tritonctl.triton.ports import choose_ports, refuse_names
 from tritonctl.triton.probe import probe
-from tritonctl.triton.repository import Rendered
-from tritonctl.triton.server_log import explain_failure
+from tritonctl.triton.repository import Rendered, compile_python
+from tritonctl.triton.restrictions import new_token
+from tritonctl.triton.server_arguments import server_arguments
+from tritonctl.triton.server_log import explain_failure, keep_previous
 from tritonctl.triton.server_state import (
     ServerFiles,
     ServerState,
+    present_state,
     process_started,
     read_state,
     write_state,
@@ -42,16 +51,24 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
     settings is left alone. Raises ServerError, with Triton's own message and the end of its log,
     after removing whatever had started.
     """
-    _refuse_docker(project)
-    _refuse_native(project, rendered)
+    docker = project.server.mode == "docker"
+    if not docker:
+        _refuse_native(project, rendered)
+        refuse_names(project.server.address)
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start or stop the server"):
         running = _running(files)
         if running:
             _same_or_refuse(running, project, rendered)
             return running, False
+        tls = checked_tls(project)
+        verify_repository(project, rendered.plan, progress)
+        if docker:
+            return _start_in_containers(project, rendered, files, progress, tls), True
+        refuse_known_holes(project, SERVER_VERSION)
         installation = install(rendered.plan.backends, progress)
-        state = _launch(project, rendered, installation, files)
+        compile_python(rendered.repository / name for name in _names(rendered))
+        state = _launch(project, rendered, installation, files, tls)
         try:
             _wait_until_ready(project, state, files, progress)
             probe(project, state, progress)
@@ -59,6 +76,26 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
             _end(state, files)
             raise
     return state, True
+
+
+def require_machine(project: Project) -> None:
+    """Raise HostError where this machine cannot serve the project, whatever is built."""
+    if project.server.mode == "docker":
+        from tritonctl.deploy import docker_server
+
+        docker_server.require_gpu(project)
+
+
+def _start_in_containers(
+    project: Project,
+    rendered: Rendered,
+    files: ServerFiles,
+    progress: Progress,
+    tls: ClientTls | None,
+) -> ServerState:
+    from tritonctl.deploy import docker_server
+
+    return docker_server.start(project, rendered, _settings(project), files, progress, tls)
 
 
 def stop(project: Project, progress: Progress) -> ServerState | None:
@@ -77,31 +114,42 @@ def stop(project: Project, progress: Progress) -> ServerState | None:
 
 
 def running_server(project: Project) -> ServerState:
-    """The state of the running server. Raises ServerError when there is none."""
+    """The state of the running server, as it is now. Raises ServerError when there is none.
+
+    One in containers is looked up in Docker: HostError when that does not answer.
+    """
     files = ServerFiles.of(project)
-    state = read_state(files)
-    if state is not None and state.alive():
+    state = present_state(files)
+    if state is not None:
         return state
-    crashed = "; the last one ended by itself" if state is not None else ""
+    crashed = "; the last one ended by itself" if files.state.exists() else ""
     raise ServerError(
         f"no server is running for this project{crashed}",
         remedy="start one with `tritonctl up`" + ("; see `tritonctl logs`" if crashed else ""),
     )
 
 
-def status(project: Project) -> tuple[ServerState, Health]:
-    """The running server's state and health. Raises ServerError when none is running."""
+@dataclass(frozen=True)
+class Status:
+    """One server, where it is now and how it is. `container`: Docker's word for its state."""
+
+    state: ServerState
+    health: Health
+    container: str | None = None
+
+
+def status(project: Project) -> list[Status]:
+    """Every server of the project, replicas by number. Raises ServerError when none is running."""
     state = running_server(project)
-    return state, health(state)
+    if state.deployment is None:
+        return [Status(state, health(state))]
+    from tritonctl.deploy.present import at, containers
 
-
-def _refuse_docker(project: Project) -> None:
-    if project.server.mode == "docker":
-        raise ServerError(
-            "server.mode docker cannot be started by this version of tritonctl",
-            remedy="use `--set server.mode=embedded`, or point your own Triton container at "
-            f"{project.repository}",
-        )
+    return [
+        Status(server, health(server), container.status)
+        for container in containers(state.deployment)
+        for server in [at(state, container)]
+    ]
 
 
 def _refuse_native(project: Project, rendered: Rendered) -> None:
@@ -119,10 +167,10 @@ def _refuse_native(project: Project, rendered: Rendered) -> None:
 def _running(files: ServerFiles) -> ServerState | None:
     """The server if it is alive; what a dead one left behind is removed."""
     state = read_state(files)
-    if state is None or state.alive():
-        return state
-    _end(state, files)
-    return None
+    running = None if state is None else state.present()
+    if state is not None and running is None:
+        _end(state, files)
+    return running
 
 
 def _same_or_refuse(state: ServerState, project: Project, rendered: Rendered) -> None:
@@ -134,27 +182,41 @@ def _same_or_refuse(state: ServerState, project: Project, rendered: Rendered) ->
 
 
 def _settings(project: Project) -> str:
-    return json.dumps(project.server.model_dump(mode="json"), sort_keys=True)
+    settings = project.server.model_dump(mode="json")
+    if project.server.mode == "docker":
+        settings |= {"docker": project.docker.model_dump(mode="json")}
+    return json.dumps(settings, sort_keys=True)
 
 
 def _launch(
-    project: Project, rendered: Rendered, installation: Installation, files: ServerFiles
+    project: Project,
+    rendered: Rendered,
+    installation: Installation,
+    files: ServerFiles,
+    tls: ClientTls | None,
 ) -> ServerState:
     server = project.server
-    grpc, http, metrics = choose_ports(
-        server.address,
-        {
-            "grpc_port": server.grpc_port,
-            "http_port": server.http_port,
-            "metrics_port": server.metrics_port,
-        },
-    )
+    grpc, http, metrics, *readiness = choose_ports(server.address, server.wanted_ports)
     prefix = f"tritonctl_{uuid.uuid4().hex[:12]}_"
-    argv = _arguments(project, installation, (grpc, http, metrics), prefix)
-    pid = _supervise(argv, installation, project, rendered, files, prefix, metrics)
+    token, http_address = new_token(), plain_address(project)
+    paths = PlainPaths(files.paths)
+    argv = [
+        str(installation.binary),
+        *server_arguments(
+            project,
+            repository=paths.of(project.repository, "repository"),
+            address=server.address,
+            ports=(grpc, http, metrics),
+            token=token,
+            plain_address=http_address,
+        ),
+        f"--model-repository={paths.of(emptied(files.beside), 'beside')}",
+        f"--backend-directory={paths.of(installation.backends, 'backends')}",
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
+    ]
     state = ServerState(
-        pid=pid,
-        process_started=process_started(pid) or 0,
+        pid=0,
+        process_started=0,
         address=server.address,
         grpc_port=grpc,
         http_port=http,
@@ -164,59 +226,43 @@ def _launch(
         settings=_settings(project),
         shm_prefix=prefix,
         exit_timeout_seconds=server.exit_timeout_seconds,
+        plain_address=http_address,
+        token=token,
+        tls=tls.to_record() if tls else None,
+        readiness_port=readiness[0] if readiness else None,
     )
+    pid = _supervise(argv, installation, project, state, files)
+    state = replace(state, pid=pid, process_started=process_started(pid) or 0)
     write_state(files, state)
     return state
-
-
-def _arguments(
-    project: Project, installation: Installation, ports: tuple[int, int, int], prefix: str
-) -> list[str]:
-    server = project.server
-    grpc, http, metrics = ports
-    return [
-        str(installation.binary),
-        f"--model-repository={project.repository}",
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        "--disable-auto-complete-config",  # what was rendered is what runs
-        "--exit-on-error=true",
-        f"--exit-timeout-secs={server.exit_timeout_seconds}",
-        f"--backend-directory={installation.backends}",
-        f"--backend-config=python,shm-region-prefix-name={prefix}",
-        f"--grpc-address={server.address}",
-        f"--grpc-port={grpc}",
-        f"--http-address={server.address}",
-        f"--http-port={http}",
-        f"--metrics-address={server.address}",
-        f"--metrics-port={metrics}",
-        "--allow-gpu-metrics=false",
-    ]
 
 
 def _supervise(
     argv: list[str],
     installation: Installation,
     project: Project,
-    rendered: Rendered,
+    state: ServerState,
     files: ServerFiles,
-    prefix: str,
-    metrics_port: int,
 ) -> int:
     """Start the supervisor, which outlives this command and its terminal; returns its pid."""
     files.exit.unlink(missing_ok=True)
-    _keep_previous(files.log)
+    keep_previous(files.log)
     specification = {
         "argv": argv,
         "environment": installation.environment,
+        "folder": str(files.paths),
         "log": str(files.log),
         "exit_file": str(files.exit),
-        "shm_prefix": prefix,
-        "metrics_url": f"http://{project.server.address}:{metrics_port}/metrics",
-        "composing_models": sorted(_names(rendered) - set(project.models)),
+        "shm_prefix": state.shm_prefix,
+        "metrics_url": state.metrics_url,
+        "ready_url": f"{state.http_url}/v2/health/ready",
+        "plain_address": state.http_address,
+        "readiness_port": state.readiness_port,
+        "composing_models": sorted(set(state.models) - set(project.models)),
         "exit_timeout_seconds": project.server.exit_timeout_seconds,
     }
-    write_atomically(files.specification, json.dumps(specification, indent=2))
+    text = json.dumps(specification, indent=2)  # with the token
+    write_atomically(files.specification, text, mode=PRIVATE)
     done = subprocess.run(
         [sys.executable, "-m", "tritonctl.triton.supervisor", str(files.specification)],
         stdin=subprocess.DEVNULL,
@@ -228,11 +274,6 @@ def _supervise(
 
 def _names(rendered: Rendered) -> set[str]:
     return {model.name for model in rendered.plan.models}
-
-
-def _keep_previous(log: Path) -> None:
-    if log.exists():
-        os.replace(log, log.with_suffix(".previous.log"))
 
 
 def _wait_until_ready(
@@ -262,6 +303,11 @@ def _poll(state: ServerState) -> Iterator[Health | None]:
 
 def _end(state: ServerState, files: ServerFiles) -> None:
     """End a server and everything it started, then forget it."""
+    if state.deployment is not None:
+        from tritonctl.deploy import docker_server
+
+        docker_server.stop(state, files)
+        return
     if state.alive():
         os.kill(state.pid, signal.SIGTERM)
         patience = state.exit_timeout_seconds + 2 * supervisor.KILL_MARGIN_SECONDS

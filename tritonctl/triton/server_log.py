@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import deque
 from pathlib import Path
@@ -22,6 +23,12 @@ def tail(log: Path, lines: int = _TAIL_LINES) -> list[str]:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
     except FileNotFoundError:
         return []
+
+
+def keep_previous(log: Path) -> None:
+    """Put the last server's log aside."""
+    if log.exists():
+        os.replace(log, log.with_suffix(".previous.log"))
 
 
 def load_failures(log: Path) -> dict[str, str]:

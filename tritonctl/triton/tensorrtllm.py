@@ -188,6 +188,9 @@ _PARAMETERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "xgrammar_tokenizer_info_path": _TEXT,
     **dict.fromkeys(_DATA_TYPES, _one_of("TYPE_FP16", "TYPE_FP32", "TYPE_BF16")),
 }
+# The backend looks these up without a default and refuses a model that lacks one (0.20 to 1.2.1:
+# getGuidedDecodingConfigFromParams in its model_instance_state.cc).
+_DEMANDED = ("guided_decoding_backend", "tokenizer_dir", "xgrammar_tokenizer_info_path")
 _LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
 
 
@@ -268,6 +271,7 @@ def _parameters(model: Model, manifest: Manifest, engine: Path) -> dict[str, str
         "max_beam_width": manifest.result.limits.max_beam_width,
         "enable_kv_cache_reuse": serving.enable_prefix_caching,
         "exclude_input_in_output": True,
+        **dict.fromkeys(_DEMANDED, ""),
     }
     if serving.kv_cache_tokens is not None:
         values["max_tokens_in_paged_kv_cache"] = serving.kv_cache_tokens

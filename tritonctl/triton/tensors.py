@@ -34,7 +34,7 @@ def infer_request(model: str, inputs: Mapping[str, Array], outputs: Sequence[str
     for name, array in inputs.items():
         wire = _wire(name, array)
         request.inputs.add(name=name, datatype=wire, shape=array.shape)
-        request.raw_input_contents.append(_raw(array, wire))
+        request.raw_input_contents.append(raw_content(array, wire))
     for name in outputs:
         request.outputs.add(name=name)
     return request
@@ -51,7 +51,8 @@ def _wire(name: str, array: Array) -> str:
     return _WIRE[array.dtype.name]
 
 
-def _raw(array: Array, wire: str) -> bytes:
+def raw_content(array: Array, wire: str) -> bytes:
+    """An array's bytes as the protocol wants them, for a tensor of that type."""
     if wire != _BYTES:
         return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
     texts = (item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1))

@@ -53,7 +53,9 @@ class Checkpoint:
         return {**facts, "eos_token_ids": list(self.eos_token_ids)}
 
 
-def inspect_checkpoint(folder: Path, supported: Supported) -> Checkpoint:
+def inspect_checkpoint(
+    folder: Path, supported: Supported, *, allow_pickle: bool = False
+) -> Checkpoint:
     """Return the facts of the Hugging Face checkpoint in `folder`.
 
     Raises:
@@ -65,8 +67,9 @@ def inspect_checkpoint(folder: Path, supported: Supported) -> Checkpoint:
             remedy="Set models.<name>.checkpoint to a folder made by save_pretrained().",
         )
     config = _config(folder)
+    refuse_quantised(folder, config)
     architecture = _architecture(folder, config, supported)
-    check_weights(folder)
+    check_weights(folder, allow_pickle=allow_pickle)
     checkpoint = _facts(folder, config, architecture)
     _check_tokenizer(checkpoint)
     return checkpoint
@@ -87,6 +90,23 @@ def _config(folder: Path) -> dict[str, Any]:
     )
 
 
+def refuse_quantised(folder: Path, config: dict[str, Any]) -> None:
+    """Raise BuildError if the weights are quantised already, by what config.json or files say."""
+    quantised = config.get("quantization_config")
+    method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
+    if (folder / "hf_quant_config.json").is_file():
+        method = "modelopt"
+    elif (folder / "rank0.safetensors").is_file():
+        method = "a TensorRT-LLM checkpoint"
+    elif not quantised:
+        return
+    raise BuildError(
+        f"{folder}: its weights are quantised already ({method})",
+        remedy="Point at the original checkpoint (fp32, bf16 or fp16): the build quantises it. "
+        "`tritonctl plan` tells what this one would take to serve.",
+    )
+
+
 def _architecture(folder: Path, config: dict[str, Any], supported: Supported) -> str:
     names = config.get("architectures")
     known = ", ".join(supported.architectures)
@@ -101,13 +121,6 @@ def _architecture(folder: Path, config: dict[str, Any], supported: Supported) ->
         raise BuildError(
             f"the {supported.builder} builder does not support {name}{close}",
             remedy=f"Use a checkpoint of one of: {known}. Another builder may support {name}.",
-        )
-    quantised = config.get("quantization_config")
-    if quantised:
-        method = quantised.get("quant_method", "?") if isinstance(quantised, dict) else "?"
-        raise BuildError(
-            f"{folder}: its weights are quantised already ({method})",
-            remedy="Point at the original checkpoint (fp32, bf16 or fp16): the build quantises it.",
         )
     _check_rope(folder, config, supported)
     return name

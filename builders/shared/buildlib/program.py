@@ -6,9 +6,11 @@ library only.
 """
 
 import argparse
+import errno
 import json
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -24,6 +26,8 @@ from buildlib.problems import BuildError
 RESULT_SCHEMA = "tritonctl.build-result/1"
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
+# Bytes. What could not be written whole lies there still: the disk is fuller than before.
+_HARDLY_ANYTHING = 1 << 20
 
 
 class Stages:
@@ -120,11 +124,24 @@ def failure(error: Exception, stage: str) -> BuildError:
             f"the machine's memory does not suffice (stage {stage})",
             remedy="A build needs about 10 bytes of memory per parameter: use a larger machine.",
         )
+    if _disk_is_full(error):
+        return BuildError(
+            f"no space left in {Path.cwd()} (stage {stage})",
+            remedy="Free space there and build again; `tritonctl plan` says how much it takes, "
+            "`tritonctl artefacts prune` removes engines that nothing needs.",
+        )
     last = traceback.format_exception_only(error)[-1].strip()
     return BuildError(
         f"unexpected error in stage {stage}: {last}",
         remedy="The traceback is in build.log. If the checkpoint loads in transformers, report it.",
     )
+
+
+def _disk_is_full(error: Exception) -> bool:
+    """Whether that is the cause: libraries in C++ speak of streams, and keep no error number."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return shutil.disk_usage(Path.cwd()).free < _HARDLY_ANYTHING
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:

@@ -38,7 +38,7 @@ def load_model(request: Request, dtype: torch.dtype = torch.float32) -> Any:
         dtype=dtype,
         trust_remote_code=request.trust_remote_code,
         local_files_only=True,
-        use_safetensors=True,
+        use_safetensors=None if request.allow_pickle else True,
         output_loading_info=True,
     )
     missing = sorted(info["missing_keys"])

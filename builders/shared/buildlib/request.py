@@ -19,6 +19,7 @@ _REQUIRED = ("schema", "model", "checkpoint", "precision", "limits")
 _OPTIONAL = (
     "kv_cache_dtype",
     "trust_remote_code",
+    "allow_pickle",
     "options",
     "evaluation",
     "stage",
@@ -87,6 +88,7 @@ class Request:
     limits: Limits
     kv_cache_dtype: str | None = None
     trust_remote_code: bool = False
+    allow_pickle: bool = False
     options: dict[str, Any] = field(default_factory=dict)
     evaluation: EvaluationRequest | None = None
     stage: str | None = None
@@ -115,6 +117,7 @@ def read_request(path: Path) -> Request:
         limits=_limits(raw["limits"]),
         kv_cache_dtype=raw.get("kv_cache_dtype"),
         trust_remote_code=bool(raw.get("trust_remote_code", False)),
+        allow_pickle=bool(raw.get("allow_pickle", False)),
         options=options,
         evaluation=_evaluation(raw.get("evaluation")),
         stage=raw.get("stage"),

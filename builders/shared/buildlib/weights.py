@@ -14,13 +14,17 @@ _SAVE_MODEL = (
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/v1"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+# Of these transformers reads two names, as save_pretrained() gave them before safetensors.
+_PICKLE, _PICKLE_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 _HEADER_LENGTH_BYTES = 8
 # The limit of the safetensors format itself; anything larger is not a header.
 _LONGEST_HEADER = 100_000_000
 
 
-def check_weights(folder: Path) -> None:
+def check_weights(folder: Path, *, allow_pickle: bool = False) -> None:
     """Check that the checkpoint in `folder` has all its weights, as safetensors.
+
+    allow_pickle: pickles do where there are no safetensors; that they are whole is not checked.
 
     Raises:
         BuildError: weights are missing, pickled, truncated or damaged.
@@ -30,10 +34,24 @@ def check_weights(folder: Path) -> None:
         shards = _indexed_shards(folder, index)
     elif (folder / "model.safetensors").is_file():
         shards = [folder / "model.safetensors"]
+    elif allow_pickle and has_pickles(folder):
+        _check_pickles(folder)
+        return
     else:
         raise _no_weights(folder)
     for shard in shards:
         check_safetensors(shard)
+
+
+def has_pickles(folder: Path) -> bool:
+    """Return whether the checkpoint in `folder` has weights that transformers reads by pickle."""
+    return any((folder / name).is_file() for name in (_PICKLE, _PICKLE_INDEX))
+
+
+def _check_pickles(folder: Path) -> None:
+    index = folder / _PICKLE_INDEX
+    for file in _indexed_shards(folder, index) if index.is_file() else [folder / _PICKLE]:
+        refuse_pointer(file)
 
 
 def _indexed_shards(folder: Path, index: Path) -> list[Path]:
@@ -57,7 +75,8 @@ def _no_weights(folder: Path) -> BuildError:
         return BuildError(
             f"{folder} has its weights as Python pickles only ({', '.join(pickles)}), "
             "and reading a pickle can run any code",
-            remedy=f"{_SAVE_MODEL} Do it where you trust the file.",
+            remedy=f"{_SAVE_MODEL} Do it where you trust the file; or have the build read it: set "
+            f"engine.allow_pickle to true ({_PICKLE} and its shards).",
         )
     return BuildError(
         f"{folder} has no weights: no model.safetensors, no model.safetensors.index.json",

@@ -286,7 +286,11 @@ class BaseLLM:
             return None
         if not self.kwargs.get("enable_lora"):
             raise RuntimeError("LoRA is not enabled")
+        self._check_rank(Path(request.lora_path))
         return read_lora(Path(request.lora_path))
+
+    def _check_rank(self, adapter: Path) -> None:
+        """Engines were compiled for a rank, which the stand-in's do not tell."""
 
     def get_stats_async(self, timeout: float | None = 2) -> _Stats:
         """Iteration statistics, from the first request on."""
@@ -338,9 +342,17 @@ class TorchLLM(BaseLLM):
     BACKEND = "pytorch"
 
     def _load(self) -> NumpyLlama:
+        lora = self.kwargs.get("lora_config")
+        if lora is not None and len(lora.lora_dir) != 1:
+            assert lora.lora_target_modules, "Expecting at least one lora target module"
         config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
         weights = read_safetensors(self._folder / "model.safetensors")
         return NumpyLlama(weights, Shape.of(config))
+
+    def _check_rank(self, adapter: Path) -> None:
+        rank = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))["r"]
+        if rank > self.kwargs["lora_config"].max_lora_rank:
+            raise RuntimeError(f"the adapter's rank {rank} is above max_lora_rank")
 
     @property
     def _abilities(self) -> Abilities:

@@ -23,3 +23,4 @@ class LoraConfig(StrictModel):
     }
     lora_dir: list[str]
     max_lora_rank: int
+    lora_target_modules: list[str]

@@ -129,8 +129,12 @@ def ok(request: Record, result: Path) -> int:
 
 
 def makes_a_graph(request: Record, result: Path) -> int:
-    """Make a tensor engine: one file of the name in `options.graph`, tensors of its own."""
-    Path("engine", request["options"]["graph"]).write_text("a graph\n", encoding="utf-8")
+    """Make a tensor engine: one file of the name in `options.graph`, tensors of its own.
+
+    `options.content`: what is in it, in hexadecimal digits.
+    """
+    content = bytes.fromhex(request["options"].get("content", b"a graph\n".hex()))
+    Path("engine", request["options"]["graph"]).write_bytes(content)
     tensors = {
         "inputs": [{"name": "image", "data_type": "TYPE_FP32", "dims": [3, -1, -1]}],
         "outputs": [{"name": "scores", "data_type": "TYPE_FP32", "dims": [10]}],

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Projects in containers, for benchmarks: an engine, their images, up and down; nothing is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.docker import machine
+from tritonctl.deploy.compose import deployment_name
+from tritonctl.deploy.compose_command import Compose
+from tritonctl.project_file import load_project
+
+Override = Mapping[str, Mapping[str, Any]]  # service to what is different of it
+
+
+@contextmanager
+def engine() -> Iterator[None]:
+    """A Docker Engine with Compose and a base image; what was made with it goes at the end."""
+    try:
+        with machine.docker() as variables:
+            os.environ |= variables
+            with _images_removed():
+                machine.import_base_image()
+                yield
+    except machine.MissingError as missing:
+        raise SystemExit(f"NO DOCKER: {missing}") from missing
+
+
+@contextmanager
+def _images_removed() -> Iterator[None]:
+    before = _images()
+    try:
+        yield
+    finally:
+        made = sorted(_images() - before)
+        if made:
+            _docker("image", "rm", "--force", *made)
+
+
+def _images() -> set[str]:
+    listed = _docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}").split()
+    return {image for image in listed if "<none>" not in image}
+
+
+def _docker(*arguments: str) -> str:
+    command = [machine.program("docker"), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def write_project(folder: Path, models: Mapping[str, Any], **sections: Any) -> None:
+    """A project file in `folder`, which names the deployment and has to be a new one."""
+    folder.mkdir()
+    data = {"schema": "tritonctl/v1", "models": dict(models), **sections}
+    data["docker"] = {"base_image": machine.BASE_IMAGE, **data.get("docker", {})}
+    (folder / "tritonctl.yaml").write_text(json.dumps(data), encoding="utf-8")
+
+
+def tritonctl(folder: Path, *arguments: str) -> str:
+    """The command as a user types it; ends this program with its message when it fails."""
+    command = [sys.executable, "-m", "tritonctl", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"`tritonctl {' '.join(arguments)}` in {folder}: {done.stderr}")
+    return done.stdout
+
+
+def deploy(folder: Path, *profiles: str) -> Compose:
+    """Engines built, deploy/ rendered, images built."""
+    tritonctl(folder, "build")
+    tritonctl(folder, "render")
+    tritonctl(folder, "deploy", "compose")
+    name = deployment_name(load_project(folder))
+    compose = Compose(machine.program("docker"), folder / "deploy", name, profiles)
+    services = list(_configuration(compose)["services"])
+    override(compose, {service: {} for service in services})
+    compose.run("build", remedy="read the lines above")
+    return compose
+
+
+def override(compose: Compose, services: Override) -> None:
+    """compose.override.yaml: this for these services, and how their images are built here."""
+    built = {name: {**machine.BUILD, **changed} for name, changed in services.items()}
+    text = yaml.safe_dump({"services": built})
+    (compose.folder / "compose.override.yaml").write_text(text, encoding="utf-8")
+
+
+def command_of(compose: Compose, service: str) -> list[str]:
+    """What a service is started with."""
+    command: list[str] = _configuration(compose)["services"][service]["command"]
+    return command
+
+
+def _configuration(compose: Compose) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(compose.ask("config", "--format", "json"))
+    return found
+
+
+@contextmanager
+def up(compose: Compose, *services: str) -> Iterator[None]:
+    """`docker compose up --wait`, and down again."""
+    try:
+        compose.run("up", "--detach", "--wait", *services, remedy="see `docker compose logs`")
+        yield
+    finally:
+        down(compose)
+
+
+def down(compose: Compose) -> None:
+    """No container, network or volume of it is left."""
+    compose.run("down", "--volumes", "--remove-orphans", remedy="see `docker ps --all`")
+
+
+def published(compose: Compose, service: str, inside: int) -> str:
+    """Where a port of a service is to be reached, `host:port`."""
+    return compose.ask("port", service, str(inside))
+
+
+def container_of(compose: Compose, service: str) -> str:
+    """Its id; "" while there is none."""
+    return compose.ask("ps", "--all", "--quiet", service)
+
+
+def inspected(container: str) -> dict[str, Any]:
+    """Docker's record of a container."""
+    [record] = json.loads(_docker("inspect", container))
+    found: dict[str, Any] = record
+    return found
+
+
+def log_of(container: str) -> str:
+    """What its first process and the server printed."""
+    command = [machine.program("docker"), "logs", container]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    return done.stdout

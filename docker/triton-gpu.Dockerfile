@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+# Triton for NVIDIA GPUs: NVIDIA's own image, and the Python backends' packages in an environment of
+# their own that also sees the image's (tensorrt_llm). No weights: the repository is mounted.
+# Context: the folder triton/ that `tritonctl deploy compose` writes.
+# The image of builders/compatibility.toml, best by digest: NAME@sha256:...
+ARG BASE_IMAGE
+
+FROM ${BASE_IMAGE}
+USER 0
+# hadolint ignore=DL3008
+RUN if ! python3 -c 'import venv, ensurepip'; then \
+        apt-get update \
+        && apt-get install -y --no-install-recommends python3-venv \
+        && rm -rf /var/lib/apt/lists/*; \
+    fi
+COPY requirements.txt /opt/tritonctl/requirements.txt
+# The secret `ca`: certificates to trust instead of pip's own, where a proxy opens TLS. May be empty.
+RUN --mount=type=secret,id=ca \
+    if [ -s /run/secrets/ca ]; then export PIP_CERT=/run/secrets/ca; fi \
+    && python3 -m venv --system-site-packages /opt/tritonctl/environment \
+    && /opt/tritonctl/environment/bin/python -m pip install --no-cache-dir --disable-pip-version-check --requirement /opt/tritonctl/requirements.txt \
+    && { getent passwd 1000 >/dev/null \
+        || useradd --uid 1000 --no-create-home --home-dir /tmp --shell /usr/sbin/nologin triton-server; }
+COPY tritonctl /opt/tritonctl/lib/tritonctl
+ENV PATH=/opt/tritonctl/environment/bin:/opt/tritonserver/bin:$PATH \
+    HF_HUB_OFFLINE=1 \
+    HOME=/tmp
+USER 1000:1000
+EXPOSE 8000 8001 8002
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=3s --timeout=5s --start-period=1800s --retries=5 \
+    CMD ["python3", "/opt/tritonctl/lib/tritonctl/deploy/serve.py", "--healthy"]
+# NVIDIA's entry point chooses the CUDA libraries that suit the host's driver.
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "python3", "/opt/tritonctl/lib/tritonctl/deploy/serve.py"]
+CMD ["tritonserver", "--model-repository=/models"]

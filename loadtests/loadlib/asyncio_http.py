@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's HTTP endpoints over aiohttp, as many connections as there are requests under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+from typing import Any
+
+import aiohttp
+
+from loadlib import http_wire
+from loadlib.api_key import key_headers
+from loadlib.failures import CONNECTION, TIMEOUT, Failure, WireError
+from loadlib.plan import Plan, RequestClass
+from loadlib.prompts import Message
+from loadlib.signature import Signature, check_inputs, not_answered, unreachable
+from loadlib.transport import Heard
+from loadlib.workload import Turn
+
+_PROBE = aiohttp.ClientTimeout(total=5.0)
+_OK = 200
+
+
+class HttpTransport:
+    """The requests of a plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        _allow_many_sockets()
+        self._plan = plan
+        self._timeout = aiohttp.ClientTimeout(total=plan.timeout_seconds)
+        self._session = aiohttp.ClientSession(
+            f"http://{plan.url}",
+            connector=aiohttp.TCPConnector(limit=0),
+            headers={"Content-Type": "application/json"} | key_headers(plan.api_key_file),
+            auto_decompress=False,
+        )
+        self._bodies: http_wire.Bodies | None = None
+        self._paths = {one.name: http_wire.path(plan, one) for one in plan.classes}
+
+    async def prepare(self) -> None:
+        """Refusal (exit 3) when the endpoint does not answer or the model is not ready."""
+        try:
+            signature = await self._signature()
+        except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
+            raise unreachable(self._plan, f"{type(error).__name__}: {error}") from error
+        check_inputs(self._plan, signature)
+        self._bodies = http_wire.Bodies(self._plan, signature)
+
+    async def _signature(self) -> Signature:
+        model = self._plan.model
+        async with self._asked(http_wire.metadata_path(model)) as answer:
+            if answer.status != _OK:
+                raise not_answered(self._plan, answer.status, await answer.text())
+            signature = Signature.of_json(await answer.json())
+        async with self._asked(http_wire.ready_path(model)) as answer:
+            if answer.status != _OK:
+                raise not_answered(self._plan, answer.status, await answer.text())
+        return signature
+
+    def _asked(self, path: str) -> Any:
+        # Elsewhere there is no server under test, and nobody who may know the key.
+        return self._session.get(path, timeout=_PROBE, allow_redirects=False)
+
+    def body(
+        self, request_class: RequestClass, turn: Turn, messages: list[Message] | None
+    ) -> tuple[str, bytes]:
+        """Where a request goes, and what."""
+        assert self._bodies is not None, "prepare() was not called"  # noqa: S101
+        content = self._bodies.body(request_class, turn, messages)
+        return self._paths[request_class.name], content
+
+    async def exchange(self, body: tuple[str, bytes], heard: Heard) -> str:
+        """Send a request and tell `heard` of each response; WireError when it fails."""
+        path, content = body
+        try:
+            async with self._session.post(
+                path, data=content, timeout=self._timeout, allow_redirects=False
+            ) as answer:
+                if failure := http_wire.refusal(answer.status, b""):
+                    raise WireError(failure._replace(message=await _told(answer)))
+                return await self._read(answer, heard)
+        except TimeoutError as error:
+            raise WireError(Failure(TIMEOUT, "no whole answer in time")) from error
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise WireError(Failure(CONNECTION, f"{type(error).__name__}: {error}")) from error
+
+    async def _read(self, answer: Any, heard: Heard) -> str:
+        if self._plan.kind == "tensors":
+            await answer.read()
+            heard.responded(0, None, final=True)
+            return ""
+        reader = http_wire.EventReader(heard.keeps_text)
+        if answer.content_type != "text/event-stream":
+            tokens = reader.event(await answer.read())
+            heard.responded(tokens, reader.input_tokens, final=True)
+            return reader.text
+        async for content in answer.content.iter_any():
+            for tokens in reader.feed(content):
+                if heard.responded(tokens, reader.input_tokens, final=False):
+                    answer.close()
+                    return reader.text
+        heard.responded(0, reader.input_tokens, final=True)
+        return reader.text
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+        # aiohttp closes sockets a moment later.
+        await asyncio.sleep(0)
+
+
+def _allow_many_sockets() -> None:
+    """As many as the machine lets us: each request under way has one, and 1,024 is soon too few."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def _told(answer: Any) -> str:
+    failure = http_wire.refusal(answer.status, await answer.read())
+    return failure.message if failure else ""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is heard of one request; for any engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from loadlib.clock import Clock
+from loadlib.failures import Failure
+from loadlib.records import Flight, Recorder
+from loadlib.workload import Turn
+
+
+class Listener:
+    """Takes down the responses of one request. `cancel`: ends the call, set by whoever can."""
+
+    __slots__ = (
+        "_clock",
+        "_recorder",
+        "_turn",
+        "cancel",
+        "ended",
+        "flight",
+        "keeps_text",
+        "stopped",
+    )
+
+    def __init__(
+        self, flight: Flight, turn: Turn, recorder: Recorder, clock: Clock, keeps_text: bool
+    ) -> None:
+        self.flight = flight
+        self.keeps_text = keeps_text
+        self.stopped = False
+        self.ended = False
+        self.cancel: Callable[[], Any] = bool
+        self._turn = turn
+        self._recorder = recorder
+        self._clock = clock
+
+    def responded(self, tokens: int, input_tokens: int | None, *, final: bool) -> bool:
+        """A response came with so many new tokens; whether the request is to be cancelled now."""
+        now = self._clock.now_us()
+        flight = self.flight
+        flight.input_tokens = input_tokens
+        if tokens > 0:
+            self._recorder.responded(flight, tokens, now)
+        if final:
+            # Before the stream is closed: the answer is whole now.
+            self.finish("ok", now)
+            return False
+        cancel = self._turn.cancel
+        if cancel is not None and cancel.after_tokens is not None:
+            self.stopped = sum(flight.n) >= cancel.after_tokens
+        return self.stopped
+
+    def cut(self) -> None:
+        """Cancel it on purpose, if it has not ended."""
+        if not self.ended:
+            self.stopped = True
+            self.cancel()
+
+    def finish(self, outcome: str, now: int, error: Failure | None = None) -> None:
+        """The request is over; only the first word counts."""
+        if not self.ended:
+            self.ended = True
+            self._recorder.ended(self.flight, outcome, now, error)

@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locust's command line: a plan, or the few options from which a plan is made.
+
+They are fields of the web UI, too, so values may come as text.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from loadlib.plan import SCHEMA, parse_plan, read_plan
+from loadlib.refusal import Refusal
+
+_SECONDS = 60
+_ARRIVALS = ("poisson", "constant", "gamma", "closed")
+
+
+def add_arguments(parser: Any) -> None:
+    """For Locust's init_command_line_parser event."""
+    add = parser.add_argument_group("tritonctl load test").add_argument
+    add("--plan", default="", help="load plan (JSON); the options below are for runs without one")
+    add("--output", default="", help="folder for records; progress lines go to standard output")
+    add("--model", default="", help="the model to ask")
+    add("--prompts", default="", help="file of prompts: .txt or JSON lines")
+    add("--kind", default="text", choices=("text", "tensors"), help="what the model takes")
+    add("--protocol", default="grpc", choices=("grpc", "http"), help="of --host")
+    add("--arrivals", default="poisson", choices=_ARRIVALS, help="closed: --users is concurrency")
+    add("--rate", default="5", help="arrivals per second, over all workers [default: 5]")
+    add("--cv", default="2", help="of gamma arrivals' gaps [default: 2]")
+    add("--max-tokens", default="", help="of an answer [default: the server's choice]")
+    add("--seed", default="1", help="of the schedule and the choice of prompts [default: 1]")
+    help_text = "K/N: this process is worker K of N that are started apart from one another"
+    parser.add_argument("--share", default="", include_in_web_ui=False, help=help_text)
+
+
+def plan_content(options: Any, users: int | None) -> dict[str, Any]:
+    """The plan as JSON, checked. Refusal when it is wrong or there is none."""
+    content = _from_file(options) if options.plan else _from_options(options, users)
+    parse_plan(content)
+    return content
+
+
+def _from_file(options: Any) -> dict[str, Any]:
+    path = Path(options.plan)
+    read_plan(path)
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    if options.host:
+        content["endpoint"] = {**content["endpoint"], "url": options.host}
+    return content
+
+
+def _from_options(options: Any, users: int | None) -> dict[str, Any]:
+    for name in ("model", "prompts", "host"):
+        if not getattr(options, name):
+            raise Refusal(
+                f"there is no --plan, and no --{name}",
+                remedy="locust -f locustfile.py --host 127.0.0.1:8001 --model MODEL --prompts FILE",
+            )
+    one = {"name": options.model, "prompts": options.prompts}
+    if options.max_tokens:
+        one["max_tokens"] = _number("--max-tokens", options.max_tokens)
+    return {
+        "schema": SCHEMA,
+        "endpoint": {"protocol": options.protocol, "url": options.host},
+        "model": options.model,
+        "kind": options.kind,
+        "classes": [one],
+        "arrivals": _arrivals(options, users),
+        "duration_seconds": options.run_time or options.plan_seconds or _SECONDS,
+        "seed": _number("--seed", options.seed),
+    }
+
+
+def _arrivals(options: Any, users: int | None) -> dict[str, Any]:
+    if options.arrivals == "closed":
+        return {"process": "closed", "concurrency": users or 1}
+    arrivals = {"process": options.arrivals, "rate": _number("--rate", options.rate)}
+    if options.arrivals == "gamma":
+        arrivals["cv"] = _number("--cv", options.cv)
+    return arrivals
+
+
+def share_of(options: Any) -> tuple[int, int]:
+    """Which worker of how many this process is. Refusal."""
+    if not options.share:
+        return 0, 1
+    worker, _, workers = options.share.partition("/")
+    if worker.isdigit() and workers.isdigit() and int(worker) < int(workers):
+        return int(worker), int(workers)
+    raise Refusal(f"--share {options.share}: no worker of several", remedy="give 0/2 or 1/2")
+
+
+def _number(option: str, text: Any) -> float | int:
+    try:
+        number = float(text)
+    except ValueError:
+        raise Refusal(f"{option} {text}: no number", remedy=f"give {option} a number") from None
+    return int(number) if number.is_integer() else number
+
+
+def default_users(options: Any) -> None:
+    """Users where the command line has none: a closed loop's concurrency, or one per worker."""
+    users = max(1, int(options.expect_workers)) if options.master else 1
+    if options.plan and not options.num_users:
+        arrivals = _peek(options.plan).get("arrivals", {})
+        if isinstance(arrivals, dict) and arrivals.get("process") == "closed":
+            users = int(arrivals.get("concurrency", 1))
+    options.num_users = options.num_users or users
+    options.spawn_rate = options.spawn_rate or options.num_users
+    # The plan ends the run; Locust would cut its last answers off.
+    options.plan_seconds, options.run_time = options.run_time, None
+
+
+def _peek(path: str) -> dict[str, Any]:
+    """A plan that nobody has checked yet."""
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

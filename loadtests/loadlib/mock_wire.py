@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bytes of the mock endpoint's responses: of a text ensemble and of an identity model.
+
+Responses to streams are put together from cached bytes: concatenated protobuf messages merge, so
+the cached response of token n and the request's id make a whole one. It keeps the mock cheap, so
+that the generator and not the mock is what a benchmark saturates.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any
+
+from tritonclient.grpc import service_pb2
+
+_WORD = "word "
+_TEXT_INPUTS = (
+    ("text_input", "BYTES"),
+    ("messages", "BYTES"),
+    ("max_tokens", "INT32"),
+    ("stream", "BOOL"),
+    ("temperature", "FP32"),
+    ("top_k", "INT32"),
+    ("top_p", "FP32"),
+    ("random_seed", "UINT64"),
+    ("min_tokens", "INT32"),
+    ("stop_words", "BYTES"),
+)
+_TEXT_OUTPUTS = (
+    ("text_output", "BYTES"),
+    ("num_input_tokens", "INT32"),
+    ("num_output_tokens", "INT32"),
+    ("finish_reason", "BYTES"),
+)
+
+
+def stream_inputs(request: Any) -> tuple[int | None, bool, int]:
+    """max_tokens, whether to stream, and the words of the prompt."""
+    contents = {
+        tensor.name: (raw, tensor)
+        for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=False)
+    }
+    if not contents:  # tensors as typed fields, as grpcurl sends them
+        return _typed_inputs(request)
+    text = next((contents[n][0][4:] for n in ("text_input", "messages") if n in contents), b"")
+    max_tokens = contents.get("max_tokens")
+    stream = contents.get("stream")
+    limit = struct.unpack("<i", max_tokens[0][:4])[0] if max_tokens else None
+    return limit, bool(stream and stream[0][:1] == b"\x01"), len(text.split())
+
+
+def _typed_inputs(request: Any) -> tuple[int | None, bool, int]:
+    typed = {tensor.name: tensor.contents for tensor in request.inputs}
+    limit = typed["max_tokens"].int_contents[0] if "max_tokens" in typed else None
+    stream = "stream" in typed and typed["stream"].bool_contents[0]
+    text = typed["text_input"].bytes_contents[0] if "text_input" in typed else b""
+    return limit, bool(stream), len(text.split())
+
+
+def stream_response(
+    request: Any, words: int, tokens: tuple[int, int], last: bool, cut: bool
+) -> bytes:
+    """One response: `tokens` are those in it and those so far; `cut`: ended by max_tokens."""
+    finish = ("length" if cut else "stop") if last else ""
+    return _cached_response(request.model_name, words, *tokens, finish) + _id(request.id)
+
+
+@lru_cache(maxsize=4096)
+def _cached_response(model: str, words: int, here: int, so_far: int, finish: str) -> bytes:
+    response = service_pb2.ModelStreamInferResponse()
+    answer = response.infer_response
+    answer.model_name, answer.model_version = model, "1"
+    answer.parameters["triton_final_response"].bool_param = bool(finish)
+    for (name, datatype), raw in zip(
+        _TEXT_OUTPUTS,
+        (
+            _string(_WORD * here),
+            struct.pack("<i", words),
+            struct.pack("<i", so_far),
+            _string(finish),
+        ),
+        strict=True,
+    ):
+        answer.outputs.add(name=name, datatype=datatype, shape=[1, 1])
+        answer.raw_output_contents.append(raw)
+    return bytes(response.SerializeToString())
+
+
+@lru_cache(maxsize=4096)
+def _id(request_id: str) -> bytes:
+    if not request_id:
+        return b""
+    answer = service_pb2.ModelInferResponse(id=request_id)
+    return bytes(service_pb2.ModelStreamInferResponse(infer_response=answer).SerializeToString())
+
+
+def stream_error(request: Any, message: str) -> bytes:
+    """An error, in Triton's way: a message in a stream that goes on."""
+    response = service_pb2.ModelStreamInferResponse(error_message=message)
+    response.infer_response.id = request.id
+    response.infer_response.parameters["triton_final_response"].bool_param = True
+    return bytes(response.SerializeToString())
+
+
+def unary_response(request: Any) -> bytes:
+    """The identity of the first input: INPUT0 comes back as OUTPUT0."""
+    response = service_pb2.ModelInferResponse(
+        model_name=request.model_name, model_version="1", id=request.id
+    )
+    for tensor in request.inputs[:1]:
+        output = response.outputs.add(
+            name=tensor.name.replace("INPUT", "OUTPUT"),
+            datatype=tensor.datatype,
+            shape=tensor.shape,
+        )
+        if not request.raw_input_contents:
+            output.contents.CopyFrom(tensor.contents)
+    response.raw_output_contents.extend(request.raw_input_contents[:1])
+    return bytes(response.SerializeToString())
+
+
+def metadata(model: str, text: bool) -> Any:
+    """ModelMetadata of the text model or of the identity model."""
+    inputs = _TEXT_INPUTS if text else (("INPUT0", "FP32"),)
+    outputs = _TEXT_OUTPUTS if text else (("OUTPUT0", "FP32"),)
+    response = service_pb2.ModelMetadataResponse(name=model, versions=["1"], platform="mock")
+    for name, datatype in inputs:
+        response.inputs.add(name=name, datatype=datatype, shape=[-1, 1 if text else -1])
+    for name, datatype in outputs:
+        response.outputs.add(name=name, datatype=datatype, shape=[-1, 1 if text else -1])
+    return response
+
+
+def config(model: str, text: bool, batch: int) -> Any:
+    """ModelConfig, as far as clients read it."""
+    response = service_pb2.ModelConfigResponse()
+    found = response.config
+    found.name, found.platform, found.max_batch_size = model, "mock", batch
+    found.model_transaction_policy.decoupled = text
+    described = metadata(model, text)
+    for tensor in described.inputs:
+        data_type = _config_type(tensor.datatype)
+        dims = list(tensor.shape[1:])
+        optional = text and tensor.name != "text_input"
+        found.input.add(name=tensor.name, data_type=data_type, dims=dims, optional=optional)
+    for tensor in described.outputs:
+        dims = list(tensor.shape[1:])
+        found.output.add(name=tensor.name, data_type=_config_type(tensor.datatype), dims=dims)
+    return response
+
+
+def _config_type(datatype: str) -> str:
+    return "TYPE_" + {"BYTES": "STRING"}.get(datatype, datatype)
+
+
+def _string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<I", len(raw)) + raw

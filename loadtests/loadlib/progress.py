@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one worker sees of its run: counts and HdrHistograms, a line each second.
+
+Times run from the planned moment; ITL is the gap between two responses divided by the tokens of
+the later one, once for each of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from loadlib.records import Flight
+
+US = 1_000_000
+LOWEST_US, HIGHEST_US, DIGITS = 1, 3_600_000_000, 3
+METRICS = ("ttft", "e2e", "itl")
+_OUTCOMES = ("ok", "error", "cancelled", "timeout", "abandoned")
+_FAILED = ("error", "timeout", "abandoned")
+
+
+def new_histogram() -> Any:
+    """An empty histogram of microseconds."""
+    from hdrh.histogram import HdrHistogram
+
+    return HdrHistogram(LOWEST_US, HIGHEST_US, DIGITS)
+
+
+class Meter:
+    """Counts the requests of one worker. `due`: how many were planned until a moment (µs)."""
+
+    def __init__(self, worker: int, due: Callable[[int], int] | None = None) -> None:
+        self._worker = worker
+        self._due = due
+        self._outcomes = dict.fromkeys(_OUTCOMES, 0)
+        self._sent = 0
+        self._later_turns = 0
+        self._tokens = 0
+        self._lags: list[int] = []
+        self._whole = {name: new_histogram() for name in METRICS}
+        self._second = {name: new_histogram() for name in METRICS}
+        self._woke = new_histogram()
+        self._cpu, self._wall = time.process_time(), time.monotonic()
+
+    @property
+    def in_flight(self) -> int:
+        """Sent and not yet ended."""
+        return self._sent - sum(self._outcomes.values())
+
+    def sent(self, lag_us: int, *, first: bool = True) -> None:
+        """A request went out, so long after its time; not the `first` one of a conversation."""
+        self._sent += 1
+        self._later_turns += not first
+        self._lags.append(max(0, lag_us))
+
+    def woke(self, late_us: int) -> None:
+        """The loop should have come by so long ago."""
+        self._woke.record_value(_valid(late_us))
+
+    def responded(self, flight: Flight, gap_us: int | None, tokens: int) -> None:
+        """Tokens came; `gap_us` since those before, None for the first."""
+        self._tokens += tokens
+        if gap_us is None:
+            self._second["ttft"].record_value(_valid(flight.at[-1] - flight.planned))
+        else:
+            self._second["itl"].record_value(_valid(gap_us // tokens), tokens)
+
+    def ended(self, flight: Flight) -> None:
+        """A request is over. End to end counts where it went well."""
+        self._outcomes[flight.outcome] += 1
+        if flight.outcome == "ok":
+            self._second["e2e"].record_value(_valid(flight.end - flight.planned))
+
+    def line(self, now_us: int) -> dict[str, Any]:
+        """The line of the second that ends now."""
+        finished = self._next_second()
+        woke, self._woke = self._woke, new_histogram()
+        return {
+            "t": round(now_us / US, 3),
+            "worker": self._worker,
+            **self._counts(now_us),
+            "cpu": self._cpu_share(),
+            "lag_p99_us": self._lag_p99(),
+            "woke": _encoded(woke),
+            **{name: _encoded(finished[name]) for name in METRICS},
+        }
+
+    def last_line(self, now_us: int, reason: str, unsent: int) -> dict[str, Any]:
+        """The line at the end, with the histograms of the whole run."""
+        self._next_second()
+        totals = self._counts(now_us) | self._outcomes
+        return {
+            "finished": True,
+            "worker": self._worker,
+            "reason": reason,
+            "unsent": unsent,
+            "totals": totals,
+            "histograms": {name: _encoded(self._whole[name]) for name in METRICS},
+        }
+
+    def _counts(self, now_us: int) -> dict[str, int]:
+        return {
+            "planned": self._due(now_us) + self._later_turns if self._due else self._sent,
+            "sent": self._sent,
+            "done": sum(self._outcomes.values()),
+            "failed": sum(self._outcomes[name] for name in _FAILED),
+            "in_flight": self.in_flight,
+            "tokens": self._tokens,
+        }
+
+    def _next_second(self) -> dict[str, Any]:
+        finished, self._second = self._second, {name: new_histogram() for name in METRICS}
+        for name in METRICS:
+            self._whole[name].add(finished[name])
+        return finished
+
+    def _cpu_share(self) -> float:
+        cpu, wall = time.process_time(), time.monotonic()
+        share = (cpu - self._cpu) / max(1e-6, wall - self._wall)
+        self._cpu, self._wall = cpu, wall
+        return round(share, 4)
+
+    def _lag_p99(self) -> int | None:
+        lags, self._lags = sorted(self._lags), []
+        return lags[min(len(lags) - 1, len(lags) * 99 // 100)] if lags else None
+
+
+def _valid(microseconds: int) -> int:
+    return min(max(microseconds, LOWEST_US), HIGHEST_US)
+
+
+def _encoded(histogram: Any) -> str:
+    return str(histogram.encode().decode("ascii"))

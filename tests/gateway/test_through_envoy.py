@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real Envoy in front of a server that keeps what reaches it: keys, and headers of traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.request import Request, urlopen
+
+import grpc
+import numpy
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.envoy_process import Envoy
+from tritonctl.errors import UsageError
+from tritonctl.gateway.placement import Upstream
+from tritonctl.triton.api_key import HEADER, ApiKey
+from tritonctl.triton.client import TritonClient
+
+KEY = "5ecret-of-alice"
+TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+STATE = "vendor=1"
+Headers = dict[str, str]
+
+
+class _Triton(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    def __init__(self, seen: list[Headers]) -> None:
+        self._seen = seen
+
+    def ModelReady(self, *_: Any) -> Any:  # noqa: N802
+        """Every model is."""
+        return service_pb2.ModelReadyResponse(ready=True)
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """No outputs."""
+        self._seen.append(dict(context.invocation_metadata()))
+        return service_pb2.ModelInferResponse(model_name=request.model_name)
+
+
+@contextmanager
+def upstream() -> Iterator[tuple[Upstream, list[Headers]]]:
+    """Both ports of a server, and the headers of the inference requests that reached it."""
+    seen: list[Headers] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _asked(self) -> None:
+            if not self.path.startswith("/v2/health"):
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                seen.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST = _asked  # noqa: N815 - the standard library's names
+
+        def log_message(self, *_: Any) -> None:
+            """Nothing."""
+
+    rest = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    rest.daemon_threads = True
+    thread = Thread(target=rest.serve_forever)
+    thread.start()
+    server = grpc.server(ThreadPoolExecutor(4))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(_Triton(seen), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield Upstream("127.0.0.1", port, rest.server_address[1]), seen
+    server.stop(0).wait()
+    rest.shutdown()
+    thread.join()
+    rest.server_close()
+
+
+@contextmanager
+def gateway(root: Path, **settings: Any) -> Iterator[tuple[str, list[Headers]]]:
+    """Where Envoy answers, and what it let through."""
+    with upstream() as (behind, seen), Envoy(root, [behind], settings) as envoy:
+        yield envoy.url, seen
+
+
+def ask_both(url: str) -> None:
+    """One inference over gRPC and one over REST, as parts of a trace."""
+    with grpc.insecure_channel(url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        metadata = (("traceparent", TRACE), ("tracestate", STATE), ("x-other", "stays"))
+        stub.ModelInfer(service_pb2.ModelInferRequest(model_name="m"), metadata=metadata)
+    headers = {"traceparent": TRACE, "tracestate": STATE, "x-other": "stays"}
+    body = Request(f"http://{url}/v2/models/m/infer", b"{}", headers)
+    with urlopen(body, timeout=30) as answer:  # noqa: S310
+        assert answer.status == 200
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_traces_of_strangers(trusted: bool, tmp_path: Path) -> None:
+    """Triton would trace each request that brings one: taken off, unless the project says else."""
+    settings = {"trust_traces": True} if trusted else {}
+    with gateway(tmp_path, **settings) as (url, seen):
+        ask_both(url)
+    assert len(seen) == 2
+    for headers in seen:
+        assert headers["x-other"] == "stays"
+        found = (headers.get("traceparent"), headers.get("tracestate"))
+        assert found == ((TRACE, STATE) if trusted else (None, None))
+
+
+def test_our_client_has_a_key_of_a_tenant(tmp_path: Path) -> None:
+    """It passes with it, is told what to do without, and Triton never sees it."""
+    file = tmp_path / "alice"
+    file.write_text(f"{KEY}\n")
+    other = tmp_path / "other"
+    other.write_text("nobody's\n")
+    inputs = {"x": numpy.zeros((1, 1), numpy.float32)}
+    with gateway(tmp_path, tenants={"alice": {"api_key_file": str(file)}}) as (url, seen):
+        with TritonClient(url, api_key=ApiKey(file)) as client:
+            assert client.model_ready("m")
+            assert client.infer("m", inputs) == {}
+        for api_key in (None, ApiKey(other)):
+            with TritonClient(url, api_key=api_key) as client:
+                with pytest.raises(UsageError, match="no such API key") as caught:
+                    client.infer("m", inputs)
+                assert "--api-key-file" in caught.value.remedy
+    assert [HEADER in headers for headers in seen] == [False]

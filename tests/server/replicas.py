@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two servers of one model for tests of what stands before them: started, killed, frozen."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.server.test_lifecycle import server_pid
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.project_file import load_project
+from tritonctl.triton.repository import render
+from tritonctl.triton.server import start, stop
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MODEL = "int8"
+PATIENCE_SECONDS = 120.0
+# An engine that takes its time, so that a test can act amid the answers.
+SLOW = """
+
+_whole_step = OpenvinoEngine.step
+
+
+def _slow_step(self):
+    import time
+    time.sleep({seconds})
+    return _whole_step(self)
+
+
+OpenvinoEngine.step = _slow_step
+"""
+
+
+class Replica:
+    """An embedded server of the int8 speller with a project folder of its own."""
+
+    def __init__(
+        self, built: Project, root: Path, step_seconds: float = 0.0, **server: Any
+    ) -> None:
+        record = json.loads((built.root / "tritonctl.yaml").read_text())
+        record["models"] = {MODEL: record["models"][MODEL]}
+        record["server"] |= server
+        root.mkdir(parents=True)
+        (root / "tritonctl.yaml").write_text(json.dumps(record))
+        shutil.copytree(built.state / "engines" / MODEL, root / ".tritonctl" / "engines" / MODEL)
+        if step_seconds:
+            shutil.copytree(CHECKOUT / "python_backends", root / "python_backends")
+            with (root / "python_backends" / "openvino_engine" / "model.py").open("a") as file:
+                file.write(SLOW.format(seconds=step_seconds))
+        self.project = load_project(root)
+        self.state, _ = start(self.project, render(self.project, Silent()), Silent())
+
+    def start_again(self) -> None:
+        """At the addresses it had."""
+        ports = [
+            f"server.grpc_port={self.state.grpc_port}",
+            f"server.http_port={self.state.http_port}",
+            f"server.readiness_port={json.dumps(self.state.readiness_port)}",
+        ]
+        self.project = load_project(self.project.root, overrides=ports)
+        self.state, _ = start(self.project, render(self.project, Silent()), Silent())
+
+    @property
+    def url(self) -> str:
+        """Its gRPC endpoint."""
+        return self.state.grpc_url
+
+    def kill(self) -> None:
+        """SIGKILL to tritonserver and its stubs; the supervisor tidies up."""
+        os.killpg(server_pid(self.state), signal.SIGKILL)
+
+    def wait_until_gone(self) -> None:
+        """Until its supervisor has tidied up."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while self.state.alive():
+            assert time.monotonic() < deadline, "the supervisor never noticed"
+            time.sleep(0.05)
+
+    def processes(self) -> list[int]:
+        """tritonserver and its stubs."""
+        group = os.getpgid(server_pid(self.state))
+        pids = [int(entry.name) for entry in Path("/proc").glob("[0-9]*")]
+        return [pid for pid in pids if _group(pid) == group]
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+@contextmanager
+def replicas(
+    built: Project, root: Path, step_seconds: float = 0.0, **server: Any
+) -> Iterator[list[Replica]]:
+    """Two of them, stopped at the end."""
+    started: list[Replica] = []
+    try:
+        started.append(Replica(built, root / "first", step_seconds, **server))
+        started.append(Replica(built, root / "second", step_seconds, **server))
+        yield started
+    finally:
+        for replica in started:
+            stop(replica.project, Silent())
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
+    """Fail, saying what did not happen, unless the condition holds within some seconds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"never happened: {what}"
+        time.sleep(0.05)

@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes in a configuration that a real Triton loads, and what requests then come to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from tests.served import VALUES, Served
+from tritonctl.checks.rules import RULES
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One for all examples."""
+    server = Served(tmp_path_factory.mktemp("server"))
+    yield server
+    server.stop()
+
+
+def test_a_name_twice(server: Served) -> None:
+    """The second input counts, and nobody can send it."""
+    rule = RULES["TC168"]
+    server.serve(rule.good)
+    assert server.infer() == VALUES
+    server.serve(rule.bad)
+    with pytest.raises(grpc.RpcError, match="expected 2 inputs but got 1"):
+        server.infer()

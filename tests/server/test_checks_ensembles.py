@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules on ensembles say happens under traffic, seen on a real Triton."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.judge import PATIENCE, Judge
+from tests.unit.checks.repositories import put
+from tritonctl.checks.examples.ensembles import ENSEMBLE, ensemble
+from tritonctl.checks.rule import Example
+from tritonctl.checks.rules import RULES
+
+pytestmark = pytest.mark.server
+
+# What never ends is given up after this many seconds.
+NEVER = 5.0
+TEXT = b"\x01\x00\x00\x00a"
+
+
+class Server(Judge):
+    """A Judge that also sends requests to `m`."""
+
+    def serve(self, files: Example) -> bool:
+        """Load `m` and its steps in place of everything else; returns whether it is decoupled."""
+        self.clear()
+        shutil.rmtree(self._repository)
+        put(self._repository, files)
+        assert self._load("m") == ""
+        asked = service_pb2.ModelConfigRequest(name="m")
+        return bool(self._stub.ModelConfig(asked).config.model_transaction_policy.decoupled)
+
+    def infer(self, rows: int = 1, width: int = 1, patience: float = PATIENCE) -> list[int]:
+        """The shape of the answer to TEXT. Raises grpc.RpcError."""
+        shape = [rows, width]
+        tensor = service_pb2.ModelInferRequest.InferInputTensor(
+            name="TEXT", datatype="BYTES", shape=shape
+        )
+        return self._infer(tensor, TEXT * rows * width, patience)
+
+    def infer_ids(self, patience: float) -> list[int]:
+        """The same for an ensemble that reads `ids`."""
+        tensor = service_pb2.ModelInferRequest.InferInputTensor(
+            name="ids", datatype="INT32", shape=[1, 4]
+        )
+        return self._infer(tensor, bytes(16), patience)
+
+    def _infer(
+        self,
+        tensor: service_pb2.ModelInferRequest.InferInputTensor,
+        content: bytes,
+        patience: float,
+    ) -> list[int]:
+        request = service_pb2.ModelInferRequest(
+            model_name="m", inputs=[tensor], raw_input_contents=[content]
+        )
+        [output] = self._stub.ModelInfer(request, timeout=patience).outputs
+        return list(output.shape)
+
+    def fails(self, rows: int = 1, width: int = 1) -> str:
+        """Why a request fails; "" when it does not."""
+        try:
+            self.infer(rows, width)
+        except grpc.RpcError as error:
+            return str(error.details())
+        return ""
+
+    def restart(self) -> None:
+        """Another server."""
+        self._begin_again()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests."""
+    server = Server(tmp_path_factory.mktemp("ensembles"))
+    yield server
+    server.stop()
+
+
+def test_an_input_that_a_step_writes(server: Server) -> None:
+    """The step feeds itself: the request is never answered, and the server suffers."""
+    rule = RULES["TC317"]
+    server.serve(rule.good)
+    assert server.infer_ids(PATIENCE) == [1, 2]
+    server.serve(rule.bad)
+    with pytest.raises(grpc.RpcError) as caught:
+        server.infer_ids(NEVER)
+    assert caught.value.code() in (
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.UNAVAILABLE,
+    )
+    server.restart()
+
+
+def test_shapes_that_a_variable_one_hides(server: Server) -> None:
+    """No length suits both readers; with equal ones, theirs does."""
+    rule = RULES["TC326"]
+    server.serve(rule.bad)
+    for width in (1, 2):
+        assert "unexpected shape for input 'TEXT'" in server.fails(width=width)
+    server.serve(rule.good)
+    assert server.infer() == [1, 2]
+
+
+def test_an_optional_input_that_a_step_requires(server: Server) -> None:
+    """The request may leave it out, and then the step fails."""
+    rule = RULES["TC327"]
+    server.serve(rule.bad)
+    assert "missing required input(s) ['LANGUAGE']" in server.fails()
+    server.serve(rule.good)
+    assert server.infer() == [1, 2]
+
+
+def test_a_batch_for_a_step_without_batching(server: Server) -> None:
+    """One row gets through, two do not, unless the dims have a first one that varies."""
+    rule = RULES["TC332"]
+    server.serve(rule.bad)
+    assert server.infer() == [1, 2]
+    assert "Expected [4], got [2,4]" in server.fails(rows=2)
+    server.serve(rule.good)
+    assert server.infer(rows=2) == [2, 2]
+
+
+def test_an_answer_without_its_batch(server: Server) -> None:
+    """A step without batching makes one row of all."""
+    last = {
+        "classify/config.pbtxt": str(RULES["TC332"].good["classify/config.pbtxt"]).replace(
+            "dims: [ -1, 2 ]", "dims: [ 2 ]"
+        ),
+        "classify/1/model.py": str(RULES["TC332"].bad["classify/1/model.py"]),
+    }
+    server.serve(ensemble(ENSEMBLE) | last)
+    assert server.infer(rows=2) == [1, 2]
+
+
+def test_the_steps_say_whether_it_is_decoupled(server: Server) -> None:
+    """Whatever the ensemble says itself."""
+    rule = RULES["TC342"]
+    assert server.serve(rule.bad) is False
+    assert server.infer() == [1, 2]
+    assert server.serve(rule.good) is True
+
+
+def test_a_circle_elsewhere_kills_the_server(server: Server) -> None:
+    """What only leads to ensembles in a circle ends tritonserver when it is loaded."""
+
+    def around(name: str, inner: str) -> dict[str, str]:
+        text = str(RULES["TC307"].good["m/config.pbtxt"])
+        text = text.replace('name: "m"', f'name: "{name}"').replace('"inner"', f'"{inner}"')
+        return {f"{name}/config.pbtxt": text, f"{name}/1/.keep": ""}
+
+    circle = around("m", "a") | around("a", "b") | around("b", "a")
+    assert server.refuses(circle) == "the server hangs or ends"

@@ -1,0 +1,363 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users of the gateway see when something behind it, or it itself, fails: with figures.
+
+`pytest -rP` shows the figures; docs/faults.md has those of one run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import signal
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.envoy_process import Envoy, freeze, thaw, upstream_of
+from tests.server.replicas import (
+    CHECKOUT,
+    MODEL,
+    PATIENCE_SECONDS,
+    Replica,
+    replicas,
+    wait_until,
+)
+from tests.server.test_gateway import text_of
+from tritonctl.errors import ServerError
+from tritonctl.project import Project
+from tritonctl.triton.client import AsyncTritonClient, TritonClient
+from tritonctl.triton.generation import SamplingParameters, generation_request, read_chunk
+
+pytestmark = [pytest.mark.server, pytest.mark.alone]
+
+STREAMS = 32
+USERS = 8
+STEP_SECONDS = 0.1
+SAMPLING = SamplingParameters(max_tokens=40, end_id=-1)
+PROMPTS = [f"{100003 * (i + 1) % 1_000_000} in {('English', 'Emoji')[i % 2]}:" for i in range(8)]
+STREAM_SECONDS = 120.0
+SILENT_SECONDS = 25.0  # five pings
+
+
+@dataclass
+class Stream:
+    """One answer as its reader saw it."""
+
+    prompt: str
+    text: str = ""
+    resumes: int = 0
+    tokens: int = 0
+    arrivals: list[float] = field(default_factory=list)
+
+    @property
+    def longest_pause(self) -> float:
+        """Between two pieces, or before the first one."""
+        return max(b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False))
+
+
+@pytest.fixture(scope="module")
+def pair(
+    speller_project: Project, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Replica]]:
+    """Two servers that make ten tokens a second, and wait long for who is still connected."""
+    root = tmp_path_factory.mktemp("faults")
+    settings = {"exit_timeout_seconds": 10 * int(PATIENCE_SECONDS), "readiness_port": 0}
+    with replicas(speller_project, root, STEP_SECONDS, **settings) as started:
+        yield started
+
+
+@pytest.fixture
+def envoy(pair: list[Replica], tmp_path: Path) -> Iterator[Envoy]:
+    """In front of both, which are alive and known to be."""
+    revive(pair)
+    with Envoy(tmp_path, [upstream_of(replica.state) for replica in pair]) as started:
+        wait_until(lambda: healthy(started) == 2, "both replicas are healthy")
+        yield started
+
+
+def revive(pair: list[Replica]) -> None:
+    """Whoever has ended starts again where it was."""
+    for replica in pair:
+        if not replica.state.alive():
+            replica.start_again()
+
+
+@pytest.fixture(scope="module")
+def whole(pair: list[Replica]) -> dict[str, str]:
+    """What an undisturbed server answers."""
+    streams = asyncio.run(run_streams([pair[0].url], PROMPTS, lambda: None))
+    return {stream.prompt: stream.text for stream in streams}
+
+
+def healthy(envoy: Envoy) -> float:
+    """Replicas that Envoy sends gRPC to."""
+    return envoy.metric("envoy_cluster_membership_healthy", envoy_cluster_name="triton_grpc")
+
+
+def requests_under_way(envoy: Envoy) -> float:
+    """Of gRPC, at all replicas."""
+    return envoy.metric("envoy_cluster_upstream_rq_active", envoy_cluster_name="triton_grpc")
+
+
+async def run_streams(
+    urls: list[str], prompts: list[str], amid: Callable[[], object]
+) -> list[Stream]:
+    """All at once; `amid` is called in a thread once half of them have had a few tokens."""
+    streams = [Stream(prompt) for prompt in prompts]
+    half_have_begun = asyncio.Event()
+
+    async def one(client: AsyncTritonClient, stream: Stream) -> None:
+        stream.arrivals.append(time.monotonic())
+        answer = client.stream(MODEL, stream.prompt, SAMPLING, timeout=STREAM_SECONDS)
+        async for chunk in answer:
+            stream.arrivals.append(time.monotonic())
+            stream.text += chunk.text
+            stream.tokens, stream.resumes = chunk.num_output_tokens, chunk.resumes
+            if sum(len(each.arrivals) > 4 for each in streams) * 2 >= len(streams):
+                half_have_begun.set()
+
+    async def disturb() -> None:
+        await half_have_begun.wait()
+        await asyncio.to_thread(amid)
+
+    async with AsyncTritonClient(urls[0], resume_on=urls[1:]) as client:
+        await asyncio.gather(disturb(), *(one(client, stream) for stream in streams))
+    return streams
+
+
+def through(envoy: Envoy, resumes: int = 3) -> list[str]:
+    """The gateway, and the gateway again where a stream breaks off."""
+    return [envoy.url] * (1 + resumes)
+
+
+def report(name: str, streams: list[Stream]) -> None:
+    """Figures for docs/faults.md."""
+    hit = [stream.longest_pause for stream in streams if stream.resumes]
+    rest = [stream.longest_pause for stream in streams if not stream.resumes]
+    middle = statistics.median(hit) if hit else 0.0
+    print(  # noqa: T201 - for -rP
+        f"{name}: {len(hit)} of {len(streams)} streams went on elsewhere; their longest pause "
+        f"{middle:.2f} s (median), {max(hit, default=0.0):.2f} s (longest); "
+        f"of the others {max(rest, default=0.0):.2f} s"
+    )
+
+
+def assert_nothing_lost(streams: list[Stream], whole: dict[str, str]) -> None:
+    """Each text is the undisturbed one, each token counted once."""
+    assert [s.prompt for s in streams if s.text != whole[s.prompt]] == []
+    assert {s.tokens for s in streams} == {SAMPLING.max_tokens}
+
+
+def test_a_server_is_killed_under_streams(
+    envoy: Envoy, pair: list[Replica], whole: dict[str, str]
+) -> None:
+    """SIGKILL: those it had go on at the other one, the others notice nothing."""
+    prompts = PROMPTS * (STREAMS // len(PROMPTS))
+    streams = asyncio.run(run_streams(through(envoy), prompts, pair[0].kill))
+    report("SIGKILL of one of two servers", streams)
+    assert_nothing_lost(streams, whole)
+    went_on = sum(stream.resumes > 0 for stream in streams)
+    assert 0 < went_on < STREAMS
+    assert {stream.resumes for stream in streams} <= {0, 1}
+    wait_until(lambda: healthy(envoy) == 1, "the dead one is left out")
+    pair[0].wait_until_gone()
+    assert [text_of(envoy.url) for _ in range(4)] == [text_of(pair[1].url)] * 4
+    assert requests_under_way(envoy) == 0
+    pair[0].start_again()
+    wait_until(lambda: healthy(envoy) == 2, "it is back")
+
+
+def test_requests_to_a_dead_server_are_retried(pair: list[Replica], tmp_path: Path) -> None:
+    """Nobody has noticed that its gRPC port is dead: each request is answered all the same."""
+    healthy_but_dead = dataclasses.replace(upstream_of(pair[1].state), grpc_port=1)
+    expected = text_of(pair[0].url)
+    cluster = {"envoy_cluster_name": "triton_grpc"}
+    with Envoy(tmp_path, [upstream_of(pair[0].state), healthy_but_dead]) as envoy:
+        assert healthy(envoy) == 2
+        assert [text_of(envoy.url) for _ in range(6)] == [expected] * 6
+        ready = service_pb2.ModelReadyRequest(name=MODEL)
+        with grpc.insecure_channel(envoy.url) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            assert all(stub.ModelReady(ready, timeout=30).ready for _ in range(20))
+        assert envoy.metric("envoy_cluster_upstream_rq_retry_success", **cluster) > 0
+        ejected = "envoy_cluster_outlier_detection_ejections_enforced_total"
+        assert envoy.metric(ejected, **cluster) > 0
+
+
+def test_no_server_is_left(envoy: Envoy, pair: list[Replica]) -> None:
+    """UNAVAILABLE at once, not a wait; it heals by itself."""
+    for replica in pair:
+        replica.kill()
+    wait_until(lambda: healthy(envoy) == 0, "both are left out")
+    begun = time.monotonic()
+    with pytest.raises(ServerError, match="no healthy upstream"), TritonClient(envoy.url) as client:
+        client.generate(MODEL, PROMPTS[0], timeout=60)
+    print(f"no server left: UNAVAILABLE after {time.monotonic() - begun:.3f} s")  # noqa: T201
+    assert time.monotonic() - begun < 30
+    for replica in pair:
+        replica.wait_until_gone()
+        replica.start_again()
+    wait_until(lambda: healthy(envoy) == 2, "both are back")
+    assert text_of(envoy.url)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+def test_the_gateway_is_restarted_under_streams(
+    envoy: Envoy, pair: list[Replica], whole: dict[str, str], how: signal.Signals
+) -> None:
+    """All of them break off, and go on through the new one."""
+    del pair
+
+    def restart() -> None:
+        envoy.stop(how)
+        envoy.start()
+
+    prompts = PROMPTS * (STREAMS // len(PROMPTS))
+    with_patience = through(envoy, resumes=200)
+    streams = asyncio.run(run_streams(with_patience, prompts, restart))
+    report(f"gateway restarted ({how.name})", streams)
+    assert_nothing_lost(streams, whole)
+    assert all(stream.resumes for stream in streams)
+
+
+def test_the_gateway_is_stopped_gently(
+    pair: list[Replica], whole: dict[str, str], tmp_path: Path
+) -> None:
+    """As its container is: it ends when its streams have, and takes no new ones meanwhile."""
+    launcher: list[str | Path] = [sys.executable, CHECKOUT / "docker" / "drain_gateway.py"]
+    upstreams = [upstream_of(replica.state) for replica in pair]
+    prompts = PROMPTS * (STREAMS // len(PROMPTS))
+    with Envoy(tmp_path, upstreams, launcher=launcher) as envoy:
+        process = envoy.process
+        assert process is not None
+        streams = asyncio.run(run_streams([envoy.url], prompts, process.terminate))
+        report("gateway stopped gently", streams)
+        assert_nothing_lost(streams, whole)
+        assert process.wait(PATIENCE_SECONDS) == 0
+        with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+            text_of(envoy.url)
+        envoy.start()
+        assert text_of(envoy.url)
+
+
+def test_a_replica_is_frozen_under_streams(
+    envoy: Envoy, pair: list[Replica], whole: dict[str, str]
+) -> None:
+    """SIGSTOP: its sockets stay open; pings without an answer give its streams to the other one."""
+    processes = pair[0].processes()
+    assert len(processes) > 1
+    try:
+        prompts = PROMPTS * (STREAMS // len(PROMPTS))
+        streams = asyncio.run(run_streams(through(envoy), prompts, lambda: freeze(processes)))
+        report("one of two servers frozen", streams)
+        assert_nothing_lost(streams, whole)
+        assert 0 < sum(stream.resumes > 0 for stream in streams) < STREAMS
+        wait_until(lambda: healthy(envoy) == 1, "the frozen one is left out")
+        assert text_of(envoy.url)
+    finally:
+        thaw(processes)
+    wait_until(lambda: healthy(envoy) == 2, "it is back when it runs again")
+    wait_until(lambda: requests_under_way(envoy) == 0, "nothing is left under way")
+
+
+def test_a_server_drains_and_cuts_nothing(
+    envoy: Envoy, pair: list[Replica], whole: dict[str, str]
+) -> None:
+    """SIGTERM: it is left out for what is new, its streams end where they are, and so does it."""
+    prompts = PROMPTS * (STREAMS // len(PROMPTS))
+
+    def terminate() -> None:
+        os.kill(pair[1].state.pid, signal.SIGTERM)
+
+    streams = asyncio.run(run_streams(through(envoy), prompts, terminate))
+    report("one of two servers drained", streams)
+    assert_nothing_lost(streams, whole)
+    assert {stream.resumes for stream in streams} == {0}
+    assert text_of(envoy.url)
+    pair[1].wait_until_gone()  # not held up by a connection that the gateway keeps
+
+
+class Users:
+    """Threads that ask through the gateway, each without a pause, until they are to stop."""
+
+    def __init__(self, url: str) -> None:
+        self.answers = 0
+        self.errors: list[str] = []
+        self._url = url
+        self._going = True
+        self._threads = [threading.Thread(target=self._ask) for _ in range(USERS)]
+
+    def __enter__(self) -> Users:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._going = False
+        for thread in self._threads:
+            thread.join()
+
+    def _ask(self) -> None:
+        while self._going:
+            try:
+                text_of(self._url)
+                self.answers += 1
+            except grpc.RpcError as error:
+                self.errors.append(str(error))
+
+    def go_on(self) -> None:
+        """Until each has been answered twice more, so once from beginning to end."""
+        enough = self.answers + 2 * USERS
+        wait_until(lambda: self.answers >= enough, "users are answered")
+
+
+def test_a_server_that_users_do_not_let_rest_ends(pair: list[Replica], tmp_path: Path) -> None:
+    """SIGTERM: its readiness port tells the gateway at once, so that it gets nothing new.
+
+    Without, it is sent requests until its exit timeout, ten times our patience, cuts them off.
+    """
+    revive(pair)
+    upstreams = [
+        dataclasses.replace(upstream_of(each.state), readiness_port=each.state.readiness_port)
+        for each in pair
+    ]
+    assert all(upstream.readiness_port for upstream in upstreams)
+    with Envoy(tmp_path, upstreams) as envoy:
+        wait_until(lambda: healthy(envoy) == 2, "both replicas are healthy")
+        with Users(envoy.url) as users:
+            users.go_on()
+            began = time.monotonic()
+            os.kill(pair[1].state.pid, signal.SIGTERM)
+            pair[1].wait_until_gone()
+            seconds = time.monotonic() - began
+            users.go_on()
+    print(f"drained under {USERS} users: {seconds:.1f} s, {users.answers} answers")  # noqa: T201
+    assert users.errors == []
+
+
+def test_silence_is_no_fault(envoy: Envoy) -> None:
+    """Pings on a connection without a word are welcome to Triton: the stream lives, unbroken."""
+    request = generation_request(MODEL, PROMPTS[0], SAMPLING)
+
+    def now_and_late() -> Iterator[object]:
+        yield request
+        time.sleep(SILENT_SECONDS)
+        yield request
+
+    with grpc.insecure_channel(envoy.url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        responses = stub.ModelStreamInfer(now_and_late(), timeout=STREAM_SECONDS)
+        chunks = [chunk for response in responses if (chunk := read_chunk(response)[0])]
+    assert sum(chunk.num_output_tokens == SAMPLING.max_tokens for chunk in chunks) == 2
+    assert envoy.metric("envoy_cluster_http2_keepalive_timeout") == 0
+    closed = "envoy_cluster_upstream_cx_destroy_remote"
+    assert envoy.metric(closed, envoy_cluster_name="triton_grpc") == 0

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl reload` of a model that is no ensemble: Triton swaps it in place, under load.
+
+Two graphs with the same tensors, y = |x| and y = -x: an answer tells which of them gave it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tritonctl.engines.building import build_engine
+from tritonctl.errors import ServerError, TritonctlError
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.project_file import load_project
+from tritonctl.triton.client import TritonClient
+from tritonctl.triton.health import health
+from tritonctl.triton.reloading import reload
+from tritonctl.triton.repository import render
+from tritonctl.triton.server import running_server, start, stop
+from tritonctl.triton.server_state import ServerFiles, ServerState
+
+pytestmark = [pytest.mark.engine, pytest.mark.server, pytest.mark.alone]
+
+TESTS = Path(__file__).resolve().parents[1]
+MODEL = "graph"
+USERS = 16
+PATIENCE = 30.0
+ASKED = np.array([[1.0, 2.0, 3.0]], dtype=np.float32)
+OLD, NEW = "plain", "negated"
+ANSWERS = {3.0: OLD, -3.0: NEW}
+
+
+@pytest.fixture
+def project(onnxruntime_environment: Path, tmp_path: Path) -> Iterator[Project]:
+    """The old version, served."""
+    script = TESTS / "onnx_graphs.py"
+    subprocess.run([onnxruntime_environment, script, tmp_path, OLD, NEW], check=True)
+    engine = {"builder": "onnxruntime", "precision": "fp32", "max_batch_size": 8}
+    model = {"task": "tensors", "checkpoint": "given", "engine": engine}
+    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
+    data = {"schema": "tritonctl/v1", "models": {MODEL: model}, "server": server}
+    (tmp_path / "tritonctl.yaml").write_text(json.dumps(data), encoding="utf-8")
+    project = load_project(tmp_path)
+    build(project, OLD)
+    start(project, render(project, Silent()), Silent())
+    yield project
+    stop(project, Silent())
+
+
+def build(project: Project, graph: str) -> None:
+    """This graph becomes the model's next version."""
+    shutil.rmtree(project.root / "given", ignore_errors=True)
+    shutil.copytree(project.root / graph, project.root / "given")
+    build_engine(project, MODEL, Silent())
+
+
+@contextmanager
+def load(state: ServerState) -> Iterator[tuple[Counter[str], Counter[str]]]:
+    """Users who ask without a pause: answers by graph, and every error."""
+    answers: Counter[str] = Counter()
+    errors: Counter[str] = Counter()
+    done = threading.Event()
+
+    def use() -> None:
+        with TritonClient(state.grpc_url) as client:
+            while not done.is_set():
+                try:
+                    last = client.infer(MODEL, {"x": ASKED}, timeout=PATIENCE)["y"][0, 2]
+                    answers[ANSWERS[float(last)]] += 1
+                except (TritonctlError, KeyError) as error:
+                    errors[str(error)] += 1
+
+    threads = [threading.Thread(target=use) for _ in range(USERS)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers, errors
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
+
+
+def until(answers: Counter[str], graph: str, more: int = USERS) -> None:
+    """Wait for that many more answers of this graph."""
+    wanted, deadline = answers[graph] + more, time.monotonic() + PATIENCE
+    while answers[graph] < wanted:
+        assert time.monotonic() < deadline, answers
+        time.sleep(0.02)
+
+
+def assert_clean(project: Project, state: ServerState) -> None:
+    """One model, ready, and nothing beside it."""
+    assert list(ServerFiles.of(project).beside.iterdir()) == []
+    seen = health(state)
+    assert {name for name, is_ready in seen.models.items() if is_ready == "READY"} == {MODEL}
+
+
+def test_no_request_is_lost(project: Project) -> None:
+    """16 users, four swaps in place, every answer that of one of the two."""
+    state = running_server(project)
+    with load(state) as (answers, errors):
+        until(answers, OLD)
+        gaps = []
+        for graph in (NEW, OLD, NEW, OLD):
+            build(project, graph)
+            gaps.append(reload(project, MODEL, Silent()).gap_seconds)
+            until(answers, graph)
+    print(f"{answers.total()} requests, {errors.total()} failed, gaps {gaps}")  # noqa: T201
+    assert errors == {}
+    assert set(answers) == {OLD, NEW}
+    assert_clean(project, state)
+
+
+def test_a_version_that_does_not_load_leaves_the_old_one(project: Project) -> None:
+    """An engine that the server cannot read: Triton's reason, and nobody was refused."""
+    state = running_server(project)
+    shutil.copytree(TESTS.parent / "python_backends", project.root / "python_backends")
+    backend = project.root / "python_backends" / "onnxruntime_engine" / "model.py"
+    with backend.open("a", encoding="utf-8") as code:
+        code.write('\nraise ImportError("a broken version")\n')
+    with load(state) as (answers, errors):
+        until(answers, OLD)
+        with pytest.raises(ServerError, match="a broken version") as refused:
+            reload(project, MODEL, Silent())
+        until(answers, OLD)
+    assert "goes on serving" in refused.value.problem
+    assert errors == {}
+    assert set(answers) == {OLD}
+    assert_clean(project, state)

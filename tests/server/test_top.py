@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl top` of a real server: what clients counted is what it shows; a server that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.server.test_lifecycle import server_pid, up, wait_until
+from tritonctl.errors import RequestRejectedError
+from tritonctl.project import Project
+from tritonctl.top.counters import Reading
+from tritonctl.top.figures import Figures, ServerFigures, figures
+from tritonctl.top.layout import layout_of
+from tritonctl.triton.client import TritonClient
+from tritonctl.triton.generation import SamplingParameters
+from tritonctl.triton.metrics import scrape
+from tritonctl.triton.server_state import ServerState
+
+pytestmark = [pytest.mark.server, pytest.mark.alone]
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+PROMPT = "777777 in English:"
+THREADS, STREAMS, TOKENS = 4, 5, 12
+REFUSED = 3
+PUBLISHED_SECONDS = 0.5  # engines publish every tenth of a second
+
+
+def ask(url: str, lengths: list[int]) -> None:
+    """Streams of a known length."""
+    sampling = SamplingParameters(max_tokens=TOKENS, end_id=-1)
+    with TritonClient(url) as client:
+        for _ in range(STREAMS):
+            lengths.append(client.generate("int8", PROMPT, sampling).num_output_tokens)  # noqa: PERF401
+
+
+def under_load(state: ServerState, project: Project) -> Figures:
+    """The figures of a window with a known number of requests."""
+    before = Reading.of(scrape(state.metrics_url), time.monotonic())
+    lengths: list[int] = []
+    threads = [threading.Thread(target=ask, args=(state.grpc_url, lengths)) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with TritonClient(state.grpc_url) as client:
+        for _ in range(REFUSED):
+            with pytest.raises(RequestRejectedError):
+                client.generate("int8", "")
+    assert lengths == [TOKENS] * THREADS * STREAMS
+    time.sleep(PUBLISHED_SECONDS)
+    after = Reading.of(scrape(state.metrics_url), time.monotonic())
+    return figures([before, after], layout_of(project.repository))
+
+
+def test_what_clients_counted(cli: Cli, small_project: Project) -> None:
+    """Requests, failures once each, tokens and times to first token, to the last one."""
+    state = up(cli, small_project)
+    found = under_load(state, small_project)
+    (model,) = found.models
+    requests = THREADS * STREAMS
+    assert model.model == "int8"
+    assert [s.model for s in model.steps] == ["int8_tokenizer", "int8_engine", "int8_detokenizer"]
+    assert model.requests_per_s * found.seconds == pytest.approx(requests)
+    assert model.failures == {"invalid": REFUSED}
+    assert {step.silent for step in model.steps} == {0}
+    assert (model.tokens_per_s or 0) * found.seconds == pytest.approx(requests * TOKENS)
+    assert model.ttft is not None
+    assert model.itl is not None
+    assert (model.ttft.n, model.itl.n) == (requests, requests * (TOKENS - 1))
+    assert model.ttft.p50_ms <= model.ttft.p99_ms
+    assert (model.active_streams, model.kv_used) == (0, 0)
+    assert {step.instances for step in model.steps} == {1}
+    assert [step.batch_factor is not None for step in model.steps] == [True] * 3
+
+
+def test_the_machine_as_triton_sees_it(cli: Cli, small_project: Project) -> None:
+    """Once Triton has looked: two seconds after its start."""
+    state = up(cli, small_project)
+
+    def server() -> ServerFigures:
+        readings = [Reading.of(scrape(state.metrics_url), time.monotonic()) for _ in range(2)]
+        return figures(readings, layout_of(small_project.repository)).server
+
+    wait_until(lambda: server().host_memory_total_bytes is not None)
+    found = server()
+    assert found.host_cpu is not None
+    assert found.host_cpu <= 1
+    assert 0 < (found.host_memory_used_bytes or 0) < (found.host_memory_total_bytes or 0)
+
+
+def test_once_for_people_and_for_scripts(cli: Cli, small_project: Project) -> None:
+    """Of the project's server, and of the same as if it were a stranger's."""
+    state = up(cli, small_project)
+    text = cli("top", "--once", "--interval", "0.5", cwd=small_project.root)
+    assert text.returncode == 0, text.stderr
+    assert [line.split()[0] for line in text.stdout.splitlines()[3:7]] == [
+        "int8",
+        "tokenizer",
+        "engine",
+        "detokenizer",
+    ]
+    done = cli("top", "--once", "-i", "0.5", "--json", cwd=small_project.root)
+    record = json.loads(done.stdout)
+    assert record["server"]["rss_bytes"] > 2**26
+    address = state.metrics_url.removeprefix("http://").removesuffix("/metrics")
+    done = cli("top", "--once", "-i", "0.5", "--json", "--url", address, cwd=small_project.state)
+    assert [m["model"] for m in json.loads(done.stdout)["models"]] == ["int8"]
+    done = cli(
+        "top", "--once", "-i", "0.5", "--json", "--url", address, cwd=small_project.root.parent
+    )
+    names = [m["model"] for m in json.loads(done.stdout)["models"]]
+    assert names == ["int8", "int8_detokenizer", "int8_engine", "int8_tokenizer"]
+    assert cli("top", "--once", "--url", state.grpc_url, cwd=small_project.root).returncode == 7
+
+
+def records(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    """As they come."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def test_a_server_that_is_killed_and_started_again(cli: Cli, small_project: Project) -> None:
+    """On other ports: shown as gone, then as there again; Ctrl-C ends it with 0."""
+    state = up(cli, small_project)
+    top = subprocess.Popen(
+        [sys.executable, "-m", "tritonctl", "top", "--json", "--interval", "0.3"],
+        cwd=small_project.root,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        seen = records(top)
+        assert next(seen)["problem"] is None
+        os.kill(server_pid(state), signal.SIGKILL)
+        gone = next(record for record in seen if record["problem"])
+        assert "models" not in gone
+        wait_until(lambda: not state.alive())
+        again = up(cli, small_project)
+        back = next(record for record in seen if not record["problem"])
+        assert back["url"] == again.metrics_url != state.metrics_url
+        assert back["models"][0]["model"] == "int8"
+    finally:
+        top.send_signal(signal.SIGINT)
+        top.communicate(timeout=30)
+    assert top.returncode == 0
+
+
+def test_nothing_runs(cli: Cli, small_project: Project) -> None:
+    """Exit code 7 and the command that starts it."""
+    done = cli("top", cwd=small_project.root)
+    assert done.returncode == 7
+    assert "tritonctl up" in done.stderr

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl tune` on a real Triton: settings are live while they are measured, and gone after."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import EXAMPLE, write_project
+from tritonctl.errors import RequestRejectedError, SettingsRefusedError
+from tritonctl.loadtest.live import SilentBoard
+from tritonctl.loadtest.plan import chosen_scenario
+from tritonctl.progress import Silent
+from tritonctl.project import Project
+from tritonctl.project_file import load_project
+from tritonctl.triton.client import TritonClient
+from tritonctl.triton.generation import SamplingParameters
+from tritonctl.triton.model_control import ModelControl
+from tritonctl.triton.repository import render
+from tritonctl.triton.server import running_server, start, stop
+from tritonctl.triton.server_state import ServerState
+from tritonctl.tuning.applying import TunedServer
+from tritonctl.tuning.knobs import space_of
+from tritonctl.tuning.outcome import Step
+from tritonctl.tuning.report import write_report
+from tritonctl.tuning.space import PLACES, Space
+from tritonctl.tuning.trials import Asked, Trial
+from tritonctl.tuning.tuner import TuneJob, tune
+from tritonctl.tuning.write_back import project_edit
+
+pytestmark = [pytest.mark.server, pytest.mark.alone]
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+
+MODEL, ENGINE, DETOKENIZER = "int8", "int8_engine", "int8_detokenizer"
+DELAY = "detokenizer.max_queue_delay_microseconds"
+PATIENCE_SECONDS = 60
+CANCELLED = SamplingParameters(max_tokens=400, end_id=-1)
+# Generous: the test shares its cores with others.
+SLO = {"ttft_p99_ms": 1500, "e2e_p99_ms": 6000}
+LOAD = {
+    "model": MODEL,
+    "requests": [{"prompts": str(EXAMPLE / "prompts.jsonl"), "max_tokens": 16}],
+    "arrivals": {"process": "poisson", "rate": 10},
+    "cool_down_seconds": 5,
+}
+
+
+@pytest.fixture
+def project(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
+    """The int8 speller as it is built, with a load test and an SLO."""
+    file = write_project(tmp_path, {MODEL: "int8"})
+    record = json.loads(file.read_text())
+    record["models"][MODEL]["slo"] = SLO
+    record["loadtests"] = {"spell": LOAD}
+    record["server"]["readiness_port"] = 0
+    file.write_text(json.dumps(record, indent=2))
+    engines = speller_project.state / "engines" / MODEL
+    shutil.copytree(engines, tmp_path / ".tritonctl" / "engines" / MODEL)
+    project = load_project(file)
+    yield project
+    stop(project, Silent())
+
+
+@pytest.fixture
+def server(project: Project) -> ServerState:
+    """Triton as `tritonctl up` starts it."""
+    return start(project, render(project, Silent()), Silent())[0]
+
+
+def live_configs(state: ServerState) -> dict[str, Any]:
+    """What every model runs with."""
+    with ModelControl(state.endpoint) as control:
+        return {name: control.config(name) for name in state.models}
+
+
+def repository_bytes(project: Project) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(project.repository)): path.read_bytes()
+        for path in project.repository.rglob("config.pbtxt")
+    }
+
+
+class LiveWatcher:
+    """Asks Triton, after every trial, what really was live."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self.seen: list[tuple[Trial, dict[str, Any]]] = []
+        self.steps: list[Step] = []
+
+    def stage(self, text: str) -> None:
+        """Not looked at."""
+
+    def measuring(self, asked: Asked, space: Space) -> None:
+        """Not looked at."""
+
+    def trial(self, trial: Trial, stored: bool) -> None:
+        """Read the configurations back."""
+        assert not stored
+        self.seen.append((trial, live_configs(running_server(self._project))))
+
+    def step(self, step: Step, space: Space) -> None:  # noqa: ARG002 - Watcher
+        """Remember it."""
+        self.steps.append(step)
+
+
+def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
+    project: Project, server: ServerState
+) -> None:
+    """A session with a tiny budget on the server that runs, and its report."""
+    before, files = live_configs(server), repository_bytes(project)
+    watcher = LiveWatcher(project)
+    name, scenario = chosen_scenario(project, None)
+    job = TuneJob(project, name, scenario, 0.5, knobs=(PLACES, DELAY), validation=False)
+    tuned = tune(job, SilentBoard(), watcher)
+
+    assert len(watcher.seen) >= 3
+    for trial, live in watcher.seen:
+        places = live[ENGINE]["parameters"]["max_num_seqs"]["string_value"]
+        assert places == str(trial.asked.settings[PLACES])
+        delay = live[DETOKENIZER]["dynamic_batching"].get("max_queue_delay_microseconds", 0)
+        assert int(delay) == trial.asked.settings[DELAY]
+        assert trial.requests > 0
+    assert tuned.outcome.before.met > 0
+
+    after = running_server(project)
+    assert after.pid == server.pid
+    assert live_configs(after) == before
+    assert repository_bytes(project) == files
+
+    page = write_report(tuned)
+    assert "Plotly.newPlot" in page.read_text(encoding="utf-8")
+    record = json.loads(page.with_name("report.json").read_text(encoding="utf-8"))
+    assert record["pareto"]
+    edit = project_edit(project, None, MODEL, None, {"serving": {"inline_detokenizer": True}})
+    assert edit.difference.count("\n+ ") == 1
+
+
+def test_every_knob_can_be_turned_and_put_back(project: Project, server: ServerState) -> None:
+    """Through model control where that is enough, with a restart where files change."""
+    before = live_configs(server)
+    space = space_of(project, MODEL, priorities=2, cores=2)
+    restarts = []
+    with TunedServer(space, project.state / "tuning", Silent()) as tuned:
+        for knob in space.knobs:
+            value = next(value for value in reversed(knob.values) if value != knob.base)
+            applied = tuned.apply({**space.base, knob.name: value})
+            restarts += [knob.name] if applied.restarted else []
+            assert set(applied.loaded) <= set(before), knob.name
+            assert applied.restarted or knob.model in applied.loaded, knob.name
+        assert "inline_detokenizer" in restarts
+        assert len(restarts) < len(space.knobs) / 2
+        assert tuned.state.pid != server.pid
+    again = running_server(project)
+    assert (again.grpc_port, again.settings) == (server.grpc_port, server.settings)
+    assert again.readiness_port == server.readiness_port is not None
+    assert live_configs(again) == before
+
+
+def test_a_text_engine_that_was_loaded_again_bears_load(project: Project, cli: Cli) -> None:
+    """Three times other settings of the engine alone, then forty requests side by side each."""
+    space = space_of(project, MODEL, priorities=0, cores=2)
+    load = ("--rate", "20", "--duration", "2", "--no-report", "--json")
+    with TunedServer(space, project.state / "tuning", Silent()) as tuned:
+        for places in (8, 4, 16):
+            applied = tuned.apply({**space.base, PLACES: places})
+            assert (applied.restarted, applied.loaded) == (False, (ENGINE, MODEL))
+            assert applied.gap_seconds > 0
+            done = cli("loadtest", "run", *load, "--url", tuned.state.grpc_url, cwd=project.root)
+            counts = json.loads(done.stdout)["counts"]
+            assert counts["ok"] == counts["planned"] > 0, done.stderr
+
+
+def refused(client: TritonClient) -> None:
+    """One request that fails."""
+    with pytest.raises(RequestRejectedError):
+        client.generate(MODEL, "")
+
+
+def cancelled(client: TritonClient) -> None:
+    """One request whose client leaves."""
+    stream = client.stream(MODEL, "777777 in English:", CANCELLED)
+    next(stream)
+    assert isinstance(stream, Generator)
+    stream.close()
+
+
+@pytest.mark.parametrize("lose", [refused, cancelled])
+def test_a_lost_request_does_not_hold_up_other_settings(
+    project: Project, server: ServerState, lose: Callable[[TritonClient], None]
+) -> None:
+    """tritonserver 2.51 never ends an ensemble that had one: nobody waits for that."""
+    before = live_configs(server)
+    space = space_of(project, MODEL, priorities=0, cores=2)
+    with TunedServer(space, project.state / "tuning", Silent()) as tuned:
+        with TritonClient(tuned.state.grpc_url) as client:
+            lose(client)
+        applied = tuned.apply({**space.base, PLACES: 8})
+        assert (applied.restarted, applied.loaded) == (False, (ENGINE, MODEL))
+        assert applied.gap_seconds < PATIENCE_SECONDS
+        live = live_configs(tuned.state)[ENGINE]["parameters"]["max_num_seqs"]
+        assert live["string_value"] == "8"
+        with TritonClient(tuned.state.grpc_url) as client:
+            assert client.generate(MODEL, "12 in English:").text == " twelve"
+    assert live_configs(running_server(project)) == before
+
+
+def test_refused_settings_leave_the_server_as_it_was(project: Project, server: ServerState) -> None:
+    """An engine that cannot be loaded: the error is named, the old one still answers."""
+    space = space_of(project, MODEL, priorities=0, cores=2)
+    before = live_configs(server)
+    with TunedServer(space, project.state / "tuning", Silent()) as tuned:
+        with pytest.raises(SettingsRefusedError, match="int8_engine"):
+            tuned.apply({**space.base, PLACES: "none"})
+        assert live_configs(tuned.state) == before
+    assert live_configs(running_server(project)) == before
+
+
+def test_without_a_server_one_is_started_and_stopped(project: Project) -> None:
+    """And the project's repository is not even rendered."""
+    space = space_of(project, MODEL, priorities=0, cores=2)
+    with TunedServer(space, project.state / "tuning", Silent()) as tuned:
+        pid = tuned.state.pid
+        assert running_server(project).pid == pid
+    assert not project.repository.exists()
+    with pytest.raises(Exception, match="no server is running"):
+        running_server(project)
+
+
+def test_an_impossible_job_is_refused_before_anything_starts(project: Project, cli: Cli) -> None:
+    """No such knob: told with those that there are."""
+    done = cli("tune", "--knob", "speed", cwd=project.root)
+    assert done.returncode == 2
+    assert "no knob speed" in done.stderr
+    assert "engine.max_num_seqs" in done.stderr

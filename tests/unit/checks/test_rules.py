@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rule finds its bad example, and nothing in its good one."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.unit.checks.repositories import put
+from tritonctl.checks.checker import check_repository
+from tritonctl.checks.examples.models import CONFIG, python_model
+from tritonctl.checks.findings import Finding
+from tritonctl.checks.mending import mend
+from tritonctl.checks.repository import Target
+from tritonctl.checks.rule import Rule
+from tritonctl.checks.rules import RULES
+from tritonctl.errors import ConfigurationError
+
+TARGET = Target("2.51.0")
+
+
+def found(folder: Path, target: Target = TARGET) -> list[str]:
+    return [finding.rule for finding in check_repository(folder, target).findings]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_examples(name: str, tmp_path: Path) -> None:
+    """The bad one has this mistake and no other, the good one none; what could be better aside."""
+    rule = RULES[name]
+    assert told(put(tmp_path / "bad", rule.bad), rule) == [name]
+    assert told(put(tmp_path / "good", rule.good), rule) == []
+
+
+def told(folder: Path, rule: Rule) -> list[str]:
+    """The findings of an example, without the advice of other rules."""
+    findings = check_repository(folder, rule.target).findings
+    return [f.rule for f in findings if f.severity != "advice" or f.rule == rule.id]
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_words(name: str) -> None:
+    """Ids, names, and texts that can stand in a sentence."""
+    rule = RULES[name]
+    assert re.fullmatch(r"TC\d{3}", rule.id)
+    assert rule.id == name
+    assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.name)
+    assert rule.summary[0].islower()
+    assert not rule.summary.endswith(".")
+    assert rule.why.endswith(".")
+    assert rule.bad != rule.good
+
+
+def only(folder: Path, config: str) -> Finding:
+    put(folder, python_model(config))
+    [finding] = check_repository(folder, TARGET).findings
+    return finding
+
+
+def test_a_finding_says_where(tmp_path: Path) -> None:
+    """Line, column, the underlined text, and the nearest name."""
+    finding = only(tmp_path, CONFIG.replace("data_type: TYPE_FP32", "datatype: TYPE_FP32", 1))
+    assert (finding.line, finding.column, finding.end) == (4, 25, 33)
+    assert finding.text[finding.column - 1 : finding.end - 1] == "datatype"
+    assert finding.path == str(tmp_path / "m" / "config.pbtxt")
+    assert finding.fix == "did you mean data_type?"
+
+
+def test_placeholders(tmp_path: Path) -> None:
+    """In strings a warning; not in comments; one finding although the text cannot be read."""
+    finding = only(
+        tmp_path / "a", CONFIG + 'parameters { key: "k" value { string_value: "${x}" } }'
+    )
+    assert (finding.rule, finding.line, finding.severity) == ("TC109", 6, "warning")
+    assert finding.text[finding.column - 1 : finding.end - 1] == "${x}"
+    assert found(put(tmp_path / "b", python_model(CONFIG + "# ${x} {{ y }}\n"))) == []
+    assert only(tmp_path / "c", CONFIG.replace("8", "{{ batch }}")).rule == "TC102"
+
+
+@pytest.mark.parametrize(
+    "comment",
+    ["# tritonctl: ignore[TC108]", "#tritonctl:ignore", "# tritonctl: ignore[TC1, TC108]"],
+)
+def test_ignored(comment: str, tmp_path: Path) -> None:
+    """On the line itself, or alone on the line above; another rule's id does not help."""
+    entry = 'parameters { key: "k" value { string_value: "v" } }'
+    twice = f"{CONFIG}{entry}\n{entry} "
+    assert found(put(tmp_path / "same", python_model(twice + comment))) == []
+    above = f"{CONFIG}{entry}\n{comment}\n{entry}\n"
+    assert found(put(tmp_path / "above", python_model(above))) == []
+    other = twice + comment.replace("ignore", "ignore[TC101]", 1).split("][")[0].rstrip("]") + "]"
+    assert found(put(tmp_path / "other", python_model(other))) == ["TC108"]
+
+
+def test_a_newer_target_knows_more_fields(tmp_path: Path) -> None:
+    """By version or by release; without a target nothing is too new."""
+    config = CONFIG + "model_metrics { }\n"
+    put(tmp_path, python_model(config))
+    rules = [RULES["TC107"]]
+    assert len(check_repository(tmp_path, Target.named("24.10"), rules=rules).findings) == 1
+    for target in (Target.named("24.11"), Target.named("2.52"), Target.named(None)):
+        assert check_repository(tmp_path, target, rules=rules).findings == ()
+    with pytest.raises(ConfigurationError, match="latest is no version of Triton"):
+        Target.named("latest")
+
+
+def test_fixes_are_made(tmp_path: Path) -> None:
+    """What is safe is written; the rest stays; then nothing is left to mend."""
+    config = CONFIG.replace('"m"', '"other"').replace("dims", "dim", 1).replace("FP32", "FLOAT", 1)
+    put(tmp_path, python_model(config))
+    before = check_repository(tmp_path, TARGET)
+    assert mend(before) == 2
+    after = check_repository(tmp_path, TARGET)
+    assert [finding.rule for finding in after.findings] == ["TC105"]
+    assert mend(after) == 0
+
+
+def test_junk_is_a_finding(tmp_path: Path) -> None:
+    """Bytes, links in a circle, what nobody may read, gigabytes: told, never raised."""
+    for name in ("bytes", "circle", "large", "fifo", "newline\nin it"):
+        put(tmp_path, {f"{name}/1/model.py": ""})
+    (tmp_path / "bytes" / "config.pbtxt").write_bytes(bytes(range(256)))
+    (tmp_path / "circle" / "config.pbtxt").symlink_to(tmp_path / "circle" / "config.pbtxt")
+    (tmp_path / "circle" / "loop").symlink_to(tmp_path)
+    with (tmp_path / "large" / "config.pbtxt").open("wb") as file:
+        file.truncate(100 << 20)
+    os.mkfifo(tmp_path / "fifo" / "config.pbtxt")
+    (tmp_path / "newline\nin it" / "config.pbtxt").write_bytes(b'name: "\xff"\n')
+    (tmp_path / "nowhere").symlink_to(tmp_path / "nowhere")
+    rules = found(tmp_path)
+    assert rules == ["TC005", "TC103", "TC101", "TC101", "TC101", "TC018", "TC221", "TC105"]

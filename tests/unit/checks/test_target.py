@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a repository will be served: this machine, another, a project's container."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.unit.checks.repositories import put
+from tests.unit.conftest import Sandbox
+from tritonctl.checks.examples.models import CONFIG, python_model
+from tritonctl.checks.repository import Target
+from tritonctl.checks.target_host import described, of_project, this_host
+from tritonctl.cli import application
+from tritonctl.cli.target_options import chosen_target
+from tritonctl.errors import UsageError
+
+
+def test_this_machine() -> None:
+    """Its GPUs are unknown: it may not be where the models are served."""
+    target = this_host(Target("2.51.0"))
+    assert target.version == "2.51.0"
+    assert target.cores is not None
+    assert 1 <= target.cores <= len(os.sched_getaffinity(0))
+    assert target.shared_memory_bytes is None or target.shared_memory_bytes > 0
+    assert target.memory_bytes is not None
+    assert target.gpus is None
+
+
+def test_another_machine() -> None:
+    """As options describe it; sizes as Docker takes them."""
+    target = described(Target(cores=2, gpus=(1,)), 64, "1TiB", "64m", "24G, 80GiB")
+    assert (target.cores, target.memory_bytes) == (64, 1 << 40)
+    assert target.shared_memory_bytes == 64 << 20
+    assert target.gpus == (24 << 30, 80 << 30)
+    assert described(target, None, None, None, None) == target
+    assert described(target, None, None, None, "none").gpus == ()
+    for wrong in ("", "24G,", "two"):
+        with pytest.raises(UsageError):
+            described(target, None, None, None, wrong)
+
+
+def test_a_server_elsewhere() -> None:
+    """Nothing of this machine is known of it; what options say holds."""
+    target = chosen_target("24.10", None, None, "64m", None, None, here=False)
+    assert target == Target("2.51.0", shared_memory_bytes=64 << 20, named_by_user=True)
+    assert chosen_target("24.10", None, None, None, None, None).cores is not None
+
+
+def test_a_project(built: Sandbox) -> None:
+    """What its models promise holds for their steps; in a container, its shared memory."""
+    assert of_project(Target(), built.load()) == Target()
+    built.data["models"]["speller"]["slo"] = {"ttft_p99_ms": 500, "e2e_p99_ms": 9000}
+    built.write()
+    promised = of_project(Target(), built.load()).slo_ms
+    assert promised["speller"] == promised["speller_engine"] == 500
+    assert "speller_tokenizer" in promised
+    built.data["server"] = {"mode": "docker"}
+    built.data["docker"] = {"shm_size": "1g", "memory": "8g"}
+    built.write()
+    contained = of_project(Target(memory_bytes=1), built.load())
+    assert (contained.shared_memory_bytes, contained.memory_bytes) == (1 << 30, 8 << 30)
+    del built.data["docker"]
+    built.write()
+    computed = of_project(Target(memory_bytes=1, shared_memory_bytes=1), built.load())
+    assert computed.memory_bytes is computed.shared_memory_bytes is None
+
+
+def test_options(tmp_path: Path) -> None:
+    """They reach the rules."""
+    group = "instance_group [ { kind: KIND_GPU gpus: [ 1 ] } ]\n"
+    put(tmp_path, python_model(CONFIG + group))
+
+    def check(*arguments: str) -> str:
+        return CliRunner().invoke(application(), ["check", str(tmp_path), *arguments]).output
+
+    assert "TC600" in check("--gpus", "none")
+    assert "TC601" in check("--gpus", "24G")
+    assert "TC6" not in check("--gpus", "24G,24G")
+    assert "TC802" in check("--shm-size", "512k")
+    assert "TC813" not in check("--memory", "1m")
+    assert "is not an amount of memory" in check("--shm-size", "much")

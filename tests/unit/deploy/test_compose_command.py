@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Machines that lack something for containers, each with programs that answer as theirs do.
+
+The real refusals of a real engine are in tests/docker/.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.conftest import MODEL, Cli, Sandbox
+from tritonctl.deploy.compose_command import port_error, require_docker
+from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.gpus import installed_gpus
+
+VERSION_1 = "1.29.2"
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it but what a test puts there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def install(folder: Path, name: str, body: str) -> None:
+    """A program: Python with its arguments in `args`."""
+    file = folder / name
+    file.write_text(
+        f"#!{sys.executable}\nimport sys\nargs = sys.argv[1:]\n{body}\n", encoding="utf-8"
+    )
+    file.chmod(0o755)
+
+
+WITHOUT_COMPOSE = """
+sys.stderr.write("docker: 'compose' is not a docker command.\\n")
+sys.exit(1)
+"""
+WITH_COMPOSE = """
+if args[0] == "compose":
+    print("2.26.1")
+    sys.exit(0)
+sys.stderr.write("Cannot connect to the Docker daemon. Is the docker daemon running?\\n")
+sys.exit(1)
+"""
+
+
+def test_no_docker(programs: Path) -> None:
+    """The way without it is named."""
+    with pytest.raises(HostError, match="Docker is not installed") as caught:
+        require_docker()
+    assert "--on embedded" in caught.value.remedy
+
+
+def test_no_compose_at_all(programs: Path) -> None:
+    """The plugin is named."""
+    install(programs, "docker", WITHOUT_COMPOSE)
+    with pytest.raises(HostError, match="no compose plugin") as caught:
+        require_docker()
+    assert "docker-compose-plugin" in caught.value.remedy
+
+
+def test_compose_of_the_first_version_only(programs: Path) -> None:
+    """It would refuse the file with words that help nobody."""
+    install(programs, "docker", WITHOUT_COMPOSE)
+    install(programs, "docker-compose", f"print({VERSION_1!r})")
+    with pytest.raises(HostError, match=rf"only Compose v1 is here \(docker-compose {VERSION_1}"):
+        require_docker()
+
+
+def test_an_engine_that_is_not_running(programs: Path) -> None:
+    """Docker's own words come along."""
+    install(programs, "docker", WITH_COMPOSE)
+    with pytest.raises(HostError, match="engine does not answer") as caught:
+        require_docker()
+    assert "systemctl start docker" in caught.value.remedy
+    assert "Is the docker daemon running?" in str(caught.value.details)
+
+
+PROXY = (
+    "Error response from daemon: driver failed programming external connectivity on endpoint "
+    "demo-envoy-1 (b6249f): Error starting userland proxy: listen tcp4 127.0.0.1:18080: bind: "
+    "address already in use"
+)
+OTHER = (
+    "Error response from daemon: driver failed programming external connectivity on endpoint "
+    "demo-envoy-1 (b6249f): Bind for 192.0.2.7:443 failed: port is already allocated"
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "port", "address"), [(PROXY, "18080", "127.0.0.1"), (OTHER, "443", "192.0.2.7")]
+)
+def test_a_port_that_docker_finds_taken(said: str, port: str, address: str) -> None:
+    """Somebody else's, or another container's: which port it is, before all that Docker says."""
+    failed = CommandFailedError("it failed", remedy="read", details=said, returncode=1)
+    error = port_error(failed)
+    assert error is not None
+    assert error.problem == f"port {port}, which is to be published on {address}, is taken"
+    assert f"ss -ltnp | grep :{port}" in error.remedy
+    other = CommandFailedError("it failed", remedy="read", details="no space left", returncode=1)
+    assert port_error(other) is None
+
+
+@pytest.mark.skipif(bool(installed_gpus()[0]), reason="this machine has a GPU")
+def test_an_engine_for_a_gpu_without_one(sandbox: Sandbox, cli: Cli) -> None:
+    """Told before an engine is asked for, which nobody can build here."""
+    group = f"models.{MODEL}.serving.instance_group=[{{kind: KIND_GPU}}]"
+    done = cli("up", "--on", "docker", "--set", group)
+    assert (done.returncode, "need an NVIDIA GPU" in done.stderr) == (4, True), done.stderr
+
+
+def test_the_command_ends_with_4_and_leaves_nothing(
+    built: Sandbox, cli: Cli, programs: Path
+) -> None:
+    """`up --on docker` on a machine without Docker."""
+    done = cli("up", "--on", "docker")
+    assert done.returncode == 4, done.stderr
+    assert "Docker is not installed" in done.stderr
+    assert not (built.root / ".tritonctl" / "server" / "state.json").exists()

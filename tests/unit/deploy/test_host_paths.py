@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What models read outside the repository is in the container, where they look for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.conftest import Sandbox
+from tritonctl.deploy.compose import render_compose
+from tritonctl.deploy.host_paths import host_paths
+from tritonctl.errors import ConfigurationError
+from tritonctl.progress import Silent
+from tritonctl.triton.repository import render
+
+PACKAGE = {
+    "speculative_config": {
+        "decoding_type": "Eagle",
+        "speculative_model_dir": "/drafts/$eagle",
+        "speculative_model": "/drafts/other",
+    },
+}
+
+
+def volumes(sandbox: Sandbox, **changes: Any) -> list[dict[str, Any]]:
+    """The volumes of Triton, for a project that was rendered and then got other engine options."""
+    project = sandbox.load()
+    backends = render(project, Silent()).plan.backends
+    sandbox.engine["options"] |= changes
+    made = render_compose(sandbox.load(), backends, sandbox.root / "deploy")
+    services = yaml.safe_load(made.files["compose.yaml"])["services"]
+    found: list[dict[str, Any]] = services["triton-gpu"]["volumes"]
+    assert [volume["target"] for volume in found[:2]] == ["/models", "/beside"]
+    return found[2:]
+
+
+def test_draft_models_of_the_pytorch_runtime(built: Sandbox) -> None:
+    """Where llm_args.json names them; read-only, and never made where they are missing."""
+    found = volumes(built, package=PACKAGE)
+    # Compose reads `$$` as `$`.
+    assert [volume["source"] for volume in found] == ["/drafts/$$eagle", "/drafts/other"]
+    for volume in found:
+        assert volume["target"] == volume["source"]
+        assert volume["type"] == "bind"
+        assert volume["read_only"] is True
+        assert volume["bind"] == {"create_host_path": False}
+
+
+def test_names_of_a_hub_are_no_paths(built: Sandbox) -> None:
+    """A draft model may be one; nothing is mounted for it."""
+    draft = {"speculative_config": {"speculative_model": "some/model"}}
+    assert volumes(built, package=draft) == []
+
+
+def test_adapters_are_in_the_artefact(built: Sandbox) -> None:
+    """The builder copied them: nothing is mounted."""
+    assert volumes(built, package={"lora_config": {"lora_dir": ["/adapters/french"]}}) == []
+
+
+def test_nothing_more_than_the_repository_otherwise(built: Sandbox) -> None:
+    """Engines of other builders are in it."""
+    assert volumes(built) == []
+
+
+def test_the_cpp_backend_names_its_engine_by_place(sandbox: Sandbox) -> None:
+    """The repository under its own path, too, and what serving.runtime names."""
+    sandbox.data["models"]["speller"]["serving"] = {
+        "backend": "tensorrtllm",
+        "runtime": {
+            "lora_prefetch_dir": "/adapters",
+            "xgrammar_tokenizer_info_path": "/info.json",
+            "decoding_mode": "top_k",
+        },
+    }
+    repository = sandbox.root / "model_repository"
+    assert host_paths(sandbox.load()) == sorted([Path("/adapters"), Path("/info.json"), repository])
+    sandbox.serving["runtime"] = {"gpt_model_path": "/engines/one"}
+    assert host_paths(sandbox.load()) == [Path("/engines/one")]
+
+
+@pytest.mark.parametrize("place", ["/models/adapters", "/usr", "/", "/opt/tritonserver"])
+def test_what_would_hide_the_server_is_refused(built: Sandbox, place: str) -> None:
+    """Named by its field."""
+    field = r"models\.speller\.engine\.options\.package\.speculative_config\.speculative_model"
+    with pytest.raises(ConfigurationError, match=f"{field} is {place}, and the container has"):
+        volumes(built, package={"speculative_config": {"speculative_model": place}})

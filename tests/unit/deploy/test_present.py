@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a deployment's servers are now, told by a program that answers as Docker does.
+
+Real containers that come back on other ports are in tests/docker/test_secured.py.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.deploy.test_compose_command import WITH_COMPOSE, install
+from tests.unit.test_server_state import STATE
+from tritonctl.deploy.present import containers, each_present
+from tritonctl.errors import HostError, ServerError
+from tritonctl.triton.server_state import Deployment, ServerState, write_state
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Cli, Sandbox
+
+FIRST, SECOND = "a" * 64, "b" * 64
+DEPLOYMENT = Deployment(
+    FIRST, "/r/deploy", "demo", "triton", ["cpu"], "unix:///nowhere/docker.sock"
+)
+# `docker ps` names what is there, `docker container inspect` tells of those it is asked for.
+ANSWERS = """
+import json
+records = json.loads({records!r})
+if args[0] == "ps":
+    assert "--filter=label=com.docker.compose.project=demo" in args
+    assert "--filter=label=com.docker.compose.service=triton" in args
+    print("\\n".join(record["Id"] for record in reversed(records)))
+    sys.exit(0)
+assert args[:2] == ["container", "inspect"]
+found = [record for record in records if record["Id"] in args]
+print(json.dumps(found))
+if len(found) < len(args[2:]):
+    sys.stderr.write("Error: No such container: x\\n")
+    sys.exit(1)
+"""
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with nothing on it but what a test puts there."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def record(container: str, number: int, status: str, port: int, asked: str = "") -> dict[str, Any]:
+    """What `docker inspect` shows; the three ports follow each other. asked: a fixed gRPC port."""
+    ports = {
+        f"{inside}/tcp": [{"HostIp": "127.0.0.1", "HostPort": str(port + at)}]
+        for at, inside in enumerate((8001, 8000, 8002))
+    }
+    return {
+        "Id": container,
+        "State": {"Status": status, "Pid": 4000 + number},
+        "Config": {"Labels": {"com.docker.compose.container-number": str(number)}},
+        "NetworkSettings": {"Ports": ports if port else {}},
+        "HostConfig": {"PortBindings": {"8001/tcp": [{"HostIp": "", "HostPort": asked}]}},
+    }
+
+
+def state(programs: Path, *records: dict[str, Any]) -> ServerState:
+    """The state that `up` wrote, while Docker knows of these containers."""
+    install(programs, "docker", ANSWERS.format(records=json.dumps(records)))
+    return ServerState(**{**STATE.__dict__, "deployment": DEPLOYMENT})
+
+
+def test_the_same_container_on_other_ports(programs: Path) -> None:
+    """And under another process id; nothing else is asked for."""
+    here = state(programs, record(FIRST, 1, "running", 40000)).present()
+    assert here is not None
+    assert (here.grpc_port, here.http_port, here.metrics_port) == (40000, 40001, 40002)
+    assert (here.pid, here.deployment) == (4001, DEPLOYMENT)
+
+
+@pytest.mark.parametrize("status", ["exited", "dead", "created"])
+def test_another_one_while_it_is_away(programs: Path, status: str) -> None:
+    """As long as one serves there is a server."""
+    two = (record(FIRST, 1, status, 0), record(SECOND, 2, "running", 40000))
+    here = state(programs, *two).present()
+    assert here is not None
+    assert here.deployment is not None
+    assert (here.deployment.container, here.grpc_port) == (SECOND, 40000)
+
+
+def test_containers_that_compose_has_made_anew(programs: Path) -> None:
+    """The one that was written down is gone, Docker says so, and its labels name the new one."""
+    here = state(programs, record(SECOND, 1, "running", 40000)).present()
+    assert here is not None
+    assert here.deployment is not None
+    assert here.deployment.container == SECOND
+
+
+def test_a_frozen_one_is_there(programs: Path) -> None:
+    """`docker pause`: it does not answer, and has not ended either."""
+    assert state(programs, record(FIRST, 1, "paused", 40000)).alive()
+
+
+def test_a_fixed_port_stays_while_it_starts_again(programs: Path) -> None:
+    """Docker tells it only as what was asked for."""
+    here = state(programs, record(FIRST, 1, "restarting", 0, asked="8001")).present()
+    assert here is not None
+    assert here.grpc_port == 8001
+
+
+def test_none_while_docker_has_chosen_no_port(programs: Path) -> None:
+    """Somebody else may listen where it was."""
+    starting = state(programs, record(FIRST, 1, "restarting", 0), record(SECOND, 2, "exited", 0))
+    with pytest.raises(ServerError, match="Docker starts the servers of demo again") as error:
+        starting.present()
+    assert "tritonctl logs" in error.value.remedy
+
+
+def test_all_of_them_by_number(programs: Path) -> None:
+    """A reload takes those that run, and waits for those that are about to."""
+    two = (record(FIRST, 1, "running", 40000), record(SECOND, 2, "running", 50000))
+    assert [each.grpc_port for each in each_present(state(programs, *two))] == [40000, 50000]
+    assert [each.number for each in containers(DEPLOYMENT)] == [1, 2]
+    one = state(programs, two[0], record(SECOND, 2, "exited", 0))
+    assert [each.grpc_port for each in each_present(one)] == [40000]
+    with pytest.raises(ServerError, match="no ports yet"):
+        each_present(state(programs, two[0], record(SECOND, 2, "restarting", 0)))
+
+
+def test_none_at_all(programs: Path) -> None:
+    """They have ended, or are gone."""
+    assert state(programs, record(FIRST, 1, "exited", 0)).present() is None
+    assert state(programs).present() is None
+
+
+def test_a_docker_that_does_not_answer_is_told_as_that(programs: Path) -> None:
+    """Nothing is known of the server then: it may serve well."""
+    here = state(programs)
+    install(programs, "docker", WITH_COMPOSE)
+    with pytest.raises(HostError, match="engine does not answer"):
+        here.present()
+
+
+def test_commands_end_with_4_where_docker_has_gone(
+    built: Sandbox, cli: Cli, programs: Path
+) -> None:
+    """None of them takes the server for dead; `doctor` reports all the same."""
+    from tritonctl.triton.server_state import ServerFiles
+
+    write_state(ServerFiles.of(built.load()), state(programs))
+    (programs / "docker").unlink()
+    for verb in (["status"], ["top", "--once"], ["generate", "m", "x"], ["down"]):
+        done = cli(*verb)
+        assert (done.returncode, "Docker is not installed" in done.stderr) == (4, True), done.stderr
+    assert "ports" in cli("doctor").stdout

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""compose.yaml as data: what a container may, where it listens, what it is built from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pytest
+import yaml
+
+from tests.unit.conftest import Sandbox
+from tritonctl.deploy import compose
+from tritonctl.deploy.compose import Rendering, quoted, render_compose
+from tritonctl.deploy.docker_server import deployment_folder
+from tritonctl.deploy.publishing import publish
+from tritonctl.errors import ConfigurationError
+from tritonctl.progress import Silent
+from tritonctl.triton.repository import render
+from tritonctl.triton.server_state import ServerFiles
+
+
+def rendering(sandbox: Sandbox, output: Path | None = None) -> Rendering:
+    """The project rendered, then its deployment."""
+    project = sandbox.load()
+    backends = render(project, Silent()).plan.backends
+    return render_compose(project, backends, output or sandbox.root / "deploy")
+
+
+def services(made: Rendering) -> dict[str, Any]:
+    data: dict[str, Any] = yaml.safe_load(made.files["compose.yaml"])
+    found: dict[str, Any] = data["services"]
+    return found
+
+
+def test_servers_have_no_privileges_and_listen_on_loopback(built: Sandbox) -> None:
+    """Both kinds of Triton, with and without a GPU."""
+    made = rendering(built)
+    assert made.profile == "cpu"
+    for name in ("triton", "triton-gpu"):
+        service = services(made)[name]
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["user"].split(":")[0] != "0"
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        models, beside = service["volumes"]
+        assert (models["source"], models["target"]) == ("../model_repository", "/models")
+        assert (beside["source"], beside["target"]) == ("${TRITON_BESIDE:-/dev/null}", "/beside")
+        assert (models["read_only"], beside["read_only"]) == (True, True)
+        assert "privileged" not in service
+
+
+def test_every_service_runs_without_capabilities(built: Sandbox) -> None:
+    """Those of other parts, too."""
+    for name, service in services(rendering(built)).items():
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["read_only"] is True, name
+        assert all(str(port).startswith("127.0.0.1:") for port in service["ports"]), name
+
+
+def test_streams_have_longer_than_the_exit_timeout(built: Sandbox) -> None:
+    """Docker kills after stop_grace_period: the supervisor must have ended before."""
+    built.data["server"]["exit_timeout_seconds"] = 77
+    built.write()
+    service = services(rendering(built))["triton"]
+    assert int(service["stop_grace_period"].removesuffix("s")) > 77 + 10
+    assert "--exit-timeout-secs=77" in service["command"]
+
+
+def test_a_gpu_is_reserved(built: Sandbox) -> None:
+    """One, where the project names none."""
+    limits = services(rendering(built))["triton-gpu"]["deploy"]["resources"]
+    [device] = limits["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+
+
+def test_an_engine_for_a_gpu_is_not_offered_to_the_cpu(built: Sandbox) -> None:
+    """One Triton, with NVIDIA's image of the compatibility table and GPU metrics."""
+    built.data["models"]["speller"]["serving"] = {
+        "instance_group": [{"kind": "KIND_GPU", "gpus": [1]}]
+    }
+    built.write()
+    made = rendering(built)
+    assert made.profile == "gpu"
+    assert "triton" not in services(made)
+    service = services(made)["triton-gpu"]
+    assert "tritonserver:26.07-trtllm" in service["build"]["args"]["BASE_IMAGE"]
+    [device] = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["device_ids"] == ["1"]
+    assert not [argument for argument in service["command"] if "gpu-metrics" in argument]
+
+
+def test_an_image_of_ones_own_is_not_built(built: Sandbox) -> None:
+    """docker.image, best by digest."""
+    image = "example/triton@sha256:" + "0" * 64
+    built.data["docker"] = {"image": image, "memory": "3GiB", "shm_size": "1GiB"}
+    built.write()
+    service = services(rendering(built))["triton"]
+    assert service["image"] == image
+    assert "build" not in service
+    assert (service["mem_limit"], service["shm_size"]) == (str(3 << 30), str(1 << 30))
+
+
+def test_the_image_s_tag_follows_what_is_in_it(built: Sandbox) -> None:
+    """Another base is another image; the same project renders the same bytes."""
+    first = rendering(built)
+    assert rendering(built).files == first.files
+    built.data["docker"] = {"base_image": "example/debian:2"}
+    built.write()
+    second = services(rendering(built))["triton"]
+    assert second["image"] != services(first)["triton"]["image"]
+    assert second["build"]["args"] == {"BASE_IMAGE": "example/debian:2"}
+
+
+def test_the_requirements_are_the_backends_pins(built: Sandbox) -> None:
+    """Each once, all of them pinned."""
+    lines = rendering(built).files["triton/requirements.txt"].splitlines()
+    assert "tokenizers==0.23.3" in lines
+    assert len(lines) == len(set(lines))
+    assert all("==" in line for line in lines)
+
+
+def test_backends_that_disagree_are_refused(built: Sandbox) -> None:
+    """One image has one environment."""
+    project = built.load()
+    [first, *rest] = render(project, Silent()).plan.backends
+    folder = built.root / "other"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("numpy==2.0.0\n", encoding="utf-8")
+    other = first.model_copy(update={"folder": folder})
+    with pytest.raises(ConfigurationError, match=r"numpy==2\.0\.0, another backend numpy==1"):
+        render_compose(project, [*rest, other], built.root / "deploy")
+
+
+def test_replicas_need_a_gateway(built: Sandbox) -> None:
+    """Nobody would share the requests among them."""
+    built.data["docker"] = {"replicas": 2}
+    built.write()
+    with pytest.raises(ConfigurationError, match=r"docker\.replicas is 2"):
+        rendering(built)
+
+
+def test_paths_are_relative_to_the_folder(built: Sandbox, tmp_path: Path) -> None:
+    """The repository can be moved with its deployment."""
+    elsewhere = tmp_path / "far" / "away"
+    models, _ = services(rendering(built, elsewhere))["triton"]["volumes"]
+    expected = os.path.relpath(built.root / "model_repository", elsewhere)
+    assert models["source"] == expected
+
+
+def test_what_compose_would_replace_is_escaped() -> None:
+    """A `$` of ours is no variable."""
+    assert quoted("a$b: {c}\n") == '"a$$b: {c}\\n"'
+
+
+def test_a_variable_that_is_missing_is_an_error(
+    built: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """StrictUndefined: no empty place in a file that looks finished."""
+    monkeypatch.setattr(compose, "_size_variables", lambda _: {})
+    with pytest.raises(jinja2.UndefinedError):
+        rendering(built)
+
+
+def test_up_brings_the_deployment_up_to_date(built: Sandbox) -> None:
+    """The user's folder where there is one: written anew with a note, or refused; else ours."""
+
+    class Notes(Silent):
+        def note(self, text: str) -> None:
+            """Kept."""
+            told.append(text)
+
+    def folder() -> Path:
+        project = built.load()
+        rendered = render(project, Silent())
+        return deployment_folder(project, rendered, ServerFiles.of(project), Notes())
+
+    told: list[str] = []
+    own = built.root / "deploy"
+    assert folder() == ServerFiles.of(built.load()).folder / "deploy"
+    publish(rendering(built).files, own)
+    assert (folder(), told) == (own, [])
+    built.data["docker"] = {"memory": "7g"}
+    built.write()
+    assert folder() == own
+    assert [note.partition(" was outdated and is rendered anew: ")[2] for note in told] == [
+        "compose.yaml"
+    ]
+    assert str(7 << 30) in (own / "compose.yaml").read_text(encoding="utf-8")
+    with (own / "compose.yaml").open("a", encoding="utf-8") as file:
+        file.write("# mine\n")
+    assert (folder(), len(told)) == (own, 1)
+    del built.data["docker"]
+    built.write()
+    with pytest.raises(ConfigurationError, match=r"compose\.yaml: changed by hand"):
+        folder()
+    assert "# mine" in (own / "compose.yaml").read_text(encoding="utf-8")

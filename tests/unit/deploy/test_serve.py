@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The first process of Triton's container, with a program in the server's place."""
+
+from __future__ import annotations
+
+import http.server
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tritonctl.deploy import serve
+from tritonctl.deploy.serve import (
+    TOKEN_PLACEHOLDER,
+    composing_models,
+    specification,
+    with_beside,
+    with_token,
+)
+
+SERVE = Path(serve.__file__)
+# Ends when it is asked to, as tritonserver does; says so first.
+SERVER = """
+import signal, sys, time
+def end(*_):
+    print("ended in order", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, end)
+print("ready", sys.argv[1:], flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+def start(*arguments: str, source: str = SERVER, token: str = "") -> subprocess.Popen[str]:
+    command = [sys.executable, str(SERVE), sys.executable, "-c", source, *arguments]
+    environment = {"TRITON_TOKEN": token}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def test_asked_to_end_it_ends_in_order() -> None:
+    """What the server prints comes out; the status is 0, as for a container that was stopped."""
+    process = start("--metrics-port=1")
+    assert line_of(process).startswith("ready")
+    process.send_signal(signal.SIGTERM)
+    rest, _ = process.communicate()
+    assert rest == "ended in order\n"
+    assert process.returncode == 0
+
+
+def test_a_server_that_dies_is_told_by_the_status() -> None:
+    """Docker starts it again: 137 is a SIGKILL."""
+    dies = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+    process = start(source=dies)
+    process.communicate()
+    assert process.returncode == 137
+
+
+def test_streams_are_waited_for(tmp_path: Path, busy_metrics: int) -> None:
+    """While metrics tell of a stream the server is not asked; after the exit timeout it is."""
+    process = start(f"--metrics-port={busy_metrics}", "--exit-timeout-secs=1")
+    line_of(process)
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.7)
+    rest, _ = process.communicate()
+    assert rest == "ended in order\n"
+
+
+@pytest.fixture
+def busy_metrics() -> Iterator[int]:
+    """Port of metrics that tell of a stream for ever."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'tritonctl_active_streams{model="m",version="1"} 1\n')
+
+        def log_message(self, *_: object) -> None:
+            """Silent."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+def test_the_token_reaches_the_command_line() -> None:
+    """A random one where none is given: nobody knows it, nothing can be loaded or unloaded."""
+    process = start(f"--grpc-restricted-protocol=a:k={TOKEN_PLACEHOLDER}", token="t0ken")  # noqa: S106
+    assert "k=t0ken" in line_of(process)
+    process.kill()
+    process.communicate()
+    [first], [second] = (with_token([TOKEN_PLACEHOLDER], "") for _ in range(2))
+    assert len(first) >= 32
+    assert first != second
+
+
+def test_a_second_repository_where_a_folder_is_mounted(tmp_path: Path) -> None:
+    """With plain `docker compose` a device is in its place, and Triton has one repository."""
+    assert with_beside(["tritonserver"], str(tmp_path))[1:] == [f"--model-repository={tmp_path}"]
+    assert with_beside(["tritonserver"], "/dev/null") == ["tritonserver"]
+
+
+def test_what_is_read_off_the_command_line(tmp_path: Path) -> None:
+    """Ports and times, and which models do work of their own."""
+    for name, text in (("m", "ensemble_scheduling {\n}"), ("m_engine", 'backend: "python"')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(text, encoding="utf-8")
+    assert composing_models(tmp_path) == ["m_engine"]
+    arguments = [f"--model-repository={tmp_path}", "--metrics-port=9", "--exit-timeout-secs=7"]
+    assert specification(["tritonserver", *arguments]) == {
+        "exit_timeout_seconds": 7,
+        "metrics_url": "http://127.0.0.1:9/metrics",
+        "composing_models": ["m_engine"],
+    }
+
+
+def test_a_server_that_does_not_answer_is_not_healthy() -> None:
+    """Nobody listens on that port."""
+    assert serve.healthy(port=1) is False
+
+
+def test_it_needs_nothing_but_the_standard_library() -> None:
+    """In the image there is no more of tritonctl than two modules."""
+    command = [sys.executable, "-I", "-S", str(SERVE), "--healthy"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""

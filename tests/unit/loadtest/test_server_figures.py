@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server's counters say of the window, and the one sentence made of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tritonctl.loadtest.limiting import limited_by
+from tritonctl.loadtest.server_figures import server_figures
+from tritonctl.loadtest.summary import Gauge, GeneratorFigures, ModelFigures, ServerFigures
+
+IDLE = GeneratorFigures(workers=1, cpu_mean=0.2, cpu_max=0.3, send_lag_p99_ms=0.2)
+MODEL = ModelFigures(
+    rate=10.0,
+    failures=0.0,
+    batch_factor=4.0,
+    queue_ms=1.0,
+    input_ms=0.1,
+    infer_ms=20.0,
+    output_ms=0.1,
+    request_ms=22.0,
+    share=0.9,
+    pending_max=3.0,
+    max_batch_size=8,
+    instances=1,
+)
+SERVER = ServerFigures(
+    seconds=30.0,
+    models={"engine": MODEL},
+    engine={},
+    cpu=0.3,
+    cpu_max=0.5,
+    host_cpu=0.2,
+    host_cpus=4,
+    rss_bytes=10**9,
+)
+
+
+USED_UP = "the machine's CPU: 100 % of it were in use"
+WAITED = "speller_engine: 5.5 requests waited for a place in its batch"
+QUEUED = "engine: requests waited 83 % of their time in its queue"
+
+
+def scrape(t: float, requests: int = 0, **fields: Any) -> dict[str, Any]:
+    """A scrape after so many requests of 20 ms, half of it in the queue, in batches of 4."""
+    counters = {
+        "success": requests,
+        "failure": 0,
+        "count": requests,
+        "exec": requests // 4,
+        "queue_us": 10_000 * requests,
+        "input_us": 100 * requests,
+        "infer_us": 9_000 * requests,
+        "output_us": 200 * requests,
+        "request_us": 20_000 * requests,
+        "pending": requests % 7,
+    }
+    return {"t": t, "models": {"engine": counters}, "cpu": 2 * t, "rss_bytes": 1000 + t} | fields
+
+
+FACTS = {
+    "models": {"engine": {"max_batch_size": 8, "instance_group": [{"count": 2}, {}]}},
+    "host": {"cpus": 4},
+}
+
+
+def test_figures_of_the_window() -> None:
+    """Differences of the counters between its first and last scrape, per request."""
+    found = server_figures([scrape(float(t), 40 * t) for t in range(32)], FACTS, 10.0, 30.0)
+    assert found is not None
+    assert found.seconds == 21
+    model = found.models["engine"]
+    assert (model.rate, model.batch_factor, model.failures) == (40, 4, 0)
+    assert (model.queue_ms, model.input_ms, model.infer_ms, model.output_ms) == (10, 0.1, 9, 0.2)
+    assert (model.request_ms, model.share, model.pending_max) == (20, 1, 6)
+    assert (model.max_batch_size, model.instances) == (8, 3)
+    assert (found.cpu, found.cpu_max, found.host_cpus, found.rss_bytes) == (2, 2, 4, 1031)
+
+
+def test_steps_of_an_ensemble() -> None:
+    """Shares are of the steps' time: the ensemble itself holds all of it."""
+    lines = [scrape(float(t)) for t in range(3)]
+    for t, line in enumerate(lines):
+        line["models"] = {
+            name: {"success": 10 * t, "request_us": us * t}
+            for name, us in (("all", 1000), ("first", 200), ("second", 600))
+        }
+    found = server_figures(lines, {"ensemble": ["first", "second"]}, 0.0, 2.0)
+    assert found is not None
+    shares = {name: model.share for name, model in found.models.items()}
+    assert shares == {"all": None, "first": pytest.approx(0.25), "second": pytest.approx(0.75)}
+    assert found.models["first"].batch_factor is None
+
+
+def test_before_the_run() -> None:
+    """Without a warm-up counting begins with the last scrape before the start."""
+    lines = [scrape(-1.5, 0), scrape(-0.5, 5), scrape(0.5, 25), scrape(1.5, 45)]
+    found = server_figures(lines, {}, 0.0, 1.5)
+    assert found is not None
+    assert (found.seconds, found.models["engine"].rate) == (2.0, 20)
+    found = server_figures(lines, {}, 0.2, 1.5)
+    assert found is not None
+    assert found.seconds == 1.0
+
+
+def test_a_model_that_was_reloaded() -> None:
+    """Its counters begin at zero again: nothing negative comes of it."""
+    lines = [scrape(0.0, 100), scrape(1.0, 140), scrape(2.0, 20), scrape(3.0, 60)]
+    found = server_figures(lines, {}, 0.0, 3.0)
+    assert found is not None
+    assert found.models["engine"].rate == pytest.approx((40 + 20 + 40) / 3)
+
+
+def test_a_stub_that_ended() -> None:
+    """CPU seconds that vanish with a process are not counted backwards."""
+    lines = [scrape(float(t), cpu=cpu) for t, cpu in enumerate([10.0, 11.0, 4.0, 5.0, None])]
+    found = server_figures(lines, {}, 0.0, 4.0)
+    assert found is not None
+    assert found.cpu == pytest.approx(2 / 3)
+
+
+def test_gauges_of_engines() -> None:
+    """Mean, maximum and change; what is no number is left out."""
+    lines = [scrape(float(t), engine={"kv": 10 * t, "word": "x"}) for t in range(3)]
+    found = server_figures(lines, {}, 0.0, 2.0)
+    assert found is not None
+    assert found.engine == {"kv": Gauge(mean=10, maximum=20, change=20)}
+
+
+@pytest.mark.parametrize("times", [[], [1.0], [50.0, 60.0], [1.0, 1.0]])
+def test_too_little_seen(times: list[float]) -> None:
+    """Not even two moments of the window: no figures."""
+    assert server_figures([scrape(t) for t in times], FACTS, 0.0, 10.0) is None
+
+
+def engine(**changes: Any) -> ServerFigures:
+    """A server whose only model has these figures."""
+    return replace(SERVER, models={"engine": replace(MODEL, **changes)})
+
+
+def streams(waiting: float, active: float) -> ServerFigures:
+    """A server with a text engine that publishes how many wait and how many run."""
+    gauges = {
+        "tritonctl_waiting_streams": Gauge(waiting, 9, 0),
+        "tritonctl_active_streams": Gauge(active, 8, 0),
+    }
+    return replace(SERVER, models={"speller_engine": MODEL}, engine=gauges)
+
+
+@pytest.mark.parametrize(
+    ("server", "sentence"),
+    [
+        (None, "unknown: the server's metrics were not sampled"),
+        (SERVER, "nothing: the server was idle 92 % of the time"),
+        (
+            engine(queue_ms=83.0, request_ms=100.0, batch_factor=7.9, rate=350.0),
+            f"{QUEUED} while its batch was full (7.9 of 8)",
+        ),
+        (
+            engine(queue_ms=83.0, request_ms=100.0, batch_factor=1.2, rate=50.0),
+            f"{QUEUED} although its batch was not full (1.2 of 8): its instances were busy",
+        ),
+        (
+            # 10 requests/s of 20 ms: a queue in front of idle instances limits nothing.
+            engine(queue_ms=83.0, request_ms=100.0),
+            "nothing: the server was idle 92 % of the time",
+        ),
+        (
+            engine(queue_ms=83.0, request_ms=100.0, max_batch_size=None, rate=200.0),
+            QUEUED,
+        ),
+        (
+            engine(rate=150.0, request_ms=21.0),
+            "engine: 90 % of the time of the steps is spent in it, its instances work 76 % of it",
+        ),
+        (replace(SERVER, cpu=3.8), "the machine's CPU: the server used 3.8 of 4 cores"),
+        (
+            replace(SERVER, host_cpu=0.97),
+            "the machine's CPU: 97 % of it were in use, the server used 0.3 of 4 cores",
+        ),
+        (
+            replace(engine(queue_ms=83.0, request_ms=100.0), host_cpu=1.0, cpu=None),
+            f"{USED_UP}; requests waited most in the queue of engine, 83 ms each",
+        ),
+        (streams(5.5, 7.9), f"{WAITED}, which held 7.9"),
+        (
+            replace(streams(5.5, 7.9), cpu=3.9),
+            f"{WAITED}, which held 7.9; the machine's CPU: the server used 3.9 of 4 cores",
+        ),
+        (streams(0.0, 0.2), "nothing: the server was idle 92 % of the time"),
+        (
+            replace(streams(0.2, 3.3), cpu=2.5),
+            "speller_engine: its own speed: none waited, 3.3 were in its batch",
+        ),
+        (
+            replace(SERVER, models={}, cpu=None),
+            "unknown: the server answered no request while it was sampled",
+        ),
+        (
+            replace(engine(batch_factor=None), cpu=None),
+            "engine: 90 % of the time of the steps is spent in it",
+        ),
+    ],
+)
+def test_what_limited_it(server: ServerFigures | None, sentence: str) -> None:
+    """One sentence with the figures that it is derived from."""
+    assert limited_by(IDLE, server, 10.0) == sentence
+
+
+def test_the_generator_comes_first() -> None:
+    """What it could not send says nothing about the server."""
+    busy = replace(IDLE, cpu_mean=0.93)
+    assert limited_by(busy, SERVER, 10.0) == "the generator's CPU: it used 93 % of a core"
+    late = replace(IDLE, send_lag_p99_ms=12.0)
+    assert (
+        limited_by(late, SERVER, 10.0) == "the generator: it sent requests up to 12 ms late (P99)"
+    )
+
+
+def test_the_longest_queue_is_told() -> None:
+    """Of several steps that wait, the one with the most waiting time."""
+    short = replace(MODEL, queue_ms=20.0, request_ms=22.0, share=0.1, rate=180.0)
+    long = replace(MODEL, queue_ms=80.0, request_ms=100.0, rate=180.0)
+    server = replace(SERVER, models={"tokenizer": short, "engine": long})
+    assert limited_by(IDLE, server, 10.0).startswith("engine: requests waited 80 %")

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every figure's data, re-read from the page, is what the run's files and summary say."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loadtest_records import STEPS, SyntheticRun
+from tests.report_page import Figure, Reader, finished, trace
+from tritonctl.loadtest import report
+from tritonctl.loadtest.records import Record, read_lines, read_records
+from tritonctl.loadtest.report_latency import POINTS, curve_points, thinned
+from tritonctl.loadtest.report_run import Request
+from tritonctl.loadtest.summary import Summary, read_summary
+
+STYLE = Path(report.__file__).with_name("report_page.css")
+RUN = SyntheticRun(
+    seconds=20,
+    rate=50,
+    workers=2,
+    coalesce=3,
+    error_share=0.01,
+    cancel_share=0.03,
+    warm_up=(5.0, 4.0),
+    timeout_seconds=1.0,
+    slo={"ttft_p99_ms": 200.0, "itl_p99_ms": 15.0, "e2e_p99_ms": 400.0, "error_rate": 0.001},
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with everything in it: failures, cancellations, a warm-up, two workers."""
+    made = finished(RUN, tmp_path_factory.mktemp("run"))
+    report.write_report(made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(folder: Path) -> Reader:
+    """Its report."""
+    return Reader.of((folder / "report.html").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def figures(page: Reader) -> dict[str, Figure]:
+    """The charts."""
+    return page.figures()
+
+
+@pytest.fixture(scope="module")
+def records(folder: Path) -> list[Record]:
+    """What the charts are of."""
+    return read_records(folder)
+
+
+@pytest.fixture(scope="module")
+def summary(folder: Path) -> Summary:
+    """What was found out."""
+    return read_summary(folder)
+
+
+def close(values: list[float]) -> Any:
+    """Equal but for the page's six digits."""
+    return pytest.approx(values, rel=1e-5, abs=1e-9)
+
+
+def test_all_charts_are_there(figures: dict[str, Figure]) -> None:
+    """None is left out of a run that has everything."""
+    assert list(figures) == [
+        *("latency", "percentiles", "gaps", "throughput", "breakdown", "queue", "machine"),
+        *("engine", "generator"),
+    ]
+
+
+def test_every_request_is_a_point(figures: dict[str, Figure], records: list[Record]) -> None:
+    """At its planned time: the good ones twice, the others by their outcome."""
+    assert {record.outcome for record in records} >= {"ok", "error", "cancelled", "timeout"}
+    good = [record for record in records if record.outcome == "ok"]
+    ends = trace(figures["latency"], "end to end")
+    firsts = trace(figures["latency"], "TTFT")
+    assert ends["x"] == firsts["x"] == close([r.planned / 1e6 for r in good])
+    assert ends["y"] == close([(r.end - r.planned) / 1e3 for r in good])
+    assert firsts["y"] == close([(r.at[0] - r.planned) / 1e3 for r in good])
+    for outcome, name in (
+        ("error", "error"),
+        ("timeout", "timeout"),
+        ("cancelled", "cancelled on purpose"),
+    ):
+        mine = [record for record in records if record.outcome == outcome]
+        drawn = trace(figures["latency"], name)
+        assert drawn["x"] == close([r.planned / 1e6 for r in mine])
+        assert drawn["y"] == close([(r.end - r.planned) / 1e3 for r in mine])
+    [error, *_] = trace(figures["latency"], "error")["text"]
+    assert "UNAVAILABLE: Exceeds maximum queue size" in error
+
+
+def test_window_and_limits_are_marked(figures: dict[str, Figure], summary: Summary) -> None:
+    """What does not count is shaded, each latency that was promised is a line."""
+    assert summary.window.from_s > 0
+    shapes = figures["latency"]["layout"]["shapes"]
+    [warm_up] = [s for s in shapes if s.get("label", {}).get("text") == "warm-up"]
+    assert (warm_up["x0"], warm_up["x1"]) == (0, summary.window.from_s)
+    assert [s["y0"] for s in shapes if s["type"] == "line"] == [200.0, 400.0]
+    assert [s["y0"] for s in figures["gaps"]["layout"]["shapes"]] == [15.0]
+    names = [a["text"] for a in figures["latency"]["layout"]["annotations"]]
+    assert names == ["SLO: P99 of TTFT 200 ms", "SLO: P99 of end to end 400 ms"]
+
+
+@pytest.mark.parametrize(
+    ("figure", "name", "metric"),
+    [
+        ("percentiles", "TTFT", "ttft"),
+        ("percentiles", "end to end", "e2e"),
+        ("gaps", "ITL", "itl"),
+        ("gaps", "TPOT", "tpot"),
+    ],
+)
+def test_percentiles_are_the_summary_s(
+    figures: dict[str, Figure], summary: Summary, figure: str, name: str, metric: str
+) -> None:
+    """The marks are its percentiles and bounds, and the curve goes through them."""
+    known = summary.metrics[metric].percentiles
+    assert len(known) >= 4
+    marks = trace(figures[figure], f"{name}, 95 % interval")
+    assert marks["x"] == close([1 / (1 - p.q) for p in known])
+    assert marks["y"] == close([p.ms for p in known])
+    highs = [p.ms if p.high_ms is None else p.high_ms for p in known]
+    lows = [p.ms if p.low_ms is None else p.low_ms for p in known]
+    up, down = marks["error_y"]["array"], marks["error_y"]["arrayminus"]
+    assert [y + more for y, more in zip(marks["y"], up, strict=True)] == close(highs)
+    assert [y - less for y, less in zip(marks["y"], down, strict=True)] == close(lows)
+    curve = trace(figures[figure], name)
+    assert curve["x"] == sorted(curve["x"])
+    assert curve["y"] == sorted(curve["y"])
+    for p in known:
+        nines = 1 / (1 - p.q)
+        points = list(zip(curve["x"], curve["y"], strict=True))
+        before = [y for x, y in points if x < nines * 0.95]
+        after = [y for x, y in points if x > nines * 1.05]
+        # A histogram has three digits.
+        assert max(before) * 0.997 <= p.ms
+        assert not after or p.ms <= min(after) * 1.003
+
+
+def test_curves_are_dotted_where_the_sample_ends(
+    figures: dict[str, Figure], summary: Summary
+) -> None:
+    """Solid up to the last percentile that is reported, dotted to the largest value."""
+    edge = 1 / (1 - max(p.q for p in summary.metrics["e2e"].percentiles))
+    curve = trace(figures["percentiles"], "end to end")
+    beyond = trace(figures["percentiles"], "end to end, too few samples")
+    assert max(curve["x"]) <= edge * 1.0001
+    assert beyond["line"]["dash"] == "dot"
+    assert beyond["y"][-1] == pytest.approx(summary.metrics["e2e"].max_ms, rel=2e-3)
+
+
+def test_a_curve_keeps_its_ends_and_its_shape(summary: Summary) -> None:
+    """Points that no eye can tell apart go; the first and the last stay."""
+    points = curve_points(summary.metrics["itl"].histogram)
+    assert points[0][0] == 0.0
+    assert points[0][1] == pytest.approx(summary.metrics["itl"].min_ms, rel=2e-3)
+    assert points[-1][1] == pytest.approx(summary.metrics["itl"].max_ms, rel=2e-3)
+    assert len(points) < 2000
+
+
+def test_throughput_counts_the_records(figures: dict[str, Figure], records: list[Record]) -> None:
+    """Each second's requests and tokens; the last value closes the last step."""
+    figure = figures["throughput"]
+    for name, times in (
+        ("planned", [r.planned for r in records]),
+        ("sent", [r.sent for r in records]),
+        ("completed", [r.end for r in records if r.outcome == "ok"]),
+        ("failed", [r.end for r in records if r.outcome in ("error", "timeout")]),
+    ):
+        counts = Counter(time // 1_000_000 for time in times)
+        drawn = trace(figure, name)["y"][:-1]
+        assert drawn == [counts[second] for second in range(len(drawn))]
+        assert sum(drawn) == len(times)
+    tokens = trace(figure, "tokens")["y"][:-1]
+    assert sum(tokens) == sum(record.output_tokens or 0 for record in records)
+
+
+def test_breakdown_is_the_summary_s(figures: dict[str, Figure], summary: Summary) -> None:
+    """Composing models in the order of the ensemble, each part of their time."""
+    assert summary.server is not None
+    for part in ("queue", "input", "infer", "output"):
+        bars = trace(figures["breakdown"], part)
+        assert bars["y"] == list(STEPS)
+        expected = [getattr(summary.server.models[name], f"{part}_ms") for name in STEPS]
+        assert bars["x"] == close(expected)
+    shapes = [bars["marker"]["pattern"]["shape"] for bars in figures["breakdown"]["data"]]
+    assert len(set(shapes)) == len(shapes), "told apart by colour only"
+
+
+def test_queue_and_batches_are_the_server_s(folder: Path, figures: dict[str, Figure]) -> None:
+    """Growth of the counters between scrapes, added up again."""
+    scrapes = [scrape["models"][STEPS[1]] for scrape in read_lines(folder / "server.jsonl")]
+    lines = [t for t in figures["queue"]["data"] if t["name"] == STEPS[1]]
+    waiting, queued, batch = lines
+    assert [line.get("yaxis", "y") for line in lines] == ["y", "y2", "y3"]
+    assert waiting["y"] == [scrape["pending"] for scrape in scrapes]
+    ended = [b["success"] - a["success"] for a, b in itertools.pairwise(scrapes)]
+    total = sum(y * n for y, n in zip(queued["y"], ended, strict=True) if y is not None)
+    assert total == pytest.approx(
+        (scrapes[-1]["queue_us"] - scrapes[0]["queue_us"]) / 1e3, rel=1e-4
+    )
+    runs = [b["exec"] - a["exec"] for a, b in itertools.pairwise(scrapes)]
+    inferences = sum(y * n for y, n in zip(batch["y"], runs, strict=True) if y is not None)
+    # Seconds without an execution have no factor.
+    assert inferences == pytest.approx(scrapes[-1]["count"] - scrapes[0]["count"], rel=0.01)
+
+
+def test_in_flight_is_the_records(figures: dict[str, Figure], records: list[Record]) -> None:
+    """The peak of each second is at least what was under way at any of its moments."""
+    drawn = trace(figures["queue"], "in flight, client")["y"]
+    for second, peak in enumerate(drawn):
+        for moment in range(second * 1_000_000, (second + 1) * 1_000_000, 250_000):
+            assert sum(r.sent <= moment < r.end for r in records) <= peak
+    assert max(drawn) <= len(records)
+
+
+def test_machine_is_the_server_s(folder: Path, figures: dict[str, Figure]) -> None:
+    """Cores times seconds are the CPU seconds; memory as it was scraped."""
+    scrapes = read_lines(folder / "server.jsonl")
+    cores = trace(figures["machine"], "server")
+    assert sum(cores["y"]) == pytest.approx(scrapes[-1]["cpu"] - scrapes[0]["cpu"], rel=1e-4)
+    memory = trace(figures["machine"], "memory")
+    assert memory["y"] == close([scrape["rss_bytes"] / 2**30 for scrape in scrapes])
+    slots = trace(figures["engine"], "tritonctl_active_streams")
+    assert slots["y"] == [scrape["engine"]["tritonctl_active_streams"] for scrape in scrapes]
+
+
+def test_generator_is_the_progress(folder: Path, figures: dict[str, Figure]) -> None:
+    """Each worker's lag and CPU, second for second."""
+    lines = [line for line in read_lines(folder / "progress.jsonl") if "t" in line]
+    for worker in (0, 1):
+        mine = [line for line in lines if line["worker"] == worker]
+        lag = trace(figures["generator"], f"worker {worker}, lag")
+        cpu = trace(figures["generator"], f"worker {worker}, CPU")
+        assert lag["x"] == cpu["x"] == [line["t"] for line in mine]
+        expected = [None if us is None else us / 1e3 for us in (m["lag_p99_us"] for m in mine)]
+        assert lag["y"] == expected
+        assert cpu["y"] == close([line["cpu"] * 100 for line in mine])
+
+
+def test_plotly_accepts_every_figure(figures: dict[str, Figure]) -> None:
+    """Its own schema knows every field; colours are names of the style sheet."""
+    import plotly.graph_objects as go
+
+    known = set(re.findall(r"(--[\w-]+):", STYLE.read_text(encoding="utf-8")))
+    for figure in figures.values():
+        text = json.dumps({"data": figure["data"], "layout": figure["layout"]})
+        assert set(re.findall(r'"(--[\w-]+)"', text)) <= known
+        go.Figure(json.loads(re.sub(r'"--[\w-]+"', '"#123456"', text)))
+
+
+def test_both_schemes_have_every_colour() -> None:
+    """A colour that the dark scheme lacks would be the light one's, unreadable."""
+    css = STYLE.read_text(encoding="utf-8")
+    light, dark = re.findall(r":root \{(.*?)\}", css, flags=re.DOTALL)
+    assert set(re.findall(r"(--[\w-]+):", light)) == set(re.findall(r"(--[\w-]+):", dark))
+
+
+def request(index: int, ms: int, outcome: str = "ok") -> Request:
+    """A request of so many milliseconds, one planned each millisecond."""
+    at = index * 1000
+    end = at + ms * 1000
+    told = {"i": index, "class": "a", "planned": at, "sent": at, "end": end, "outcome": outcome}
+    return Request(Record.model_validate(told | {"at": [end]}))
+
+
+def test_thinning_keeps_the_tail_and_every_failure() -> None:
+    """Of 60,000 requests the slow and the failed stay all, of the others an even share."""
+    many = [
+        request(i, 900 + i % 7 if i % 150 == 0 else 10 + i % 20, "error" if i % 400 == 1 else "ok")
+        for i in range(60_000)
+    ]
+    kept = thinned(many)
+    indices = {r.record.index for r in kept}
+    assert {r.record.index for r in many if r.e2e_ms >= 900} <= indices
+    assert {r.record.index for r in many if r.record.outcome == "error"} <= indices
+    assert POINTS / 2 < len(kept) <= POINTS
+    assert [r.planned_s for r in kept] == sorted(r.planned_s for r in kept)
+    early = sum(r.planned_s < 30 for r in kept)
+    assert early == pytest.approx(len(kept) / 2, rel=0.02)
+    assert thinned(many[:POINTS]) == many[:POINTS]

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search for the highest rate: on servers whose capacity is known, with noise and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tritonctl.loadtest.capacity import MET, MISSED, UNDECIDED, Capacity, Trial, find_capacity
+from tritonctl.loadtest.capacity_run import clearly_missed, overload_of
+from tritonctl.loadtest.live import LiveFigures, LiveMerger, new_histogram
+from tritonctl.project_base import Slo
+
+
+def _server(capacity: float) -> Callable[[float], Trial]:
+    return lambda rate: Trial(rate, MET if rate <= capacity else MISSED)
+
+
+@given(
+    capacity=st.floats(1.0, 5000),
+    lowest=st.sampled_from([0.5, 1.0]),
+    precision=st.sampled_from([0.01, 0.1, 0.5]),
+)
+def test_finds_it(capacity: float, lowest: float, precision: float) -> None:
+    """Within the precision, from both sides, in few trials."""
+    found = find_capacity(_server(capacity), lowest=lowest, highest=10_000, precision=precision)
+    assert found.ended == "found"
+    assert found.rate is not None
+    assert found.missed_at is not None
+    assert found.rate <= capacity < found.missed_at <= found.rate * (1 + precision) + 1e-9
+    assert len(found.trials) <= 26
+    assert found.best is not None
+    assert found.best.rate == found.rate
+
+
+def test_the_ends_of_the_range() -> None:
+    """Not even the lowest; even the highest."""
+    assert find_capacity(_server(0.5), lowest=1, highest=8) == Capacity(
+        None, 1, "lowest", (Trial(1, MISSED), Trial(1, MISSED))
+    )
+    found = find_capacity(_server(100), lowest=1, highest=7)
+    assert (found.rate, found.missed_at, found.ended) == (7, None, "highest")
+    assert [trial.rate for trial in found.trials] == [1, 2, 4, 7]
+
+
+def test_budget() -> None:
+    """No trial is begun that would not end in time; what was found stays."""
+    now = iter(range(0, 10_000, 5))
+    found = find_capacity(
+        _server(1000), lowest=1, highest=10_000, budget_seconds=40, clock=lambda: next(now)
+    )
+    assert found.ended == "budget"
+    assert found.rate == found.trials[-1].rate
+    assert 2 <= len(found.trials) <= 8
+
+
+def test_interrupted() -> None:
+    """What was found until then is the answer so far."""
+    trials: Iterator[Trial | None] = iter([Trial(1, MET), Trial(2, MET), None])
+    found = find_capacity(lambda _: next(trials), lowest=1, highest=100)
+    assert (found.rate, found.ended, len(found.trials)) == (2, "interrupted", 2)
+
+
+@pytest.mark.parametrize("hiccup", range(14))
+def test_a_hiccup_does_not_bound_it(hiccup: int) -> None:
+    """One trial of a search misses for no reason of the server's; as good as found without."""
+    trials = list[Trial]()
+
+    def measure(rate: float) -> Trial:
+        trials.append(Trial(rate, MET if rate <= 100 and len(trials) != hiccup else MISSED))
+        return trials[-1]
+
+    found = find_capacity(measure, lowest=1, highest=1000)
+    assert found.ended == "found"
+    assert found.rate is not None
+    assert 90 < found.rate <= 100
+    assert len(trials) <= 25
+
+
+def test_no_time_to_ask_twice() -> None:
+    """The bracket is narrow enough: that is found, and not a budget too small."""
+    now = iter(range(0, 10_000, 5))
+    found = find_capacity(
+        _server(3), lowest=2, highest=100, precision=1, budget_seconds=29, clock=lambda: next(now)
+    )
+    assert (found.rate, found.missed_at, found.ended, len(found.trials)) == (2, 4, "found", 2)
+
+
+def test_undecided_goes_by_its_point_estimates() -> None:
+    """Short trials decide little; the search must go on somewhere."""
+    found = find_capacity(
+        lambda rate: Trial(rate, UNDECIDED, likely=rate < 2), lowest=1, highest=100, precision=1
+    )
+    assert (found.rate, found.missed_at) == (1, 2)
+
+
+def test_noise_does_not_lead_far_astray() -> None:
+    """With a tenth of the verdicts near the limit wrong, still within a fifth of the truth."""
+    random = Random(7)  # noqa: S311 - a seeded experiment
+
+    def measure(rate: float) -> Trial:
+        near = abs(rate - 100) < 15
+        holds = (rate <= 100) != (near and random.random() < 0.1)
+        return Trial(rate, MET if holds else MISSED)
+
+    found = [find_capacity(measure, lowest=1, highest=1000).rate or 0 for _ in range(50)]
+    assert all(80 <= rate <= 120 for rate in found)
+
+
+def _figures(**changes: object) -> LiveFigures:
+    histogram = new_histogram()
+    for _ in range(850):
+        histogram.record_value(100_000)
+    for _ in range(150):
+        histogram.record_value(900_000)
+    merger = LiveMerger(30)
+    merger.add({"t": 10.0, "worker": 0, "done": 1000, "failed": 0, "ttft": histogram.encode()})
+    figures = merger.figures()
+    assert figures is not None
+    return LiveFigures(**{**figures.__dict__, **changes})
+
+
+@pytest.mark.parametrize(
+    ("slo", "changes", "told"),
+    [
+        (Slo(ttft_p99_ms=500), {}, "ttft of 15% was over 500 ms"),
+        (Slo(ttft_p99_ms=1000), {}, None),
+        (Slo(e2e_p99_ms=1), {}, None),
+        (Slo(ttft_p99_ms=500), {"done": 99}, None),
+        (Slo(ttft_p99_ms=500), {"seconds": 3.0}, None),
+        (Slo(error_rate=0.01), {"failed": 200}, "20% of the requests failed"),
+        (Slo(error_rate=0.01), {"failed": 50}, None),
+        (Slo(error_rate=0.5), {"failed": 200}, None),
+        (Slo(ttft_p99_ms=1000), {"failed": 900}, None),
+    ],
+)
+def test_giving_up(slo: Slo, changes: dict[str, object], told: str | None) -> None:
+    """Only when there is no doubt: enough answers, ten times as many over the limit as may be."""
+    assert clearly_missed(slo)(_figures(**changes)) == told
+
+
+@pytest.mark.parametrize(
+    ("verdict", "goodput", "failed", "behaviour", "words"),
+    [
+        (MET, 120, 0.0, "keeps", "kept at 120/s too"),
+        (MISSED, 98, 0.2, "sheds", "98% of those at 100/s; 20% were refused"),
+        (MISSED, 70, 0.0, "degrades", "70% of those"),
+        (MISSED, 10, 0.0, "collapses", "nothing was refused: bound the queue"),
+        (MISSED, 10, 0.2, "collapses", "10 requests/s within the SLO"),
+    ],
+)
+def test_overload(verdict: str, goodput: float, failed: float, behaviour: str, words: str) -> None:
+    """By how much of the good answers is left."""
+    best = Trial(100, MET, figures={"goodput_rps": 100.0})
+    figures = {"goodput_rps": float(goodput), "failed_share": failed}
+    found = overload_of(best, Trial(120, verdict, figures=figures))
+    assert found.behaviour == behaviour
+    assert words in found.why

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a load test says at a terminal, and what a search makes of a run: on whole, made-up runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.loadtest_records import SyntheticRun
+from tritonctl.loadtest.capacity import MET, MISSED, UNDECIDED, Capacity, Trial
+from tritonctl.loadtest.capacity_run import CapacityRun, Overload, trial_of
+from tritonctl.loadtest.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
+from tritonctl.loadtest.running import LoadRun
+from tritonctl.loadtest.summarise import summarise
+from tritonctl.loadtest.summary import Summary
+from tritonctl.loadtest.summary_text import HEADINGS, closing, opening, rows
+
+
+def _summary(folder: Path, **changes: Any) -> Summary:
+    SyntheticRun(**changes).write(folder)
+    return summarise(folder)
+
+
+def test_a_long_run(tmp_path: Path) -> None:
+    """P99 with its interval; a verdict per promise; where everything is and what to do next."""
+    summary = _summary(tmp_path, rate=80, seconds=30)
+    table = {row[0]: dict(zip(HEADINGS, row, strict=True)) for row in rows(summary)}
+    assert {"TTFT", "ITL", "TPOT", "end to end", "TTFT from send", "send lag"} <= set(table)
+    found = summary.metrics["ttft"].percentile(0.99)
+    assert found is not None
+    assert table["TTFT"]["P99"] != "-"
+    assert " .. " in table["TTFT"]["P99 lies in (95 %)"]
+    told = "\n".join([*opening(summary), *closing(summary, tmp_path)])
+    assert f"requests to {summary.model}" in told
+    assert f"{summary.slo[0].verdict.upper():<9} ttft_p99_ms 200 ms: " in told
+    assert "an indication, no decision: that takes 5,000 requests" in told
+    assert f"limited by: {summary.limited_by}" in told
+    assert told.endswith(f"next: tritonctl loadtest report {tmp_path}")
+    (tmp_path / "report.html").touch()
+    assert closing(summary, tmp_path)[-1] == f"next: open {tmp_path / 'report.html'}"
+
+
+def test_a_short_run(tmp_path: Path) -> None:
+    """No P99, and why not; failures by kind."""
+    summary = _summary(tmp_path, rate=20, seconds=5, error_share=0.3)
+    (row,) = (row for row in rows(summary) if row[0] == "end to end")
+    assert dict(zip(HEADINGS, row, strict=True))["P99"] == "-"
+    told = "\n".join([*opening(summary), *closing(summary, tmp_path)])
+    assert "no P99: it takes 500 requests in the measured window" in told
+    assert f"{summary.counts.error} error" in told
+    assert f"{summary.errors[0].count} x {summary.errors[0].kind}" in told
+
+
+def test_a_run_that_measured_nothing(tmp_path: Path) -> None:
+    """A lost worker makes it invalid, and the text says so."""
+    summary = _summary(tmp_path, finished=False)
+    assert any(line.startswith("INVALID   ") for line in closing(summary, tmp_path))
+
+
+def _trial(summary: Summary, **changes: Any) -> Trial:
+    return trial_of(40, LoadRun(Path("run"), summary, **changes))
+
+
+def test_what_a_run_says_of_a_rate(tmp_path: Path) -> None:
+    """Its verdict; undecided by its point estimates; given up is missed; unsent proves nothing."""
+    summary = _summary(tmp_path, rate=20, seconds=10)
+    assert summary.slo_verdict == UNDECIDED
+    assert (_trial(summary).verdict, _trial(summary).holds) == (UNDECIDED, True)
+    given_up = _trial(summary, stopped="too slow")
+    assert (given_up.verdict, given_up.note) == (MISSED, "given up: too slow")
+    rising = replace(summary, window=replace(summary.window, stationary=False, growth=99.0))
+    assert not _trial(rising).holds
+    for broken in (
+        replace(summary, reason="server gone", slo_verdict=MET),
+        replace(summary, counts=replace(summary.counts, sent=1), slo_verdict=MET),
+    ):
+        trial = _trial(broken)
+        assert (trial.verdict, trial.holds) == (UNDECIDED, False)
+        assert "requests were sent" in trial.note
+    late = replace(summary, slo_verdict=MET, valid=False, invalid_because=("it was late: 9 ms",))
+    assert (_trial(late).verdict, _trial(late).note) == (MET, "it was late")
+    both = _trial(late, stopped="too slow")
+    assert (both.note, both.valid) == ("given up: too slow; it was late", False)
+    assert _trial(summary).valid
+
+
+BEST = Trial(40, UNDECIDED, likely=True, figures={"goodput_rps": 39.5, "ttft_p50_ms": 12.345})
+WORSE = Trial(80, MISSED, note="given up: ttft of 40% was over 500 ms")
+
+
+def _search(capacity: Capacity, overload: Overload | None = None) -> list[str]:
+    done = CapacityRun(Path("runs"), capacity, overload)
+    json.dumps(done.to_record(), allow_nan=False)
+    for row in capacity_rows(done):
+        assert len(row) == len(CAPACITY_HEADINGS)
+    return conclusion(done)
+
+
+def test_a_search() -> None:
+    """The rate, what is beyond it, how to be sure; a table by rate."""
+    capacity = Capacity(40, 80, "found", (WORSE, BEST))
+    beyond = Overload(replace(WORSE, rate=48), "sheds", "39 requests/s within the SLO")
+    told = _search(capacity, beyond)
+    assert told[0] == "capacity: 40 requests/s, missed at 80/s"
+    assert "tritonctl loadtest run --rate 40 --count 5000" in told[1]
+    assert told[2] == "at 48/s it sheds: 39 requests/s within the SLO"
+    table = capacity_rows(CapacityRun(Path("runs"), capacity, beyond))
+    assert [row[0] for row in table] == ["40", "80", "48"]
+    assert table[0][1:4] == ["likely met", "39.5", "12.3"]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "told"),
+    [
+        (Capacity(None, 1, "lowest", (WORSE,)), "missed at the lowest rate, 1/s"),
+        (Capacity(None, None, "interrupted", ()), "no trial was finished"),
+        (Capacity(40, None, "highest", (BEST,)), "that is --highest"),
+        (Capacity(40, 80, "budget", (BEST, WORSE)), "the budget was spent"),
+        (Capacity(40, None, "server gone", (BEST,)), "then the server went away"),
+    ],
+)
+def test_searches_that_end_otherwise(capacity: Capacity, told: str) -> None:
+    """Why there is no better answer."""
+    assert told in _search(capacity)[0]
+
+
+def test_a_late_generator_is_told_of() -> None:
+    """A miss may be its own; where it kept up, or the SLO was met all the same, nothing is said."""
+    late = replace(WORSE, valid=False)
+    told = "\n".join(_search(Capacity(40, 80, "found", (late, BEST, replace(WORSE, rate=60)))))
+    assert "in 1 of the 2 trials that missed the generator itself was late or busy" in told
+    told = "\n".join(_search(Capacity(None, 80, "lowest", (late,))))
+    assert "in 1 of the 1 trials that missed" in told
+    fine = Capacity(40, 80, "found", (WORSE, replace(BEST, valid=False)))
+    assert "late or busy" not in "\n".join(_search(fine))

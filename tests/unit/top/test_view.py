@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the figures look: wide, narrow, stale, sorted."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from dataclasses import replace
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console as RichConsole
+
+from tritonctl.console import Console
+from tritonctl.top.figures import Figures, Gpu, ModelFigures, ServerFigures
+from tritonctl.top.histograms import Times
+from tritonctl.top.watching import Sight
+from tritonctl.top_view import TopView
+
+SERVER = ServerFigures(1.5, 2**30, 0.75, 2**31, 2**34, (Gpu("G", 0.5, 2**30, 2**36),))
+ENGINE = ModelFigures(
+    "speller_engine",
+    12.5,
+    0.0,
+    latency_ms=3.25,
+    queue_share=0.4,
+    batch_factor=2.5,
+    waiting=3,
+    ttft=Times(1000, 20, 12.3, 45.6, 60000),
+    itl=Times(80, 5, 4.5, 2500, 2500),
+    e2e=Times(80, 950, 900, 1200, 60000),
+    tokens_per_s=345.6,
+    active_streams=7.5,
+    kv_used=0.95,
+    instances=1,
+)
+SPELLER = replace(
+    ENGINE,
+    model="speller",
+    failures_per_s=0.3,
+    failures={"OTHER": 3.0},
+    batch_factor=None,
+    instances=None,
+    steps=(ModelFigures("speller_tokenizer", 14, 0.0, restarted=True), ENGINE),
+)
+IDLE = ModelFigures("an_encoder", 0.0, 0.0, waiting=9.0)
+
+
+def sight(*models: ModelFigures) -> Sight:
+    """Just seen."""
+    return Sight("http://h:8002/metrics", time.time(), 2.0, Figures(10.0, SERVER, models))
+
+
+def lines(view: TopView, seen: Sight, width: int = 200) -> list[str]:
+    """What is on a screen of that width."""
+    return view.plain(seen, width).splitlines()
+
+
+def test_everything_on_a_wide_terminal() -> None:
+    """Server, ensemble with its steps indented, failures by reason, what was loaded again."""
+    text = lines(TopView(), sight(SPELLER, replace(IDLE, silent=2)))
+    assert text[0] == "tritonctl top  http://h:8002/metrics  the last 10 s"
+    assert text[1] == (
+        "CPU 1.50 cores  memory 1.00 GiB  machine CPU 75%  machine memory 2.0/16.0 GiB  "
+        "GPU 0 50% 1.0/64.0 GiB"
+    )
+    headings = (
+        "model req/s failed/s TTFT ms ITL ms tok/s wait queue batch active KV E2E ms ms/req inst"
+    )
+    assert text[2].split() == headings.split()
+    cells = "12.5 0.30 12.3/45.6 4.50/>2500 346 3 40% · 7.5 95% 900/~1200 3.25 ·"
+    assert text[3].split() == ["speller", *cells.split()]
+    assert text[4].startswith("  tokenizer ")
+    assert text[5].startswith("  engine ")
+    assert "speller failed: OTHER 3" in text
+    assert "an_encoder: no sign of life of 2 of its processes" in text
+    assert "loaded again, counted from zero: speller_tokenizer" in text
+
+
+def test_a_p99_of_few_values_is_marked() -> None:
+    """It is hardly more than their largest."""
+    few = replace(IDLE, ttft=Times(20, 20, 12.3, 45.6, 60000))
+    assert "12.3/~45.6" in "\n".join(lines(TopView(), sight(few)))
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 140, 300])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    """The least important columns go first; names are cut."""
+    long_name = replace(IDLE, model="an_encoder_with_a_very_long_name_indeed_and_more")
+    text = lines(TopView(), sight(SPELLER, long_name), width)
+    table = [line for line in text if "speller failed" not in line and "loaded" not in line]
+    assert max(map(cell_len, table)) <= width
+    headings = next(line for line in text if line.startswith("model"))
+    assert ("inst" in headings) == (width == 300)
+    if width >= 40:
+        assert "failed/s" in headings
+
+
+def test_sorting() -> None:
+    """The busiest first unless asked otherwise; equals by name."""
+    quiet = replace(IDLE, model="b", waiting=0.0)
+
+    def order(sort: str) -> list[str]:
+        text = lines(TopView(sort), sight(quiet, SPELLER, IDLE))
+        names = ("b", "speller", "an_encoder")
+        return [n for line in text if (n := line.split(" ")[0]) in names and "failed:" not in line]
+
+    assert order("requests") == ["speller", "an_encoder", "b"]
+    assert order("failed") == ["speller", "an_encoder", "b"]
+    assert order("ttft") == ["speller", "an_encoder", "b"]
+    assert order("waiting") == ["an_encoder", "speller", "b"]
+    assert order("name") == ["an_encoder", "b", "speller"]
+
+
+def test_a_server_that_is_gone() -> None:
+    """Since when, why, and what was last known."""
+    gone = replace(
+        sight(SPELLER), problem="no metrics: refused", silent_since=time.monotonic() - 12.2
+    )
+    text = lines(TopView(), gone)
+    assert text[1] == "no answer for 12 s: no metrics: refused"
+    assert text[2] == "the last figures before that:"
+    assert any(line.startswith("speller ") for line in text)
+    never = Sight("http://h", time.time(), 2.0, None, "refused", time.monotonic())
+    assert lines(TopView(), never)[1:2] == ["no answer for 0 s: refused"]
+
+
+def test_a_look_that_takes_long_is_seen() -> None:
+    """A frozen server: the screen is drawn anew while the look waits."""
+    late = replace(sight(SPELLER), seen=time.monotonic() - 20.1)
+    assert "(no answer for 20 s)" in lines(TopView(), late)[0]
+
+
+def test_live_on_a_terminal() -> None:
+    """The whole screen, drawn on what is a terminal to rich; restored at the end."""
+    screen = io.StringIO()
+    console = RichConsole(file=screen, force_terminal=True, width=100, height=20)
+    view = TopView()
+    with view.live(console) as live:
+        view.show(sight(SPELLER))
+        live.refresh()
+    assert "\x1b[?1049h" in screen.getvalue()
+    assert "speller_engine" not in screen.getvalue()
+    assert "speller" in screen.getvalue()
+    assert screen.getvalue().rstrip().endswith(("\x1b[?1049l", "\x1b[?25h"))
+
+
+def test_json_is_one_record_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """For scripts: nothing else on standard output."""
+    with Console(as_json=True).watch_server("requests", live=True) as show:
+        show(sight(SPELLER))
+        show(sight(IDLE))
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["models"][0]["steps"][1]["ttft"]["p50_ms"] == 12.3
+    assert second["models"][0]["waiting"] == 9
+
+
+def test_a_pipe_gets_text(capsys: pytest.CaptureFixture[str]) -> None:
+    """One block after the other, without escape sequences."""
+    with Console().watch_server("requests", live=True) as show:
+        show(sight(IDLE))
+        show(sight(IDLE))
+    text = capsys.readouterr().out
+    assert "\x1b" not in text
+    assert text.count("tritonctl top  http://h:8002/metrics") == 2

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Knobs of a built model: what they write, and that the plan of the repository follows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tritonctl.project import Project
+from tritonctl.tuning.space import DETOKENIZER_DELAY, INLINE, INSTANCES, THREADS, Knob, Space
+
+
+def made(*knobs: Knob, cores: int = 2) -> Space:
+    engine = {"builder": "onnxruntime", "precision": "fp32"}
+    serving = {"queue": {"max_queue_size": 4}}
+    models = {"m": {"checkpoint": "c", "engine": engine, "serving": serving}}
+    project = Project.at(Path(), {"schema": "tritonctl/v1", "models": models})
+    return Space(project, "m", knobs, cores)
+
+
+def knob(name: str, *values: int | bool) -> Knob:
+    return Knob(name, values, values[0], lambda v: {"serving": {"queue": {name: v}}}, "m", "")
+
+
+def test_todays_settings_write_nothing() -> None:
+    """The overlay holds only what differs."""
+    space = made(knob("priority_levels", 0, 2), knob("default_timeout_microseconds", 0, 5))
+    assert space.overlay(space.base) == {}
+    overlay = space.overlay({"priority_levels": 2, "default_timeout_microseconds": 0})
+    assert overlay == {"serving": {"queue": {"priority_levels": 2}}}
+
+
+def test_the_tuned_project_keeps_the_rest() -> None:
+    """Merged, as a profile would be."""
+    tuned = made(knob("priority_levels", 0, 2)).tuned({"priority_levels": 2})
+    queue = tuned.models["m"].serving.queue
+    assert (queue.priority_levels, queue.max_queue_size) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("instances", "threads", "allowed"), [(1, 0, True), (2, 0, True), (4, 1, True), (4, 2, False)]
+)
+def test_more_threads_than_twice_the_cores_are_not_tried(
+    instances: int, threads: int, allowed: bool
+) -> None:
+    """0 threads is one per core."""
+    space = made(knob(INSTANCES, 1, 2, 4), knob(THREADS[0], 0, 1, 2))
+    assert space.allowed({INSTANCES: instances, THREADS[0]: threads}) is allowed
+
+
+def test_the_inlined_detokenizer_has_no_queue_of_its_own() -> None:
+    """Its knob must then stay where it is."""
+    space = made(knob(INLINE, False, True), knob(DETOKENIZER_DELAY, 1500, 0))
+    assert space.allowed({INLINE: True, DETOKENIZER_DELAY: 1500})
+    assert not space.allowed({INLINE: True, DETOKENIZER_DELAY: 0})

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the rules over a repository: `check_repository` is the whole library's entrance."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+from tritonctl.checks.findings import Finding, Hit, Report, finding_at
+from tritonctl.checks.live.rules import LiveRule
+from tritonctl.checks.repository import Model, Repository, Target
+from tritonctl.checks.rule import Rule
+from tritonctl.checks.rules import RULES
+from tritonctl.checks.source import Source
+
+_IGNORE = re.compile(r"#\s*tritonctl:\s*ignore(?:\[([\w\s,]*)\])?")
+ANY = Target()
+
+
+def check_repository(
+    path: Path,
+    target: Target = ANY,
+    *,
+    rules: Collection[Rule] | None = None,
+    shown_as: str | None = None,
+) -> Report:
+    """Everything wrong with a model repository, in the order of models and lines.
+
+    Reads files, runs and imports nothing of them, needs no server. rules: all of them when absent.
+    shown_as: what findings call the folder; as seen from here when absent.
+    Raises OSError when the folder itself cannot be read.
+    """
+    chosen = RULES.values() if rules is None else rules
+    repository = Repository.at(path, shown(path) if shown_as is None else shown_as, target)
+    found: defaultdict[str, list[Finding]] = defaultdict(list)
+    for rule in chosen:
+        for model, hit in _hits(rule, repository):
+            if finding := finding_of(rule, model, hit):
+                found[model.name].append(finding)
+    return Report(
+        tuple(finding for name in sorted(found) for finding in sorted(found[name], key=_place)),
+        len(repository.models),
+        _sources(repository),
+    )
+
+
+def _place(finding: Finding) -> tuple[str, int, int, str]:
+    return finding.path, finding.line, finding.column, finding.rule
+
+
+def _hits(rule: Rule, repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    if rule.check_all is not None:
+        yield from rule.check_all(repository)
+    for model in repository.models.values() if rule.check is not None else ():
+        assert rule.check is not None  # noqa: S101 - told to the type checker
+        yield from ((model, hit) for hit in rule.check(model, repository))
+
+
+def _sources(repository: Repository) -> dict[str, Source]:
+    files = (model.file for model in repository.models.values())
+    return {file.source.name: file.source for file in files if file}
+
+
+def shown(path: Path) -> str:
+    """How the repository is named to the user: from where they stand, if it is below."""
+    here = Path.cwd()
+    absolute = path.absolute()
+    return str(absolute.relative_to(here)) if absolute.is_relative_to(here) else str(path)
+
+
+def finding_of(rule: Rule | LiveRule, model: Model, hit: Hit) -> Finding | None:
+    """The hit with its place; None where a comment says to ignore it."""
+    source = hit.source or (model.file.source if model.file and hit.span else None)
+    finding = finding_at(
+        hit,
+        path=source.name if source else "/".join(filter(None, (model.shown, hit.place))),
+        source=source,
+        rule=rule.id,
+        severity=rule.severity,
+        why=rule.why,
+    )
+    return None if source is not None and _ignored(source, finding) else finding
+
+
+def _ignored(source: Source, finding: Finding) -> bool:
+    """Whether a comment on the line, or alone on the line above, says `tritonctl: ignore[ID]`."""
+    lines = [source.line(finding.line)]
+    if finding.line > 1 and (above := source.line(finding.line - 1)).lstrip().startswith("#"):
+        lines.append(above)
+    for match in map(_IGNORE.search, lines):
+        if match and (match[1] is None or finding.rule in re.split(r"[\s,]+", match[1])):
+            return True
+    return False

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An ensemble's graph as a picture: for a terminal, as Mermaid, Graphviz or JSON."""

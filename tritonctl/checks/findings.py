@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What rules say, and what the user is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, NamedTuple
+
+from tritonctl.checks.source import Source, Span
+
+Severity = Literal["error", "warning", "advice"]
+# Most serious first: "error" is what a server refuses or answers wrongly, "warning" what works
+# otherwise than meant, "advice" what could be better.
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
+
+
+class Edit(NamedTuple):
+    """A safe mend: the span's text becomes `text`."""
+
+    span: Span
+    text: str
+
+
+class Hit(NamedTuple):
+    """What a rule found. `span`: in the model's config.pbtxt, or in `source` where that is given.
+
+    place: without a span, what it is about, below the model's folder: "1/model.py", "" for itself.
+
+    fix: what to do about it, in words; edits: the same for `--fix`, where it is safe.
+    """
+
+    message: str
+    fix: str
+    span: Span | None = None
+    source: Source | None = None
+    place: str = ""
+    edits: tuple[Edit, ...] = ()
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A mistake in a file. Lines and columns count from 1; `end` is exclusive, on the same line.
+
+    `text` is the offending line. Places of whole files have line 1, column 1 and no text; line 0
+    means that it is about a running server, whose URL is the path.
+    """
+
+    path: str
+    line: int
+    column: int
+    end: int
+    text: str
+    rule: str
+    severity: Severity
+    message: str
+    why: str
+    fix: str
+    edits: tuple[Edit, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """As compilers write it, which editors can open; what is no file has no line."""
+        return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
+
+    def as_record(self) -> dict[str, Any]:
+        """The finding as plain data."""
+        record = asdict(self)
+        record["fixable"] = bool(record.pop("edits"))
+        return record
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything found, in the order of the files; `sources` are what was read, by path."""
+
+    findings: tuple[Finding, ...]
+    models: int
+    sources: Mapping[str, Source]
+
+    def count(self, severity: Severity) -> int:
+        """How many findings of that severity."""
+        return sum(finding.severity == severity for finding in self.findings)
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error."""
+        return self.count("error") > 0
+
+
+def merged(reports: Sequence[Report]) -> Report:
+    """Several repositories' reports as one."""
+    return Report(
+        findings=tuple(finding for report in reports for finding in report.findings),
+        models=sum(report.models for report in reports),
+        sources={name: source for report in reports for name, source in report.sources.items()},
+    )
+
+
+def finding_at(
+    hit: Hit, *, path: str, source: Source | None, rule: str, severity: Severity, why: str
+) -> Finding:
+    """A hit with its place worked out."""
+    line = column = end = 1
+    text = ""
+    if source is not None and hit.span is not None:
+        line, column = source.position(hit.span.start)
+        text = source.line(line)
+        length = hit.span.end - hit.span.start
+        end = min(column + length, len(text) + 1)
+    return Finding(
+        path=path,
+        line=line,
+        column=column,
+        end=max(end, column + 1) if text else column,
+        text=text,
+        rule=rule,
+        severity=severity,
+        message=hit.message,
+        why=why,
+        fix=hit.fix,
+        edits=hit.edits,
+    )

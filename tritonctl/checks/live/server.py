@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A running server against the repositories that it shall serve: `check_server`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonctl.checks.checker import ANY, finding_of, shown
+from tritonctl.checks.findings import Finding, Hit, Report
+from tritonctl.checks.live.exposure import exposures
+from tritonctl.checks.live.models import compare, of_no_repository
+from tritonctl.checks.live.rules import LIVE_RULES, LiveRule
+from tritonctl.checks.repository import Model, Repository, Target
+from tritonctl.errors import ConfigurationError
+from tritonctl.triton.inspection import Inspection
+
+if TYPE_CHECKING:
+    from tritonctl.triton.channels import Endpoint
+
+
+def inspect_for(paths: Sequence[Path], endpoint: Endpoint) -> Inspection:
+    """Ask a server what `check_server` needs to know. Raises ServerError, UsageError, OSError."""
+    from tritonctl.triton.inspecting import inspect
+
+    return inspect(endpoint, _models(paths))
+
+
+def version_of(seen: Inspection) -> str | None:
+    """The server's, for the rules about files; None where it says no version of Triton's."""
+    try:
+        return Target.named(seen.version or None).version
+    except ConfigurationError:
+        return None
+
+
+def check_server(
+    paths: Sequence[Path], seen: Inspection, *, rules: Collection[LiveRule] | None = None
+) -> Report:
+    """What a server does otherwise than its repositories say, and what it shows to strangers.
+
+    Of a model in several repositories the first counts. Raises OSError when a folder cannot be
+    read.
+    """
+    models = _models(paths)
+    chosen = {rule.id for rule in (LIVE_RULES.values() if rules is None else rules)}
+    findings = [finding for finding in _findings(models, seen) if finding.rule in chosen]
+    files = (model.file for model in models.values())
+    return Report(tuple(findings), len(models), {f.source.name: f.source for f in files if f})
+
+
+def _models(paths: Sequence[Path]) -> dict[str, Model]:
+    models: dict[str, Model] = {}
+    for path in paths:
+        for name, model in Repository.at(path, shown(path), ANY).models.items():
+            models.setdefault(name, model)
+    return models
+
+
+def _findings(models: Mapping[str, Model], seen: Inspection) -> Iterator[Finding]:
+    for name in sorted(models):
+        for rule, hit in compare(models[name], seen):
+            if finding := finding_of(rule, models[name], hit):
+                yield finding
+    for rule, hit in (*of_no_repository(models, seen), *exposures(seen)):
+        yield _of_server(rule, hit, seen)
+
+
+def _of_server(rule: LiveRule, hit: Hit, seen: Inspection) -> Finding:
+    """Its place is the server itself: there is no line."""
+    severity = rule.severity
+    if rule.on_loopback and not seen.beyond_loopback:
+        severity = rule.on_loopback
+    return Finding(
+        path=f"grpc://{seen.url}",
+        line=0,
+        column=0,
+        end=0,
+        text="",
+        rule=rule.id,
+        severity=severity,
+        message=hit.message,
+        why=rule.why,
+        fix=hit.fix,
+    )

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC532 to TC539: what a model makes of a batch.
+
+Sources: https://github.com/triton-inference-server/python_backend#execute and
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ragged_batching.md
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tritonctl.checks.examples.models import CONFIG, python_model
+from tritonctl.checks.facts import declared
+from tritonctl.checks.facts.senders import Function, own_nodes
+from tritonctl.checks.files.python_source import PythonSource, dotted_name
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import Rule
+
+# Names under which libraries keep what they compute with.
+_ENGINES = {"infer", "generate", "predict", "run"}
+_MODELS = {"engine", "model", "net", "network", "pipe", "pipeline", "session"}
+# With these a model makes one array of the requests' arrays, which have to be of one shape.
+_JOINING = ("concatenate", "stack", "vstack", "hstack", "cat")
+_NEED_BATCH_INPUT = {"onnxruntime", "tensorrt"}
+
+
+def _batched_code(model: Model) -> PythonSource | None:
+    """The code of a Python model for which Triton makes batches of several requests."""
+    if model.backend != "python" or not _batches_requests(model):
+        return None
+    code = model.code
+    return code if code is not None and code.tree is not None else None
+
+
+def _batches_requests(model: Model) -> bool:
+    message = model.config.message if model.config else None
+    return message is not None and bool(
+        message.HasField("dynamic_batching") and message.max_batch_size > 1
+    )
+
+
+def _requests(code: PythonSource) -> tuple[Function, str] | None:
+    """`execute` and the name of its requests."""
+    execute = code.method("execute")
+    if execute is None or len(execute.args.args) != 2:  # noqa: PLR2004 - self, requests
+        return None
+    return execute, execute.args.args[1].arg
+
+
+def one_by_one(model: Model, _: Repository) -> Iterator[Hit]:
+    """A loop over the requests that runs the engine for each of them."""
+    code = _batched_code(model)
+    found = _requests(code) if code else None
+    if code is None or found is None:
+        return
+    execute, name = found
+    for loop in own_nodes(execute):
+        if not isinstance(loop, ast.For) or dotted_name(loop.iter) != name:
+            continue
+        calls = (node for node in own_nodes(loop) if isinstance(node, ast.Call))
+        engines = [call for call in calls if _runs_engine(call)]
+        if engines:
+            call = min(engines, key=lambda node: (node.lineno, node.col_offset))
+            yield Hit(
+                "dynamic batching brings several requests at a time, and this runs for each alone",
+                "join the requests' inputs, run once, and share the outputs among the answers",
+                code.place(call.func),
+                code.source,
+            )
+
+
+def _runs_engine(node: ast.Call) -> bool:
+    """`self.model(...)`, `self.session.run(...)` and the like."""
+    owner, *names = dotted_name(node.func).split(".")
+    if owner != "self" or not names:
+        return False
+    return names[-1] in _MODELS if len(names) == 1 else names[-1] in _ENGINES
+
+
+def equal_shapes(model: Model, _: Repository) -> Iterator[Hit]:
+    """An input of varying shape, for which Triton batches only requests of one shape."""
+    code, config = _batched_code(model), model.config
+    if code is None or config is None or any(code.called(name) for name in _JOINING):
+        return
+    for tensor in declared.inputs(model):
+        if -1 in (tensor.dims or ()) and not tensor.ragged:
+            yield Hit(
+                f"only requests whose {tensor.name} has the same shape share a batch",
+                "add allow_ragged_batch: true if execute looks at each request by itself",
+                config.span(*tensor.path, "dims"),
+            )
+            return
+
+
+def ragged_alone(model: Model, _: Repository) -> Iterator[Hit]:
+    """A ragged input whose lengths the model is not told."""
+    config = model.config
+    if config is None or model.backend not in _NEED_BATCH_INPUT or not declared.batches(model):
+        return
+    told = {name for one in config.message.batch_input for name in one.source_input}
+    for tensor in declared.inputs(model):
+        if tensor.ragged and tensor.name not in told:
+            yield Hit(
+                f"nothing tells the model where one request's {tensor.name} ends and the next "
+                "begins",
+                f'add a batch_input with source_input: "{tensor.name}"',
+                config.span(*tensor.path, "allow_ragged_batch"),
+            )
+
+
+_BATCHED = CONFIG + "dynamic_batching { }\n"
+_SINGLY = """\
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.model = lambda array: array + 1
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            tensor = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
+            output = pb_utils.Tensor("OUTPUT", self.model(tensor))
+            answers.append(pb_utils.InferenceResponse(output_tensors=[output]))
+        return answers
+"""
+_JOINED = """\
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.model = lambda array: array + 1
+
+    def execute(self, requests):
+        tensors = [pb_utils.get_input_tensor_by_name(one, "INPUT") for one in requests]
+        arrays = [tensor.as_numpy() for tensor in tensors]
+        joined = self.model(np.concatenate(arrays))
+        answers, start = [], 0
+        for array in arrays:
+            output = pb_utils.Tensor("OUTPUT", joined[start : start + len(array)])
+            answers.append(pb_utils.InferenceResponse(output_tensors=[output]))
+            start += len(array)
+        return answers
+"""
+_VARYING = _BATCHED.replace("dims: [ 4 ]", "dims: [ -1 ]")
+_RAGGED = """\
+name: "m"
+platform: "tensorrt_plan"
+max_batch_size: 8
+input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ -1 ] allow_ragged_batch: true } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]
+dynamic_batching { }
+"""
+_LENGTHS = """\
+batch_input [
+  {
+    kind: BATCH_ACCUMULATED_ELEMENT_COUNT
+    target_name: "INDEX"
+    data_type: TYPE_FP32
+    source_input: "INPUT"
+  }
+]
+"""
+
+RULES = (
+    Rule(
+        id="TC532",
+        name="batch-one-by-one",
+        severity="advice",
+        summary="a batched Python model that runs its engine for each request",
+        why="The batcher makes batches, and the loop takes them apart again: nothing is gained.",
+        check=one_by_one,
+        bad=python_model(_BATCHED, **{"1__model.py": _SINGLY}),
+        good=python_model(_BATCHED, **{"1__model.py": _JOINED}),
+        answers=("server#7205", "server#3624"),
+    ),
+    Rule(
+        id="TC533",
+        name="equal-shapes-only",
+        severity="advice",
+        summary="a batched Python model with an input of varying shape that is not ragged",
+        why="Unless allow_ragged_batch is set, Triton puts two requests into one batch only where "
+        "the shapes of such inputs are equal: texts of different lengths never meet.",
+        check=equal_shapes,
+        bad=python_model(_VARYING),
+        good=python_model(_VARYING.replace("[ -1 ]", "[ -1 ] allow_ragged_batch: true", 1)),
+        answers=("server#4129",),
+    ),
+    Rule(
+        id="TC534",
+        name="ragged-without-lengths",
+        severity="advice",
+        summary="a ragged input without a `batch_input` that tells its lengths",
+        why="The requests' tensors are laid one behind the other into one; without lengths a model "
+        "that does more than treat each element alike cannot tell them apart.",
+        check=ragged_alone,
+        bad={"m/config.pbtxt": _RAGGED, "m/1/model.plan": "plan"},
+        good={"m/config.pbtxt": _RAGGED + _LENGTHS, "m/1/model.plan": "plan"},
+        shows="elsewhere",
+    ),
+)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC81x: whether the memory of GPUs and machine is enough for all models together.
+
+Sources: those of tritonctl.checks.facts.gpu_memory, and
+https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tritonctl.checks.examples.tensorrt_llm import trtllm_model
+from tritonctl.checks.examples.tensors import ONNX_CONFIG, onnx_file, onnx_model
+from tritonctl.checks.facts.gpu_memory import (
+    FRACTION,
+    HOST,
+    Claim,
+    trtllm_shares,
+    vllm_shares,
+    weights,
+)
+from tritonctl.checks.facts.placement import count_span, some
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository, Target
+from tritonctl.checks.rule import Example, File, Rule
+from tritonctl.checks.source import Span
+from tritonctl.units import human_bytes
+
+# Of sums of decimal fractions, which are binary ones.
+_ROUNDING = 1e-9
+_OTHER_GPU = "make fewer instances, or put models on other GPUs: `gpus` of instance_group"
+_OTHER_MACHINE = "make fewer instances, or serve some models on another machine"
+
+
+def weights_over_memory(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    """Weights, and what vLLM claims, that do not fit into a GPU together."""
+    there = repository.target.gpus
+    if not there:
+        return
+    taken = _weights(repository)
+    claims = {} if any(vllm_over_one(repository)) else _vllm(repository)
+    for gpu, memory in enumerate(there):
+        shares = {name: on[gpu] for name, on in taken.items() if on[gpu]}
+        shares |= {n: int(c.share * c.gpus[gpu] * memory) for n, c in claims.items() if c.gpus[gpu]}
+        if sum(shares.values()) > memory:
+            yield _full(repository, f"GPU {gpu}", memory, shares, _OTHER_GPU)
+            return
+
+
+def weights_over_host(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    """Weights of models on the CPU that do not fit into the machine's memory together."""
+    memory = repository.target.memory_bytes
+    if memory is None:
+        return
+    shares = {name: on[HOST] for name, on in _weights(repository).items() if on[HOST]}
+    if sum(shares.values()) > memory:
+        yield _full(repository, "the machine", memory, shares, _OTHER_MACHINE)
+
+
+def _weights(repository: Repository) -> dict[str, Counter[int]]:
+    return {name: weights(model, repository) for name, model in repository.models.items()}
+
+
+def _full(
+    repository: Repository, where: str, memory: int, shares: dict[str, int], fix: str
+) -> tuple[Model, Hit]:
+    listed = some(f"{n} {human_bytes(shares[n])}" for n in sorted(shares, key=lambda n: -shares[n]))
+    model = repository.models[max(sorted(shares), key=lambda name: shares[name])]
+    return model, Hit(
+        f"{where} has {human_bytes(memory)}, models take {human_bytes(sum(shares.values()))} there "
+        f"before any request: {listed}",
+        fix,
+        count_span(model, repository.target),
+    )
+
+
+def vllm_over_one(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    """Instances of vLLM that claim more than the whole of a GPU's memory."""
+    for model, gpu, added in _over_one(repository, _vllm(repository)):
+        yield (
+            model,
+            Hit(
+                f"instances of vLLM claim {added} of GPU {gpu}'s memory",
+                "write a gpu_memory_utilization into each model.json, with a sum below 1",
+                count_span(model, repository.target),
+            ),
+        )
+
+
+def _vllm(repository: Repository) -> dict[str, Claim]:
+    found = ((n, vllm_shares(m, repository.target)) for n, m in sorted(repository.models.items()))
+    return {name: claim for name, claim in found if claim}
+
+
+def trtllm_over_one(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    """Instances of TensorRT-LLM whose KV caches take more than the free memory together."""
+    found = ((n, trtllm_shares(m, repository)) for n, m in sorted(repository.models.items()))
+    for model, gpu, added in _over_one(repository, {name: one for name, one in found if one}):
+        yield (
+            model,
+            Hit(
+                f"KV caches are to take {added} of GPU {gpu}'s free memory",
+                "bound each by a number of tokens (max_tokens_in_paged_kv_cache; of the LLM API "
+                "kv_cache_config.max_tokens), or give them fractions with a sum below 1",
+                _fraction_span(model, repository),
+            ),
+        )
+
+
+def _fraction_span(model: Model, repository: Repository) -> Span | None:
+    if model.config is not None and FRACTION in model.config.message.parameters:
+        return model.config.span("parameters", FRACTION)
+    return count_span(model, repository.target)
+
+
+def _over_one(repository: Repository, claims: dict[str, Claim]) -> Iterator[tuple[Model, int, str]]:
+    """The first GPU on which claims add up to more than 1: the last model there, and the sum."""
+    for gpu in sorted({gpu for claim in claims.values() for gpu in claim.gpus}):
+        there = [(name, c.share, c.gpus[gpu]) for name, c in claims.items() if c.gpus[gpu]]
+        total = sum(share * times for _, share, times in there)
+        if total > 1 + _ROUNDING:
+            each = some(f"{n} {f'{times} × ' if times > 1 else ''}{s:g}" for n, s, times in there)
+            yield repository.models[there[-1][0]], gpu, f"{total:g} times the whole ({each})"
+            return
+
+
+def _vllm_model(name: str, arguments: str) -> dict[str, str]:
+    group = "instance_group [ { kind: KIND_MODEL } ]\n"
+    config = f'name: "{name}"\nbackend: "vllm"\n{group}'
+    return {f"{name}/config.pbtxt": config, f"{name}/1/model.json": arguments}
+
+
+def _engine(name: str, fraction: str) -> dict[str, str | File]:
+    return trtllm_model({FRACTION: fraction}, name=name)
+
+
+def _graph(kind: str, count: int) -> Example:
+    """3 kB of weights, so many times."""
+    group = f"instance_group [ {{ kind: {kind} count: {count} }} ]\n"
+    graph = onnx_file(external={"model.onnx.data": 3000})
+    return onnx_model(graph, ONNX_CONFIG + group, model__onnx__data=bytes(3000))
+
+
+RULES = (
+    Rule(
+        id="TC810",
+        name="weights-over-memory",
+        severity="warning",
+        summary="weights that do not fit into a GPU's memory together",
+        why="Whichever model is loaded last fails with an out-of-memory error. Each instance of "
+        "onnxruntime and PyTorch has a copy; activations and the CUDA context come on top.",
+        check_all=weights_over_memory,
+        bad=_graph("KIND_GPU", 3),
+        good=_graph("KIND_GPU", 2),
+        shows="elsewhere",
+        target=Target("2.51.0", gpus=(9000,)),
+    ),
+    Rule(
+        id="TC811",
+        name="vllm-over-one",
+        severity="warning",
+        summary="instances of vLLM that claim more than a GPU's whole memory",
+        why="gpu_memory_utilization is a share of all memory, 0.9 by default. An engine that "
+        "finds less free than it claims refuses to start.",
+        check_all=vllm_over_one,
+        bad=_vllm_model("l", '{"model": "a"}') | _vllm_model("m", '{"model": "b"}'),
+        good=_vllm_model("l", '{"model": "a", "gpu_memory_utilization": 0.5}')
+        | _vllm_model("m", '{"model": "b", "gpu_memory_utilization": 0.4}'),
+        shows="elsewhere",
+        answers=("vllm#20305",),
+    ),
+    Rule(
+        id="TC812",
+        name="caches-over-free-memory",
+        severity="warning",
+        summary="models of TensorRT-LLM whose KV caches take more than the free memory together",
+        why="kv_cache_free_gpu_mem_fraction is a share of what is free when the model is loaded, "
+        "0.9 by default: the first takes nearly all, and the next fail or hold a few tokens.",
+        check_all=trtllm_over_one,
+        bad=_engine("l", "0.9") | _engine("m", "0.9"),
+        good=_engine("l", "0.5") | _engine("m", "0.4"),
+        shows="elsewhere",
+        answers=("TensorRT-LLM#1400", "tensorrtllm_backend#59", "tensorrtllm_backend#168"),
+    ),
+    Rule(
+        id="TC813",
+        name="weights-over-host-memory",
+        severity="warning",
+        summary="weights on the CPU that do not fit into the machine's memory together",
+        why="The kernel ends the server while it loads them. Each instance of onnxruntime and "
+        "PyTorch has a copy; OpenVINO's share one.",
+        check_all=weights_over_host,
+        bad=_graph("KIND_CPU", 3),
+        good=_graph("KIND_CPU", 2),
+        shows="elsewhere",
+        target=Target("2.51.0", memory_bytes=9000),
+    ),
+)

@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC02x: files that the configuration names: labels, data for warm-up and first states.
+
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/implicit_state_management.md
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_classification.md
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tritonctl.checks.examples.models import CONFIG, changed, python_model
+from tritonctl.checks.facts.declared import outputs
+from tritonctl.checks.files.config_message import Path as Place
+from tritonctl.checks.files.config_schema import model_config_schema
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import Rule
+from tritonctl.triton.datatypes import BY_CONFIG_NAME
+
+WARM_UP, STATES = "warmup", "initial_state"
+_ENVIRONMENT, _MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
+_LENGTH = 4
+# Far above any list of classes.
+_LARGEST_LABELS = 16 << 20
+
+
+class Data(NamedTuple):
+    """A file with a tensor's bytes that the configuration names.
+
+    size: in bytes, strings: how many; None where that may be any.
+    """
+
+    folder: str
+    name: str
+    place: Place
+    size: int | None
+    strings: int | None
+
+
+def file_size(folder: Path, name: str) -> int | None:
+    """Of a file that can be opened; None of anything else. Triton takes every name as relative."""
+    try:
+        status = (folder / name.lstrip("/")).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def missing_labels(model: Model, _: Repository) -> Iterator[Hit]:
+    """An output's labels that are not there."""
+    for index, output in enumerate(model.config.message.output if model.config else ()):
+        name = output.label_filename
+        if model.config and name and file_size(model.path, name) is None:
+            beside = f"; it is looked for beside {model.shown}/config.pbtxt"
+            yield Hit(
+                f"output {output.name} has its labels in {name}, which is no file{beside}",
+                f"put it at {model.shown}/{name}",
+                model.config.span("output", index, "label_filename"),
+            )
+
+
+def few_labels(model: Model, _: Repository) -> Iterator[Hit]:
+    """Fewer labels than an output has elements."""
+    if model.config is None:
+        return
+    for output, tensor in zip(model.config.message.output, outputs(model), strict=True):
+        name, dims = output.label_filename, tensor.dims
+        size = file_size(model.path, name) if name else None
+        if dims is None or min(dims) < 1 or size is None or size > _LARGEST_LABELS:
+            continue
+        lines = _lines(model.path / name.lstrip("/"))
+        if lines is not None and lines < prod(dims):
+            yield Hit(
+                f"{name} has {lines} labels, and output {output.name} {prod(dims)} elements",
+                "write a line for each class, in the order of the output",
+                model.config.span(*tensor.path, "label_filename"),
+            )
+
+
+def _lines(path: Path) -> int | None:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return content.count(b"\n") + (not content.endswith(b"\n") if content else 0)
+
+
+def missing_data(model: Model, _: Repository) -> Iterator[Hit]:
+    """A file of data that is not there."""
+    for data in named_data(model):
+        if model.config and file_size(model.path / data.folder, data.name) is None:
+            yield Hit(
+                f"{data.folder}/{data.name} is no file",
+                f"put it at {model.shown}/{data.folder}/{data.name}",
+                model.config.span(*data.place),
+            )
+
+
+def short_data(model: Model, _: Repository) -> Iterator[Hit]:
+    """A file of data that is smaller than its tensor."""
+    for data, there in _with_size(model):
+        if model.config and there < (data.size or 0):
+            yield Hit(
+                f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
+                "write the raw bytes of the whole tensor, without the batch dimension",
+                model.config.span(*data.place),
+            )
+
+
+def long_data(model: Model, _: Repository) -> Iterator[Hit]:
+    """A file of data that is larger than its tensor."""
+    for data, there in _with_size(model):
+        if model.config and data.size and there > data.size:
+            yield Hit(
+                f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
+                "correct the dims or the data type if they are another tensor's, or cut the file",
+                model.config.span(*data.place),
+            )
+
+
+def string_data(model: Model, _: Repository) -> Iterator[Hit]:
+    """Strings for warm-up that are not as many as the tensor has elements."""
+    for data in named_data(model):
+        place = model.path / data.folder / data.name.lstrip("/")
+        size = file_size(place.parent, place.name)
+        if model.config is None or data.strings is None or size is None or size > _LARGEST_LABELS:
+            continue
+        there = _strings(place)
+        if data.folder == WARM_UP and there is not None and there != data.strings:
+            yield Hit(
+                f"{data.folder}/{data.name} has {there} strings, and the tensor {data.strings}",
+                "write each string behind its length, 4 bytes, the lowest first",
+                model.config.span(*data.place),
+            )
+
+
+def _strings(path: Path) -> int | None:
+    """How many strings a file has, each behind its length; what is left over is none."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    count = at = 0
+    while at + _LENGTH <= len(content):
+        at += _LENGTH + int.from_bytes(content[at : at + _LENGTH], "little")
+        count += at <= len(content)
+    return count
+
+
+def missing_plan(model: Model, _: Repository) -> Iterator[Hit]:
+    """A file for one kind of GPU that is not there."""
+    config = model.config
+    for key, name in config.message.cc_model_filenames.items() if config else ():
+        lacking = [v for v in model.served_versions if not _exists(model.path / str(v) / name)]
+        if config and lacking:
+            yield Hit(
+                f"version {lacking[0]} has no {name}, which GPUs of compute capability {key} load",
+                f"put it at {model.shown}/{lacking[0]}/{name}, or remove the entry",
+                config.span("cc_model_filenames", key),
+            )
+
+
+def missing_environment(model: Model, _: Repository) -> Iterator[Hit]:
+    """A Python environment in the model's folder that is not there, or is none."""
+    value = _environment(model)
+    if model.config is None or value is None:
+        return
+    span = model.config.span("parameters", _ENVIRONMENT, "string_value")
+    if value.startswith(_MODEL_FOLDER[1:]):
+        yield Hit(
+            f"{value} is taken as it stands: a $ is missing",
+            f"write ${value}",
+            span,
+        )
+    if not value.startswith(_MODEL_FOLDER):
+        return
+    path = model.path / value.removeprefix(_MODEL_FOLDER).lstrip("/")
+    if not _exists(path):
+        yield Hit(
+            f"there is no {path.relative_to(model.path)} in {model.shown}",
+            "put the environment there: conda-pack makes one",
+            span,
+        )
+    elif path.is_dir() and not _exists(path / "bin" / "activate"):
+        yield Hit(
+            f"{path.relative_to(model.path)} has no bin/activate",
+            "name the folder that conda-pack's archive was unpacked into",
+            span,
+        )
+
+
+def relative_environment(model: Model, _: Repository) -> Iterator[Hit]:
+    """A Python environment beside wherever the server was started."""
+    value = _environment(model)
+    if model.config and value and not value.startswith((_MODEL_FOLDER, _MODEL_FOLDER[1:], "/")):
+        yield Hit(
+            f"{value} is looked for where the server was started",
+            f"write {_MODEL_FOLDER}/{value.removeprefix('./')} for a place in the model's folder, "
+            "or a path from the root",
+            model.config.span("parameters", _ENVIRONMENT, "string_value"),
+        )
+
+
+def _environment(model: Model) -> str | None:
+    config = model.config
+    if config is None or model.backend != "python":
+        return None
+    parameters = config.message.parameters
+    return parameters[_ENVIRONMENT].string_value if _ENVIRONMENT in parameters else None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _with_size(model: Model) -> Iterator[tuple[Data, int]]:
+    for data in named_data(model):
+        there = file_size(model.path / data.folder, data.name)
+        if data.size is not None and there is not None:
+            yield data, there
+
+
+def named_data(model: Model) -> Iterator[Data]:
+    """What warm-up and first states read when the model loads."""
+    message = model.config.message if model.config and model.backend != "ensemble" else None
+    for index, sample in enumerate(message.model_warmup if message else ()):
+        for key, one in sample.inputs.items() if sample.batch_size else ():
+            if one.HasField("input_data_file"):
+                place: Place = ("model_warmup", index, "inputs", key, "input_data_file")
+                yield _data(WARM_UP, one.input_data_file, place, one)
+    for index, state in enumerate(message.sequence_batching.state if message else ()):
+        for number, first in enumerate(state.initial_state):
+            if first.HasField("data_file"):
+                place = ("sequence_batching", "state", index, "initial_state", number, "data_file")
+                yield _data(STATES, first.data_file, place, first)
+
+
+def _data(folder: str, name: str, place: Place, tensor: Any) -> Data:
+    types = model_config_schema().DataType
+    type_ = types.Name(tensor.data_type) if tensor.data_type in types.values() else "unknown"
+    row = BY_CONFIG_NAME.get(type_)
+    if row is None or any(size < 0 for size in tensor.dims):
+        return Data(folder, name, place, None, None)
+    elements = prod(tensor.dims)
+    if row.size is None:
+        return Data(folder, name, place, None, elements)
+    return Data(folder, name, place, row.size * elements, None)
+
+
+_GOOD = python_model()
+_OUTPUT = 'name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ]'
+_LABELLED = changed(_OUTPUT, f'{_OUTPUT} label_filename: "labels.txt"')
+_LABELS = {"m/labels.txt": "spring\nsummer\nautumn\nwinter\n"}
+_SAMPLE = """\
+model_warmup [ { name: "first" batch_size: 1
+  inputs { key: "INPUT" value { data_type: TYPE_FP32 dims: [ 4 ]
+                                input_data_file: "first.raw" } } } ]
+"""
+_WARMED = python_model(CONFIG + _SAMPLE)
+_PACKED_CONFIG = (
+    CONFIG + 'parameters { key: "EXECUTION_ENV_PATH"\n'
+    '  value { string_value: "$$TRITON_MODEL_DIRECTORY/env" } }\n'
+)
+_PACKED = python_model(_PACKED_CONFIG)
+_STRINGS = python_model(
+    (CONFIG + _SAMPLE).replace("TYPE_FP32", "TYPE_STRING").replace("dims: [ 4 ]", "dims: [ 2 ]")
+)
+_PLANS = {
+    "m/config.pbtxt": CONFIG.replace("python", "tensorrt")
+    + 'cc_model_filenames [ { key: "8.6" value: "ampere.plan" },\n'
+    '                     { key: "9.0" value: "hopper.plan" } ]\n'
+}
+_PACK = {"m/env/bin/activate": ""}
+_FIRST = {"m/warmup/first.raw": "0123456789abcdef"}
+
+RULES = (
+    Rule(
+        id="TC020",
+        name="missing-labels",
+        severity="error",
+        summary="a label_filename that is not there",
+        why="Triton reads it when it loads the model, and refuses the model; a folder in its place "
+        "ends tritonserver 2.51 itself.",
+        check=missing_labels,
+        bad=_LABELLED,
+        good=_LABELLED | _LABELS,
+    ),
+    Rule(
+        id="TC021",
+        name="few-labels",
+        severity="warning",
+        summary="fewer labels than an output has elements",
+        why="Classes without a line are answered without a label.",
+        check=few_labels,
+        bad=_LABELLED | {"m/labels.txt": "warm\ncold\n"},
+        good=_LABELLED | _LABELS,
+    ),
+    Rule(
+        id="TC022",
+        name="missing-data",
+        severity="error",
+        summary="data for warm-up or a first state that is not there",
+        why="Triton looks for it in warmup/ and initial_state/, beside config.pbtxt, when it loads "
+        "the model, and refuses the model.",
+        check=missing_data,
+        bad=_WARMED | {"m/first.raw": "0123456789abcdef"},
+        good=_WARMED | _FIRST,
+    ),
+    Rule(
+        id="TC023",
+        name="short-data",
+        severity="error",
+        summary="data for warm-up or a first state that is smaller than its tensor",
+        why="Triton refuses the model.",
+        check=short_data,
+        bad=_WARMED | {"m/warmup/first.raw": "01234567"},
+        good=_WARMED | _FIRST,
+    ),
+    Rule(
+        id="TC024",
+        name="long-data",
+        severity="warning",
+        summary="data for warm-up or a first state that is larger than its tensor",
+        why="Triton takes the first bytes and ignores the rest without a word.",
+        check=long_data,
+        bad=_WARMED | {"m/warmup/first.raw": "0123456789abcdef0123"},
+        good=_WARMED | _FIRST,
+    ),
+    Rule(
+        id="TC025",
+        name="missing-environment",
+        severity="error",
+        summary="a Python environment in the model's folder that is not there",
+        why="The Python backend refuses the model. It takes an archive of conda-pack, or the "
+        "folder that one was unpacked into.",
+        check=missing_environment,
+        bad=_PACKED,
+        good=_PACKED | _PACK,
+        answers=("server#5094",),
+    ),
+    Rule(
+        id="TC026",
+        name="relative-environment",
+        severity="warning",
+        summary="a Python environment that depends on where the server was started",
+        why="The Python backend takes the path as it stands, and refuses the model where it leads "
+        "nowhere.",
+        check=relative_environment,
+        bad=python_model(_PACKED_CONFIG.replace("$$TRITON_MODEL_DIRECTORY/", "")) | _PACK,
+        good=_PACKED | _PACK,
+        shows="elsewhere",
+    ),
+    Rule(
+        id="TC027",
+        name="string-data",
+        severity="error",
+        summary="strings for warm-up that are more or fewer than the tensor's",
+        why="Triton refuses the model: it reads each string behind its length, as clients send it.",
+        check=string_data,
+        bad=_STRINGS | {"m/warmup/first.raw": "hello\nworld\n"},
+        good=_STRINGS | {"m/warmup/first.raw": "\5\0\0\0hello\5\0\0\0world"},
+    ),
+    Rule(
+        id="TC028",
+        name="missing-plan",
+        severity="warning",
+        summary="a file for GPUs of one compute capability that is not there",
+        why="On such a GPU Triton cannot load the version; on others it does.",
+        check=missing_plan,
+        bad=_PLANS | {"m/1/ampere.plan": "plan"},
+        good=_PLANS | {"m/1/ampere.plan": "plan", "m/1/hopper.plan": "plan"},
+        shows="elsewhere",
+    ),
+)

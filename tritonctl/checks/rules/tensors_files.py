@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC201 and TC203: whether a model's file can be read at all, with the weights that it refers to.
+
+Sources: https://github.com/onnx/onnx/blob/main/docs/ExternalData.md and
+https://docs.openvino.ai/2025/documentation/openvino-ir-format.html
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from tritonctl.checks.examples.tensors import onnx_file, onnx_model
+from tritonctl.checks.files.graph_file import Graph, Weights, is_pointer
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import Rule
+
+
+def broken_file(model: Model, _: Repository) -> Iterator[Hit]:
+    """A model file that is not of its format."""
+    graph = model.graph
+    if graph is not None and graph.broken and not graph.is_pointer:
+        yield Hit(
+            f"{graph.path.name} is no readable {graph.format} file: {graph.broken}",
+            "export or copy it again; compare its size with the original's",
+            place=_place(model, graph.path),
+        )
+
+
+def weights_missing(model: Model, _: Repository) -> Iterator[Hit]:
+    """A file of weights that is absent, or too short for what the graph takes of it."""
+    graph = model.graph
+    for weights in graph.weights if graph else ():
+        assert graph is not None  # noqa: S101 - told to the type checker
+        if problem := _weights_problem(model, graph, weights):
+            yield Hit(
+                f"the weights of {graph.path.name} are in {weights.location[:80]!r}, {problem}",
+                f"put that file beside {graph.path.name}, whole and under that name",
+                place=_place(model, graph.path),
+            )
+
+
+def _weights_problem(model: Model, graph: Graph, weights: Weights) -> str | None:
+    parts = Path(weights.location).parts
+    # Another machine's path, or outside the folder: what lies there when served is unknown.
+    if "\0" in weights.location or weights.location.startswith(("/", "*")) or ".." in parts:
+        return None
+    path = graph.path.parent / weights.location
+    try:
+        size = os.stat(path).st_size  # noqa: PTH116 - one call, and it says what stops it
+    except FileNotFoundError:
+        return "which does not exist"
+    except OSError:
+        return None
+    if is_pointer(path):
+        # Of a file in the version folder itself, TC016 tells that.
+        inside = path.parent == model.path / str(model.served_version)
+        return None if inside else "which is a Git LFS pointer"
+    if size < weights.size:
+        return f"which has {size} bytes instead of at least {weights.size}"
+    return None
+
+
+def _place(model: Model, path: Path) -> str:
+    return path.relative_to(model.path).as_posix()
+
+
+RULES = (
+    Rule(
+        id="TC201",
+        name="broken-model-file",
+        severity="error",
+        summary="a model file that is not of its format, or cut off",
+        why="The backend cannot parse it, and the model is refused.",
+        check=broken_file,
+        bad=onnx_model(onnx_file()[:-5]),
+        good=onnx_model(),
+        shows="elsewhere",
+    ),
+    Rule(
+        id="TC203",
+        name="weights-missing",
+        severity="error",
+        summary="weights that the model's file keeps in another file, which is missing or cut off",
+        why="The graph is in one file and its weights in another; one without the other cannot be "
+        "loaded.",
+        check=weights_missing,
+        bad=onnx_model(onnx_file(external={"model.onnx.data": 4})),
+        good=onnx_model(onnx_file(external={"model.onnx.data": 4}), model__onnx__data=bytes(4)),
+        shows="elsewhere",
+    ),
+)

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC1xx: whether config.pbtxt can be read, and says what it seems to say."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from tritonctl.checks.examples.models import changed, python_model
+from tritonctl.checks.facts.releases import newer_fields
+from tritonctl.checks.files.config_message import Mistake, Problem
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.repository import CONFIG, Model, Repository
+from tritonctl.checks.rule import Rule
+from tritonctl.checks.source import Span
+
+# NVIDIA's samples have ${name}; Jinja and shell templates are put around them.
+_PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.*?\}\}|<%.*?%>")
+_VARIABLE = re.compile(r"\$\{\w+\}")
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*')
+_MOST_SHOWN = 60
+_MOST_NAMES = 240
+
+
+def unreadable(model: Model, _: Repository) -> Iterator[Hit]:
+    """The file cannot be opened, or is no text of a sensible size."""
+    if model.file and model.file.unreadable:
+        yield Hit(
+            f"config.pbtxt cannot be read: {model.file.unreadable}",
+            "make it a readable text file; `ls -lL` shows what it is",
+            place=CONFIG,
+        )
+
+
+def placeholder(model: Model, _: Repository) -> Iterator[Hit]:
+    """A template's placeholder that nobody has filled, where a value should stand."""
+    if model.file is not None:
+        text = _STRING_OR_COMMENT.sub(_blank, model.file.source.text)
+        yield from _unfilled(_PLACEHOLDER, text, 0)
+
+
+def placeholder_in_string(model: Model, _: Repository) -> Iterator[Hit]:
+    """The same inside a string; braces there may be a chat template, which is meant."""
+    if model.file is None or model.config is None:
+        return
+    for match in _STRING_OR_COMMENT.finditer(model.file.source.text):
+        if not match.group().startswith("#"):
+            yield from _unfilled(_VARIABLE, match.group(), match.start())
+
+
+def _unfilled(pattern: re.Pattern[str], text: str, offset: int) -> Iterator[Hit]:
+    for match in pattern.finditer(text):
+        yield Hit(
+            f"the placeholder {match.group()[:_MOST_SHOWN]} has not been filled",
+            "write the value there, or render the template with all of its values",
+            Span(match.start() + offset, match.end() + offset),
+        )
+
+
+def _blank(match: re.Match[str]) -> str:
+    """As long as it was, so that every place stays where it is."""
+    return " " * len(match.group())
+
+
+def syntax(model: Model, repository: Repository) -> Iterator[Hit]:
+    """What protobuf's parser stops at; a placeholder has a finding of its own."""
+    broken = model.file.broken if model.file else None
+    if broken is None or any(placeholder(model, repository)):
+        return
+    yield Hit(
+        f"no valid text format: {broken.problem}",
+        "correct it there: everything after it is unread",
+        broken.span,
+    )
+
+
+def unknown_field(model: Model, _: Repository) -> Iterator[Hit]:
+    """A field that ModelConfig does not have."""
+    yield from _with_nearest(model, "unknown")
+
+
+def wrong_type(model: Model, _: Repository) -> Iterator[Hit]:
+    """A value that its field cannot take."""
+    yield from _with_nearest(model, "type")
+
+
+def _problems(model: Model, mistake: Mistake) -> Iterator[Problem]:
+    for problem in model.config.problems if model.config else ():
+        if problem.mistake == mistake:
+            yield problem
+
+
+def _with_nearest(model: Model, mistake: Mistake) -> Iterator[Hit]:
+    for problem in _problems(model, mistake):
+        source = model.file.source.text if model.file else ""
+        written = source[problem.span.start : problem.span.end].strip("\"'")
+        close = difflib.get_close_matches(written, problem.names, n=1)
+        # Another name of a field is a slip of the pen; another value may be meant otherwise.
+        edits = tuple(Edit(problem.span, name) for name in close if mistake == "unknown")
+        yield Hit(problem.text, _instead(problem, close), problem.span, edits=edits)
+
+
+def _instead(problem: Problem, close: list[str]) -> str:
+    if close:
+        return f"did you mean {close[0]}?"
+    known = ", ".join(sorted(problem.names))
+    if known and len(known) <= _MOST_NAMES:
+        return f"it is one of {known}"
+    return "remove it" if problem.mistake == "unknown" else "write such a value"
+
+
+def given_again(model: Model, _: Repository) -> Iterator[Hit]:
+    """A field of one value with two, or two fields of which one may be given."""
+    for problem in _problems(model, "again"):
+        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+
+
+def key_again(model: Model, _: Repository) -> Iterator[Hit]:
+    """A map with a key twice."""
+    for problem in _problems(model, "key-again"):
+        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+
+
+def overwritten(model: Model, _: Repository) -> Iterator[Hit]:
+    """A value behind the same field's default value."""
+    for problem in _problems(model, "overwritten"):
+        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+
+
+def newer_field(model: Model, repository: Repository) -> Iterator[Hit]:
+    """A field that came with a later server than the target."""
+    version, config = repository.target.version, model.config
+    if version is None or config is None:
+        return
+    newer = newer_fields(version)
+    for place, span in config.names.items():
+        name = ".".join(part for part in place if isinstance(part, str))
+        if first := newer.get(name):
+            yield Hit(
+                f"{name} came with Triton {first}: {version} cannot read a file that has it",
+                f"remove it, or serve with Triton {first} or later",
+                span,
+            )
+
+
+_GOOD = python_model()
+_BATCH = "max_batch_size: 8"
+_PARAMETER = 'parameters {{ key: "a" value {{ string_value: "{}" }} }}'
+
+RULES = (
+    Rule(
+        id="TC101",
+        name="unreadable-config",
+        severity="error",
+        summary="a config.pbtxt that cannot be read",
+        why="Triton refuses the model; a folder in its place ends tritonserver 2.51 itself.",
+        check=unreadable,
+        bad={"m/config.pbtxt/file": "a folder in its place\n", "m/1/model.py": ""},
+        good=_GOOD,
+    ),
+    Rule(
+        id="TC102",
+        name="placeholder-left",
+        severity="error",
+        summary="a template's placeholder that was not filled",
+        why="Triton says `Expected integer or identifier, got: $` and refuses the model.",
+        check=placeholder,
+        bad=changed(_BATCH, "max_batch_size: ${triton_max_batch_size}"),
+        good=_GOOD,
+        answers=("server#8592", "tensorrtllm_backend#207", "tensorrtllm_backend#61"),
+    ),
+    Rule(
+        id="TC103",
+        name="invalid-text-format",
+        severity="error",
+        summary="a config.pbtxt that is not protobuf's text format",
+        why="Triton refuses the model: it uses nothing of a file with a syntax error.",
+        check=syntax,
+        bad=changed("} ]\noutput", "}\noutput"),
+        good=_GOOD,
+    ),
+    Rule(
+        id="TC104",
+        name="unknown-field",
+        severity="error",
+        summary="a field that Triton's model configuration does not have",
+        why="Triton refuses the model.",
+        check=unknown_field,
+        bad=changed(_BATCH, "max_batchsize: 8"),
+        good=_GOOD,
+    ),
+    Rule(
+        id="TC105",
+        name="wrong-type",
+        severity="error",
+        summary="a value of another type than its field's",
+        why="Triton refuses the model.",
+        check=wrong_type,
+        bad=changed(_BATCH, 'max_batch_size: "8"'),
+        good=_GOOD,
+    ),
+    Rule(
+        id="TC106",
+        name="given-again",
+        severity="error",
+        summary="a field of one value that is given twice, or together with one that excludes it",
+        why="Triton refuses the model.",
+        check=given_again,
+        bad=changed(_BATCH, f"{_BATCH}\nmax_batch_size: 4"),
+        good=_GOOD,
+    ),
+    Rule(
+        id="TC107",
+        name="field-too-new",
+        severity="error",
+        summary="a field that the target version does not know",
+        why="An unknown field makes the whole file unreadable: the model is refused.",
+        check=newer_field,
+        bad=changed(_BATCH, f"{_BATCH}\nmodel_metrics {{ }}"),
+        good=_GOOD,
+    ),
+    Rule(
+        id="TC108",
+        name="key-again",
+        severity="warning",
+        summary="a key of a map that is given twice",
+        why="Triton takes the last one without a word, so what stands above it is not what runs.",
+        check=key_again,
+        bad=changed(_BATCH, f"{_BATCH}\n{_PARAMETER.format(1)}\n{_PARAMETER.format(2)}"),
+        good=changed(_BATCH, f"{_BATCH}\n{_PARAMETER.format(2)}"),
+    ),
+    Rule(
+        id="TC109",
+        name="placeholder-in-string",
+        severity="warning",
+        summary="a template's placeholder inside a string",
+        why="Triton takes the placeholder for the value, which fails much later, if at all.",
+        check=placeholder_in_string,
+        bad=changed(_BATCH, f"{_BATCH}\n{_PARAMETER.format('${queue_size}')}"),
+        good=changed(_BATCH, f"{_BATCH}\n{_PARAMETER.format('{{ messages }}')}"),
+        answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
+    ),
+    Rule(
+        id="TC110",
+        name="default-overwritten",
+        severity="warning",
+        summary="a field that is given again behind its default value: 0, false or an empty string",
+        why="Triton refuses a field that is given twice, but cannot tell its default value from "
+        "none: it takes what stands behind without a word.",
+        check=overwritten,
+        bad=changed(_BATCH, f"max_batch_size: 0\n{_BATCH}"),
+        good=_GOOD,
+    ),
+)

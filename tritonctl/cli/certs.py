@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl certs`: an authority, a server's and a client's certificate to develop with."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tritonctl.cli import options
+from tritonctl.errors import TritonctlError
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(help="where to write them")] = Path("certs"),
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="name or address of the server beside localhost; repeatable"),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=825, help="how long they are valid")] = 90,
+    force: Annotated[bool, typer.Option("--force", help="replace an existing set")] = False,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Make a development CA, a server and a client certificate; prints `server.tls` for them."""
+    from tritonctl.security.certificates import make_certificates, tls_section
+
+    console = options.console(as_json, quiet)
+    make_certificates(folder, host or (), lifetime=timedelta(days=days), force=force)
+    section = tls_section(_as_the_project_names_it(folder))
+    lines = ["server:", "  tls:", *(f"    {name}: {path}" for name, path in section.items())]
+    console.result({"folder": str(folder), "tls": section}, "\n".join(lines))
+    console.note(
+        f"wrote a development set to {folder}, valid for {days} days; put the lines above into "
+        "tritonctl.yaml, then `tritonctl up`"
+    )
+
+
+def _as_the_project_names_it(folder: Path) -> Path:
+    """Paths of a project file start where it lies: here, where there is none yet."""
+    from tritonctl.project_file import find_project_file
+
+    try:
+        root = find_project_file(Path.cwd()).parent
+    except TritonctlError:
+        return folder
+    return folder if folder.is_absolute() else Path(os.path.relpath(folder.resolve(), root))

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl check`: mistakes in a model repository, ours or not, before a server loads it.
+
+With --server also what a running server does otherwise than the repository says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tritonctl.cli import options, target_options
+from tritonctl.errors import RepositoryError, UsageError
+
+if TYPE_CHECKING:
+    from tritonctl.checks.findings import Report
+    from tritonctl.checks.live.rules import LiveRule
+    from tritonctl.checks.repository import Target
+    from tritonctl.checks.rule import Rule
+    from tritonctl.triton.channels import Endpoint
+
+    AnyRule = Rule | LiveRule
+
+PROJECT = "project"
+Format = Literal["text", "json", "sarif", "github"]
+
+
+def command(
+    repositories: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[REPOSITORY]...", help="[default: the project's]"),
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="how findings are printed")] = "text",
+    select: Annotated[
+        list[str] | None, typer.Option("--select", help="only these rules: TC101, or TC1 for all")
+    ] = None,
+    ignore: Annotated[list[str] | None, typer.Option("--ignore", help="not these rules")] = None,
+    target_version: target_options.VersionOption = None,
+    cores: target_options.CoresOption = None,
+    memory: target_options.MemoryOption = None,
+    shm_size: target_options.ShmOption = None,
+    gpus: target_options.GpusOption = None,
+    fix: Annotated[bool, typer.Option("--fix", help="carry out what is safe, then check")] = False,
+    explain: Annotated[str | None, typer.Option(help="a rule: what it is about")] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(
+            help="gRPC address of a running Triton, or `project` for the project's own: also what "
+            "it serves otherwise, and what it shows to strangers"
+        ),
+    ] = None,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+) -> None:
+    """Find what Triton or a user would stumble over; exit code 6 when there is an error."""
+    from tritonctl.checks.findings import merged
+    from tritonctl.checks.reporting import FORMATS, explained
+
+    console = options.console(as_json=False, quiet=False)
+    if explain:
+        console.text("\n".join(explained(rule) for rule in _chosen([explain], None)))
+        return
+    rules = _chosen(select, ignore)
+    named = options.named_server(server, ca, certificate, key, api_key_file, api_key_in_clear)
+    loaded = None if repositories else options.open_project(project, profile, overrides)
+    folders = [loaded.repository] if loaded else repositories or []
+    live, asked = [], target_version is not None
+    if named:
+        endpoint = _endpoint(named, project, profile, overrides)
+        report, version = _live(folders, endpoint, rules)
+        live, target_version = [report], target_version or version
+    target = target_options.chosen_target(
+        target_version, cores, memory, shm_size, gpus, loaded, here=server in (None, PROJECT)
+    )
+    # Of a version that nobody asked for, holes are told by what starts it, or by --server.
+    target = replace(target, named_by_user=asked)
+    reports = [*(_report(folder, target, rules, fix) for folder in folders), *live]
+    report = merged(reports)
+    console.text(FORMATS[output](report) + "\n")
+    if report.failed:
+        raise typer.Exit(RepositoryError.exit_code)
+
+
+def _report(folder: Path, target: Target, rules: Sequence[AnyRule], fix: bool) -> Report:
+    from tritonctl.checks.checker import check_repository
+    from tritonctl.checks.mending import mend
+    from tritonctl.checks.rule import Rule
+
+    static = [rule for rule in rules if isinstance(rule, Rule)]
+    with _readable(folder):
+        report = check_repository(folder, target, rules=static)
+        if fix and mend(report):
+            report = check_repository(folder, target, rules=static)
+    return report
+
+
+def _live(
+    folders: Sequence[Path], endpoint: Endpoint, rules: Sequence[AnyRule]
+) -> tuple[Report, str | None]:
+    """What the server says against the folders, and its version."""
+    from tritonctl.checks.live.rules import LiveRule
+    from tritonctl.checks.live.server import check_server, inspect_for, version_of
+
+    chosen = [rule for rule in rules if isinstance(rule, LiveRule)]
+    with _readable(*folders):
+        seen = inspect_for(folders, endpoint)
+        report = check_server(folders, seen, rules=chosen)
+    return replace(report, models=0), version_of(seen)  # the models are counted as files
+
+
+@contextmanager
+def _readable(*folders: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        named = error.filename or ", ".join(map(str, folders))
+        raise UsageError(
+            f"{named} cannot be read: {error.strerror}",
+            remedy="name a folder with a model in each of its folders",
+        ) from error
+
+
+def _endpoint(
+    named: Endpoint,
+    project: Path | None,
+    profile: str | None,
+    overrides: list[str] | None,
+) -> Endpoint:
+    """The address; what else one needs there is known of the project's own server."""
+    from tritonctl.errors import ConfigurationError, ServerError
+    from tritonctl.triton.server import running_server
+
+    try:
+        own = running_server(options.open_project(project, profile, overrides)).endpoint
+    except (ConfigurationError, ServerError):
+        if named.url == PROJECT or project is not None:
+            raise
+        return named
+    return own if named.url in (PROJECT, own.url) and named.tls is None else named
+
+
+def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]:
+    """The rules whose ids begin so. Raises UsageError for what fits none."""
+    from tritonctl.checks.live.rules import LIVE_RULES
+    from tritonctl.checks.rules import RULES
+
+    every: dict[str, AnyRule] = {**RULES, **LIVE_RULES}
+    for asked in (*(select or ()), *(ignore or ())):
+        if not any(name.startswith(asked.upper()) for name in every):
+            raise UsageError(
+                f"there is no rule {asked}", remedy=f"rules are {', '.join(every)}; TC1 is a family"
+            )
+    wanted = tuple(name.upper() for name in select or ("TC",))
+    unwanted = tuple(name.upper() for name in ignore or ())
+    return [
+        r for name, r in every.items() if name.startswith(wanted) and not name.startswith(unwanted)
+    ]

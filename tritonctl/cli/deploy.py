@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl deploy`: files that run the project elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tritonctl.cli import options
+
+app = typer.Typer(no_args_is_help=True, help="Write files that run the project in containers.")
+
+
+@app.callback()
+def root() -> None:
+    """Write files that run the project in containers."""
+
+
+@app.command()
+def compose(
+    output: Annotated[
+        Path | None, typer.Option(help="folder to write to [default: deploy/ of the project]")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="overwrite files that were changed by hand")
+    ] = False,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Render the repository, then compose.yaml and everything it needs; nothing is started."""
+    from tritonctl.deploy.compose import render_compose
+    from tritonctl.deploy.publishing import publish
+    from tritonctl.triton.repository import render
+
+    console = options.console(as_json, quiet)
+    loaded = options.open_project(project, profile, overrides)
+    backends = render(loaded, console).plan.backends
+    folder = (output or loaded.root / "deploy").resolve()
+    rendering = render_compose(loaded, backends, folder)
+    published = publish(rendering.files, folder, force=force)
+    record = {
+        "folder": str(folder),
+        "profile": rendering.profile,
+        "written": published.written,
+        "unchanged": published.unchanged,
+        "removed": published.removed,
+    }
+    lines = [f"{folder}"]
+    lines += [f"  written    {name}" for name in published.written]
+    lines += [f"  unchanged  {name}" for name in published.unchanged]
+    lines += [f"  removed    {name}" for name in published.removed]
+    lines += [f"start it there: docker compose --profile {rendering.profile} up --wait"]
+    console.result(record, "\n".join(lines))

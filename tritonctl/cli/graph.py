@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl graph`: an ensemble as a picture, with its tensors and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tritonctl.cli import options
+from tritonctl.errors import RepositoryError, UsageError
+
+if TYPE_CHECKING:
+    from tritonctl.checks.drawing.picture import Picture
+    from tritonctl.checks.repository import Repository
+
+Format = Literal["terminal", "mermaid", "dot", "json"]
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="a model of the repository")],
+    repository: Annotated[
+        Path | None, typer.Option(help="a folder of models [default: the project's]")
+    ] = None,
+    output: Annotated[Format, typer.Option("--format", help="of the picture")] = "terminal",
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+) -> None:
+    """Draw an ensemble: every tensor with type and shape, broken ones with the rule's id."""
+    console = options.console(as_json=False, quiet=False)
+    folder = repository or options.open_project(project, profile, overrides).repository
+    picture = _picture(model, _read(folder))
+    if output == "terminal":
+        console.picture(picture)
+    elif output == "json":
+        import json
+
+        console.text(json.dumps(picture.as_record(), indent=2, ensure_ascii=False) + "\n")
+    else:
+        from tritonctl.checks.drawing.markup import dot, mermaid
+
+        console.text({"mermaid": mermaid, "dot": dot}[output](picture))
+
+
+def _read(folder: Path) -> Repository:
+    from tritonctl.checks.repository import Repository, Target
+
+    try:
+        return Repository.at(folder, str(folder), Target())
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be read: {error.strerror}",
+            remedy="name a folder with a model in each of its folders, or run tritonctl render",
+        ) from error
+
+
+def _picture(name: str, repository: Repository) -> Picture:
+    from tritonctl.checks.drawing.picture import picture_of
+
+    found = repository.models.get(name)
+    if found is None:
+        there = ", ".join(repository.models) or "none"
+        raise UsageError(f"there is no model {name}", remedy=f"models there: {there}")
+    picture = picture_of(found, repository)
+    if picture is None:
+        raise RepositoryError(
+            f"the configuration of {name} cannot be read",
+            remedy=f"run tritonctl check {repository.path}",
+        )
+    return picture

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl infer`: tensors in, tensors out, for models that answer once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tritonctl.cli import generate, options
+from tritonctl.cli import sampling_options as asked
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def command(
+    model: Annotated[str, typer.Argument(help="a model, such as encoder")],
+    inputs: Annotated[
+        list[str],
+        typer.Option("--input", help="NAME=JSON, NAME=@FILE.npy or NAME=@FILE.json; repeatable"),
+    ],
+    output: Annotated[
+        Path | None, typer.Option(help="folder for a .npy per output [default: print them]")
+    ] = None,
+    url: asked.Url = None,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
+    timeout: asked.Timeout = None,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Ask a tensor model once: outputs as JSON, or as .npy files."""
+    from tritonctl.triton.client import TritonClient
+    from tritonctl.triton.given_inputs import given_inputs
+    from tritonctl.triton.inspecting import model_inputs
+
+    console = options.console(as_json, quiet)
+    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    at = generate.endpoint(named, project, profile, overrides)
+    arrays = given_inputs(model_inputs(at, model), inputs)
+    with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
+        answer = client.infer(model, arrays, timeout=timeout)
+    if output is None:
+        record = {name: _plain(array) for name, array in answer.items()}
+        console.result(record, _json(record))
+    else:
+        files = _save(answer, output)
+        console.result(files, "\n".join(f"{name}  {file}" for name, file in files.items()))
+
+
+def _json(record: Mapping[str, Any]) -> str:
+    import json
+
+    return json.dumps(record, ensure_ascii=False)
+
+
+def _plain(array: Any) -> Any:
+    """An array as lists; texts as text."""
+    return _texts(array.tolist())
+
+
+def _texts(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_texts(item) for item in value]
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+def _save(answer: Mapping[str, Any], folder: Path) -> dict[str, str]:
+    """Raises HostError when a file cannot be written."""
+    import os
+
+    import numpy as np
+
+    from tritonctl.host import explained
+
+    files = {}
+    for name, array in answer.items():
+        file = folder / f"{name.replace('/', '_')}.npy"
+        staged = file.with_name(f".{file.name}.part.npy")
+        with explained(file):
+            folder.mkdir(parents=True, exist_ok=True)
+            # Texts as fixed-length bytes: object arrays would be pickled.
+            np.save(staged, array.astype("S") if array.dtype == object else array)
+            os.replace(staged, file)
+        files[name] = str(file)
+    return files

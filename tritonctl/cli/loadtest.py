@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl loadtest`: measure a running server under load, honestly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tritonctl.cli import load_options as asked
+from tritonctl.cli import loadtest_compare, loadtest_mock, loadtest_report, options
+from tritonctl.errors import (
+    EXIT_INTERRUPTED,
+    HostError,
+    ServerError,
+    SloMissedError,
+    TritonctlError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from tritonctl.console import Console
+    from tritonctl.loadtest.capacity_run import CapacityRun
+    from tritonctl.loadtest.running import LoadRun
+
+app = typer.Typer(no_args_is_help=True, help="Measure a running server under load.")
+
+
+# What ended a run before its plan was carried out, besides the user.
+_FAILURES = {
+    "server gone": ("see `tritonctl status` and `tritonctl logs`", ServerError),
+    "disk full": ("free space where the run's folder is", HostError),
+}
+
+
+@app.command()
+def run(
+    scenario: asked.Scenario = None,
+    rate: asked.Rate = None,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", min=1, help="closed loop: so many users", show_default=False),
+    ] = None,
+    duration: Annotated[
+        float | None, typer.Option("--duration", help="seconds", show_default=False)
+    ] = None,
+    count: Annotated[
+        int | None,
+        typer.Option("--count", min=1, help="requests instead of seconds", show_default=False),
+    ] = None,
+    workers: asked.Workers = None,
+    engine: asked.EngineOption = asked.Engine.ASYNCIO,
+    url: asked.Url = None,
+    metrics_url: asked.MetricsUrl = None,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
+    model: asked.Model = None,
+    seed: asked.Seed = None,
+    output: asked.Output = None,
+    report: Annotated[bool, typer.Option(help="write report.html into the folder")] = True,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Run a scenario; exit code 8: SLO missed or no valid measurement, 7: the server went away."""
+    from tritonctl.loadtest.jobs import load_job, target_of
+    from tritonctl.loadtest.plan import Overrides, chosen_scenario
+    from tritonctl.loadtest.running import run_load
+
+    console = options.console(as_json, quiet)
+    loaded = options.open_project(project, profile, overrides)
+    name, found = chosen_scenario(loaded, scenario)
+    changes = Overrides(model, rate, concurrency, duration, count, seed, workers)
+    wanted = changes.applied(found)
+    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    target = target_of(loaded, wanted.protocol, named, metrics_url)
+    job = load_job(
+        loaded, name, wanted, target, profile=profile, engine=engine.value, output=output
+    )
+    done = run_load(job, console)
+    if report:
+        done = _reported(console, done)
+    _tell(console, done)
+
+
+def _reported(console: Console, done: LoadRun) -> LoadRun:
+    """Write the page that explains the figures; without it the run is as good as before."""
+    try:
+        from tritonctl.loadtest.report import write_report
+
+        with console.step("Writing the report"):
+            write_report(done.folder)
+    except TritonctlError as error:
+        console.warning(f"no report was written: {error.problem} ({error.remedy})")
+    except KeyboardInterrupt:
+        console.warning("no report was written")
+        return replace(done, interrupted=True)
+    return done
+
+
+def _tell(console: Console, done: LoadRun) -> None:
+    """The summary, then the exit code that a gate needs."""
+    from tritonctl.loadtest.summary_text import HEADINGS, closing, opening, rows
+
+    summary = done.summary
+    if console.as_json:
+        console.result({"folder": str(done.folder), **summary.to_record()}, "")
+    else:
+        console.text("\n".join(opening(summary)) + "\n\n")
+        console.table({}, HEADINGS, rows(summary))
+        console.text("\n" + "\n".join(closing(summary, done.folder)) + "\n")
+    if done.interrupted:
+        console.note(f"interrupted; what was measured until then is in {done.folder}")
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if summary.reason in _FAILURES:
+        remedy, failure = _FAILURES[summary.reason]
+        console.note(f"the run ended early, {summary.reason}: {remedy}")
+        raise typer.Exit(failure.exit_code)
+    if summary.failed:
+        raise typer.Exit(SloMissedError.exit_code)
+
+
+@app.command()
+def capacity(
+    scenario: asked.Scenario = None,
+    lowest: Annotated[float, typer.Option("--lowest", help="requests per second")] = 1.0,
+    highest: Annotated[float, typer.Option("--highest", help="look no further")] = 10_000.0,
+    precision: Annotated[
+        float, typer.Option("--precision", min=0.01, max=1, help="as a share of the rate")
+    ] = 0.1,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1, help="of one trial; slow rates take longer")
+    ] = 15.0,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", help="minutes for the search", show_default=False),
+    ] = None,
+    workers: asked.Workers = None,
+    engine: asked.EngineOption = asked.Engine.ASYNCIO,
+    url: asked.Url = None,
+    metrics_url: asked.MetricsUrl = None,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
+    model: asked.Model = None,
+    seed: asked.Seed = None,
+    output: asked.Output = None,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Find the highest rate that keeps the SLO, and what happens beyond it."""
+    from tritonctl.loadtest.capacity_run import CapacityRunner, Search
+    from tritonctl.loadtest.jobs import target_of
+    from tritonctl.loadtest.plan import Overrides, chosen_scenario
+
+    if not 0 < lowest < highest:
+        raise UsageError(
+            f"--lowest {lowest:g} and --highest {highest:g} are no range",
+            remedy="give rates above 0, the lowest first",
+        )
+    console = options.console(as_json, quiet)
+    loaded = options.open_project(project, profile, overrides)
+    name, found = chosen_scenario(loaded, scenario)
+    wanted = Overrides(model=model, seed=seed, workers=workers).applied(found)
+    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    runner = CapacityRunner(
+        loaded,
+        name,
+        wanted,
+        target_of(loaded, wanted.protocol, named, metrics_url),
+        console,
+        profile=profile,
+        engine=engine.value,
+        output=output,
+    )
+    minutes = None if budget is None else 60 * budget
+    _tell_capacity(console, runner.search(Search(lowest, highest, precision, seconds, minutes)))
+
+
+def _tell_capacity(console: Console, done: CapacityRun) -> None:
+    from tritonctl.loadtest.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
+
+    if console.as_json:
+        console.result(done.to_record(), "")
+    else:
+        console.table({}, CAPACITY_HEADINGS, capacity_rows(done))
+        console.text("\n" + "\n".join(conclusion(done)) + "\n")
+    if done.interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if done.server_gone:
+        console.note(f"the search ended early, server gone: {_FAILURES['server gone'][0]}")
+        raise typer.Exit(ServerError.exit_code)
+    if done.capacity.rate is None:
+        raise typer.Exit(SloMissedError.exit_code)
+
+
+app.command("compare")(loadtest_compare.command)
+app.command("report")(loadtest_report.command)
+app.command("mock")(loadtest_mock.command)

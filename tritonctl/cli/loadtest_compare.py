@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl loadtest compare`: two load tests or servers, what differs beyond chance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tritonctl.cli import load_options as asked
+from tritonctl.cli import options
+
+if TYPE_CHECKING:
+    from tritonctl.console import Console
+    from tritonctl.loadtest.compare import Change, Estimate
+    from tritonctl.loadtest.in_turns import Sides
+    from tritonctl.project import Project
+    from tritonctl.triton.channels import Endpoint
+
+Side = Annotated[
+    str,
+    typer.Argument(
+        help="a run: its folder, or its name in .tritonctl/loadtests; several, comma-separated, "
+        "are put together. Or HOST:PORT on both sides: they are run now, in turns",
+        show_default=False,
+    ),
+]
+
+
+def command(
+    left: Side,
+    right: Side,
+    force: Annotated[
+        bool, typer.Option("--force", help="compare although their loads differ")
+    ] = False,
+    scenario: Annotated[
+        str | None,
+        typer.Option(
+            "--scenario", help="of two servers [default: the only one]", show_default=False
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="of two servers: A B, B A, A B, …")
+    ] = 4,
+    rate: asked.Rate = None,
+    duration: Annotated[
+        float | None, typer.Option("--duration", help="seconds of each run", show_default=False)
+    ] = None,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Compare load tests: the change of each figure with its 99 % interval, or "no difference"."""
+    from tritonctl.loadtest.compare import compare
+
+    console = options.console(as_json, quiet)
+    secured = (ca, certificate, key, api_key_file, api_key_in_clear)
+    if _two_endpoints(left, right):
+        servers = [options.named_server(url, *secured) for url in (left, right)]
+        loaded = options.open_project(project, profile, overrides)
+        load = (scenario, rate, duration, profile)
+        sides = _run(loaded, console, servers, rounds, load)
+    else:
+        options.named_server(None, *secured)  # nothing to show anybody
+        sides = _folders(left, project), _folders(right, project)
+    found = compare(*sides, force=force)
+    for warning in found.warnings:
+        console.warning(warning)
+    for setting in found.settings:
+        kind = "load differs" if setting.load else "differs"
+        console.note(f"{kind}: {setting.field}: {setting.left} | {setting.right}")
+    for note in found.notes:
+        console.note(note)
+    rows = [[c.name, _estimate(c, c.left), _estimate(c, c.right), _told(c)] for c in found.changes]
+    names = (_title(found.left), _title(found.right))
+    console.table(asdict(found), ("", *names, "the second is"), rows)
+
+
+def _two_endpoints(left: str, right: str) -> bool:
+    """Whether both sides are servers. Raises UsageError when one is."""
+    from tritonctl.errors import UsageError
+    from tritonctl.loadtest.in_turns import is_endpoint
+
+    found = is_endpoint(left), is_endpoint(right)
+    if any(found) and not all(found):
+        raise UsageError(
+            f"`{left if found[0] else right}` is a server, the other side is none",
+            remedy="name two runs, or two servers as HOST:PORT",
+        )
+    return all(found)
+
+
+def _run(
+    project: Project,
+    console: Console,
+    servers: Sequence[Endpoint | None],
+    rounds: int,
+    load: tuple[str | None, float | None, float | None, str | None],
+) -> Sides:
+    """Load both servers in turns; each round draws the same load anew."""
+    from tritonctl.loadtest.in_turns import run_in_turns
+    from tritonctl.loadtest.jobs import load_job, target_of
+    from tritonctl.loadtest.plan import Overrides, chosen_scenario
+    from tritonctl.loadtest.running import LoadJob
+
+    scenario, rate, duration, profile = load
+    name, found = chosen_scenario(project, scenario)
+    wanted = Overrides(rate=rate, duration_seconds=duration).applied(found)
+    targets = [target_of(project, wanted.protocol, server) for server in servers]
+
+    def job(side: int, number: int) -> LoadJob:
+        drawn = Overrides(seed=wanted.seed + number).applied(wanted)
+        return load_job(project, name, drawn, targets[side], profile=profile)
+
+    sides, interrupted = run_in_turns(job, rounds, console)
+    if interrupted and not sides[0]:
+        raise KeyboardInterrupt
+    for target, folders in zip(targets, sides, strict=True):
+        console.note(f"{target.url}: {', '.join(folder.name for folder in folders)}")
+    return sides
+
+
+def _folders(side: str, project: Path | None) -> list[Path]:
+    """The folders that an argument names."""
+    names = [side] if Path(side).is_dir() else [name for name in side.split(",") if name.strip()]
+    return [_folder(name.strip(), project) for name in names]
+
+
+def _folder(name: str, project: Path | None) -> Path:
+    from tritonctl.errors import TritonctlError, UsageError
+
+    if Path(name).is_dir():
+        return Path(name)
+    there: list[str] = []
+    why = None
+    try:
+        stored = options.open_project(project, None, None).state / "loadtests"
+        if (stored / name).is_dir():
+            return stored / name
+        there = sorted((path.name for path in stored.glob("*") if path.is_dir()), reverse=True)
+    except TritonctlError as error:
+        why = error.problem
+    raise UsageError(
+        f"there is no load test `{name}`",
+        remedy=f"there are: {', '.join(there[:5])}" if there else "run one: tritonctl loadtest run",
+        details=why,
+    )
+
+
+def _title(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} + {len(names) - 1}"
+
+
+def _told(change: Change) -> str:
+    """The verdict; of no difference also how large one may have been missed."""
+    if change.differs or change.low is None or change.high is None:
+        return change.verdict
+    unit = "points" if change.unit == "share" else "%"
+    return f"{change.verdict} [{100 * change.low:+.3g}, {100 * change.high:+.3g} {unit}]"
+
+
+def _estimate(change: Change, estimate: Estimate) -> str:
+    """`12.3 ms [11.8, 12.9]`."""
+    scale, unit = (100, " %") if change.unit == "share" else (1, f" {change.unit}")
+    low, high = (
+        "?" if bound is None else f"{scale * bound:.4g}" for bound in (estimate.low, estimate.high)
+    )
+    return f"{scale * estimate.value:.4g}{unit} [{low}, {high}]"

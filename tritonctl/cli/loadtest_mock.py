@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl loadtest mock`: an endpoint whose latencies are known, to try load tests against."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tritonctl.cli import options
+
+_DISTRIBUTION = "5, exponential:20, bimodal:10:100:0.05, lognormal:20:0.5 or uniform:10:30"
+
+
+def command(
+    port: Annotated[int, typer.Option(help="0: any free one")] = 0,
+    ttft: Annotated[str, typer.Option(help=f"ms to the first token: {_DISTRIBUTION}")] = "20",
+    itl: Annotated[str, typer.Option(help="ms between two responses, likewise")] = "5",
+    tokens: Annotated[str, typer.Option(help="tokens per answer, likewise")] = "16",
+    tokens_per_response: Annotated[str, typer.Option(help="tokens in a response")] = "1",
+    latency: Annotated[str, typer.Option(help="ms of a unary request, likewise")] = "10",
+    stall: Annotated[
+        list[str] | None,
+        typer.Option(help="AT:FOR, seconds after the first request: work stands still"),
+    ] = None,
+    servers: Annotated[
+        int | None, typer.Option(help="requests worked on at a time [default: all]", min=1)
+    ] = None,
+    queue_size: Annotated[
+        int | None, typer.Option(help="more waiting requests are refused", min=0)
+    ] = None,
+    batch: Annotated[
+        str | None, typer.Option(help="BASE:EACH:MOST, a batch of k takes BASE + EACH * k ms")
+    ] = None,
+    error_share: Annotated[float, typer.Option(help="probability that a request fails")] = 0.0,
+    model: Annotated[str, typer.Option(help="name of the text model")] = "mock",
+    tensor_model: Annotated[str, typer.Option(help="of the unary one")] = "mock_tensors",
+    seed: Annotated[int, typer.Option(help="of everything that is drawn", min=0)] = 0,
+    truth: Annotated[
+        Path | None, typer.Option(help="write what really happened, as JSON lines")
+    ] = None,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Serve Triton's gRPC protocol with latencies drawn from known distributions, until Ctrl-C."""
+    given = {name: value for name, value in locals().items() if name not in {"quiet", "stall"}}
+    program, python = _program(quiet)
+    arguments = [str(python), str(program)]
+    for name, value in given.items():
+        if value is not None:
+            arguments += [f"--{name.replace('_', '-')}", str(value)]
+    for text in stall or ():
+        arguments += ["--stall", text]
+    sys.stdout.flush()
+    # The mock becomes this process: signals and its one line of output are its own.
+    os.execv(python, arguments)  # noqa: S606
+
+
+def _program(quiet: bool) -> tuple[Path, Path]:
+    """mock_endpoint.py and the interpreter of the load generators' environment."""
+    from tritonctl.loadtest.environment import generator_python, generators
+
+    python = generator_python(options.console(False, quiet))
+    return generators() / "mock_endpoint.py", python

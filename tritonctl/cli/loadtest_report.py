@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl loadtest report`: a run's folder → one HTML file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from tritonctl.cli import options
+
+
+def command(
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            help="a run's folder or name [default: the project's last]", show_default=False
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", help="compare with this run instead", show_default=False),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="the file [default: report.html in the folder]"),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="also write requests.csv")] = False,
+    open_: Annotated[
+        Literal["auto", "yes", "no"],
+        typer.Option("--open", help="show it in a browser; auto: at a terminal with a display"),
+    ] = "auto",
+    project: options.ProjectOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Make the report of a load test: one HTML file that needs no connection."""
+    from tritonctl.loadtest.exports import write_requests
+    from tritonctl.loadtest.report_run import restore_summary
+
+    console = options.console(as_json, quiet)
+    folder, other = _folders(run, against, project)
+    if restore_summary(folder):
+        console.note(f"{folder} had no summary that can be read: made anew from its records")
+    page = _write(folder, other, output)
+    requests = write_requests(folder) if csv else None
+    record = {
+        "run": str(folder),
+        "against": str(other) if other else None,
+        "report": str(page),
+        "requests": str(requests) if requests else None,
+    }
+    console.result(record, "\n".join(str(path) for path in (page, requests) if path))
+    if open_ == "yes" or (open_ == "auto" and not as_json and not quiet and _somebody_watches()):
+        _show(page)
+
+
+def _folders(
+    run: str | None, against: str | None, project: Path | None
+) -> tuple[Path, Path | None]:
+    """The folders of the run and of the one that it is compared with."""
+    from tritonctl.loadtest.report_run import find_run
+
+    def state() -> Path:
+        return options.open_project(project, None, None).state
+
+    return find_run(run, state), find_run(against, state) if against else None
+
+
+def _write(folder: Path, other: Path | None, output: Path | None) -> Path:
+    if other is None:
+        from tritonctl.loadtest.report import write_report
+
+        return write_report(folder, output)
+    from tritonctl.loadtest.report_comparison import write_comparison
+
+    return write_comparison(other, folder, output)
+
+
+def _somebody_watches() -> bool:
+    """Whether a person sits at a terminal of a machine with a display."""
+    display = sys.platform == "darwin" or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+    return sys.stdout.isatty() and display
+
+
+def _show(page: Path) -> None:
+    import webbrowser
+
+    webbrowser.open(page.resolve().as_uri())

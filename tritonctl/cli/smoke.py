@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl smoke`: a few valid requests to every model of a running Triton, and their answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tritonctl.cli import options
+from tritonctl.errors import ConfigurationError, ServerError
+
+if TYPE_CHECKING:
+    from tritonctl.smoke.outcomes import Outcome
+    from tritonctl.smoke.running import Plan
+    from tritonctl.triton.channels import Endpoint
+
+_MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
+
+
+def command(
+    url: Annotated[
+        str | None,
+        typer.Argument(help="gRPC address of any Triton [default: the project's running server]"),
+    ] = None,
+    models: Annotated[
+        list[str] | None, typer.Option("--model", help="only this one; may be given several times")
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="metrics of the server at URL, 127.0.0.1:8002: engines count there"),
+    ] = None,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for each request")] = 30.0,
+    cancellation: Annotated[
+        bool, typer.Option("--cancellation/--no-cancellation", help="leave one stream early")
+    ] = True,
+    ca: options.CaOption = None,
+    certificate: options.CertificateOption = None,
+    key: options.KeyOption = None,
+    api_key_file: options.ApiKeyOption = None,
+    api_key_in_clear: options.ApiKeyInClearOption = False,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Ask every ready model something valid and judge the answers; exit code 7 when one fails."""
+    from dataclasses import replace
+
+    from tritonctl.smoke.running import smoke_server
+    from tritonctl.top.watching import metrics_address
+
+    console = options.console(as_json, quiet)
+    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    plan = replace(
+        _plan(named, project, profile, overrides),
+        models=tuple(models or ()),
+        seconds=timeout,
+        cancellation=cancellation,
+    )
+    if metrics:
+        plan = replace(plan, metrics_url=metrics_address(metrics))
+    report = smoke_server(plan, console)
+    rows = [(o.model, o.check, _MARKS[o.status], o.detail) for o in report.outcomes]
+    console.table(report.as_record(), ("model", "check", "", "what was seen"), rows)
+    for failure in report.failures:
+        console.warning(_explained(failure))
+    console.note(report.summary())
+    if report.failures:
+        raise typer.Exit(ServerError.exit_code)
+
+
+def _plan(
+    named: Endpoint | None,
+    project: Path | None,
+    profile: str | None,
+    overrides: list[str] | None,
+) -> Plan:
+    """The project's own server, with what is known of it, or the address alone."""
+    from tritonctl.smoke.running import Plan
+    from tritonctl.triton.server import running_server
+
+    try:
+        opened = options.open_project(project, profile, overrides)
+        state = running_server(opened)
+    except (ConfigurationError, ServerError):
+        if named is None:
+            raise
+        return Plan(named)
+    if named is None or named.url == state.grpc_url:
+        return Plan(state.endpoint, metrics_url=state.metrics_url, project=opened)
+    return Plan(named)
+
+
+def _explained(failure: Outcome) -> str:
+    import json
+
+    lines = [f"{failure.model}: {failure.check}: {failure.detail}"]
+    if failure.request is not None:
+        lines += [f"  the request: {json.dumps(failure.request, ensure_ascii=False)}"]
+    if failure.repeat:
+        lines += [f"  again: {failure.repeat}"]
+    return "\n".join(lines)

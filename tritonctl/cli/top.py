@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl top`: what a running Triton does now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from tritonctl.cli import options
+
+if TYPE_CHECKING:
+    from tritonctl.top.watching import Endpoint
+
+_LIVE_WINDOW_SECONDS = 10.0
+
+
+def command(
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            help="metrics of any Triton, e.g. 127.0.0.1:8002 [default: the project's server]",
+            show_default=False,
+        ),
+    ] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", min=0.2, max=3600, help="seconds between looks")
+    ] = 2.0,
+    window: Annotated[
+        float | None,
+        typer.Option(
+            "--window",
+            min=0.2,
+            max=3600,
+            help="rates and times are of so many seconds [default: 10, with --json the interval]",
+            show_default=False,
+        ),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="one interval, then end")] = False,
+    sort: Annotated[
+        Literal["requests", "failed", "ttft", "waiting", "name"],
+        typer.Option("--sort", help="which model comes first"),
+    ] = "requests",
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="one JSON object per interval on standard output")
+    ] = False,
+) -> None:
+    """Show rates, queues, times to first token and between tokens, KV cache; Ctrl-C ends it.
+
+    A server that goes away is shown as such until it is back.
+    """
+    from tritonctl.top.watching import Watcher, watch
+
+    def find() -> Endpoint:
+        return _endpoint(url, project, profile, overrides)
+
+    seconds = window or (None if as_json else _LIVE_WINDOW_SECONDS)
+    watcher = Watcher(find, interval=interval, window=seconds)
+    try:
+        with options.console(as_json, quiet=False).watch_server(sort, live=not once) as show:
+            watch(watcher, interval, show, once=once)
+    except KeyboardInterrupt:
+        raise typer.Exit from None  # the way to end it
+
+
+def _endpoint(
+    url: str | None, project: Path | None, profile: str | None, overrides: list[str] | None
+) -> Endpoint:
+    """The address that was given, or the running server of the project."""
+    from tritonctl.errors import ConfigurationError
+    from tritonctl.loadtest.server_usage import ServerUsage
+    from tritonctl.top.figures import Layout
+    from tritonctl.top.layout import layout_of
+    from tritonctl.top.watching import Endpoint, metrics_address
+    from tritonctl.triton.server import running_server
+
+    if url is None:
+        opened = options.open_project(project, profile, overrides)
+        state = running_server(opened)
+        usage = ServerUsage(state.shm_prefix) if state.shm_prefix else None  # not of containers
+        return Endpoint(state.metrics_url, layout_of(opened.repository), usage)
+    try:
+        layout = layout_of(options.open_project(project, profile, overrides).repository)
+    except ConfigurationError:
+        if project is not None:
+            raise
+        layout = Layout()
+    return Endpoint(metrics_address(url), layout)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl tune`: the server settings with the highest rate that the SLO allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tritonctl.cli import load_options as asked
+from tritonctl.cli import options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tritonctl.console import Console
+    from tritonctl.project import Project
+    from tritonctl.tuning.tuner import Tuned, TuneJob
+
+
+def command(
+    scenario: asked.Scenario = None,
+    budget: Annotated[float, typer.Option("--budget", min=0.2, help="minutes")] = 30.0,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="write what was found into tritonctl.yaml")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the last session, as long again")
+    ] = False,
+    knob: Annotated[
+        list[str] | None,
+        typer.Option("--knob", help="turn only this one; several times", show_default=False),
+    ] = None,
+    project: options.ProjectOption = None,
+    profile: options.ProfileOption = None,
+    overrides: options.SetOption = None,
+    as_json: options.JsonOption = False,
+    quiet: options.QuietOption = False,
+) -> None:
+    """Find the settings with the highest rate under the SLO; prints them as a diff."""
+    from tritonctl.loadtest.plan import chosen_scenario
+    from tritonctl.tuning.tuner import TuneJob
+
+    console = options.console(as_json, quiet)
+    loaded = options.open_project(project, profile, overrides)
+    name, found = chosen_scenario(loaded, scenario)
+    job = TuneJob(loaded, name, found, budget, resume=resume, knobs=tuple(knob or ()))
+    tuned = _tuned(console, job)
+    _tell(console, loaded, project, profile, tuned, apply=apply)
+
+
+def _tuned(console: Console, job: TuneJob) -> Tuned:
+    from tritonctl.tuning.tuner import tune
+
+    title = f"tuning {job.scenario.model} under {job.name}"
+    with console.watch_tuning(title, job.minutes) as watch:
+        try:
+            return tune(job, watch.board, watch)
+        except KeyboardInterrupt:
+            if watch.trials:
+                again = f"tritonctl tune {job.name} --resume"
+                console.note(f"{watch.trials} trials are kept; go on with `{again}`")
+            raise
+
+
+def _tell(
+    console: Console,
+    loaded: Project,
+    path: Path | None,
+    profile: str | None,
+    tuned: Tuned,
+    *,
+    apply: bool,
+) -> None:
+    from tritonctl.tuning.report import (
+        STEP_HEADINGS,
+        conclusion,
+        step_rows,
+        to_record,
+        write_report,
+    )
+    from tritonctl.tuning.write_back import project_edit, write_exactly
+
+    page = write_report(tuned)
+    edit = project_edit(loaded, path, tuned.space.model, profile, tuned.overlay)
+    difference = edit.difference if tuned.worth_it else ""
+    applied = apply and bool(difference)
+    if applied:
+        write_exactly(edit.file, edit.after)
+    if console.as_json:
+        record = to_record(tuned) | {"diff": difference, "applied": applied, "report": str(page)}
+        console.result(record, "")
+        return
+    console.table({}, STEP_HEADINGS, step_rows(tuned))
+    console.text("\n" + "\n".join(conclusion(tuned)) + "\n")
+    if difference:
+        console.text(f"\n{difference}")
+    console.text(f"\n{_next(applied, difference)}report: {page}\n")
+
+
+def _next(applied: bool, difference: str) -> str:
+    if applied:
+        return "written into the project file; `tritonctl down` and `tritonctl up` serve it\n"
+    return "write this with `tritonctl tune --resume --apply`\n" if difference else ""

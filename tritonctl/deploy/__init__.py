@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the project's servers elsewhere than in this environment: containers of Docker Compose."""

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine has, and what of tritonctl, and of a project, it can therefore run."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from tritonctl.compatibility_table import table
+from tritonctl.doctor.docker import container_findings
+from tritonctl.doctor.findings import Finding, Report
+from tritonctl.doctor.graphics import gpu_finding, gpu_report, needed_findings
+from tritonctl.doctor.machine import (
+    clock_finding,
+    clock_synchronised,
+    disk_finding,
+    file_limits,
+    glibc_finding,
+    libpython,
+    libpython_finding,
+    newest_file,
+    now,
+    open_files_finding,
+    python_finding,
+    shm_finding,
+)
+from tritonctl.doctor.profiles import Profiles
+from tritonctl.gpus import installed_gpus
+from tritonctl.host import cache_folder
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
+
+
+def examine(projects: Profiles | None = None, seen: Sequence[Finding] = ()) -> Report:
+    """Look at this machine and, given a project by its profiles, what those need of it.
+
+    `seen`: what was found on the way here.
+
+    Raises ConfigurationError when the project's own compatibility table is malformed.
+    """
+    projects = projects or {}
+    base = projects.get(None)
+    compatibility = table(base.root if base else None)
+    gpus, reason = installed_gpus()
+    findings = [
+        *seen,
+        *_machine_findings(base.state / "server" if base else cache_folder()),
+        *container_findings(gpus),
+        gpu_finding(gpus, reason),
+        *needed_findings(projects, gpus, compatibility),
+    ]
+    if base:
+        from tritonctl.doctor.server import server_findings
+
+        findings += server_findings(base, compatibility)
+    return Report(findings, [gpu_report(gpu, compatibility) for gpu in gpus])
+
+
+def _machine_findings(written: Path) -> list[Finding]:
+    version = platform.python_version_tuple()
+    return [
+        python_finding((int(version[0]), int(version[1]))),
+        glibc_finding(platform.libc_ver()),
+        libpython_finding(libpython()),
+        disk_finding(cache_folder()),
+        shm_finding(_SHARED_MEMORY),
+        open_files_finding(file_limits()),
+        clock_finding(clock_synchronised(), newest_file(written), now()),
+    ]

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a look at the machine comes to: findings, each with a verdict, a reason and a remedy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from tritonctl.compatibility_table import World
+from tritonctl.gpus import InstalledGpu
+
+Status = Literal["ok", "warning", "missing"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked for. `required`: without it nothing can be served from here.
+
+    `why` it matters; `remedy` begins with the command that helps, where one does.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+    required: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class GpuReport:
+    """A GPU, the releases that its driver runs, and its precisions by TensorRT-LLM's two worlds."""
+
+    gpu: InstalledGpu
+    releases: list[str]
+    warnings: list[str]
+    precisions: dict[World, list[str]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that `tritonctl doctor` says."""
+
+    findings: list[Finding]
+    gpus: list[GpuReport] = field(default_factory=list)
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing that is required is missing."""
+        return not any(f.required and f.status == "missing" for f in self.findings)
+
+    def as_record(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {"healthy": self.healthy, **asdict(self)}

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of this machine: what they can run, and what the project's profiles ask for."""
+
+from __future__ import annotations
+
+from tritonctl.compatibility import check, refuse_driver, resolve_target
+from tritonctl.compatibility_table import Compatibility, World, gpu_named
+from tritonctl.doctor.findings import Finding, GpuReport
+from tritonctl.doctor.profiles import Profiles
+from tritonctl.errors import ConfigurationError
+from tritonctl.gpus import InstalledGpu
+from tritonctl.project import Engine
+
+_GPU_BUILDERS = ("tensorrt", "tensorrt_llm")
+_WHY_GPU = "TensorRT and TensorRT-LLM build and run engines on NVIDIA GPUs only"
+
+
+def gpu_finding(gpus: list[InstalledGpu], reason: str) -> Finding:
+    """TensorRT-LLM needs one; OpenVINO, ONNX Runtime and quantising do not."""
+    if gpus:
+        names = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in gpus)
+        detail = f"{names}, driver {gpus[0].driver}"
+        return Finding("NVIDIA GPU", "ok", detail, why=_WHY_GPU)
+    remedy = "builders openvino and onnxruntime, and quantising, run on this CPU"
+    return Finding("NVIDIA GPU", "missing", reason, remedy, why=_WHY_GPU)
+
+
+def needed_findings(
+    projects: Profiles, gpus: list[InstalledGpu], compatibility: Compatibility
+) -> list[Finding]:
+    """For each profile with engines that need a GPU: whether this machine has enough of them."""
+    return [
+        _needed(profile, name, model.engine, gpus, compatibility)
+        for profile, project in projects.items()
+        for name, model in sorted(project.models.items())
+        if model.engine.builder in _GPU_BUILDERS
+    ]
+
+
+def _needed(
+    profile: str | None,
+    name: str,
+    engine: Engine,
+    gpus: list[InstalledGpu],
+    compatibility: Compatibility,
+) -> Finding:
+    wanted, count = _compute_capability(engine, compatibility), engine.tp_size * engine.pp_size
+    fitting = [gpu for gpu in gpus if wanted in (None, gpu.compute_capability)]
+    title = f"GPUs for {name}" + (f" ({profile})" if profile else "")
+    kind = f" of compute capability {wanted}" if wanted else ""
+    detail = f"{count} needed{kind}, {len(fitting)} here"
+    why = "an engine runs on the kind of GPU that it was built for, on as many as it was cut for"
+    if len(fitting) >= count:
+        return Finding(title, "ok", detail, why=why)
+    remedy = "build and serve that profile on a machine that has them"
+    if gpus and wanted and not fitting:
+        remedy = (
+            f"set engine.target.compute_capability: '{gpus[0].compute_capability}', or {remedy}"
+        )
+    return Finding(title, "missing", detail, remedy, why=why)
+
+
+def _compute_capability(engine: Engine, compatibility: Compatibility) -> str | None:
+    if engine.target.compute_capability or engine.target.gpu is None:
+        return engine.target.compute_capability
+    try:
+        return gpu_named(engine.target.gpu, compatibility).compute_capability
+    except ConfigurationError:  # `tritonctl build` explains it
+        return None
+
+
+def gpu_report(gpu: InstalledGpu, compatibility: Compatibility) -> GpuReport:
+    """What a GPU can run, by the compatibility table."""
+    releases, warnings = [], []
+    for release in compatibility.releases:
+        if not (release.triton and release.worlds):
+            continue
+        try:
+            resolve_target(
+                compatibility,
+                release=release.name,
+                compute_capability=gpu.compute_capability,
+            )
+            warning = refuse_driver(release, gpu.driver, compatibility, data_center=gpu.data_center)
+        except ConfigurationError:
+            continue
+        releases.append(release.name)
+        warnings += [warning] if warning else []
+    precisions: dict[World, list[str]] = {
+        "engine": _precisions(gpu, "engine", compatibility),
+        "pytorch": _precisions(gpu, "pytorch", compatibility),
+    }
+    return GpuReport(gpu, releases, warnings[:1], precisions)
+
+
+def _precisions(gpu: InstalledGpu, world: World, compatibility: Compatibility) -> list[str]:
+    found = []
+    for name in compatibility.precisions:
+        try:
+            target = resolve_target(
+                compatibility, compute_capability=gpu.compute_capability, world=world
+            )
+            check(target, name, compatibility)
+        except ConfigurationError:
+            continue
+        found.append(name)
+    return found

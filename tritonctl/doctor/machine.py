@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This machine: Python, C library, disk, shared memory, open files, clock."""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import os
+import resource
+import shutil
+import struct
+import sys
+import sysconfig
+import time
+from pathlib import Path
+
+from packaging.version import Version
+
+from tritonctl.doctor.findings import Finding
+
+_PYTHONS = ((3, 11), (3, 12))
+_GLIBC = "2.35"
+_MIB, _GIB = 1 << 20, 1 << 30
+# An environment with torch and OpenVINO takes about 4 GiB, the server's about 1.
+_LEAST_GIB, _EASY_GIB = 6, 40
+# A text model's three stubs take 3 MiB at rest and grow with their tensors; Docker gives 64.
+_LEAST_SHM_MIB, _EASY_SHM_MIB = 32, 256
+# A connection is a descriptor, and a stub has a few dozen.
+_LEAST_FILES = 4096
+_UNSYNCHRONISED, _TIME_ERROR = 0x40, 5  # STA_UNSYNC, and what adjtimex then returns
+_STATUS_OFFSET, _TIMEX_BYTES = 40, 256
+_BACK_SECONDS = 60
+
+_WHY_SHM = "Triton hands tensors to Python models there; full, it refuses requests"
+_WHY_CLOCK = "certificates, logs, traces and load tests of several machines go by it"
+
+
+def python_finding(version: tuple[int, int]) -> Finding:
+    """Triton's stubs and the builders' wheels exist for some versions of Python."""
+    name, why = f"{version[0]}.{version[1]}", "Triton's stubs and the wheels are made for these"
+    wanted = " or ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
+    if version in _PYTHONS:
+        return Finding("Python", "ok", f"{name} ({sys.executable})", required=True, why=why)
+    remedy = f"install tritonctl under Python {wanted}"
+    return Finding("Python", "missing", f"{name}, needed: {wanted}", remedy, required=True, why=why)
+
+
+def glibc_finding(library: tuple[str, str]) -> Finding:
+    """The embedded server's binaries need a glibc of 2022 or later."""
+    name, version = library
+    found = f"{name} {version}".strip() or "another C library"
+    why = "the embedded server's binaries are linked to it"
+    if name == "glibc" and Version(version) >= Version(_GLIBC):
+        return Finding("C library", "ok", found, required=True, why=why)
+    return Finding(
+        "C library",
+        "missing",
+        f"{found}, the embedded server needs glibc {_GLIBC}",
+        "use Debian 12, Ubuntu 22.04, or later; or serve with `server.mode: docker`",
+        required=True,
+        why=why,
+    )
+
+
+def libpython_finding(library: str | None) -> Finding:
+    """Triton's Python stub links to libpython."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    why = "tokenizer, engine and detokenizer run in stubs that link to it"
+    if library:
+        return Finding("shared libpython", "ok", library, required=True, why=why)
+    return Finding(
+        "shared libpython",
+        "missing",
+        f"no libpython{version}.so: Triton's Python backend cannot start",
+        f"`apt install libpython{version}`; with pyenv, build with --enable-shared",
+        required=True,
+        why=why,
+    )
+
+
+def libpython() -> str | None:
+    """The shared library of this interpreter; None where there is none."""
+    folder = sysconfig.get_config_var("LIBDIR")
+    name = sysconfig.get_config_var("INSTSONAME")
+    if folder and name and ".so" in name and (Path(folder) / name).exists():
+        return str(Path(folder) / name)
+    return ctypes.util.find_library(f"python{sys.version_info.major}.{sys.version_info.minor}")
+
+
+def disk_finding(folder: Path) -> Finding:
+    """Environments and engines are gigabytes."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free / _GIB
+    detail = f"{free:.0f} GiB free in {folder}"
+    why = "environments and engines are gigabytes"
+    if free < _LEAST_GIB:
+        remedy = f"free space there, or set TRITONCTL_CACHE_DIR; {_LEAST_GIB} GiB are needed"
+        return Finding("disk", "missing", detail, remedy, required=True, why=why)
+    if free < _EASY_GIB:
+        remedy = "an engine of a large model, or a TensorRT-LLM image (30 GB), may not fit"
+        return Finding("disk", "warning", detail, remedy, required=True, why=why)
+    return Finding("disk", "ok", detail, required=True, why=why)
+
+
+def shm_finding(folder: Path) -> Finding:
+    """Where Triton and its Python stubs exchange tensors."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        remedy = f"mount -t tmpfs -o size=1g tmpfs {folder}"
+        detail = f"there is no {folder}"
+        return Finding("shared memory", "missing", detail, remedy, required=True, why=_WHY_SHM)
+    detail = f"{usage.free / _MIB:.0f} of {usage.total / _MIB:.0f} MiB free in {folder}"
+    if usage.free >= _EASY_SHM_MIB * _MIB:
+        return Finding("shared memory", "ok", detail, required=True, why=_WHY_SHM)
+    few = usage.free < _LEAST_SHM_MIB * _MIB
+    return Finding(
+        "shared memory",
+        "missing" if few else "warning",
+        detail,
+        f"mount -o remount,size=1g {folder} (in a container: `docker.shm_size: 1g` of "
+        f"tritonctl.yaml); `ls -l {folder}` shows who uses it",
+        required=True,
+        why=_WHY_SHM,
+    )
+
+
+def open_files_finding(limits: tuple[int, int]) -> Finding:
+    """How many descriptors a server that is started here may have."""
+    soft, hard = limits
+    shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    why = "each connection is an open file; at the limit Triton accepts no new client"
+    if soft == resource.RLIM_INFINITY or soft >= _LEAST_FILES:
+        return Finding("open files", "ok", f"at most {shown}", why=why)
+    reachable = hard == resource.RLIM_INFINITY or hard >= _LEAST_FILES
+    remedy = f"ulimit -n {_LEAST_FILES * 16 if hard == resource.RLIM_INFINITY else hard}"
+    if not reachable:
+        remedy = "raise `nofile` in /etc/security/limits.conf, then log in again"
+    return Finding("open files", "warning", f"at most {shown}", remedy, why=why)
+
+
+def file_limits() -> tuple[int, int]:
+    """Soft and hard limit of open files."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def clock_finding(synchronised: bool | None, newest: float, now: float) -> Finding:
+    """Whether something keeps the clock right, and whether it has gone back.
+
+    `newest`: when the youngest file of ours was written.
+    """
+    if newest - now > _BACK_SECONDS:
+        detail = f"{newest - now:.0f} s behind files that were written before"
+        return Finding("clock", "warning", detail, "timedatectl set-ntp true", why=_WHY_CLOCK)
+    if synchronised is None:
+        return Finding("clock", "ok", "the kernel does not tell who keeps it", why=_WHY_CLOCK)
+    if synchronised:
+        return Finding("clock", "ok", "synchronised, as the kernel says", why=_WHY_CLOCK)
+    detail = "nothing synchronises it, as the kernel says"
+    remedy = "timedatectl set-ntp true; in a virtual machine or container the host may do it unseen"
+    return Finding("clock", "warning", detail, remedy, why=_WHY_CLOCK)
+
+
+def clock_synchronised() -> bool | None:
+    """What adjtimex(2) tells of the kernel's clock; None when it may not be asked."""
+    library, state = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(_TIMEX_BYTES)
+    answer = library.adjtimex(state)
+    if answer < 0:
+        return None
+    (status,) = struct.unpack_from("i", state.raw, _STATUS_OFFSET)
+    return not (status & _UNSYNCHRONISED or answer == _TIME_ERROR)
+
+
+def newest_file(folder: Path) -> float:
+    """When the youngest file right in a folder was written; 0 without any."""
+    try:
+        return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
+    except OSError:
+        return 0.0
+
+
+def now() -> float:
+    """The clock."""
+    return time.time()

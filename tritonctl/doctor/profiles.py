@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The project here, by its profiles: what the machine is compared with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tritonctl.doctor.findings import Finding
+from tritonctl.errors import ConfigurationError
+from tritonctl.project import Project
+from tritonctl.project_file import find_project_file, load_profiles
+
+Profiles = dict[str | None, Project]
+
+
+def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
+    """The project without a profile (None) and with each; a finding where it cannot be read.
+
+    Nothing at all where there is no project. Raises ConfigurationError when one that is named
+    cannot be read.
+    """
+    if path is not None:
+        return load_profiles(path), []
+    if "TRITONCTL_PROJECT" not in os.environ:
+        try:
+            find_project_file(Path.cwd())
+        except ConfigurationError:
+            return {}, []
+    try:
+        return load_profiles(), []
+    except ConfigurationError as error:
+        why = "everything begins with it"
+        return {}, [Finding("project", "missing", error.problem, error.remedy, why=why)]

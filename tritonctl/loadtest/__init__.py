@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Load tests: run, measure, judge, compare."""

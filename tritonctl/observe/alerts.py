@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Alert rules: what somebody has to do something about, each with the sentence that says what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tritonctl.observe.prometheus import GATEWAY_JOB, JOB
+from tritonctl.observe.recording import Group, Rule
+from tritonctl.observe.slo import BURNS, RATIO, Burn, Objective, objectives
+from tritonctl.project import Project
+from tritonctl.triton.engine_queue import policy_of, triton_decides
+
+KV_FULL = 0.95
+_PAGE, _TICKET = "page", "ticket"
+
+
+def alert_groups(project: Project) -> list[Group]:
+    """Alerts for symptoms of servers and models, and for the SLO where there is one."""
+    groups = [
+        {"name": "tritonctl-servers", "rules": list(_servers(project))},
+        {"name": "tritonctl-models", "rules": [_stub_gone(), *_queues(project), _kv_full()]},
+    ]
+    burns = [rule for objective in objectives(project) for rule in _burns(objective)]
+    return groups + ([{"name": "tritonctl-budgets", "rules": burns}] if burns else [])
+
+
+def _alert(
+    name: str,
+    expression: str,
+    severity: str,
+    *,
+    summary: str,
+    runbook: str,
+    wait: str | None = None,
+    **labels: str,
+) -> Rule:
+    return {
+        "alert": name,
+        "expr": expression,
+        **({"for": wait} if wait else {}),
+        "labels": {"severity": severity, **labels},
+        "annotations": {"summary": summary, "runbook": runbook},
+    }
+
+
+def _servers(project: Project) -> Iterator[Rule]:
+    yield _alert(
+        "TritonServerDown",
+        f'up{{job="{JOB}"}} == 0',
+        _PAGE,
+        wait="1m",
+        summary="{{ $labels.instance }} does not answer Prometheus",
+        runbook="Read `tritonctl logs` (or `docker compose logs triton`), then start it with "
+        "`tritonctl up`; if it runs, check that Prometheus reaches its metrics port.",
+    )
+    yield _alert(
+        "TritonServerMissing",
+        f'absent(up{{job="{JOB}"}})',
+        _PAGE,
+        wait="5m",
+        summary="Prometheus knows no Triton server at all",
+        runbook="Check with `docker compose ps` that a profile with a server is up, and on "
+        "Prometheus' page Targets that the name `triton` is found.",
+    )
+    replicas = project.docker.replicas
+    if replicas > 1:
+        # A container that ended loses its address: nobody is left who would not answer.
+        yield _alert(
+            "TritonReplicaMissing",
+            f'count(up{{job="{JOB}"}} == 1) < {replicas}',
+            _TICKET,
+            wait="2m",
+            summary=f"{{{{ $value }}}} of {replicas} servers answer Prometheus",
+            runbook="Look with `docker compose ps --all` which one ended and why (`docker compose "
+            "logs triton`); `docker compose up --wait` starts it again.",
+        )
+    if project.gateway is not None:
+        yield _alert(
+            "GatewayDown",
+            f'up{{job="{GATEWAY_JOB}"}} == 0',
+            _PAGE,
+            wait="1m",
+            summary="the gateway {{ $labels.instance }} does not answer Prometheus",
+            runbook="Read `docker compose logs envoy`; clients reach no server until it runs.",
+        )
+
+
+def _stub_gone() -> Rule:
+    by = "instance, public_model, model, model_instance"
+    return _alert(
+        "TritonStubGone",
+        f"sum by ({by}) (increase(tritonctl_uptime_seconds_total[1m])) == 0",
+        _PAGE,
+        wait="30s",
+        summary="the process of {{ $labels.model_instance }} on {{ $labels.instance }} has stood "
+        "still for over a minute: it is gone or stuck",
+        runbook="Triton does not start it again and goes on to call the model ready: look in the "
+        "log for why it ended (the kernel's out-of-memory killer?), then restart the server.",
+    )
+
+
+def _queues(project: Project) -> Iterator[Rule]:
+    runbook = (
+        "Requests are refused or time out in the queue: add a replica or a larger "
+        "engine.max_batch_size, or let clients come back later; a longer queue only makes them "
+        "wait longer."
+    )
+    yield _alert(
+        "TritonQueueFull",
+        'public_model:errors:rate5m{reason=~"queue_full|REJECTED"} > 0',
+        _TICKET,
+        wait="2m",
+        summary="{{ $labels.public_model }} turns {{ $value | humanize }} requests/s away "
+        "({{ $labels.reason }})",
+        runbook=runbook,
+    )
+    # Triton 2.51 does not count what its own queue refuses, so its length has to tell.
+    for name, model in sorted(project.models.items()):
+        queue = model.serving.queue
+        bound = policy_of(queue, model.engine.max_batch_size)
+        size = bound.get("default_queue_policy", {}).get("max_queue_size")
+        if triton_decides(queue) and size:
+            pending = f'nv_inference_pending_request_count{{public_model="{name}",step="engine"}}'
+            yield _alert(
+                "TritonQueueFull",
+                f"max by (public_model, instance) ({pending}) >= {size}",
+                _TICKET,
+                wait="2m",
+                summary="{{ $labels.public_model }} on {{ $labels.instance }} has "
+                "{{ $value }} requests waiting, as many as its queue holds",
+                runbook=runbook,
+                public_model=name,
+                reason="pending",
+            )
+
+
+def _kv_full() -> Rule:
+    return _alert(
+        "TritonKvCacheFull",
+        f"public_model:kv_blocks:used_ratio > {KV_FULL}",
+        _TICKET,
+        wait="5m",
+        summary="the KV cache of {{ $labels.public_model }} is {{ $value | humanizePercentage }} "
+        "full: streams wait, or are dropped",
+        runbook="Raise serving.kv_cache_tokens if there is memory, lower engine.max_batch_size or "
+        "max_seq_len, or add a replica.",
+    )
+
+
+def _burns(objective: Objective) -> Iterator[Rule]:
+    for burn in BURNS:
+        threshold = burn.factor * objective.budget
+        if threshold < 1:  # a ratio beyond it does not exist
+            yield _burn(objective, burn, threshold)
+
+
+def _burn(objective: Objective, burn: Burn, threshold: float) -> Rule:
+    of = f'{{public_model="{objective.public_model}",slo="{objective.slo}"}}'
+    sides = [f"{RATIO.format(w)}{of} > {threshold:.6g}" for w in (burn.long, burn.short)]
+    return _alert(
+        "TritonErrorBudgetBurn",
+        " and ".join(sides),
+        burn.severity,
+        summary=f"{{{{ $labels.public_model }}}} misses {objective.slo} for "
+        f"{{{{ $value | humanizePercentage }}}} of its events over {burn.long}: {burn.spent}",
+        runbook=_RUNBOOKS[objective.slo],
+        public_model=objective.public_model,
+        slo=objective.slo,
+        window=burn.long,
+    )
+
+
+_RUNBOOKS = {
+    "error_rate": "Look at the panel Failures by reason: queue_full needs capacity, BACKEND a "
+    "restart, failed the engine's log (`tritonctl logs`).",
+    "ttft_p99_ms": "Look at waiting streams and at the queue's share: long queues need a replica, "
+    "long prompts max_num_tokens, and `tritonctl tune` finds the settings.",
+    "itl_p99_ms": "Look at active streams and tokens per response: lower engine.max_batch_size, "
+    "or add a replica, then check with `tritonctl loadtest run`.",
+    "e2e_p99_ms": "Look at time to first token and inter-token latency, whichever grew; longer "
+    "answers than usual (tokens per request) are the third cause.",
+}

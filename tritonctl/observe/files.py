@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that Prometheus and Grafana read, as files of a deployment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from tritonctl import __version__
+from tritonctl.observe.alerts import alert_groups
+from tritonctl.observe.dashboard import dashboard
+from tritonctl.observe.prometheus import SCRAPE_SECONDS, prometheus_configuration
+from tritonctl.observe.recording import recording_groups
+from tritonctl.observe.slo import slo_groups
+from tritonctl.project import Project
+
+PROMETHEUS_SERVICE = "prometheus"  # compose's name for it
+CONFIGURATION = "prometheus/prometheus.yml"
+RECORDING, ALERTS = "prometheus/rules/recording.yml", "prometheus/rules/alerts.yml"
+DASHBOARD = "grafana/dashboards/tritonctl.json"
+SOURCES = "grafana/provisioning/datasources/prometheus.yaml"
+PROVIDERS = "grafana/provisioning/dashboards/tritonctl.yaml"
+_DASHBOARDS_IN_CONTAINER = "/var/lib/grafana/dashboards"
+_HEADER = f"""# SPDX-License-Identifier: Apache-2.0
+# Made by tritonctl {__version__} from tritonctl.yaml
+"""
+
+
+def observability_files(
+    project: Project, *, targets: Sequence[str] | None = None
+) -> dict[str, str]:
+    """Relative path to text. targets: servers (host:port) in place of compose's services."""
+    configuration = prometheus_configuration(project, targets)
+    recording = {"groups": [*recording_groups(), *slo_groups(project)]}
+    return {
+        CONFIGURATION: _yaml(configuration),
+        RECORDING: _yaml(recording),
+        ALERTS: _yaml({"groups": alert_groups(project)}),
+        DASHBOARD: json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n",
+        SOURCES: _yaml(_sources()),
+        PROVIDERS: _yaml(_providers()),
+    }
+
+
+def _sources() -> dict[str, Any]:
+    """Grafana's data source: the Prometheus beside it."""
+    source = {"name": "Prometheus", "uid": "prometheus", "type": "prometheus", "access": "proxy"}
+    source["url"] = f"http://{PROMETHEUS_SERVICE}:9090"
+    more = {"isDefault": True, "editable": False}
+    return {
+        "apiVersion": 1,
+        "datasources": [source | more | {"jsonData": {"timeInterval": f"{SCRAPE_SECONDS}s"}}],
+    }
+
+
+def _providers() -> dict[str, Any]:
+    """Where Grafana finds the dashboard."""
+    return {
+        "apiVersion": 1,
+        "providers": [
+            {
+                "name": "tritonctl",
+                "type": "file",
+                "allowUiUpdates": False,
+                "options": {"path": _DASHBOARDS_IN_CONTAINER},
+            }
+        ],
+    }
+
+
+def _yaml(data: Any) -> str:
+    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+    return _HEADER + text
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML to be read: no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True

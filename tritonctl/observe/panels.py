@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Panels of a Grafana dashboard as data: what one shows, and how Grafana wants to read it.
+
+Plain dicts: tests hold them against Grafana's own TypeScript schema, so no SDK is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Data = dict[str, Any]
+
+DATASOURCE: Data = {"type": "prometheus", "uid": "${datasource}"}
+_COLUMNS = 24
+_ROW_HEIGHT = 1
+
+
+@dataclass(frozen=True)
+class Query:
+    """An expression and what its lines are called."""
+
+    expression: str
+    legend: str = ""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture. width: of 24 columns. top: the end of the axis, where it is known."""
+
+    title: str
+    description: str
+    queries: tuple[Query, ...]
+    unit: str = "short"
+    kind: Literal["timeseries", "stat"] = "timeseries"
+    width: int = 8
+    height: int = 8
+    stacked: bool = False
+    top: float | None = None
+    steps: tuple[tuple[str, float], ...] = ()  # colour from that value on
+
+
+@dataclass(frozen=True)
+class Row:
+    """A heading and the panels below it."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+def grafana_panels(rows: Sequence[Row]) -> list[Data]:
+    """Rows and panels, each in its place."""
+    panels: list[Data] = []
+    top = 0
+    for row in rows:
+        panels.append(_heading(row, top))
+        placed = list(_placed(row.panels, top + _ROW_HEIGHT))
+        panels += [_panel(panel, position) for panel, position in placed]
+        top = max(position["y"] + position["h"] for _, position in placed)
+    return [panel | {"id": number} for number, panel in enumerate(panels, 1)]
+
+
+def _placed(panels: Sequence[Panel], top: int) -> Iterator[tuple[Panel, Data]]:
+    """From left to right, then below the highest of the line."""
+    left = height = 0
+    for panel in panels:
+        if left + panel.width > _COLUMNS:
+            left, top, height = 0, top + height, 0
+        yield panel, {"x": left, "y": top, "w": panel.width, "h": panel.height}
+        left, height = left + panel.width, max(height, panel.height)
+
+
+def _heading(row: Row, top: int) -> Data:
+    position = {"x": 0, "y": top, "w": _COLUMNS, "h": _ROW_HEIGHT}
+    return {
+        "type": "row",
+        "title": row.title,
+        "collapsed": False,
+        "gridPos": position,
+        "panels": [],
+    }
+
+
+def _panel(panel: Panel, position: Data) -> Data:
+    is_stat = panel.kind == "stat"
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.description,
+        "datasource": DATASOURCE,
+        "gridPos": position,
+        "targets": [_target(n, query, instant=is_stat) for n, query in enumerate(panel.queries)],
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "options": _stat_options() if is_stat else _time_series_options(),
+    }
+
+
+def _target(number: int, query: Query, *, instant: bool) -> Data:
+    return {
+        "refId": chr(ord("A") + number),
+        "datasource": DATASOURCE,
+        "expr": query.expression,
+        "legendFormat": query.legend,
+        "instant": instant,
+        "range": not instant,
+    }
+
+
+def _defaults(panel: Panel) -> Data:
+    steps = [("green", None), *panel.steps]
+    defaults: Data = {
+        "unit": panel.unit,
+        "min": 0,
+        "color": {"mode": "thresholds" if panel.kind == "stat" else "palette-classic"},
+        "thresholds": {
+            "mode": "absolute",
+            "steps": [{"color": colour, "value": value} for colour, value in steps],
+        },
+    }
+    if panel.top is not None:
+        defaults["max"] = panel.top
+    if panel.kind == "timeseries":
+        defaults["custom"] = _line(stacked=panel.stacked)
+    return defaults
+
+
+def _line(*, stacked: bool) -> Data:
+    return {
+        "drawStyle": "line",
+        "lineWidth": 1,
+        "fillOpacity": 60 if stacked else 10,
+        "showPoints": "never",
+        "spanNulls": False,
+        "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
+    }
+
+
+def _time_series_options() -> Data:
+    legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+    return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+
+
+def _stat_options() -> Data:
+    return {
+        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+        "orientation": "auto",
+        "colorMode": "value",
+        "graphMode": "none",
+        "justifyMode": "auto",
+        "textMode": "auto",
+        "percentChangeColorMode": "standard",
+        "showPercentChange": False,
+        "wideLayout": True,
+    }

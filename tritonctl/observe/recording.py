@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recording rules: what dashboards and alerts ask for, computed once, over replicas.
+
+`model:` series tell of each step, `public_model:` series of what clients see. What Triton counts
+was measured on 2.51, docs/observability.md has the table: an ensemble counts a failed request
+twice, a cancelled one once (as does the step that the cancellation meets), one that its detokenizer
+lost once, and always with the reason OTHER;
+an error that a Python model answers is a success of that step, its reason is in
+`tritonctl_errors_total` alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritonctl.observe.prometheus import ENSEMBLE, MODEL
+
+Rule = dict[str, Any]
+Group = dict[str, Any]
+
+RANGE = "5m"
+QUANTILES = (0.5, 0.9, 0.99)
+HISTOGRAMS = (
+    "tritonctl_time_to_first_token_seconds",
+    "tritonctl_inter_token_latency_seconds",
+    "tritonctl_request_duration_seconds",
+)
+_STEP = "public_model, step, model"
+_SUCCESS = "nv_inference_request_success"
+_FAILURE = "nv_inference_request_failure"
+
+
+def recording_groups() -> list[Group]:
+    """Those that do not depend on the project; the SLO's are in `tritonctl.observe.slo`."""
+    return [
+        {"name": "tritonctl-steps", "rules": _steps()},
+        {"name": "tritonctl-requests", "rules": _requests()},
+        {"name": "tritonctl-tokens", "rules": _tokens()},
+        {"name": "tritonctl-latency", "rules": _latency()},
+    ]
+
+
+def record(name: str, expression: str, **labels: str) -> Rule:
+    """A recording rule."""
+    rule: Rule = {"record": name, "expr": expression}
+    return rule | ({"labels": labels} if labels else {})
+
+
+def rate(metric: str, by: str = "public_model", **labels: str) -> str:
+    """`sum by (…) (rate(metric{labels}[5m]))`; labels are those of `selector`."""
+    return f"sum by ({by}) (rate({metric}{selector(**labels)}[{RANGE}]))"
+
+
+def selector(**labels: str) -> str:
+    """`{name="value",…}`; `!value`, `~value` and `!~value` use that operator."""
+    inside = ",".join(_matcher(name, value) for name, value in labels.items())
+    return f"{{{inside}}}" if inside else ""
+
+
+def _matcher(name: str, value: str) -> str:
+    operators = {"!~": "!~", "!": "!=", "~": "=~"}
+    sign = next((sign for sign in operators if value.startswith(sign)), "")
+    return f'{name}{operators.get(sign, "=")}"{value.removeprefix(sign)}"'
+
+
+def _steps() -> list[Rule]:
+    queue, whole = "nv_inference_queue_duration_us", "nv_inference_request_duration_us"
+    executions = rate("nv_inference_exec_count", _STEP)
+    return [
+        record("model:nv_inference_request_success:rate5m", rate(_SUCCESS, _STEP)),
+        record(
+            "model:nv_inference_queue:share5m",
+            f"{rate(queue, _STEP)} / ({rate(whole, _STEP)} > 0)",
+        ),
+        record(
+            "model:nv_inference_batch:factor5m",
+            f"{rate('nv_inference_count', _STEP)} / ({executions} > 0)",
+        ),
+    ]
+
+
+def _requests() -> list[Rule]:
+    ensemble, cancelled = "public_model:ensemble_failures:rate5m", "public_model:cancelled:rate5m"
+    lost, errors = "public_model:lost_by_detokenizer:rate5m", "public_model:errors:rate5m"
+    failures, answers = "public_model:failures:rate5m", "public_model:answers:rate5m"
+    broken = rate(_FAILURE, step="detokenizer", reason="BACKEND")
+    twice = f"clamp_min(({ensemble} - {cancelled}) or {ensemble}, 0) / 2"
+    told = f'sum by (public_model) ({errors}{{reason!="unattributed"}})'
+    return [
+        record(ensemble, rate(_FAILURE, step=ENSEMBLE)),
+        record(cancelled, rate(_FAILURE, step=f"!{ENSEMBLE}", reason="CANCELED")),
+        # A dead detokenizer fails every response, its ensemble the request once.
+        record(lost, f"({ensemble} <= {broken}) or {broken}"),
+        record(failures, f"({twice} >= {lost}) or {lost} or {twice} or {_plain_failures()}"),
+        record(
+            errors, f"{rate('tritonctl_errors_total', 'public_model, reason')} or {_by_triton()}"
+        ),
+        record(errors, lost, reason="BACKEND", step="detokenizer"),
+        record(
+            errors,
+            f"clamp_min(({failures} - {told}) or {failures}, 0)",
+            reason="unattributed",
+        ),
+        record(answers, f"{rate(_SUCCESS, step=ENSEMBLE)} or {_plain_answers()}"),
+        record("public_model:requests:rate5m", f"({answers} + {failures}) or {answers}"),
+    ]
+
+
+def _plain_answers() -> str:
+    plain, answered = rate(_SUCCESS, step=MODEL), rate("tritonctl_errors_total", step=MODEL)
+    return f"clamp_min(({plain} - {answered}) or {plain}, 0)"
+
+
+def _plain_failures() -> str:
+    """Of models without steps: what Triton failed, and what a Python backend answered so."""
+    triton = rate(_FAILURE, step=MODEL, reason="!CANCELED")
+    answered = rate("tritonctl_errors_total", step=MODEL)
+    return f"({triton} + {answered}) or {triton}"
+
+
+def _by_triton() -> str:
+    """Triton's reasons, of the steps that count a request once."""
+    labels = {"step": f"!~{ENSEMBLE}|detokenizer", "reason": "!CANCELED"}
+    return rate(_FAILURE, "public_model, reason", **labels)
+
+
+def _tokens() -> list[Rule]:
+    output, kv = rate("tritonctl_output_tokens_total"), "tritonctl_kv_blocks"
+    responses, blocks = rate("tritonctl_responses_total"), "tritonctl_prefix_cache_blocks_total"
+    used = f"sum by (public_model, instance, model_instance) ({kv}{selector(state='used')})"
+    every = f"sum by (public_model, instance, model_instance) ({kv})"
+    return [
+        record("public_model:output_tokens:rate5m", output),
+        record("public_model:input_tokens:rate5m", rate("tritonctl_input_tokens_total")),
+        record("public_model:tokens_per_response:ratio5m", f"{output} / ({responses} > 0)"),
+        # The fullest cache: an average would hide the one that refuses.
+        record(
+            "public_model:kv_blocks:used_ratio",
+            f"max by (public_model) ({used} / ({every} > 0))",
+        ),
+        record(
+            "public_model:prefix_cache:hit_ratio5m",
+            f"{rate(blocks, outcome='reused')} / ({rate(blocks)} > 0)",
+        ),
+    ]
+
+
+def _latency() -> list[Rule]:
+    return [
+        record(
+            f"public_model:{name}:quantile5m",
+            f"histogram_quantile({quantile}, {rate(f'{name}_bucket', 'public_model, le')})",
+            quantile=str(quantile),
+        )
+        for name in HISTOGRAMS
+        for quantile in QUANTILES
+    ]

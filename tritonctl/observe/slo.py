@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The SLO of each model: which events spend its error budget, how fast, and who is told.
+
+Multi-window, multi-burn-rate alerts as in chapter 5 of Google's SRE workbook, for a budget of 30
+days. A latency of which 99 % of the events shall be below a bound has a budget of 1 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tritonctl.observe.recording import RANGE, Group, Rule, rate, record
+from tritonctl.project import Project
+from tritonctl.project_base import Slo
+
+BAD, EVENTS = "public_model:slo_bad:rate5m", "public_model:slo_events:rate5m"
+RATIO = "public_model:slo_bad_ratio:rate{}"
+# Upper bounds of the engines' buckets, in seconds: python_backends/textlib/engine_metrics.py.
+BOUNDS = {
+    "tritonctl_time_to_first_token_seconds": (
+        0.001,
+        0.0025,
+        0.005,
+        0.01,
+        0.025,
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        1,
+        2.5,
+        5,
+        10,
+        30,
+        60,
+    ),
+    "tritonctl_inter_token_latency_seconds": (
+        0.0005,
+        0.001,
+        0.0025,
+        0.005,
+        0.01,
+        0.02,
+        0.03,
+        0.05,
+        0.075,
+        0.1,
+        0.25,
+        0.5,
+        1,
+        2.5,
+    ),
+    "tritonctl_request_duration_seconds": (
+        0.01,
+        0.025,
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        1,
+        2.5,
+        5,
+        10,
+        30,
+        60,
+        120,
+        300,
+        600,
+    ),
+}
+_LATENCIES = {
+    "ttft_p99_ms": "tritonctl_time_to_first_token_seconds",
+    "itl_p99_ms": "tritonctl_inter_token_latency_seconds",
+    "e2e_p99_ms": "tritonctl_request_duration_seconds",
+}
+_P99_BUDGET = 0.01
+
+
+@dataclass(frozen=True)
+class Burn:
+    """An alert of the workbook's table: so fast over the long and the short window."""
+
+    long: str
+    short: str
+    factor: float
+    severity: str
+    spent: str
+
+
+BURNS = (
+    Burn("1h", "5m", 14.4, "page", "2 % of 30 days' budget in an hour"),
+    Burn("6h", "30m", 6, "page", "5 % of 30 days' budget in six hours"),
+    Burn("1d", "2h", 3, "ticket", "10 % of 30 days' budget in a day"),
+    Burn("3d", "6h", 1, "ticket", "10 % of 30 days' budget in three days"),
+)
+WINDOWS = ("30m", "1h", "2h", "6h", "1d", "3d")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One promise: the share of events that may be bad, and which those are."""
+
+    public_model: str
+    slo: str
+    budget: float
+    bad: str
+    events: str
+
+
+def objectives(project: Project) -> list[Objective]:
+    """What the project promises."""
+    return [o for name in sorted(project.models) for o in _of(name, project.models[name].slo)]
+
+
+def _of(name: str, slo: Slo) -> Iterator[Objective]:
+    if slo.error_rate is not None:
+        yield _availability(name, slo.error_rate)
+    for field, metric in _LATENCIES.items():
+        limit = getattr(slo, field)
+        if limit is not None:
+            yield _latency(name, field, metric, limit / 1000)
+
+
+def _availability(name: str, budget: float) -> Objective:
+    """Failures, those left out that a client could only have avoided itself."""
+    of = f'{{public_model="{name}"}}'
+    failures = f"public_model:failures:rate5m{of}"
+    invalid = f'public_model:errors:rate5m{{public_model="{name}",reason="invalid"}}'
+    bad = f"clamp_min(({failures} - ignoring (reason) {invalid}) or {failures}, 0)"
+    answers = f"public_model:answers:rate5m{of}"
+    return Objective(name, "error_rate", budget, bad, f"({answers} + {bad}) or {answers}")
+
+
+def _latency(name: str, field: str, metric: str, limit: float) -> Objective:
+    events = rate(f"{metric}_count", public_model=name)
+    return Objective(
+        name,
+        field,
+        _P99_BUDGET,
+        f"clamp_min({events} - ({_below(name, metric, limit)}), 0)",
+        events,
+    )
+
+
+def _below(name: str, metric: str, limit: float) -> str:
+    """The rate of events within `limit`, a straight line between two bounds of the buckets.
+
+    That is how histogram_quantile reads them, too. Beyond the last bound nothing is known: what
+    lies there counts as late.
+    """
+    bounds = BOUNDS[metric]
+    upper = next((bound for bound in bounds if bound >= limit), None)
+    if upper is None or upper == limit:
+        return _bucket(name, metric, upper or bounds[-1])
+    lower = max((bound for bound in bounds if bound < limit), default=0.0)
+    share = (limit - lower) / (upper - lower)
+    above = f"{share:.6g} * {_bucket(name, metric, upper)}"
+    return f"{above} + {1 - share:.6g} * {_bucket(name, metric, lower)}" if lower else above
+
+
+def _bucket(name: str, metric: str, bound: float) -> str:
+    # Some versions of Prometheus write 1 as 1.0.
+    le = f"~{bound}(\\\\.0)?" if bound == int(bound) else str(bound)
+    return rate(f"{metric}_bucket", public_model=name, le=le)
+
+
+def slo_groups(project: Project) -> list[Group]:
+    """Recording rules of the promises; none, if there are none."""
+    found = objectives(project)
+    if not found:
+        return []
+    events = [rule for objective in found for rule in _event_rules(objective)]
+    return [{"name": "tritonctl-slo", "rules": [*events, *_ratios()]}]
+
+
+def _event_rules(objective: Objective) -> list[Rule]:
+    return [
+        record(BAD, objective.bad, slo=objective.slo),
+        record(EVENTS, objective.events, slo=objective.slo),
+    ]
+
+
+def _ratios() -> list[Rule]:
+    short = record(RATIO.format(RANGE), f"{BAD} / ({EVENTS} > 0)")
+    return [
+        short,
+        *(
+            record(
+                RATIO.format(window),
+                f"avg_over_time({BAD}[{window}]) / (avg_over_time({EVENTS}[{window}]) > 0)",
+            )
+            for window in WINDOWS
+        ),
+    ]

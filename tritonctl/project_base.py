@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the parts of the project file's schema share: strictness, positive numbers, the SLO."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Positive = Annotated[int, Field(ge=1)]
+AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Strict(BaseModel):
+    """A section of the project file: no unknown keys, no conversions, no changes afterwards."""
+
+    # Strict types: YAML has its own, and `max_batch_size: "32"` is a mistake worth naming.
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+
+
+class Slo(Strict):
+    """What the service promises."""
+
+    ttft_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    itl_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    e2e_p99_ms: Annotated[float, Field(gt=0)] | None = None
+    error_rate: Share | None = None

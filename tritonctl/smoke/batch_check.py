@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether dynamic batching batches: requests at once, and how Triton's statistics grew by them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tritonctl.smoke.answers import how_it_failed, is_busy
+from tritonctl.smoke.asking import Statistics
+from tritonctl.smoke.inputs import Config
+from tritonctl.smoke.outcomes import Outcome
+from tritonctl.smoke.subject import Request, Subject
+
+_CHECK = "batching"
+_LEAST, _MOST = 8, 32
+_WAVES = 3
+# Of what perfect batching would give: requests of one wave do not arrive at one moment.
+_SHARE = 0.25
+_FACTOR = 1.2
+# From so many executions of waiting on, a batcher had something to batch; below a millisecond the
+# waiting is that of threads waking up.
+_WAITED = 2.0
+_WAITED_MS = 1.0
+
+
+def batch_check(subject: Subject) -> Outcome:
+    """Several requests at once, up to three times; the best time counts.
+
+    All have the same shapes, so that they can be one batch; ragged inputs alone differ.
+    """
+    if reason := not_batched(subject.config):
+        return subject.skipped(_CHECK, reason)
+    count = _count(subject.config)
+    requests = [subject.request(subject.inputs(longer=number % 2)) for number in range(count)]
+    request = requests[0]
+    seen: list[tuple[float, Statistics]] = []
+    for _ in range(_WAVES):
+        before = subject.asker.statistics(subject.name)
+        answers = subject.asker.ask(*(one.message for one in requests), stream=subject.decoupled)
+        if any(is_busy(answer) for answer in answers):
+            return subject.skipped(_CHECK, f"its queue does not hold {count} requests")
+        for answer in answers:
+            if wrong := how_it_failed(answer, subject.asker.seconds):
+                return subject.failed(_CHECK, f"{count} requests at once: {wrong}", request)
+        grown = subject.asker.statistics(subject.name).since(before)
+        seen.append((_factor(grown), grown))
+        if seen[-1][0] >= _wanted(subject.config, count):
+            break
+    return _judged(subject, max(seen, key=lambda one: one[0]), count, request)
+
+
+def not_batched(config: Config) -> str:
+    """Why no batches are to be expected; "" where they are."""
+    if "dynamic_batching" not in config:
+        return "no dynamic_batching"
+    largest = int(config.get("max_batch_size", 0))
+    return f"max_batch_size is {largest}" if largest <= 1 else ""
+
+
+def _judged(
+    subject: Subject, best: tuple[float, Statistics], count: int, request: Request
+) -> Outcome:
+    factor, grown = best
+    wanted = _wanted(subject.config, count)
+    told = f"{factor:.1f} requests per execution, of {count} at once"
+    if factor >= wanted:
+        return subject.passed(_CHECK, told)
+    if not _waited(grown):
+        return subject.skipped(_CHECK, f"{told}: they hardly waited ({_times(grown)})")
+    return subject.failed(
+        _CHECK, f"{told} ({_times(grown)}): batching should give {wanted:.1f} at least", request
+    )
+
+
+def step_outcomes(
+    subject: Subject, before: Mapping[str, Statistics], request: Request
+) -> Iterator[Outcome]:
+    """The batching of an ensemble's steps, by what they have counted since."""
+    for name, earlier in before.items():
+        grown = subject.asker.statistics(name).since(earlier)
+        factor = _factor(grown)
+        told = f"{factor:.1f} requests per execution, under {subject.name}'s load"
+        if grown.executions == 0:
+            yield Outcome(name, _CHECK, "skipped", f"{subject.name} did not use it")
+        elif factor >= _FACTOR:
+            yield Outcome(name, _CHECK, "pass", told)
+        elif not _waited(grown):
+            yield Outcome(name, _CHECK, "skipped", f"{told}: they hardly waited ({_times(grown)})")
+        else:
+            detail = f"{told} ({_times(grown)}): they waited, and were executed one by one"
+            yield Outcome(name, _CHECK, "fail", detail, request.record(), subject.repeat)
+
+
+def _count(config: Config) -> int:
+    """Requests at once: what all instances take, and two batches more."""
+    largest = int(config["max_batch_size"])
+    return max(_LEAST, min(_MOST, _instances(config) + 2 * largest))
+
+
+def _wanted(config: Config, count: int) -> float:
+    """The first requests go alone, one for each instance; the rest in full batches."""
+    alone = min(_instances(config), count)
+    batches = -(-(count - alone) // int(config["max_batch_size"]))
+    return max(_FACTOR, _SHARE * count / (alone + batches))
+
+
+def _instances(config: Config) -> int:
+    groups = config.get("instance_group", ())
+    return sum(int(g.get("count", 1)) * max(1, len(g.get("gpus", ()))) for g in groups) or 1
+
+
+def _factor(grown: Statistics) -> float:
+    return grown.inferences / grown.executions if grown.executions else 0.0
+
+
+def _waited(grown: Statistics) -> bool:
+    floor = _WAITED_MS * grown.requests
+    return grown.queue_ms > max(_WAITED * grown.compute_ms, floor)
+
+
+def _times(grown: Statistics) -> str:
+    requests = max(1, grown.requests)
+    queue, compute = grown.queue_ms / requests, grown.compute_ms / requests
+    return f"{queue:.1f} ms in the queue, {compute:.1f} ms executed"

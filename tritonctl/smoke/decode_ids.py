@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decodes token ids with a tokenizer.json: a program, for an interpreter that has `tokenizers`.
+
+    echo '{"file": "tokenizer.json", "ids": [5, 6], "skip_special_tokens": true}' | python THIS
+
+It answers with the text as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main() -> None:
+    """Read the request from standard input, write the text to standard output."""
+    from tokenizers import Tokenizer
+
+    asked = json.load(sys.stdin)
+    tokenizer = Tokenizer.from_file(asked["file"])
+    skip = asked["skip_special_tokens"]
+    json.dump(tokenizer.decode(asked["ids"], skip_special_tokens=skip), sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Valid requests, made from nothing but a model's own configuration."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from tritonctl.triton.datatypes import BY_CONFIG_NAME
+from tritonctl.triton.tensors import raw_content
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Config = Mapping[str, Any]
+Arrays = dict[str, "NDArray[Any]"]
+
+_BF16_ONE = 0x3F80
+# What the tensors of text ensembles take, ours and NVIDIA's, where they must be given.
+_SENSIBLE: Mapping[str, Any] = {
+    "top_k": 1,
+    "top_p": 1.0,
+    "temperature": 1.0,
+    "length_penalty": 1.0,
+    "repetition_penalty": 1.0,
+    "min_length": 1,
+    "min_tokens": 0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "beam_width": 1,
+    "end_id": -1,
+    "pad_id": 0,
+    "stop_words": b"",
+    "bad_words": b"",
+    "return_log_probs": False,
+    "return_context_logits": False,
+    "return_generation_logits": False,
+}
+_MOST_SHOWN = 32
+
+
+def valid_inputs(
+    config: Config,
+    *,
+    batch: int = 1,
+    open_dimension: int = 1,
+    optional: bool = False,
+    longer: int = 0,
+) -> Arrays:
+    """The smallest input that a configuration allows: ones, every open dimension as given.
+
+    longer: by how much those of ragged inputs are, which need not agree within a batch.
+    """
+    first = [batch] if int(config.get("max_batch_size", 0)) else []
+    arrays: Arrays = {}
+    for tensor in config.get("input", ()):
+        if tensor.get("optional") and not optional:
+            continue
+        size = open_dimension + (longer if tensor.get("allow_ragged_batch") else 0)
+        dims = [size if int(dim) < 1 else int(dim) for dim in tensor["dims"]]
+        arrays[tensor["name"]] = _filled([*first, *dims], tensor["data_type"])
+    return arrays
+
+
+def _filled(shape: list[int], data_type: str) -> NDArray[Any]:
+    kind = BY_CONFIG_NAME[data_type].numpy
+    if kind == "object":
+        return np.full(shape, b"1", dtype=object)
+    if kind is None:  # BF16, as its bits
+        return np.full(shape, _BF16_ONE, dtype="uint16")
+    return np.ones(shape, dtype=kind)
+
+
+def has_open_dimensions(config: Config) -> bool:
+    """Whether some input that must be given may have more than one shape."""
+    return any(
+        int(dim) < 1
+        for tensor in config.get("input", ())
+        if not tensor.get("optional")
+        for dim in tensor["dims"]
+    )
+
+
+def is_text(config: Config) -> bool:
+    """Whether it is text in, text out, by the names that NVIDIA's clients speak."""
+    inputs = {tensor["name"]: tensor["data_type"] for tensor in config.get("input", ())}
+    outputs = {tensor["name"]: tensor["data_type"] for tensor in config.get("output", ())}
+    return inputs.get("text_input") == outputs.get("text_output") == "TYPE_STRING"
+
+
+def is_decoupled(config: Config) -> bool:
+    """Whether a request may have any number of responses."""
+    return bool(config.get("model_transaction_policy", {}).get("decoupled"))
+
+
+def takes(config: Config, name: str) -> bool:
+    """Whether there is an input of that name."""
+    return any(tensor["name"] == name for tensor in config.get("input", ()))
+
+
+def text_inputs(config: Config, prompt: str, **values: Any) -> Arrays:
+    """A prompt with these values of tensors, as far as the model takes them; greedy, seed 0."""
+    given: dict[str, Any] = {
+        "text_input": prompt.encode(),
+        "random_seed": 0,
+        "exclude_input_in_output": True,
+    }
+    # vLLM's backend takes its parameters as JSON.
+    tokens = int(values.get("max_tokens", 1))
+    given["sampling_parameters"] = json.dumps({"max_tokens": tokens, "temperature": 0}).encode()
+    given |= values
+    batch = [1] if int(config.get("max_batch_size", 0)) else []
+    arrays: Arrays = {}
+    for tensor in config.get("input", ()):
+        name, data_type = tensor["name"], tensor["data_type"]
+        shape = [*batch, *(max(1, int(dim)) for dim in tensor["dims"])]
+        value = given.get(name, None if tensor.get("optional") else _SENSIBLE.get(name))
+        if value is not None:
+            kind = BY_CONFIG_NAME[data_type].numpy or "uint16"
+            arrays[name] = np.full(shape, value, dtype=kind)
+        elif not tensor.get("optional"):
+            arrays[name] = _filled(shape, data_type)
+    return arrays
+
+
+def request_of(
+    model: str,
+    config: Config,
+    arrays: Mapping[str, NDArray[Any]],
+    *,
+    stream: bool = False,
+    outputs: tuple[str, ...] = (),
+) -> Any:
+    """The ModelInferRequest; without `outputs`, for all of them."""
+    request = service_pb2.ModelInferRequest(model_name=model)
+    wires = {t["name"]: BY_CONFIG_NAME[t["data_type"]].wire for t in config.get("input", ())}
+    for name, array in arrays.items():
+        request.inputs.add(name=name, datatype=wires[name], shape=array.shape)
+        request.raw_input_contents.append(raw_content(array, wires[name]))
+    for name in outputs:
+        request.outputs.add(name=name)
+    if stream:
+        request.parameters["triton_enable_empty_final_response"].bool_param = True
+    return request
+
+
+def as_json(request: Any, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """A request in the protocol's JSON form, long tensors cut."""
+    inputs = [
+        {
+            "name": one.name,
+            "datatype": one.datatype,
+            "shape": list(one.shape),
+            "data": [_plain(item) for item in arrays[one.name].reshape(-1)[:_MOST_SHOWN]],
+        }
+        for one in request.inputs
+    ]
+    return {"model_name": request.model_name, "inputs": inputs}
+
+
+def _plain(item: Any) -> Any:
+    if isinstance(item, bytes):
+        return item.decode("utf-8", "replace")
+    return item.item() if hasattr(item, "item") else item
+
+
+def sequence_parameters(config: Config) -> tuple[dict[str, Any], ...]:
+    """Of three requests that make a sequence: first, middle, last."""
+    number = secrets.randbits(48) + 1  # one that no other client uses
+    controls = [
+        control
+        for one in config["sequence_batching"].get("control_input", ())
+        for control in one.get("control", ())
+    ]
+    kinds = {c.get("kind", "CONTROL_SEQUENCE_START"): c.get("data_type") for c in controls}
+    named = kinds.get("CONTROL_SEQUENCE_CORRID") == "TYPE_STRING"
+    identity = f"tritonctl-smoke-{number}" if named else number
+    return tuple(
+        {"sequence_id": identity, "sequence_start": start, "sequence_end": end}
+        for start, end in ((True, False), (False, False), (False, True))
+    )
+
+
+def set_parameters(request: Any, parameters: Mapping[str, Any]) -> None:
+    """Triton's own request parameters."""
+    for name, value in parameters.items():
+        if isinstance(value, bool):
+            request.parameters[name].bool_param = value
+        elif isinstance(value, int):
+            request.parameters[name].int64_param = value
+        else:
+            request.parameters[name].string_param = value

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoint's own tokenizer, in whatever interpreter has the library: ids to text."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tritonctl.environments import environment_python, folder_of
+from tritonctl.errors import HostError, TritonctlError
+from tritonctl.project import Project
+from tritonctl.smoke.inputs import Config
+from tritonctl.smoke.text_checks import Decode
+from tritonctl.triton.embedded import server_recipe
+from tritonctl.triton.plan import plan_repository
+
+_PROGRAM = Path(__file__).with_name("decode_ids.py")
+_SECONDS = 60.0
+
+
+def decoder_of(project: Project | None, model: str, steps: Mapping[str, Config]) -> Decode | str:
+    """How the checkpoint of a project's model decodes ids; a reason where that is not known."""
+    known = project.models.get(model) if project else None
+    if project is None or known is None:
+        return "no project is known for it, so neither is its checkpoint"
+    file = project.root / known.checkpoint / "tokenizer.json"
+    if not file.is_file():
+        return f"{known.checkpoint} has no tokenizer.json"
+    python = _interpreter(project)
+    if python is None:
+        return "no Python here has the package tokenizers: `pip install tokenizers`"
+    skip = not any(_keeps_special_tokens(config) for config in steps.values())
+
+    def decode(ids: Sequence[int]) -> str:
+        return _decoded(python, file, ids, skip=skip)
+
+    return decode
+
+
+def _keeps_special_tokens(config: Config) -> bool:
+    parameter = config.get("parameters", {}).get("skip_special_tokens", {})
+    return bool(parameter.get("string_value") == "false")
+
+
+def _interpreter(project: Project) -> Path | None:
+    """This one, or that of the embedded server's tokenizer."""
+    if importlib.util.find_spec("tokenizers"):
+        return Path(sys.executable)
+    try:
+        python = environment_python(folder_of(server_recipe(plan_repository(project).backends)))
+    except TritonctlError:  # not built here
+        return None
+    return python if python.is_file() else None
+
+
+def _decoded(python: Path, file: Path, ids: Sequence[int], *, skip: bool) -> str:
+    asked = {"file": str(file), "ids": list(ids), "skip_special_tokens": skip}
+    done = subprocess.run(
+        [python, _PROGRAM],
+        input=json.dumps(asked),
+        capture_output=True,
+        encoding="utf-8",
+        timeout=_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise HostError(
+            f"{file} could not be used: {done.stderr.strip()[-200:]}",
+            remedy="check the checkpoint's tokenizer.json",
+        )
+    return str(json.loads(done.stdout))

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From readings of the metrics to what is shown; no clock, no network, no terminal.
+
+The series are Triton's own, those of this project's engines, and those of the TensorRT-LLM and
+vLLM backends; what a server does not publish is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tritonctl.top.counters import Increases, Reading
+from tritonctl.top.histograms import Times
+
+# Each a series and the labels that it is meant with.
+_Sources = Sequence[tuple[str, Mapping[str, str]]]
+
+_SUCCESS = "nv_inference_request_success"
+_FAILURE = "nv_inference_request_failure"
+_TRITON = "nv_inference_"
+# Published once a second; a busy machine may be late.
+_ALIVE_WITHIN_SECONDS = 4.0
+# Time to first token and between tokens: the first of these that the server has; to milliseconds.
+_TTFT = {
+    "tritonctl_time_to_first_token_seconds": 1e3,
+    "vllm:time_to_first_token_seconds": 1e3,
+    "nv_inference_first_response_histogram_ms": 1.0,
+}
+_ITL = {
+    "tritonctl_inter_token_latency_seconds": 1e3,
+    "vllm:inter_token_latency_seconds": 1e3,
+    "vllm:time_per_output_token_seconds": 1e3,
+}
+_E2E = {"tritonctl_request_duration_seconds": 1e3, "vllm:e2e_request_latency_seconds": 1e3}
+_TOKENS = ("tritonctl_output_tokens", "vllm:generation_tokens")
+_REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
+_ACTIVE: _Sources = (("tritonctl_active_streams", {}), (_REQUESTS, {"request_type": "active"}))
+_WAITING: _Sources = (("tritonctl_waiting_streams", {}), (_REQUESTS, {"request_type": "waiting"}))
+_KV_USED: _Sources = (
+    ("tritonctl_kv_blocks", {"state": "used"}),
+    (_BLOCKS, {"kv_cache_block_type": "used"}),
+)
+_KV_FREE: _Sources = (
+    ("tritonctl_kv_blocks", {"state": "free"}),
+    (_BLOCKS, {"kv_cache_block_type": "free"}),
+)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the configurations say: the steps of each ensemble, the instances of each model."""
+
+    steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    instances: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """One model over the window; an ensemble's queue, batches and texts are those of its steps."""
+
+    model: str
+    requests_per_s: float
+    failures_per_s: float
+    failures: Mapping[str, float] = field(default_factory=dict)  # by reason, in the window
+    latency_ms: float | None = None
+    queue_share: float | None = None
+    batch_factor: float | None = None
+    waiting: float | None = None
+    ttft: Times | None = None
+    itl: Times | None = None
+    e2e: Times | None = None  # of whole answers
+    tokens_per_s: float | None = None
+    active_streams: float | None = None
+    kv_used: float | None = None  # share of the blocks
+    instances: int | None = None
+    silent: int = 0  # instances whose process shows no sign of life
+    restarted: bool = False
+    steps: tuple[ModelFigures, ...] = ()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as Triton tells it."""
+
+    uuid: str
+    utilization: float | None
+    memory_used_bytes: float | None
+    memory_total_bytes: float | None
+
+
+@dataclass(frozen=True)
+class ServerFigures:
+    """The server's processes (where they are on this machine) and the machine it runs on."""
+
+    cpu_cores: float | None
+    rss_bytes: int | None
+    host_cpu: float | None  # share of all cores
+    host_memory_used_bytes: float | None
+    host_memory_total_bytes: float | None
+    gpus: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Everything, over `seconds`. Models that belong to no ensemble stand beside the ensembles."""
+
+    seconds: float
+    server: ServerFigures
+    models: tuple[ModelFigures, ...]
+
+
+def figures(readings: Sequence[Reading], layout: Layout) -> Figures:
+    """What happened from the first to the last of two readings or more."""
+    now, seconds = readings[-1], readings[-1].at - readings[0].at
+    if seconds <= 0:
+        raise ValueError("readings must be in order, and two or more")
+    window = _Window(Increases(readings), readings[1:], seconds, layout.instances)
+    served = now.names("model", _TRITON)
+    ensembles = {name: [s for s in steps if s in served] for name, steps in layout.steps.items()}
+    inner = {step for name, steps in ensembles.items() if name in served for step in steps}
+    return Figures(
+        seconds,
+        _server(readings, seconds),
+        tuple(window.ensemble(name, ensembles.get(name, ())) for name in sorted(served - inner)),
+    )
+
+
+class _Window:
+    """The rises of a window, and its gauges: the mean of its readings, for they jump."""
+
+    def __init__(
+        self,
+        grown: Increases,
+        readings: Sequence[Reading],
+        seconds: float,
+        instances: Mapping[str, int],
+    ) -> None:
+        self._grown = grown
+        self._readings = readings
+        self._seconds = seconds
+        self._configured = instances
+
+    def ensemble(self, name: str, steps: Sequence[str]) -> ModelFigures:
+        """A model and, of an ensemble, its steps; one without steps is a plain model."""
+        if not steps:
+            return self._figures(name, (name,))
+        inner = tuple(self._figures(step, (step,)) for step in steps)
+        return self._figures(name, tuple(dict.fromkeys(steps)), inner)
+
+    def _figures(
+        self, name: str, workers: Sequence[str], steps: tuple[ModelFigures, ...] = ()
+    ) -> ModelFigures:
+        """`workers`: the models that do the work, the model itself or the ensemble's steps."""
+        failures = self._failures(name, workers, ensemble=bool(steps))
+        requests = self._rise(_SUCCESS, [name])
+        tokens = [self._rise(series, workers) for series in _TOKENS]
+        return ModelFigures(
+            model=name,
+            requests_per_s=(requests or 0.0) / self._seconds,
+            failures_per_s=sum(failures.values()) / self._seconds,
+            failures=failures,
+            latency_ms=_ratio(self._us("request", [name]), requests, 1e-3),
+            queue_share=_ratio(self._us("queue", workers), self._us("request", workers)),
+            batch_factor=None if steps else self._batch_factor(name),
+            waiting=self._waiting(workers),
+            ttft=self._times(_TTFT, workers),
+            itl=self._times(_ITL, workers),
+            e2e=self._times(_E2E, workers),
+            tokens_per_s=next((t / self._seconds for t in tokens if t is not None), None),
+            active_streams=self._gauge(_ACTIVE, workers),
+            kv_used=self._kv_used(workers),
+            instances=None if steps else self._instances(name),
+            silent=0 if steps else self._silent(name),
+            restarted=any(dict(labels).get("model") == name for _, labels in self._fallen()),
+            steps=steps,
+        )
+
+    def _rise(self, series: str, models: Sequence[str]) -> float | None:
+        return _all(self._grown.total(series, model=model) for model in models)
+
+    def _us(self, part: str, models: Sequence[str]) -> float | None:
+        return self._rise(f"{_TRITON}{part}_duration_us", models)
+
+    def _batch_factor(self, model: str) -> float | None:
+        count = self._rise(f"{_TRITON}count", [model])
+        return _ratio(count, self._rise(f"{_TRITON}exec_count", [model]))
+
+    def _failures(self, name: str, workers: Sequence[str], *, ensemble: bool) -> dict[str, float]:
+        """By reason, those that occurred.
+
+        Triton takes a request that a Python model answers with an error for a success of that
+        model. Of an ensemble it counts such a request twice, one whose client left once, both as
+        OTHER. How many of each there were, this project's models tell.
+        """
+        found = self._by_reason(_FAILURE, [name])
+        told = self._by_reason("tritonctl_errors", workers)
+        if ensemble:
+            other = found.pop("OTHER", 0.0)
+            told = told if other else {}
+            left = sum(
+                self._grown.total("tritonctl_requests", model=worker, outcome="cancelled") or 0.0
+                for worker in workers
+            )
+            found["CANCELED"] = found.get("CANCELED", 0.0) + min(left, other)
+            found["OTHER"] = max(0.0, other - left - 2 * sum(told.values())) / 2
+        return {reason: n for reason, n in sorted((found | told).items()) if n}
+
+    def _by_reason(self, series: str, models: Sequence[str]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for model in models:
+            for labels, rise in self._grown.series(series, model=model):
+                reason = labels.get("reason", "OTHER")
+                found[reason] = found.get(reason, 0.0) + rise
+        return found
+
+    def _silent(self, model: str) -> int:
+        """A stub that was killed leaves its last values behind; only its uptime stands still."""
+        if self._seconds < _ALIVE_WITHIN_SECONDS:
+            return 0
+        lives = self._grown.series("tritonctl_uptime_seconds", model=model)
+        return sum(rise == 0 for _, rise in lives)
+
+    def _waiting(self, models: Sequence[str]) -> float | None:
+        """In Triton's queues and in the engines' own."""
+        queued: _Sources = ((f"{_TRITON}pending_request_count", {}),)
+        return self._gauge([*queued, *_WAITING], models)
+
+    def _gauge(self, sources: _Sources, models: Sequence[str]) -> float | None:
+        sums = [
+            _all(reading.total(name, model=m, **labels) for name, labels in sources for m in models)
+            for reading in self._readings
+        ]
+        return _ratio(_all(sums), sum(value is not None for value in sums))
+
+    def _kv_used(self, models: Sequence[str]) -> float | None:
+        used, free = self._gauge(_KV_USED, models), self._gauge(_KV_FREE, models)
+        return None if used is None or free is None else _ratio(used, used + free)
+
+    def _times(self, sources: Mapping[str, float], models: Sequence[str]) -> Times | None:
+        for name, to_ms in sources.items():
+            buckets: dict[float, float] = {}
+            for model in models:
+                for labels, rise in self._grown.series(f"{name}_bucket", model=model):
+                    bound = float(labels["le"])
+                    buckets[bound] = buckets.get(bound, 0.0) + rise
+            if buckets:
+                return Times.of(buckets, self._rise(f"{name}_sum", models) or 0.0, to_ms)
+        return None
+
+    def _instances(self, model: str) -> int | None:
+        """Those that publish something of their own, else those configured: Triton is silent."""
+        names = {
+            value
+            for _, labels in self._readings[-1].values
+            if ("model", model) in labels
+            for key, value in labels
+            if key == "model_instance"
+        }
+        return len(names) or self._configured.get(model)
+
+    def _fallen(self) -> list[tuple[str, frozenset[tuple[str, str]]]]:
+        return [key for key in self._grown.fallen if key[0] == _SUCCESS]
+
+
+def _server(readings: Sequence[Reading], seconds: float) -> ServerFigures:
+    first, now = readings[0], readings[-1]
+    cpu = None
+    if first.cpu_seconds is not None and now.cpu_seconds is not None:
+        cpu = max(now.cpu_seconds - first.cpu_seconds, 0.0) / seconds
+    # Triton publishes zeros until it has looked at the machine, two seconds after its start.
+    looked = bool(now.total("nv_cpu_memory_total_bytes"))
+    return ServerFigures(
+        cpu_cores=cpu,
+        rss_bytes=now.rss_bytes,
+        host_cpu=now.total("nv_cpu_utilization") if looked else None,
+        host_memory_used_bytes=now.total("nv_cpu_memory_used_bytes") if looked else None,
+        host_memory_total_bytes=now.total("nv_cpu_memory_total_bytes") if looked else None,
+        gpus=tuple(_gpu(uuid, now) for uuid in sorted(now.names("gpu_uuid", "nv_gpu_"))),
+    )
+
+
+def _gpu(uuid: str, now: Reading) -> Gpu:
+    return Gpu(
+        uuid,
+        now.total("nv_gpu_utilization", gpu_uuid=uuid),
+        now.total("nv_gpu_memory_used_bytes", gpu_uuid=uuid),
+        now.total("nv_gpu_memory_total_bytes", gpu_uuid=uuid),
+    )
+
+
+def _all(values: Iterable[float | None]) -> float | None:
+    """The sum of those that are known; None if none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _ratio(part: float | None, whole: float | None, scale: float = 1.0) -> float | None:
+    return part / whole * scale if part is not None and whole else None

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at a server again and again; one that goes away is looked for until it is back."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from tritonctl.errors import HostError, ServerError, UsageError
+from tritonctl.loadtest.server_usage import ServerUsage
+from tritonctl.top.counters import Reading
+from tritonctl.top.figures import Figures, Layout, figures
+from tritonctl.triton.metrics import scrape
+
+_TRITON = ("nv_",)
+
+
+def metrics_address(url: str) -> str:
+    """`host:port`, or a whole URL, of a metrics endpoint. Raises UsageError."""
+    whole = url if "://" in url else f"http://{url}"
+    parts = urlsplit(whole)
+    try:
+        valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, or above 65535
+        valid = False
+    if not valid:
+        raise UsageError(
+            f"--url {url!r} is no address",
+            remedy="give host:port of Triton's metrics, for example --url 127.0.0.1:8002",
+        )
+    return whole if parts.path.strip("/") else f"{whole.rstrip('/')}/metrics"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where the metrics are, and what is known besides. `usage`: of processes on this machine."""
+
+    url: str
+    layout: Layout
+    usage: ServerUsage | None = None
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What one look showed. `figures` are the last known ones while `problem` says what is wrong.
+
+    at: seconds since the epoch; seen: the same moment on the monotonic clock; silent_since: that of
+    the first look that failed.
+    """
+
+    url: str
+    at: float
+    interval: float
+    figures: Figures | None = None
+    problem: str | None = None
+    silent_since: float | None = None
+    seen: float = field(default_factory=time.monotonic)
+
+    def record(self) -> dict[str, Any]:
+        """For `--json`; a look that failed has no figures."""
+        head = {
+            "time": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds"),
+            "url": self.url,
+            "problem": self.problem,
+        }
+        if self.figures is None or self.problem is not None:
+            return head
+        return head | asdict(self.figures)
+
+
+class Watcher:
+    """Keeps the readings of a window. `find` names the endpoint, again after each failure."""
+
+    def __init__(
+        self, find: Callable[[], Endpoint], *, interval: float, window: float | None = None
+    ) -> None:
+        self._find = find
+        self._interval = interval
+        self._window = max(window or 0.0, interval)
+        self._endpoint: Endpoint | None = None
+        self._readings: deque[Reading] = deque()
+        self._last = Sight("", time.time(), interval)
+
+    def look(self) -> Sight:
+        """Read the metrics once. What is no error: a server, or Docker, that has gone."""
+        at, now = time.time(), time.monotonic()
+        try:
+            url, found = self._read()
+        except (ServerError, HostError) as error:
+            self._forget()
+            self._last = Sight(
+                self._last.url,
+                at,
+                self._interval,
+                self._last.figures,
+                error.problem,
+                self._last.silent_since or now,
+                now,
+            )
+        else:
+            self._last = Sight(url, at, self._interval, found, seen=now)
+        return self._last
+
+    def first_look(self) -> None:
+        """The same for a beginning: rates need a second. Raises ServerError."""
+        url, _ = self._read()
+        self._last = Sight(url, time.time(), self._interval)
+
+    def _read(self) -> tuple[str, Figures | None]:
+        if self._endpoint is None:
+            self._endpoint = self._find()
+        endpoint = self._endpoint
+        metrics = scrape(endpoint.url)
+        cpu, rss = endpoint.usage.read() if endpoint.usage else (None, None)
+        reading = Reading.of(metrics, time.monotonic(), cpu, rss)
+        if not any(name.startswith(_TRITON) for name, _ in reading.values):
+            raise ServerError(
+                f"{endpoint.url} answers, but with no metric of Triton's",
+                remedy="give the address of Triton's metrics, for example --url 127.0.0.1:8002",
+            )
+        self._readings.append(reading)
+        self._drop_older_than(reading.at - self._window)
+        if len(self._readings) < 2:  # noqa: PLR2004
+            return endpoint.url, None
+        return endpoint.url, figures(list(self._readings), endpoint.layout)
+
+    def _drop_older_than(self, at: float) -> None:
+        # Looks are a little more than an interval apart: the window's first reading may be older.
+        while len(self._readings) > 2 and self._readings[1].at <= at + self._interval / 2:  # noqa: PLR2004
+            self._readings.popleft()
+
+    def _forget(self) -> None:
+        """A server that comes back may be another one, elsewhere; its counters are."""
+        self._readings.clear()
+        self._endpoint = None
+
+
+def watch(watcher: Watcher, interval: float, show: Callable[[Sight], None], *, once: bool) -> None:
+    """Show a sight each `interval` seconds; forever, unless `once`. Raises ServerError at first."""
+    watcher.first_look()
+    due = time.monotonic()
+    while True:
+        due = max(due + interval, time.monotonic())
+        time.sleep(max(0.0, due - time.monotonic()))
+        sight = watcher.look()
+        if sight.figures is None and sight.problem is None:
+            continue  # the first reading of a server that came back
+        if once and sight.problem is not None:
+            raise ServerError(sight.problem, remedy="check that the server runs, then try again")
+        show(sight)
+        if once:
+            return

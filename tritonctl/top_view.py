@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl top` on a terminal or in a log: the figures, as wide as there is room."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from io import StringIO
+
+from rich.cells import cell_len
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tritonctl.top.figures import Figures, Gpu, ModelFigures, ServerFigures
+from tritonctl.top.histograms import Times
+from tritonctl.top.watching import Sight
+
+_NONE = "·"
+_GAP = 2
+_BUSY = 0.9
+_NAME_SHARE, _NAME_LEAST = 3, 12
+_LATE_LOOKS = 2
+_ENOUGH, _TEN = 500, 10
+
+
+@dataclass(frozen=True)
+class _Column:
+    heading: str
+    cell: Callable[[ModelFigures], str]
+
+
+# The most important first: where the terminal is narrow, the last ones are left out.
+_COLUMNS = (
+    _Column("req/s", lambda m: _rate(m.requests_per_s)),
+    _Column("failed/s", lambda m: _rate(m.failures_per_s) if m.failures_per_s else "0"),
+    _Column("TTFT ms", lambda m: _times(m.ttft)),
+    _Column("ITL ms", lambda m: _times(m.itl)),
+    _Column("tok/s", lambda m: _rate(m.tokens_per_s)),
+    _Column("wait", lambda m: _count(m.waiting)),
+    _Column("queue", lambda m: _share(m.queue_share)),
+    _Column("batch", lambda m: _fixed(m.batch_factor)),
+    _Column("active", lambda m: _count(m.active_streams)),
+    _Column("KV", lambda m: _share(m.kv_used)),
+    _Column("E2E ms", lambda m: _times(m.e2e)),
+    _Column("ms/req", lambda m: _rate(m.latency_ms)),
+    _Column("inst", lambda m: _NONE if m.instances is None else str(m.instances)),
+)
+SORTS: dict[str, Callable[[ModelFigures], float]] = {
+    "name": lambda _: 0.0,
+    "requests": lambda m: m.requests_per_s,
+    "failed": lambda m: m.failures_per_s,
+    "ttft": lambda m: m.ttft.p99_ms if m.ttft else 0.0,
+    "waiting": lambda m: m.waiting or 0.0,
+}
+
+
+class TopView:
+    """The screen; `show` receives each sight."""
+
+    def __init__(self, sort: str = "requests") -> None:
+        self._key = SORTS[sort]
+        self._sight: Sight | None = None
+
+    def live(self, console: RichConsole) -> Live:
+        """The view on the whole screen, drawn anew while the context lasts."""
+        return Live(get_renderable=self.view, console=console, screen=True, refresh_per_second=4)
+
+    def show(self, sight: Sight) -> None:
+        """Remember what is to be seen."""
+        self._sight = sight
+
+    def view(self) -> RenderableType:
+        """What is to be seen now."""
+        if self._sight is None:
+            return Text("tritonctl top: the first look", style="bold")
+        return Group(_title(self._sight), *self._body(self._sight))
+
+    def plain(self, sight: Sight, width: int) -> str:
+        """The same as text, for a file or a pipe."""
+        console = RichConsole(file=StringIO(), width=width, color_system=None, highlight=False)
+        self.show(sight)
+        with console.capture() as captured:
+            console.print(self.view())
+        return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()) + "\n"
+
+    def _body(self, sight: Sight) -> list[RenderableType]:
+        if sight.figures is None:
+            return []
+        models = sorted(sight.figures.models, key=lambda m: (-self._key(m), m.model))
+        stale = sight.problem is not None
+        return [_server(sight.figures.server), _Models(models, stale), *_notes(sight.figures)]
+
+
+def _title(sight: Sight) -> Text:
+    """Where, when; and whether what follows is old."""
+    title = Text("tritonctl top  ", style="bold", no_wrap=True, overflow="ellipsis")
+    title.append(sight.url, style="not bold")
+    now = time.monotonic()
+    if sight.problem is not None:
+        silent = now - (sight.silent_since or now)
+        title.append(f"\nno answer for {silent:.0f} s: {sight.problem}", style="bold red")
+        if sight.figures is not None:
+            title.append("\nthe last figures before that:", style="not bold")
+        return title
+    if sight.figures is not None:
+        title.append(f"  the last {sight.figures.seconds:.0f} s", style="not bold dim")
+    if now - sight.seen > _LATE_LOOKS * sight.interval + 1:
+        title.append(f"  (no answer for {now - sight.seen:.0f} s)", style="bold red")
+    return title
+
+
+def _server(server: ServerFigures) -> Text:
+    parts = [
+        ("CPU", _fixed(server.cpu_cores), "cores"),
+        ("memory", _bytes(server.rss_bytes), ""),
+        ("machine CPU", _share(server.host_cpu), ""),
+        ("machine memory", _of(server.host_memory_used_bytes, server.host_memory_total_bytes), ""),
+        *(_gpu(number, gpu) for number, gpu in enumerate(server.gpus)),
+    ]
+    told = [f"{name} {value} {unit}".rstrip() for name, value, unit in parts if value != _NONE]
+    return Text("  ".join(told), style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _gpu(number: int, gpu: Gpu) -> tuple[str, str, str]:
+    memory = _of(gpu.memory_used_bytes, gpu.memory_total_bytes)
+    return f"GPU {number}", _share(gpu.utilization), "" if memory == _NONE else memory
+
+
+def _notes(figures: Figures) -> list[Text]:
+    everything = [m for model in figures.models for m in (model, *model.steps)]
+    notes = [
+        Text(f"{m.model} failed: {_reasons(m)}", style="red") for m in figures.models if m.failures
+    ]
+    notes += [
+        Text(f"{m.model}: no sign of life of {m.silent} of its processes", style="bold red")
+        for m in everything
+        if m.silent
+    ]
+    again = [m.model for m in everything if m.restarted]
+    if again:
+        notes.append(Text(f"loaded again, counted from zero: {', '.join(again)}", style="yellow"))
+    return notes
+
+
+def _reasons(model: ModelFigures) -> str:
+    return ", ".join(f"{reason} {count:.0f}" for reason, count in model.failures.items())
+
+
+class _Models:
+    """The table; which columns it has is decided when the width is known."""
+
+    def __init__(self, models: Sequence[ModelFigures], stale: bool) -> None:
+        self._models = models
+        self._stale = stale
+
+    def __rich_console__(
+        self,
+        console: RichConsole,
+        options: ConsoleOptions,
+    ) -> RenderResult:
+        width = options.max_width
+        name_limit = max(_NAME_LEAST, width // _NAME_SHARE)
+        rows = [(_cut(name, name_limit), m) for model in self._models for name, m in _rows(model)]
+        taken = max((cell_len(name) for name, _ in rows), default=_NAME_LEAST)
+        columns = _that_fit([m for _, m in rows], width - taken)
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
+        table.add_column("model", no_wrap=True)
+        for column in columns:
+            table.add_column(column.heading, justify="right", no_wrap=True)
+        for name, model in rows:
+            cells = (Text(column.cell(model)) for column in columns)
+            table.add_row(Text(name), *cells, style=self._style(model))
+        yield table
+
+    def _style(self, model: ModelFigures) -> str:
+        if self._stale:
+            return "dim"
+        full = model.kv_used is not None and model.kv_used > _BUSY
+        return "red" if model.failures_per_s else "yellow" if full else ""
+
+
+def _rows(model: ModelFigures) -> Iterable[tuple[str, ModelFigures]]:
+    yield model.model, model
+    for step in model.steps:
+        yield f"  {step.model.removeprefix(f'{model.model}_')}", step
+
+
+def _that_fit(models: Sequence[ModelFigures], width: int) -> list[_Column]:
+    columns = []
+    for column in _COLUMNS:
+        cells = [column.heading, *(column.cell(model) for model in models)]
+        width -= max(map(cell_len, cells)) + _GAP
+        if width < 0:
+            break
+        columns.append(column)
+    return columns
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def _rate(value: float | None) -> str:
+    """Three digits that count: 0.04, 1.23, 12.3, 1234."""
+    if value is None:
+        return _NONE
+    decimals = next((d for limit, d in ((10, 2), (100, 1)) if value < limit), 0)
+    return f"{value:.{decimals}f}"
+
+
+def _fixed(value: float | None) -> str:
+    return _NONE if value is None else f"{value:.2f}"
+
+
+def _count(value: float | None) -> str:
+    """A mean of whole numbers."""
+    if value is None:
+        return _NONE
+    return f"{value:.0f}" if value == int(value) or value >= _TEN else f"{value:.1f}"
+
+
+def _share(value: float | None) -> str:
+    return _NONE if value is None else f"{value * 100:.0f}%"
+
+
+def _times(times: Times | None) -> str:
+    """Median and 99th percentile; of few values the latter is hardly more than their largest."""
+    if times is None:
+        return _NONE
+    beyond = ">" if times.p99_ms >= times.highest_ms else ""
+    return f"{_rate(times.p50_ms)}/{beyond or '~' * (times.n < _ENOUGH)}{_rate(times.p99_ms)}"
+
+
+def _bytes(value: float | None) -> str:
+    return _NONE if value is None else f"{value / 2**30:.2f} GiB"
+
+
+def _of(used: float | None, whole: float | None) -> str:
+    if used is None or whole is None:
+        return _NONE
+    return f"{used / 2**30:.1f}/{whole / 2**30:.1f} GiB"

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's restricted protocols: what only the one who started a server may ask of it.
+
+Loading models, shared memory, log and trace settings take a random token, new with every start.
+Inference, health, metadata, configurations and statistics stay open: NVIDIA's clients need them.
+
+Triton takes the token only on its command line, which other users of the machine can read. It
+protects against whoever reaches a port, not against them; releases before 26.03 let it be bypassed
+(CVE-2026-24206, CVE-2026-24207), so it is no reason to open a port that could stay closed.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+RESTRICTED = ("model-repository", "shared-memory", "trace", "logging")
+_KEY = "tritonctl-token"
+HTTP_HEADER = _KEY
+GRPC_HEADER = f"triton-grpc-protocol-{_KEY}"  # Triton's own prefix
+
+
+def new_token() -> str:
+    """A token for one start of a server."""
+    return secrets.token_urlsafe(32)
+
+
+def restriction_arguments(token: str) -> list[str]:
+    """What tritonserver is told."""
+    groups = ",".join(RESTRICTED)
+    return [
+        f"--grpc-restricted-protocol={groups}:{_KEY}={token}",
+        f"--http-restricted-api={groups}:{_KEY}={token}",
+    ]
+
+
+def grpc_metadata(token: str) -> tuple[tuple[str, str], ...]:
+    """What a gRPC call of a restricted protocol carries; nothing without a token."""
+    return ((GRPC_HEADER, token),) if token else ()
+
+
+def http_headers(token: str) -> dict[str, str]:
+    """The same for an HTTP request."""
+    return {HTTP_HEADER: token} if token else {}

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes settings live on the project's embedded server, and puts it back as it was.
+
+Through the model-control API wherever that is enough; where files in the repository change too, the
+server starts again, on a repository of the tuner's own. The project's repository is not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from tritonctl.errors import ServerError, SettingsRefusedError
+from tritonctl.host import PRIVATE, write_atomically
+from tritonctl.progress import Progress, Silent
+from tritonctl.project import Project
+from tritonctl.triton.model_control import Config, ModelControl, Swap, swap, takes
+from tritonctl.triton.pbtxt import parse_pbtxt
+from tritonctl.triton.plan import Plan, plan_repository
+from tritonctl.triton.repository import Rendered, render
+from tritonctl.triton.server import start, stop
+from tritonctl.triton.server_state import ServerFiles, ServerState, present_state, write_state
+from tritonctl.tuning.space import Space, overlaid
+from tritonctl.tuning.trials import Settings
+
+_REPOSITORY = "repository"
+_BEFORE = "server-before.json"
+_EXIT_SECONDS = 3
+_ENSEMBLE_SECONDS = 2.0
+_STARTS = 3
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What it took: models loaded in order, seconds, seconds without the public model."""
+
+    loaded: tuple[str, ...]
+    seconds: float
+    gap_seconds: float
+    restarted: bool
+
+
+@dataclass(frozen=True)
+class _Before:
+    """The server that ran before the tuner came, and the configurations that were live on it."""
+
+    state: dict[str, Any]
+    configs: Mapping[str, Config]
+
+    @classmethod
+    def read(cls, file: Path) -> _Before | None:
+        """As an earlier tuner, killed in the middle of its work, has left it behind."""
+        try:
+            return cls(**json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
+            return None
+
+
+class TunedServer:
+    """The server under the tuner's hands; a context that ends with the server as it was.
+
+    A server of the project that runs is used, else one is started on free ports and stopped again.
+    """
+
+    def __init__(self, space: Space, folder: Path, progress: Progress) -> None:
+        self._space = space
+        self._folder = folder
+        self._progress = progress
+        self._configs: dict[str, Config] = {}
+        self._files: list[Any] | None = None
+        self._state: ServerState | None = None
+        self._before: _Before | None = None
+        self._suspect = False
+
+    @property
+    def state(self) -> ServerState:
+        """The running server. Raises ServerError when it has gone."""
+        if self._state is None or not self._state.alive():
+            raise ServerError(
+                "the server ended while it was tuned",
+                remedy="see `tritonctl logs`; what was measured is kept: `tritonctl tune --resume`",
+            )
+        return self._state
+
+    def __enter__(self) -> Self:
+        running = present_state(ServerFiles.of(self._space.project))
+        left = _Before.read(self._folder / _BEFORE)
+        if running is not None:
+            self._take_over(running, left)
+        else:
+            self._start(self._space.project)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is None:
+            stop(self._space.project, self._progress)
+        else:
+            self._put_back(self._before)
+        (self._folder / _BEFORE).unlink(missing_ok=True)
+
+    def apply(self, settings: Settings) -> Applied:
+        """Make settings live and check that they are.
+
+        Raises ConfigurationError or SettingsRefusedError for settings that cannot be; what was live
+        before then still is, or is loaded by the next call.
+        """
+        began = time.monotonic()
+        project = self._space.tuned(settings)
+        plan = plan_repository(project)
+        configs = planned_configs(plan)
+        if _files(plan) != self._files or self._suspect or not self.alive:
+            self._start(project)
+            return Applied((), time.monotonic() - began, time.monotonic() - began, restarted=True)
+        try:
+            with ModelControl(self.state.endpoint) as control:
+                loaded, gap = self._load(control, configs)
+        except SettingsRefusedError:
+            raise
+        except ServerError:
+            # tritonserver 2.51 crashed while it swapped a model, or never comes to an end of it:
+            # that says nothing about settings.
+            self._start(project)
+            return Applied((), time.monotonic() - began, time.monotonic() - began, restarted=True)
+        return Applied(loaded, time.monotonic() - began, gap, restarted=False)
+
+    def fresh(self, settings: Settings) -> None:
+        """The same on a server that has just started, which owes nothing to earlier settings."""
+        self._start(self._space.tuned(settings))
+
+    def distrust(self) -> None:
+        """Have the next settings on a new server: tritonserver 2.51 may crash after cancels."""
+        self._suspect = True
+
+    @property
+    def alive(self) -> bool:
+        """Whether the server answers; one that has crashed may hang instead of ending."""
+        if self._state is None or not self._state.alive():
+            return False
+        with ModelControl(self._state.endpoint) as control:
+            return control.live()
+
+    def revive(self) -> None:
+        """A new server, on today's settings, in place of one that has died."""
+        self._start(self._space.project)
+
+    def _load(
+        self, control: ModelControl, configs: Mapping[str, Config]
+    ) -> tuple[tuple[str, ...], float]:
+        wanted = swap(self._configs, configs)
+        if not wanted.load:
+            return (), 0.0
+        there = [name for name in wanted.unload if control.ready(name)]
+        before = {name: self._configs.get(name) or control.config(name) for name in there}
+        with control.timing_gaps(self._space.model) as gaps:
+            try:
+                self._swap(control, wanted, configs)
+            except SettingsRefusedError:
+                # What was unloaded to make room comes back as it was.
+                lost = tuple(name for name in wanted.load if name in before)
+                self._swap(control, Swap((), lost), before)
+                raise
+        return wanted.load, sum(gaps)
+
+    def _swap(self, control: ModelControl, wanted: Swap, configs: Mapping[str, Config]) -> None:
+        # Until it is known to be loaded, anything may be.
+        for name in wanted.unload:
+            self._configs.pop(name, None)
+            if "ensemble_scheduling" in configs[name]:
+                # After a failed request it never goes, and holds nothing that is needed.
+                control.unload(name, _ENSEMBLE_SECONDS)
+            elif not control.unload(name):
+                raise ServerError(f"{name} does not unload", remedy="see `tritonctl logs`")
+        for name in wanted.load:
+            self._configs.pop(name, None)
+            control.load(name, configs[name])
+            control.wait_until_ready([name])
+            _check(control.config(name), configs[name])
+            self._configs[name] = configs[name]
+        if wanted.load:
+            control.wait_until_ready([self._space.model])
+
+    def _take_over(self, running: ServerState, left: _Before | None) -> None:
+        self._state = running
+        plan = plan_repository(self._space.project)
+        with ModelControl(running.endpoint) as control:
+            live = {name: control.config(name) for name in running.models}
+        if left is not None and left.state.get("pid") == running.pid:
+            self._before = left
+        else:
+            self._before = _Before(json.loads(json.dumps(running.__dict__)), live)
+            record = json.dumps(self._before.__dict__)  # with the server's token
+            write_atomically(self._folder / _BEFORE, record, mode=PRIVATE)
+        planned = planned_configs(plan)
+        if not planned.keys() <= live.keys():
+            raise ServerError(
+                "the running server has other models than the project's",
+                remedy="run `tritonctl down`; the tuner starts a server itself",
+            )
+        self._files = _files(plan)
+        self._configs = {n: c for n, c in planned.items() if takes(live[n], c)}
+
+    def _start(self, project: Project) -> None:
+        """A server on the tuner's repository, instead of the one that runs."""
+        stop(self._space.project, self._progress)
+        ports = self._ports()
+        # Nobody but the tuner has streams under way there.
+        ports["server"]["exit_timeout_seconds"] = _EXIT_SECONDS
+        own = overlaid(project, {"model_repository": str(self._folder / _REPOSITORY), **ports})
+        record = project.state / "rendered.json"  # which is about the project's own repository
+        kept = record.read_text(encoding="utf-8") if record.is_file() else None
+        rendered = render(own, Silent())
+        if kept is None:
+            record.unlink(missing_ok=True)
+        else:
+            write_atomically(record, kept)
+        self._state = self._started(own, rendered)
+        self._files, self._configs = _files(rendered.plan), planned_configs(rendered.plan)
+        self._suspect = False
+
+    def _started(self, project: Project, rendered: Rendered) -> ServerState:
+        """Another try where somebody else took a port that was free."""
+        for _ in range(_STARTS - 1):
+            with suppress(ServerError):
+                return start(project, rendered, self._progress)[0]
+        return start(project, rendered, self._progress)[0]
+
+    def _ports(self) -> dict[str, Any]:
+        """Those of the server that ran before; free ones where none did."""
+        names = ("grpc_port", "http_port", "metrics_port")
+        known = self._before.state if self._before else {}
+        ports = {name: known.get(name, 0) for name in names}
+        if (readiness := known.get("readiness_port")) is not None:
+            ports["readiness_port"] = readiness
+        return {"server": {"mode": "embedded", **ports}}
+
+    def _put_back(self, before: _Before) -> None:
+        state = ServerState(**before.state)
+        if not state.alive() or self._suspect or not self.alive:
+            self._start_as(state)
+        try:
+            self._swap_back(before.configs)
+        except SettingsRefusedError:
+            raise
+        except ServerError:
+            self._start_as(state)
+            self._swap_back(before.configs)
+
+    def _start_as(self, state: ServerState) -> None:
+        project = self._space.project
+        stop(project, self._progress)
+        again = overlaid(project, self._ports())
+        self._state = self._started(again, render(project, Silent()))
+        # It was started with the settings of `tritonctl up`, which may leave ports open.
+        self._state = replace(self._state, settings=state.settings)
+        write_state(ServerFiles.of(project), self._state)
+
+    def _swap_back(self, configs: Mapping[str, Config]) -> None:
+        with ModelControl(self.state.endpoint) as control:
+            live = {name: control.config(name) for name in configs}
+            self._swap(control, swap(live, configs), configs)
+
+
+def planned_configs(plan: Plan) -> dict[str, Config]:
+    """The configuration of each planned model as protobuf's JSON form."""
+    return {model.name: parse_pbtxt(model.config) for model in plan.models}
+
+
+def _files(plan: Plan) -> list[Any]:
+    """What a loaded model does not see change: which models there are, and their files."""
+    return [(model.name, model.files) for model in plan.models]
+
+
+def _check(live: Config, planned: Config) -> None:
+    if not takes(live, planned):
+        raise ServerError(
+            f"{planned.get('name')} was loaded, but its live configuration is not what was asked "
+            "for",
+            remedy="compare `config.pbtxt` with the server's; please report it",
+            details=json.dumps({"live": live, "asked": planned}, indent=1)[:4000],
+        )

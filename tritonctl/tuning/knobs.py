@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The knobs of a model: what its task, its engine and its load give to turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tritonctl.engines.building import built_engine
+from tritonctl.engines.manifest import Manifest
+from tritonctl.engines.requests import model_named
+from tritonctl.project import Model, Project
+from tritonctl.triton.backends import PythonBackend
+from tritonctl.triton.engine_queue import bound_in_engine, triton_decides
+from tritonctl.triton.ensembles import ensemble_for, step_model_name
+from tritonctl.triton.plan import DETOKENIZER, ENGINE_STEP, step_backends
+from tritonctl.tuning.space import (
+    DELAY,
+    DETOKENIZER_DELAY,
+    INLINE,
+    INSTANCES,
+    MAX_BATCH,
+    PLACES,
+    THREADS,
+    Knob,
+    Space,
+)
+from tritonctl.tuning.trials import Value
+
+_TOKENIZER = "tokenizer"
+
+
+def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
+    """Everything that can be turned on a model as it is built.
+
+    priorities: the lowest priority that the load uses, 0: none.
+    """
+    model = model_named(project, name)
+    manifest = built_engine(project, name).manifest
+    ensemble, _ = ensemble_for(model.task, project.root)
+    backends: Mapping[str, PythonBackend] = {}
+    if model.serving.backend in (None, "python"):
+        backends = step_backends(ensemble, manifest.python_backend, project)
+    whole = ensemble.kind == "model"
+    engine = name if whole else step_model_name(name, ENGINE_STEP)
+    found = _Knobs(name, engine, model, manifest, backends, cores)
+    knobs = [*found.of_engine(), *found.of_queue(priorities)]
+    if not whole:
+        knobs += found.of_text_path()
+    return Space(project, name, tuple(k for k in knobs if len(k.values) > 1), cores)
+
+
+@dataclass(frozen=True)
+class _Knobs:
+    """Makes the knobs of one model; `engine` is the name of its engine step in Triton."""
+
+    name: str
+    engine: str
+    model: Model
+    manifest: Manifest
+    backends: Mapping[str, PythonBackend]
+    cores: int
+
+    @property
+    def _parameters(self) -> Mapping[str, str]:
+        backend = self.backends.get(ENGINE_STEP)
+        return backend.parameters if backend else {}
+
+    def of_engine(self) -> Iterator[Knob]:
+        """Of the step that computes."""
+        yield self._instances()
+        backend = self.backends.get(ENGINE_STEP)
+        if backend is None or not backend.decoupled:
+            yield self._max_batch_size()
+            yield self._queue_delay()
+        if "session" in self._parameters:
+            yield from self._session()
+        if "max_num_seqs" in self._parameters:
+            yield from self._scheduler()
+        if "properties" in self._parameters:
+            yield self._openvino_threads()
+        if "kv_cache_config" in self._parameters:
+            yield self._kv_share()
+
+    def _instances(self) -> Knob:
+        groups = [
+            group.model_dump(exclude_unset=True) for group in self.model.serving.instance_group
+        ]
+        base = self.model.serving.instance_group[0].count
+        on_cpu = self.model.serving.instance_group[0].kind == "KIND_CPU"
+
+        def overlay(value: Value) -> dict[str, Any]:
+            changed = [{**groups[0], "count": value}, *groups[1:]]
+            return {"serving": {"instance_group": changed}}
+
+        return Knob(
+            INSTANCES,
+            _with(base, _doubling(1, max(2, self.cores) if on_cpu else 4)),
+            base,
+            overlay,
+            self.engine,
+            "several batches at once; each instance has its own memory, and they share the cores",
+            frozenset({"queue", "compute"}),
+        )
+
+    def _max_batch_size(self) -> Knob:
+        limit = self.model.engine.max_batch_size
+        raw = self.model.serving.config.get(ENGINE_STEP, {})
+        base = int(raw.get("max_batch_size", limit))
+        return Knob(
+            MAX_BATCH,
+            _with(base, _doubling(1, limit)),
+            base,
+            lambda value: _raw(ENGINE_STEP, {"max_batch_size": value}),
+            self.engine,
+            "larger batches do more work per second, and each takes longer",
+            frozenset({"queue", "batch"}),
+        )
+
+    def _queue_delay(self) -> Knob:
+        base = self.model.serving.dynamic_batching.max_queue_delay_microseconds or 0
+        limit = self.model.slo.e2e_p99_ms or self.model.slo.ttft_p99_ms or 100.0
+        steps = [us for us in (0, 500, 1000, 2000, 5000, 10_000, 20_000) if us <= limit * 1000 / 2]
+        return Knob(
+            DELAY,
+            _with(base, steps),
+            base,
+            lambda value: _serving("dynamic_batching", DELAY, value),
+            self.engine,
+            "waiting for others makes batches larger, and every request later by as much",
+            frozenset({"batch"}),
+        )
+
+    def _session(self) -> Iterator[Knob]:
+        session = self.model.serving.session
+        threads = [*_doubling(1, self.cores - 1), 0]
+        base = session.intra_op_num_threads
+        yield Knob(
+            THREADS[0],
+            tuple(threads) if base in threads else (base, *threads),
+            base,
+            lambda value: _serving("session", "intra_op_num_threads", value),
+            self.engine,
+            "threads inside an operator (0: one per core): a batch is done sooner, but instances "
+            "then fight for cores",
+            frozenset({"compute"}),
+        )
+        yield Knob(
+            "session.allow_spinning",
+            (False, True),
+            session.allow_spinning,
+            lambda value: _serving("session", "allow_spinning", value),
+            self.engine,
+            "threads that wait awake start sooner, and take cores from everything else",
+            frozenset({"compute"}),
+        )
+
+    def _scheduler(self) -> Iterator[Knob]:
+        limits = self.manifest.result.limits
+        for key, most, lowest, reason in (
+            (
+                PLACES.removeprefix("engine."),
+                limits.max_batch_size,
+                1,
+                "sequences in one step: more answers at once, and a longer step for each token",
+            ),
+            (
+                "max_num_batched_tokens",
+                limits.max_num_tokens or 0,
+                32,
+                "tokens in one step: long prompts are read sooner, and hold up who is answering",
+            ),
+        ):
+            if not most:
+                continue
+            base = int(self._parameter(key, most))
+            yield Knob(
+                f"engine.{key}",
+                _with(base, _halving(most, lowest)),
+                base,
+                lambda value, key=key: _parameter_overlay(key, str(value)),  # type: ignore[misc]
+                self.engine,
+                reason,
+                frozenset({"queue", "batch"}),
+            )
+        yield Knob(
+            "enable_prefix_caching",
+            (False, True),
+            self.model.serving.enable_prefix_caching,
+            lambda value: {"serving": {"enable_prefix_caching": value}},
+            self.engine,
+            "prompts with a common beginning are read once; others pay for looking",
+            frozenset({"compute"}),
+        )
+        if limits.max_seq_len and "num_kv_blocks" in self._parameters:
+            yield self._kv_tokens(limits.max_batch_size * limits.max_seq_len, limits.max_seq_len)
+
+    def _kv_tokens(self, default: int, longest: int) -> Knob:
+        base = self.model.serving.kv_cache_tokens or default
+        candidates = [size for size in (default // 4, default // 2, default) if size >= longest]
+        return Knob(
+            "kv_cache_tokens",
+            _with(base, candidates),
+            base,
+            lambda value: {"serving": {"kv_cache_tokens": value}},
+            self.engine,
+            "a smaller pool is less memory; too small a one makes requests wait or fail",
+            frozenset({"memory"}),
+        )
+
+    def _openvino_threads(self) -> Knob:
+        properties = json.loads(
+            self._parameter("properties", json.dumps(self.manifest.result.runtime["properties"]))
+        )
+        base = int(properties.get("INFERENCE_NUM_THREADS", 0))
+
+        def overlay(value: Value) -> dict[str, Any]:
+            changed = {**properties, "INFERENCE_NUM_THREADS": value}
+            return _parameter_overlay("properties", json.dumps(changed, sort_keys=True))
+
+        threads = [*_doubling(1, self.cores - 1), 0]
+        return Knob(
+            THREADS[1],
+            tuple(threads) if base in threads else (base, *threads),
+            base,
+            overlay,
+            self.engine,
+            "threads of a step (0: one per core): fewer leave room for tokenizer and detokenizer",
+            frozenset({"compute"}),
+        )
+
+    def _kv_share(self) -> Knob:
+        runtime = self.model.serving.runtime.get("kv_cache_config", {})
+        base = str(runtime.get("free_gpu_memory_fraction", "0.9"))
+        return Knob(
+            "runtime.kv_cache_config.free_gpu_memory_fraction",
+            tuple(sorted({base, "0.8", "0.9", "0.95"})),
+            base,
+            lambda value: {
+                "serving": {
+                    "runtime": {"kv_cache_config": {"free_gpu_memory_fraction": float(value)}}
+                }
+            },
+            self.engine,
+            "share of the GPU's free memory for the KV cache: more sequences at once",
+            frozenset({"queue", "memory"}),
+        )
+
+    def of_queue(self, priorities: int) -> Iterator[Knob]:
+        """Of the queue in front of it."""
+        queue, limit = self.model.serving.queue, self.model.engine.max_batch_size
+        base = queue.max_queue_size
+        if base is None:
+            base = 4 * limit if triton_decides(queue) else bound_in_engine(queue, limit)
+        yield Knob(
+            "queue.max_queue_size",
+            _with(base, (limit, 4 * limit, 16 * limit)),
+            base,
+            lambda value: _serving("queue", "max_queue_size", value),
+            self.engine,
+            "a short queue turns requests away that would be too late anyway",
+            frozenset({"overload"}),
+        )
+        if priorities:
+            base = queue.priority_levels
+            yield Knob(
+                "queue.priority_levels",
+                _with(base, (0, priorities)),
+                base,
+                lambda value: _serving("queue", "priority_levels", value),
+                self.engine,
+                "urgent requests overtake the others; Triton's own queue costs some time",
+                frozenset({"queue"}),
+            )
+
+    def of_text_path(self) -> Iterator[Knob]:
+        """Of the steps around a text engine."""
+        yield self._step_instances(_TOKENIZER)
+        backend = self.backends.get(ENGINE_STEP)
+        can_inline = backend is not None and DETOKENIZER in backend.inlines
+        if can_inline:
+            yield Knob(
+                INLINE,
+                (False, True),
+                self.model.serving.inline_detokenizer,
+                lambda value: {"serving": {"inline_detokenizer": value}},
+                self.engine,
+                "two steps instead of three, a quarter less CPU per token; a client that goes "
+                "away is then noticed late",
+                frozenset({"compute"}),
+                restart=True,
+            )
+        if not self.model.serving.inline_detokenizer:
+            yield self._detokenizer_delay()
+
+    def _step_instances(self, step: str) -> Knob:
+        groups = self.model.serving.config.get(step, {}).get("instance_group", [{}])
+        base = int(groups[0].get("count", 1))
+        return Knob(
+            f"{step}.instances",
+            _with(base, _doubling(1, self.cores)),
+            base,
+            lambda value: _raw(step, {"instance_group": [{"kind": "KIND_CPU", "count": value}]}),
+            step_model_name(self.name, step),
+            "several prompts are tokenised at once",
+            frozenset({"queue", "compute"}),
+        )
+
+    def _detokenizer_delay(self) -> Knob:
+        own = self.backends[DETOKENIZER].max_queue_delay_microseconds if self.backends else 0
+        chosen = self.model.serving.dynamic_batching.max_queue_delay_microseconds
+        raw = self.model.serving.config.get(DETOKENIZER, {}).get("dynamic_batching", {})
+        base = int(raw.get(DELAY, own if chosen is None else chosen))
+        return Knob(
+            DETOKENIZER_DELAY,
+            _with(base, (0, 500, 1500, 5000)),
+            base,
+            lambda value: _raw(DETOKENIZER, {"dynamic_batching": {DELAY: value}}),
+            step_model_name(self.name, DETOKENIZER),
+            "tokens of several streams become text together: less CPU, text a little later",
+            frozenset({"batch"}),
+        )
+
+    def _parameter(self, key: str, default: Any) -> Any:
+        """A parameter of the engine step, where the project sets it by hand."""
+        raw = self.model.serving.config.get(ENGINE_STEP, {}).get("parameters", {})
+        return raw.get(key, {}).get("string_value", default)
+
+
+def _serving(section: str, key: str, value: Value) -> dict[str, Any]:
+    return {"serving": {section: {key: value}}}
+
+
+def _raw(step: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"serving": {"config": {step: dict(fields)}}}
+
+
+def _parameter_overlay(key: str, text: str) -> dict[str, Any]:
+    return _raw(ENGINE_STEP, {"parameters": {key: {"string_value": text}}})
+
+
+def _doubling(lowest: int, most: int) -> list[int]:
+    found = []
+    while lowest < most:
+        found.append(lowest)
+        lowest *= 2
+    return [*found, most] if most > 0 else found
+
+
+def _halving(most: int, lowest: int) -> list[int]:
+    found = [most]
+    while most // 2 >= lowest:
+        most //= 2
+        found.append(most)
+    return found
+
+
+def _with(base: int, candidates: Sequence[int]) -> tuple[Value, ...]:
+    return tuple(sorted({base, *candidates}))

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A trial for real: settings made live, the scenario run at a rate, the summary read."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import ConfigurationError, ServerError, SettingsRefusedError
+from tritonctl.loadtest.jobs import load_job, target_of
+from tritonctl.loadtest.live import LiveFigures, LoadBoard
+from tritonctl.loadtest.plan import Overrides, slo_of
+from tritonctl.loadtest.running import LoadJob, LoadRun, run_load
+from tritonctl.loadtest.slo import ERROR_RATE, Limit, limits
+from tritonctl.loadtest.summary import MET, MISSED, SloVerdict, Summary
+from tritonctl.project import Project
+from tritonctl.scenario import Scenario
+from tritonctl.tuning.applying import TunedServer
+from tritonctl.tuning.trials import Asked, Trial, TrialStore, Verdict
+
+# A run is given up when so many requests, and so many times the tolerated share, are over a limit.
+_OVER, _TIMES, _FIRST_SECONDS = 25, 8, 2.0
+_FAILED_SHARE = 0.1
+_WARM_UP = Overrides(concurrency=4, duration_seconds=2.0)
+_WARM_UP_SECONDS = 10.0  # whoever has not answered a few requests by then never will
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user ended a trial; it is not stored."""
+
+
+class Bench:
+    """Measures what the search asks for; a context's `server` is the one under test."""
+
+    def __init__(
+        self,
+        project: Project,
+        name: str,
+        scenario: Scenario,
+        server: TunedServer,
+        store: TrialStore,
+        board: LoadBoard,
+        *,
+        on_asked: Callable[[Asked], None] = lambda _: None,
+        on_trial: Callable[[Trial, bool], None] = lambda *_: None,
+    ) -> None:
+        self._project = project
+        self._name = name
+        self._scenario = scenario
+        self._server = server
+        self._store = store
+        self._board = board
+        self._on_asked = on_asked
+        self._on_trial = on_trial
+        self._limits = limits(slo_of(project, scenario).model_dump())
+
+    def __call__(self, asked: Asked) -> Trial:
+        """The trial as it was stored, else measured now and stored."""
+        self._on_asked(asked)
+        stored = self._store.find(asked)
+        trial = stored or self._measured(asked)
+        if stored is None:
+            self._store.keep(trial)
+        self._on_trial(trial, stored is not None)
+        return trial
+
+    def run(self, changes: Overrides, folder: Path, *, patience: float | None = None) -> LoadRun:
+        """The scenario with some changes, in a folder, against the server as it is.
+
+        patience: seconds that a request, and all of them at the end, get instead of the scenario's.
+        """
+        wanted = changes.applied(self._scenario)
+        if patience is not None:
+            waits = {"timeout_seconds": patience, "cool_down_seconds": patience}
+            wanted = wanted.model_copy(update=waits)
+        done = run_load(self._job(wanted, folder), self._board, stop=self._hopeless)
+        if done.summary.counts.abandoned:
+            self._server.distrust()
+        if done.interrupted:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise Interrupted
+        return done
+
+    def _job(self, scenario: Scenario, folder: Path) -> LoadJob:
+        shutil.rmtree(folder, ignore_errors=True)
+        target = target_of(self._project, scenario.protocol)
+        return load_job(self._project, self._name, scenario, target, output=folder)
+
+    def _measured(self, asked: Asked) -> Trial:
+        """A server that refuses the settings, or dies under them, has missed the SLO."""
+        began = time.monotonic()
+        if not self._server.alive:
+            self._server.revive()
+        try:
+            return self._tried(asked, began)
+        except (ConfigurationError, SettingsRefusedError) as error:
+            problem = error.problem
+        except ServerError as error:
+            if self._server.alive:
+                raise
+            problem = f"the server died: {error.problem}"
+            self._server.revive()
+        took = time.monotonic() - began
+        return Trial(asked, "missed", 1.0, 1.0, 1.0, 0, took, figures={"refused": problem})
+
+    def _tried(self, asked: Asked, began: float) -> Trial:
+        applied = self._server.apply(asked.settings)
+        folder = self._store.folder_of(asked)
+        if applied.loaded or applied.restarted:
+            self._warm_up(folder.with_name(f"{folder.name}.warm-up"))
+        changes = Overrides(
+            rate=asked.rate,
+            duration_seconds=asked.seconds,
+            seed=self._scenario.seed + asked.repeat,
+        )
+        done = self.run(changes, folder)
+        if not self._server.alive:
+            raise ServerError(
+                f"under {asked.rate:g} requests/s", remedy="see `tritonctl logs`; it crashed"
+            )
+        trial = trial_of(asked, done, time.monotonic() - began)
+        figures = {**trial.figures, "applied": applied.__dict__}
+        return replace(trial, figures=figures, folder=str(done.folder))
+
+    def _warm_up(self, folder: Path) -> None:
+        """What a fresh engine does once (compile, allocate) is not what it does later."""
+        done = self.run(_WARM_UP, folder, patience=_WARM_UP_SECONDS)
+        shutil.rmtree(folder, ignore_errors=True)
+        if not done.summary.counts.ok:
+            raise SettingsRefusedError(
+                "no request of the warm-up was answered in time", remedy="see `tritonctl logs`"
+            )
+
+    def _hopeless(self, live: LiveFigures) -> str | None:
+        return hopeless(live, self._limits)
+
+
+def hopeless(live: LiveFigures, wanted: list[Limit]) -> str | None:
+    """Why a running trial cannot meet the SLO any more, whatever comes; None while it may."""
+    if live.seconds < _FIRST_SECONDS:
+        return None
+    if live.failed >= _OVER and live.failed > _FAILED_SHARE * live.done:
+        return f"{live.failed} of {live.done} requests have failed"
+    for limit in wanted:
+        count = live.run[limit.metric].n if limit.metric in live.run else 0
+        share = live.share_over(limit.metric, limit.ms)
+        if share * count >= _OVER and share > _TIMES * limit.allowed:
+            return f"{share:.0%} over {limit.name}"
+    return None
+
+
+def trial_of(asked: Asked, done: LoadRun, took: float) -> Trial:
+    """The trial in a load test's summary."""
+    summary = done.summary
+    verdict, worst = _judged(summary, stopped=done.stopped is not None)
+    share, low, high, allowed = 0.0, 0.0, 1.0, 0.01
+    if worst is not None and worst.share_over is not None:
+        allowed, share = worst.allowed_share, worst.share_over
+        low, high = worst.low or 0.0, 1.0 if worst.high is None else worst.high
+    if done.stopped is not None:
+        share = max(share, 2 * allowed)
+    return Trial(
+        asked,
+        verdict,
+        share,
+        low,
+        high,
+        summary.counts.planned,
+        took,
+        tolerated=allowed,
+        p99_ms=_p99(summary),
+        figures=_figures(summary, done.stopped),
+    )
+
+
+def _judged(summary: Summary, *, stopped: bool) -> tuple[Verdict, SloVerdict | None]:
+    """The verdict, and the promise that is nearest to being broken.
+
+    A promise on errors is open until thousands of requests are through; where none of them failed
+    it stands in nobody's way.
+    """
+    known = [item for item in summary.slo if item.share_over is not None]
+    worst = max(known, key=_closeness, default=None)
+    if stopped or any(item.verdict == MISSED for item in known):
+        return "missed", worst
+    timed = [item for item in known if item.name != ERROR_RATE]
+    errors = [item for item in known if item.name == ERROR_RATE]
+    clean = all(_closeness(item) <= 1 for item in errors)
+    if timed and clean and all(item.verdict == MET for item in timed):
+        return "met", worst
+    return "undecided", worst
+
+
+def _closeness(item: SloVerdict) -> float:
+    share = item.share_over or 0.0
+    return share / item.allowed_share if item.allowed_share else (2.0 if share else 0.0)
+
+
+def _p99(summary: Summary) -> dict[str, float]:
+    found = {}
+    for name in ("ttft", "itl", "e2e"):
+        tail = summary.metrics[name].percentile(0.99) if name in summary.metrics else None
+        if tail is not None:
+            found[name] = tail.ms
+    return found
+
+
+def _figures(summary: Summary, stopped: str | None) -> Mapping[str, Any]:
+    server = summary.server
+    figures: dict[str, Any] = {
+        "limited_by": summary.limited_by,
+        "achieved_rps": summary.rates.achieved_rps,
+        "goodput_rps": summary.rates.goodput_rps,
+        "tokens_per_s": summary.rates.tokens_per_s,
+        "itl_ms": summary.metrics["itl"].mean_ms if "itl" in summary.metrics else None,
+        "invalid_because": list(summary.invalid_because),
+        "stopped": stopped,
+    }
+    if server is None:
+        return figures
+    models = {
+        name: {
+            "batch_factor": model.batch_factor,
+            "queue_ms": model.queue_ms,
+            "compute_ms": model.input_ms + model.infer_ms + model.output_ms,
+            "request_ms": model.request_ms,
+            "share": model.share,
+        }
+        for name, model in server.models.items()
+    }
+    waiting, active = (
+        sum(gauge.mean for key, gauge in server.engine.items() if key.startswith(name))
+        for name in ("tritonctl_waiting_streams", "tritonctl_active_streams")
+    )
+    streams = {"waiting": waiting, "active": active}
+    return figures | {
+        "models": models,
+        "streams": streams,
+        "cpu": server.cpu,
+        "rss_bytes": server.rss_bytes,
+    }

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a search is given and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tritonctl.tuning.trials import Settings, Trial, Value
+
+
+class Knob(Protocol):
+    """What the search needs to know of a knob: candidates in their natural order, and today's."""
+
+    @property
+    def name(self) -> str:
+        """Unique."""
+
+    @property
+    def values(self) -> Sequence[Value]:
+        """Candidates, today's value among them."""
+
+    @property
+    def base(self) -> Value:
+        """Today's value."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """One knob of the best settings so far, turned."""
+
+    knob: str
+    value: Value
+    upwards: bool
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a search may take. Rates in requests per second; times in seconds.
+
+    precision: of a capacity, as a share. race and duel: requests of one measurement, which takes
+    between `shortest` and `longest` seconds.
+    """
+
+    seconds: float
+    start: float
+    lowest: float = 0.05
+    highest: float = 100_000.0
+    precision: float = 0.05
+    race: int = 600
+    duel: int = 1500
+    shortest: float = 6.0
+    longest: float = 60.0
+
+    def seconds_for(self, rate: float, requests: int) -> float:
+        """How long that many requests take at a rate, within bounds."""
+        return round(min(self.longest, max(self.shortest, requests / rate)), 1)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Settings with the highest rate that they met (0: none) and the lowest that they missed."""
+
+    settings: Settings
+    met: float
+    missed: float
+    trial: Trial | None = None  # the one at `met`; without one the one at `missed`
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that the search tried, for people: `knob` is None for the settings as they are."""
+
+    knob: str | None
+    settings: Settings
+    rate: float
+    won: bool
+    trial: Trial
+    against: Trial | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the search found. better: beyond noise, `duels` are the evidence (new, old) of it."""
+
+    before: Standing
+    best: Standing
+    better: bool
+    why: str
+    steps: tuple[Step, ...]
+    duels: tuple[tuple[Trial, Trial], ...]
+    trials: tuple[Trial, ...]
+    complete: bool  # every move was tried before the budget ended

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What queueing theory says before anything is tried: settings that cannot work are left out.
+
+A batch of b takes S(b) = fixed + each * b, the usual shape of an inference server (Y. Inoue,
+"Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching: A Closed-Form
+Characterization", Performance Evaluation 147, 2021, arXiv:1912.06322). Batches are the customers of
+a G/G/c queue, whose waiting time is Erlang's for M/M/c times (c_a^2 + c_s^2) / 2 (the approximation
+of Allen and Cunneen; A. O. Allen, "Probability, Statistics, and Queueing Theory", 1990, chapter 5).
+Its tail is taken as exponential. Good for ranking settings, not for promising a P99.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+_TAIL = 0.01  # P99
+_Z = 2.33  # of a normal distribution
+_BISECTIONS = 30
+_ROUNDS = 25
+
+
+@dataclass(frozen=True)
+class ServiceCurve:
+    """S(b) = fixed + each * b, seconds."""
+
+    fixed: float
+    each: float
+
+    def seconds(self, batch: float) -> float:
+        """Of a batch, or of one step of so many sequences."""
+        return self.fixed + self.each * batch
+
+
+def fitted_curve(points: Sequence[tuple[float, float]]) -> ServiceCurve | None:
+    """The line through (batch, seconds) with the least squared relative error, nowhere negative.
+
+    None without a point.
+    """
+    usable = [(b, s) for b, s in points if b > 0 and s > 0]
+    if not usable:
+        return None
+    weights = [1 / s**2 for _, s in usable]
+    total = sum(weights)
+    mean_b = sum(w * b for w, (b, _) in zip(weights, usable, strict=True)) / total
+    mean_s = sum(w * s for w, (_, s) in zip(weights, usable, strict=True)) / total
+    spread = sum(w * (b - mean_b) ** 2 for w, (b, _) in zip(weights, usable, strict=True))
+    product = sum(
+        w * (b - mean_b) * (s - mean_s) for w, (b, s) in zip(weights, usable, strict=True)
+    )
+    each = max(0.0, product / spread) if spread > 0 else 0.0
+    if mean_s - each * mean_b < 0:
+        return ServiceCurve(0.0, mean_s / mean_b)
+    return ServiceCurve(mean_s - each * mean_b, each)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A batching server: so many instances, each with a thread count that it keeps busy."""
+
+    curve: ServiceCurve
+    instances: int
+    max_batch: int
+    delay: float = 0.0  # seconds that the oldest request may wait for others
+    threads: int = 1
+    cores: int = 1
+    variation: float = 0.1  # squared coefficient of variation of service times
+
+    @property
+    def crowding(self) -> float:
+        """How much slower everything is while all instances work, which is when tails are made."""
+        return max(1.0, self.instances * self.threads / self.cores)
+
+
+def erlang_c(servers: int, load: float) -> float:
+    """Probability that a customer of M/M/c waits; `load` in Erlangs."""
+    if load >= servers:
+        return 1.0
+    blocked = 1.0  # Erlang's B, by its recursion
+    for count in range(1, servers + 1):
+        blocked = load * blocked / (count + load * blocked)
+    return blocked / (1 - load / servers * (1 - blocked))
+
+
+def waiting_p99(
+    servers: int, arrivals: float, service: float, variation: float, irregularity: float = 1.0
+) -> float:
+    """P99 of the waiting time, seconds; infinite where the queue grows without end.
+
+    variation, irregularity: squared coefficients of variation of service times and of arrivals.
+    """
+    load = arrivals * service
+    if load >= servers:
+        return math.inf
+    waits = erlang_c(servers, load)
+    if waits <= _TAIL:
+        return 0.0
+    mean_of_waiting = service / (servers - load) * (irregularity + variation) / 2
+    return math.log(waits / _TAIL) * mean_of_waiting
+
+
+def response_p99(server: Server, rate: float) -> float:
+    """P99 of the response time at `rate` requests per second; infinite where it grows."""
+    mean, crowding = _batch_at(server, rate), server.crowding
+    # A batch is what arrived meanwhile: Poisson, hence this P99 of it.
+    large = min(float(server.max_batch), mean + _Z * math.sqrt(mean))
+    seconds = server.curve.seconds(large) * crowding
+    full = server.curve.seconds(server.max_batch) * crowding
+    # Who comes while all are busy waits for the first to be ready, and longer only if those who
+    # wait already fill a batch: B arrivals in a row come B times as regularly as one.
+    ready = seconds * (1 - math.pow(_TAIL, 1 / server.instances))
+    queued = waiting_p99(
+        server.instances, rate / server.max_batch, full, server.variation, 1 / server.max_batch
+    )
+    if server.max_batch == 1:
+        ready = 0.0
+    filling = min(server.delay, (server.max_batch - 1) / rate)
+    return max(filling, ready, queued) + seconds
+
+
+def _batch_at(server: Server, rate: float) -> float:
+    """The mean batch: what arrives while an instance is busy with the batch before."""
+    batch = 1.0
+    for _ in range(_ROUNDS):
+        seconds = server.curve.seconds(batch) * server.crowding
+        gathered = rate * (seconds / server.instances + server.delay)
+        batch = min(float(server.max_batch), max(1.0, (batch + gathered) / 2))
+    return batch
+
+
+def capacity(server: Server, limit: float) -> float:
+    """The highest rate with a P99 response time of at most `limit` seconds."""
+    most = server.instances * server.max_batch / server.curve.seconds(server.max_batch)
+    return _highest(lambda rate: response_p99(server, rate) <= limit, most)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A text engine with continuous batching: a step of b sequences takes S(b).
+
+    Limits in seconds; infinite where the SLO has none.
+    """
+
+    step: ServiceCurve
+    instances: int
+    places: int
+    tokens: float  # of an answer
+    ttft: float = math.inf
+    itl: float = math.inf
+    e2e: float = math.inf
+    cores: int = 1
+
+    def meets(self, rate: float) -> bool:
+        """Whether the limits hold at `rate` requests per second."""
+        each = rate / self.instances
+        working = each * self.tokens * self.step.fixed
+        free = 1 - each * self.tokens * self.step.each
+        if free <= 0:
+            return False
+        # Little's law with a step that takes longer the more sequences it has.
+        running = min(working / free, float(self.places))
+        crowding = max(1.0, self.instances / self.cores)
+        busy = min(self.places, running + _Z * math.sqrt(running))
+        answer = self.tokens * self.step.seconds(running) * crowding
+        wait = waiting_p99(self.places, each, answer, 1.0)
+        first = wait + 2 * self.step.seconds(busy) * crowding
+        gap = self.step.seconds(busy) * crowding
+        return first <= self.ttft and gap <= self.itl and first + self.tokens * gap <= self.e2e
+
+
+def decoder_capacity(decoder: Decoder) -> float:
+    """The highest rate at which a text engine meets its limits."""
+    most = decoder.instances * decoder.places / (decoder.tokens * decoder.step.seconds(1))
+    return _highest(decoder.meets, most)
+
+
+def useful_delay(curve: ServiceCurve, max_batch: int, rate: float, limit: float) -> float:
+    """The longest queue delay, seconds, that can pay.
+
+    By then a batch is full; and a request that has waited still needs its own batch's time.
+    """
+    full = (max_batch - 1) / rate if rate > 0 else math.inf
+    return max(0.0, min(full, limit - curve.seconds(max_batch)))
+
+
+def _highest(met: Callable[[float], bool], most: float) -> float:
+    low, high = 0.0, most
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if met(middle) else (low, middle)
+    return low

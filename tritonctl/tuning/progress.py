@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a session is watched where there is no terminal: a line for each trial."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from tritonctl.loadtest.live import LoadBoard, SilentBoard
+from tritonctl.tuning.explaining import explained
+from tritonctl.tuning.outcome import Step
+from tritonctl.tuning.space import Space
+from tritonctl.tuning.trials import Asked, Trial
+from tritonctl.tuning.tuner import Watcher
+
+
+class TuningWatch(Watcher, Protocol):
+    """Watches a session. `board` is for the load tests in it, which are many."""
+
+    trials: int
+    board: LoadBoard
+
+
+class TuningLines:
+    """For logs: what the tuner does, with what is best so far."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._began = time.monotonic()
+        self._best = 0.0
+        self.trials = 0
+        self.board: LoadBoard = SilentBoard()
+
+    def stage(self, text: str) -> None:
+        """What is done now."""
+        self._say(text)
+
+    def measuring(self, asked: Asked, space: Space) -> None:
+        """A log tells what came of it."""
+
+    def trial(self, trial: Trial, stored: bool) -> None:
+        """A line for it; the best rate is that of any settings."""
+        self.trials += 1
+        if trial.leans_met:
+            self._best = max(self._best, trial.asked.rate)
+        if stored:
+            return
+        words = ", ".join(f"{name} {ms:.3g} ms" for name, ms in trial.p99_ms.items())
+        tail = f", P99 {words}" if words else ""
+        self._say(
+            f"{trial.asked.rate:>8.4g}/s {trial.verdict:<9} {trial.share_over:6.2%} over{tail} "
+            f"(best met so far {self._best:.4g}/s)"
+        )
+
+    def step(self, step: Step, space: Space) -> None:
+        """What was turned and what came of it."""
+        base = space.base
+        changed = [f"{n}={v}" for n, v in step.settings.items() if base.get(n) != v]
+        word = "better" if step.won else "no better"
+        self._say(f"{word}: {', '.join(changed) or 'as it is'}: {explained(step, space)}")
+
+    def _say(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        self._note(f"[{minutes}:{seconds:02}] {text}")

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The search: which settings to try, and when to stop. Pure, and equal measurements, equal search.
+
+Few measurements is the aim; each takes a minute on a server. Hence no grid and no model of the
+whole space, but races against the best settings so far:
+
+1. capacity of the settings as they are: bracketed, then bisected;
+2. the favourites of the queueing estimate are challenged, then single moves of one knob, in the
+   order in which the server's own figures point at them;
+3. a challenger is asked one question: does it meet the SLO at the lowest rate that the best so far
+   misses? Most do not, and have cost one measurement, ended early. Who does climbs from there;
+4. a changed knob that the result does not need goes back to where it was;
+5. the result and what there was before run side by side, in turns, under arrivals that neither has
+   seen. Without a clear difference the advice is to keep what there is.
+
+The bracketing here is not `find_capacity` of `loadtest capacity`, though both double and bisect.
+That one has one server to ask, begins at the lowest rate and owns its measurements from first to
+last. Here the rate at which to begin is guessed and may be too high, so it goes down as well as up;
+a challenger that has won a race begins in the midst of a bracket and climbs in smaller steps; a
+rate that is open is asked twice; and the budget, which is that of the whole search, may end it
+between any two measurements, so the best so far is kept after each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from tritonctl.tuning.outcome import Budget, Knob, Move, Outcome, Standing, Step
+from tritonctl.tuning.trials import Asked, Settings, Trial, pooled
+
+Measure = Callable[[Asked], Trial]
+# Estimated highest rate of settings; None: no idea.
+Predict = Callable[[Settings], float | None]
+Order = Callable[[Trial | None, Sequence[Move]], Sequence[Move]]
+
+_CLIMB = 1.3  # first step up of who has won a race
+_DUELS = 3
+_FRESH = 1000  # repeats from here on: arrivals that the search has not seen
+_FAVOURITES = 3
+# An estimate is believed when it says "less than this share of the best"; not more than that.
+_HOPELESS = 0.6
+# Share of requests over the limit up to which a lost race may have been bad luck.
+_NEAR_MISS = 0.2
+_FAR = 4.0  # times what is tolerated, or a fraction of it
+
+
+class BudgetSpentError(Exception):
+    """Ends a phase; never leaves this module."""
+
+
+def as_found(_: Trial | None, moves: Sequence[Move]) -> Sequence[Move]:
+    """The order of moves when nothing is known of the server."""
+    return moves
+
+
+class Search:
+    """One search; `run` once."""
+
+    def __init__(
+        self,
+        knobs: Sequence[Knob],
+        measure: Measure,
+        budget: Budget,
+        *,
+        predict: Predict = lambda _: None,
+        order: Order = as_found,
+        allowed: Callable[[Settings], bool] = lambda _: True,
+        notify: Callable[[Step], None] = lambda _: None,
+    ) -> None:
+        self._knobs = {knob.name: knob for knob in knobs}
+        self._ask = measure
+        self._budget = budget
+        self._predict = _remembering(predict)
+        self._order = order
+        self._allowed = allowed
+        self._notify = notify
+        self._trials: dict[str, Trial] = {}
+        self._steps: list[Step] = []
+        self._spent = 0.0
+        self._round = 0  # a new round of measurements knows nothing of the luck of the one before
+        self._tried: set[str] = set()
+
+    def run(self) -> Outcome:
+        """Search until nothing is left to try or the budget is spent."""
+        base = {name: knob.base for name, knob in self._knobs.items()}
+        before = self._best = Standing(base, 0.0, 0.0)
+        complete = False
+        # A spent budget ends the search where it is: the best so far is judged all the same, and
+        # the outcome says that it is not complete.
+        with suppress(BudgetSpentError):
+            before = self._best = self._capacity(base)
+            self._favourites()
+            self._walk()
+            self._confirm()
+            self._walk()
+            while self._pairs():
+                self._walk()
+            self._simplify()
+            complete = True
+        before = before if self._steps or complete else self._best
+        return self._judged(before, complete=complete)
+
+    # -- measuring ---------------------------------------------------------------------------
+
+    def _measure(self, settings: Settings, rate: float, *, requests: int, repeat: int = 0) -> Trial:
+        seconds = self._budget.seconds_for(rate, requests)
+        asked = Asked(dict(settings), _rounded(rate), seconds, repeat)
+        key = asked.digest("")
+        if key not in self._trials:
+            if self._spent + seconds > self._budget.seconds:
+                raise BudgetSpentError
+            self._trials[key] = trial = self._ask(asked)
+            self._spent += trial.took_seconds
+        return self._trials[key]
+
+    def _race(self, settings: Settings, rate: float) -> tuple[bool, Trial]:
+        """Whether settings meet the SLO at a rate; measured again where that is open."""
+        first = 2 * self._round
+        trial = self._measure(settings, rate, requests=self._budget.race, repeat=first)
+        if trial.verdict != "undecided" or _clear(trial):
+            return trial.leans_met, trial
+        again = self._measure(settings, rate, requests=self._budget.race, repeat=first + 1)
+        share, tolerated = pooled([trial, again])
+        return share <= tolerated, trial
+
+    def _capacity(self, settings: Settings) -> Standing:
+        rate, trial = self._budget.start, None
+        met, trial = self._race(settings, rate)
+        standing = Standing(settings, 0.0, rate, trial)
+        if met:
+            self._best = replace(standing, met=rate, missed=rate)
+            return self._climb(self._best, 2.0)
+        self._best = standing
+        while rate > self._budget.lowest:
+            rate = max(self._budget.lowest, rate / 2)
+            met, trial = self._race(settings, rate)
+            if met:
+                return self._bisect(replace(standing, met=rate, trial=trial))
+            standing = replace(standing, missed=rate, trial=trial)
+            self._best = standing
+        return standing
+
+    def _climb(self, standing: Standing, factor: float) -> Standing:
+        """From a rate that was met up to one that is missed, then between the two."""
+        rate = standing.met
+        while rate < self._budget.highest:
+            rate *= factor
+            met, trial = self._race(standing.settings, rate)
+            if not met:
+                return self._bisect(replace(standing, missed=rate))
+            standing = self._best = replace(standing, met=rate, missed=rate, trial=trial)
+        return standing
+
+    def _bisect(self, standing: Standing) -> Standing:
+        self._best = standing
+        while standing.missed / standing.met > 1 + self._budget.precision:
+            rate = (standing.met * standing.missed) ** 0.5
+            met, trial = self._race(standing.settings, rate)
+            if met:
+                standing = replace(standing, met=rate, trial=trial)
+            else:
+                standing = replace(standing, missed=rate)
+            self._best = standing
+        return standing
+
+    # -- searching ---------------------------------------------------------------------------
+
+    def _challenge(self, settings: Settings, knob: str | None) -> bool:
+        """Whether these settings are better than the best so far, and then they are the best."""
+        self._tried.add(_key(settings))
+        held = self._best
+        won, trial = self._race(settings, held.missed)
+        step = Step(knob, settings, _rounded(held.missed), won, trial, held.trial)
+        self._steps.append(step)
+        self._notify(step)
+        if won:
+            self._best = Standing(settings, held.missed, held.missed, trial)
+            self._best = self._climb(self._best, _CLIMB)
+        return won
+
+    def _favourites(self) -> None:
+        """The estimate's best settings, wherever they are."""
+        here = self._predict(self._best.settings)
+        if here is None:
+            return
+        base = {name: knob.base for name, knob in self._knobs.items()}
+
+        def rank(pair: tuple[float, Settings]) -> tuple[float, int]:
+            """Of equal ones, first that which changes least."""
+            return -float(f"{pair[0]:.3g}"), sum(base[n] != v for n, v in pair[1].items())
+
+        ranked = sorted(((self._predict(s) or 0.0, s) for s in self._everywhere()), key=rank)
+        for predicted, settings in ranked[:_FAVOURITES]:
+            if predicted > here * (1 + self._budget.precision) and self._untried(settings):
+                self._challenge(settings, None)
+
+    def _walk(self) -> None:
+        self._tried.add(_key(self._best.settings))
+        while any(
+            self._challenge(move.settings, move.knob)
+            for move in self._order(self._best.trial, self._moves())
+        ):
+            pass
+
+    def _confirm(self) -> None:
+        """The best settings once more: who won by luck gives way, and near losers get a chance."""
+        best = self._best
+        self._round += 1
+        if not best.met:
+            return
+        met, trial = self._race(best.settings, best.met)
+        if met:
+            return
+        missed, rate = best.met, best.met
+        while not met and rate > self._budget.lowest:
+            missed, rate = rate, max(self._budget.lowest, rate / _CLIMB)
+            met, trial = self._race(best.settings, rate)
+        self._best = Standing(best.settings, rate if met else 0.0, missed, trial)
+        if met:
+            self._best = self._bisect(self._best)
+        near = {_key(s.settings) for s in self._steps if s.trial.share_over < _NEAR_MISS}
+        self._tried -= near
+
+    def _moves(self) -> list[Move]:
+        """Every untried turn of one knob, except those that the estimate holds for hopeless."""
+        return self._worthwhile(
+            move for name in self._knobs for move in self._turns(name, self._best.settings)
+        )
+
+    def _worthwhile(self, moves: Iterable[Move]) -> list[Move]:
+        here = self._predict(self._best.settings)
+        return [
+            move
+            for move in moves
+            if self._untried(move.settings) and not self._hopeless(move.settings, here)
+        ]
+
+    def _turns(self, name: str, settings: Settings) -> Iterator[Move]:
+        values = list(self._knobs[name].values)
+        at = values.index(settings[name])
+        for index in (at + 1, at - 1):
+            if 0 <= index < len(values):
+                turned = {**settings, name: values[index]}
+                yield Move(name, values[index], index > at, turned)
+
+    def _pairs(self) -> bool:
+        """Two knobs at once, where neither alone has helped: fewer instances, larger batches."""
+        best = self._best.settings
+        moves = self._worthwhile(
+            second
+            for one, other in itertools.combinations(self._knobs, 2)
+            for first in self._turns(one, best)
+            for second in self._turns(other, first.settings)
+        )
+        return any(self._challenge(move.settings, move.knob) for move in moves)
+
+    def _untried(self, settings: Settings) -> bool:
+        return self._allowed(settings) and _key(settings) not in self._tried
+
+    def _hopeless(self, settings: Settings, here: float | None) -> bool:
+        there = self._predict(settings)
+        return here is not None and there is not None and there < here * _HOPELESS
+
+    def _everywhere(self) -> Iterator[Settings]:
+        """Every combination of the knobs on which the estimate depends."""
+        base = {name: knob.base for name, knob in self._knobs.items()}
+        at = self._predict(base)
+        values = [
+            [(name, v) for v in knob.values]
+            for name, knob in self._knobs.items()
+            if any(self._predict({**base, name: v}) not in (at, None) for v in knob.values)
+        ]
+        combinations = (base | dict(chosen) for chosen in itertools.product(*values))
+        return (settings for settings in combinations if self._allowed(settings))
+
+    def _simplify(self) -> None:
+        """Every changed knob back, one by one, where the rate is met without the change too."""
+        for name, knob in self._knobs.items():
+            best = self._best
+            settings = {**best.settings, name: knob.base}
+            if best.settings[name] == knob.base or not self._allowed(settings):
+                continue
+            met, trial = self._race(settings, best.met)
+            step = Step(name, settings, _rounded(best.met), met, trial, best.trial)
+            self._steps.append(step)
+            self._notify(step)
+            if met:
+                self._best = replace(best, settings=settings, trial=trial)
+
+    # -- judging -----------------------------------------------------------------------------
+
+    def _judged(self, before: Standing, *, complete: bool) -> Outcome:
+        best, duels = self._best, list[tuple[Trial, Trial]]()
+        better, why = False, "nothing that was tried meets the SLO at a higher rate"
+        if not best.met:
+            why = "the budget ended before a rate was found that meets the SLO"
+            if 0 < best.missed <= self._budget.lowest:
+                why = f"no settings meet the SLO, not even at {self._budget.lowest:g} requests/s"
+        elif best.met > before.missed * (1 + self._budget.precision) or not before.met:
+            better, why = self._duel(best, before, duels)
+        return Outcome(
+            before,
+            best,
+            better,
+            why,
+            tuple(self._steps),
+            tuple(duels),
+            tuple(self._trials.values()),
+            complete,
+        )
+
+    def _duel(
+        self, best: Standing, before: Standing, duels: list[tuple[Trial, Trial]]
+    ) -> tuple[bool, str]:
+        """New against old, in turns, at a rate between what the old missed and the new met."""
+        rate = (best.met * before.missed) ** 0.5 if before.met else best.met / _CLIMB
+        self._spent = -math.inf  # whatever the search has taken: without this there is no result
+        agreed = True
+        for turn in range(_DUELS):
+            pair = (best.settings, before.settings)
+            ran = [
+                self._measure(s, rate, requests=self._budget.duel, repeat=_FRESH + turn)
+                for s in (pair if turn % 2 == 0 else pair[::-1])
+            ]
+            duels.append((ran[0], ran[1]) if turn % 2 == 0 else (ran[1], ran[0]))
+            agreed = duels[-1][0].leans_met and not duels[-1][1].leans_met
+            if not agreed:
+                break
+        new, old = (pooled([duel[side] for duel in duels])[0] for side in (0, 1))
+        shares = f"{new:.2%} of the requests over the SLO with the new settings, {old:.2%} with the"
+        if agreed and _decisive(duels):
+            return True, f"side by side at {rate:.3g} requests/s: {shares} old ones"
+        return False, (
+            f"side by side at {rate:.3g} requests/s the difference is within the noise: {shares} "
+            "old ones"
+        )
+
+
+def _decisive(duels: Sequence[tuple[Trial, Trial]]) -> bool:
+    """Each side has at least one trial whose interval leaves no doubt."""
+    new, old = zip(*duels, strict=True)
+    return any(t.verdict == "met" for t in new) and any(t.verdict == "missed" for t in old)
+
+
+def _clear(trial: Trial) -> bool:
+    """So far from what is tolerated that a second trial would be wasted."""
+    return not 1 / _FAR <= trial.share_over / trial.tolerated <= _FAR if trial.tolerated else True
+
+
+def _remembering(predict: Predict) -> Predict:
+    known: dict[str, float | None] = {}
+
+    def remembered(settings: Settings) -> float | None:
+        key = _key(settings)
+        if key not in known:
+            known[key] = predict(settings)
+        return known[key]
+
+    return remembered
+
+
+def _key(settings: Settings) -> str:
+    return repr(sorted(settings.items()))
+
+
+def _rounded(rate: float) -> float:
+    """Three digits are more than a trial can tell, and are what is shown."""
+    return float(f"{rate:.4g}")

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a tuning session, from which an interrupted one goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from tritonctl import __version__
+from tritonctl.engines.building import built_engine
+from tritonctl.errors import UsageError
+from tritonctl.host import write_atomically
+from tritonctl.loadtest.plan import load_plan, slo_of
+from tritonctl.project import Project
+from tritonctl.scenario import Scenario
+from tritonctl.triton.channels import Endpoint
+from tritonctl.triton.embedded import SERVER_VERSION
+from tritonctl.tuning.outcome import Budget
+from tritonctl.tuning.priors import ServiceCurve
+from tritonctl.tuning.service_time import ServiceTime
+from tritonctl.tuning.space import Space
+
+_FILE = "session.json"
+
+
+@dataclass(frozen=True)
+class Session:
+    """A session's folder and its context: equal contexts, comparable trials."""
+
+    folder: Path
+    context: str
+
+    @property
+    def trials(self) -> Path:
+        """Where the trials lie."""
+        return self.folder / "trials"
+
+    def begun(self) -> tuple[ServiceTime | None, Budget] | None:
+        """What the session's search began with; None where it did not get that far."""
+        try:
+            record = json.loads((self.folder / _FILE).read_text(encoding="utf-8"))
+            service = record["service_time"]
+            if service:
+                curve = ServiceCurve(**service["curve"])
+                points = tuple((b, s) for b, s in service["points"])
+                service = ServiceTime(**{**service, "curve": curve, "points": points})
+            return service, Budget(**record["budget"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def begin(self, service: ServiceTime | None, budget: Budget) -> None:
+        """Record what the search begins with: with it and the trials it can be walked again."""
+        record = {
+            "context": self.context,
+            "service_time": asdict(service) if service else None,
+            "budget": asdict(budget),
+        }
+        write_atomically(self.folder / _FILE, json.dumps(record, indent=2))
+
+
+def tuning_folder(project: Project, model: str) -> Path:
+    """Everything that tuning a model leaves behind."""
+    return project.state / "tuning" / model
+
+
+def context_of(project: Project, scenario: Scenario, space: Space) -> str:
+    """Digest of engine, server, load, promises and knobs: what makes trials comparable."""
+    plan = load_plan(project.root, scenario, Endpoint(""))
+    for name in ("arrivals", "duration_seconds", "count"):
+        plan.pop(name)
+    arrivals = scenario.arrivals.model_dump(mode="json")
+    record: Mapping[str, Any] = {
+        "tritonctl": __version__,
+        "server": SERVER_VERSION,
+        "engine": built_engine(project, space.model).manifest.fingerprint,
+        "serving": project.models[space.model].serving.model_dump(mode="json"),
+        "plan": plan,
+        "arrivals": {k: v for k, v in arrivals.items() if k != "rate"},
+        "slo": slo_of(project, scenario).model_dump(),
+        "knobs": {knob.name: knob.values for knob in space.knobs},
+    }
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def new_session(folder: Path, context: str) -> Session:
+    """A session of its own folder, named after the time and what it is about."""
+    stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
+    return Session(folder / f"{stamp}-{context}", context)
+
+
+def last_session(folder: Path, context: str) -> Session:
+    """The latest session about the same. Raises UsageError when there is none to go on with."""
+    found = sorted(folder.glob(f"*-{context}/{_FILE}"))
+    if found:
+        return Session(found[-1].parent, context)
+    others = list(folder.glob(f"*/{_FILE}"))
+    reason = "the engine, the load, the SLO or the settings have changed since" if others else ""
+    raise UsageError(
+        "there is no interrupted session to go on with" + (f": {reason}" if reason else ""),
+        remedy="run the same command without --resume",
+    )

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A whole tuning session: micro-benchmark, search, side by side, validation, explanation."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from tritonctl.errors import ConfigurationError, UsageError
+from tritonctl.loadtest.live import LoadBoard
+from tritonctl.loadtest.plan import slo_of
+from tritonctl.loadtest.slo import limits
+from tritonctl.project import Project
+from tritonctl.scenario import Scenario
+from tritonctl.tuning.applying import TunedServer
+from tritonctl.tuning.explaining import by_bottleneck
+from tritonctl.tuning.knobs import space_of
+from tritonctl.tuning.measuring import Bench
+from tritonctl.tuning.outcome import Budget, Outcome, Standing, Step
+from tritonctl.tuning.search import Predict, Search
+from tritonctl.tuning.service_time import ServiceTime, measure_service_time, predictor
+from tritonctl.tuning.session import (
+    Session,
+    context_of,
+    last_session,
+    new_session,
+    tuning_folder,
+)
+from tritonctl.tuning.space import Space
+from tritonctl.tuning.trials import Asked, Trial, TrialStore
+from tritonctl.tuning.validate import Validation, validate, validated
+
+# Of the budget; the rest is for the comparison side by side and for the validation.
+_SEARCH_SHARE = 0.7
+_OVERHEAD_SECONDS = 3.0  # of a trial: a load, a warm-up, a generator's start
+_FEWEST_SECONDS, _MOST_SECONDS = 3.0, 60.0
+_BASELINE_TRIALS, _TRIALS_PER_KNOB = 8, 2.5
+_START_SHARE = 0.5  # of the closed loop's throughput
+
+
+class Watcher(Protocol):
+    """Is told how a session goes on."""
+
+    def stage(self, text: str) -> None:
+        """What is done now."""
+
+    def measuring(self, asked: Asked, space: Space) -> None:
+        """A trial begins, or is looked for in the store."""
+
+    def trial(self, trial: Trial, stored: bool) -> None:
+        """A trial was measured, or found in the store."""
+
+    def step(self, step: Step, space: Space) -> None:
+        """The search has tried something."""
+
+
+@dataclass(frozen=True)
+class TuneJob:
+    """What to tune. knobs: names of those to turn; empty for all."""
+
+    project: Project
+    name: str
+    scenario: Scenario
+    minutes: float
+    resume: bool = False
+    knobs: tuple[str, ...] = ()
+    validation: bool = True
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What a session found."""
+
+    session: Session
+    space: Space
+    service: ServiceTime | None
+    predict: Predict
+    outcome: Outcome
+    validation: Validation | None
+
+    @property
+    def best(self) -> Standing:
+        """The best settings with the rate that can be promised: the one that was validated."""
+        if self.validation is None or not self.validation.holds:
+            return self.outcome.best
+        return validated(self.outcome.best, self.validation)
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether the settings should change: better beyond noise, and validated where that was
+        asked at a rate above today's."""
+        if not self.outcome.better or self.validation is None:
+            return self.outcome.better
+        return self.validation.holds and self.best.met > self.outcome.before.met
+
+    @property
+    def overlay(self) -> dict[str, Any]:
+        """What to write below `models.<name>`."""
+        return self.space.overlay(self.outcome.best.settings)
+
+
+def tune(job: TuneJob, board: LoadBoard, watcher: Watcher) -> Tuned:
+    """Tune a model; the server is afterwards as it was.
+
+    Raises UsageError and ConfigurationError for a job that makes no sense; KeyboardInterrupt when
+    the user ends it, with every finished trial stored.
+    """
+    space = _space(job)
+    folder = tuning_folder(job.project, space.model)
+    context = context_of(job.project, job.scenario, space)
+    session = (last_session if job.resume else new_session)(folder, context)
+    store = TrialStore(session.trials, context)
+    watcher.stage("preparing the server")
+    with TunedServer(space, folder, board) as server:
+        bench = Bench(
+            job.project,
+            job.name,
+            job.scenario,
+            server,
+            store,
+            board,
+            on_asked=lambda asked: watcher.measuring(asked, space),
+            on_trial=watcher.trial,
+        )
+        service, budget = session.begun() or _begin(job, session, space, server, bench, watcher)
+        budget = replace(budget, seconds=_budget_seconds(job, store))
+        predict = predictor(space, slo_of(job.project, job.scenario), service)
+        outcome = _searched(space, bench, budget, predict, watcher)
+        validation = None
+        if outcome.better and job.validation:
+            watcher.stage("validating on a fresh server at 0.8, 1.0 and 1.2 times the rate")
+            server.fresh(outcome.best.settings)
+            validation = validate(outcome.best, bench, budget)
+    return Tuned(session, space, service, predict, outcome, validation)
+
+
+def _searched(
+    space: Space, bench: Bench, budget: Budget, predict: Predict, watcher: Watcher
+) -> Outcome:
+    watcher.stage(f"searching among {len(space.knobs)} knobs")
+    return Search(
+        space.knobs,
+        bench,
+        budget,
+        predict=predict,
+        order=lambda trial, moves: by_bottleneck(space, trial, moves),
+        allowed=space.allowed,
+        notify=lambda step: watcher.step(step, space),
+    ).run()
+
+
+def _space(job: TuneJob) -> Space:
+    model = job.scenario.model
+    if model not in job.project.models:
+        raise UsageError(
+            f"load test {job.name} is for the model {model}, which this project does not have",
+            remedy=f"choose one for: {', '.join(sorted(job.project.models))}",
+        )
+    slo = slo_of(job.project, job.scenario)
+    if not limits(slo.model_dump()):
+        raise ConfigurationError(
+            f"models.{model}.slo: there is no limit on a time, so any rate would do",
+            remedy="write what the service promises, e.g. `slo: {ttft_p99_ms: 500}`",
+        )
+    priorities = max((request.priority or 0 for request in job.scenario.requests), default=0)
+    space = space_of(job.project, model, priorities, len(os.sched_getaffinity(0)))
+    unknown = sorted(set(job.knobs) - {knob.name for knob in space.knobs})
+    if unknown:
+        raise UsageError(
+            f"{model} has no knob {', '.join(unknown)}",
+            remedy=f"its knobs: {', '.join(knob.name for knob in space.knobs)}",
+        )
+    return space.only(job.knobs) if job.knobs else space
+
+
+def _begin(
+    job: TuneJob,
+    session: Session,
+    space: Space,
+    server: TunedServer,
+    bench: Bench,
+    watcher: Watcher,
+) -> tuple[ServiceTime | None, Budget]:
+    watcher.stage("measuring the service time of batches")
+    server.apply(space.base)
+    engine = space.knobs[0].model if space.knobs else space.model
+    service = measure_service_time(bench.run, engine, session.folder)
+    start = _START_SHARE * service.throughput if service and service.throughput else 1.0
+    trials = _BASELINE_TRIALS + _TRIALS_PER_KNOB * len(space.knobs)
+    seconds = job.minutes * 60 * _SEARCH_SHARE / trials - _OVERHEAD_SECONDS
+    longest = round(min(_MOST_SECONDS, max(_FEWEST_SECONDS, seconds)), 1)
+    start = float(f"{start:.3g}")
+    budget = Budget(
+        seconds=0.0,
+        start=start,
+        lowest=start / 32,
+        highest=start * 1000,
+        shortest=min(6.0, longest),
+        longest=longest,
+    )
+    session.begin(service, budget)
+    return service, budget
+
+
+def _budget_seconds(job: TuneJob, store: TrialStore) -> float:
+    """The search's share of the budget, on top of what a session that goes on has spent."""
+    return job.minutes * 60 * _SEARCH_SHARE + store.seconds_spent()
+
+
+def changes(space: Space, outcome: Outcome) -> Sequence[tuple[str, Any, Any]]:
+    """Knob, today's value, the new one; of those that change."""
+    best = outcome.best.settings
+    return [(k.name, k.base, best[k.name]) for k in space.knobs if best[k.name] != k.base]

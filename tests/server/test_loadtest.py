@@ -295,10 +295,11 @@ def test_capacity(cli: Cli, mock: str, tmp_path: Path) -> None:
     trials, overload = told["trials"], told["overload"]
     if told["rate"] is None:  # so busy a machine that not even half of it held: told as such
         assert (done.returncode, told["missed_at"], told["ended"]) == (8, 60, "lowest")
-        assert (len(trials), overload) == (1, None)
+        assert ([trial["holds"] for trial in trials], overload) == ([False, False], None)
     else:
         assert (done.returncode, told["rate"], told["missed_at"]) == (0, 60, 120)
-        assert [trial["holds"] for trial in trials] == [True, False]
+        assert [trial["holds"] for trial in trials][-2:] == [False, False]  # what bounds: twice
+        assert True in [trial["holds"] for trial in trials]
         assert overload["rate"] == 72
     for trial in (*trials, *([overload] if overload else [])):
         folder = tmp_path / "runs" / trial["folder"]

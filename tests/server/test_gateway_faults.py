@@ -43,7 +43,8 @@ STREAMS = 32
 USERS = 8
 STEP_SECONDS = 0.1
 SAMPLING = SamplingParameters(max_tokens=40, end_id=-1)
-PROMPTS = [f"{100003 * (i + 1) % 1_000_000} in {('English', 'Emoji')[i % 2]}:" for i in range(8)]
+# Long answers, so that most streams are amid them when something happens.
+PROMPTS = [f"{777_777 - 1001 * i} in {('English', 'Emoji')[i % 2]}:" for i in range(8)]
 STREAM_SECONDS = 120.0
 SILENT_SECONDS = 25.0  # five pings
 
@@ -93,9 +94,9 @@ def revive(pair: list[Replica]) -> None:
 
 @pytest.fixture(scope="module")
 def whole(pair: list[Replica]) -> dict[str, str]:
-    """What an undisturbed server answers."""
-    streams = asyncio.run(run_streams([pair[0].url], PROMPTS, lambda: None))
-    return {stream.prompt: stream.text for stream in streams}
+    """What an undisturbed server answers, up to the answer's own end."""
+    with TritonClient(pair[0].url) as client:
+        return {prompt: client.generate(MODEL, prompt).text for prompt in PROMPTS}
 
 
 def healthy(envoy: Envoy) -> float:
@@ -152,8 +153,12 @@ def report(name: str, streams: list[Stream]) -> None:
 
 
 def assert_nothing_lost(streams: list[Stream], whole: dict[str, str]) -> None:
-    """Each text is the undisturbed one, each token counted once."""
-    assert [s.prompt for s in streams if s.text != whole[s.prompt]] == []
+    """Each text begins with the undisturbed one, each token counted once.
+
+    What the model says past the end of its answer is no more than the toss of a coin: there a
+    batch of another size, or a cache filled at once, may tip it.
+    """
+    assert [s for s in streams if not s.text.startswith(whole[s.prompt])] == []
     assert {s.tokens for s in streams} == {SAMPLING.max_tokens}
 
 

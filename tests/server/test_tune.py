@@ -196,14 +196,19 @@ def cancelled(client: TritonClient) -> None:
 def test_a_lost_request_does_not_hold_up_other_settings(
     project: Project, server: ServerState, lose: Callable[[TritonClient], None]
 ) -> None:
-    """tritonserver 2.51 never ends an ensemble that had one: nobody waits for that."""
+    """tritonserver 2.51 never ends an ensemble that had one: nobody waits for that.
+
+    After a cancel it may not let go of the engine, either: then the server is started anew.
+    """
     before = live_configs(server)
     space = space_of(project, MODEL, priorities=0, cores=2)
     with TunedServer(space, project.state / "tuning", Silent()) as tuned:
         with TritonClient(tuned.state.grpc_url) as client:
             lose(client)
         applied = tuned.apply({**space.base, PLACES: 8})
-        assert (applied.restarted, applied.loaded) == (False, (ENGINE, MODEL))
+        if lose is refused:
+            assert not applied.restarted
+        assert applied.loaded == (() if applied.restarted else (ENGINE, MODEL))
         assert applied.gap_seconds < PATIENCE_SECONDS
         live = live_configs(tuned.state)[ENGINE]["parameters"]["max_num_seqs"]
         assert live["string_value"] == "8"

@@ -231,6 +231,55 @@ def test_the_deadline_holds_at_the_next_endpoint() -> None:
         answer.broken(ServerError("too late", remedy=""), resumable=False)
 
 
+@pytest.mark.parametrize(("urls", "all_failed"), [([NOBODY] * 9, 1), ([NOBODY, "b:1"] * 5, 2)])
+def test_pauses_once_all_have_failed(urls: list[str], all_failed: int) -> None:
+    """None after a break amid an answer; then longer each round, within the timeout."""
+    answer = ResumableAnswer(
+        Route.of(urls[0], urls[1:], 50), "speller", "72", GREEDY, FIRST_COME, timeout=0.7
+    )
+    assert answer.pause == 0
+    pauses = []
+    for _ in range(6 * all_failed):
+        answer.broken(ServerError("gone", remedy=""), resumable=True)
+        pauses.append(answer.pause)
+    assert all(pause == 0 for i, pause in enumerate(pauses) if (i + 1) % all_failed)
+    in_full = pauses[all_failed - 1 :: all_failed]
+    assert in_full[:4] == pytest.approx([0.05, 0.1, 0.2, 0.4])
+    assert 0.4 < in_full[4] <= in_full[5] + 0.1 <= 0.8
+    answer.read(Replica(requests=[answer.request()])._response(0))
+    answer.broken(ServerError("gone", remedy=""), resumable=True)
+    assert answer.pause == 0
+    with pytest.raises(ServerError, match=r"^gone \(\d+ times\)\. The answer had 1 tokens"):
+        answer.broken(ServerError("gone", remedy=""), resumable=False)
+
+
+@both
+def test_patience_for_one_endpoint_that_comes_back(ask: Ask) -> None:
+    """Refused connections cost no more than a handful of resumes."""
+    replica = Replica()
+    with serving(replica) as urls:
+        pass
+    servers: list[grpc.Server] = []
+    begun = threading.Timer(0.5, _serve_at, (replica, urls[0], servers))
+    begun.start()
+    try:
+        whole = ask(urls * 2, GREEDY, max_resumes=10, timeout=PATIENCE_SECONDS)
+    finally:
+        begun.join()
+        for server in servers:
+            _stop(server)
+    assert whole.text == "seven ty-two"
+    assert 2 <= whole.resumes <= 10
+
+
+def _serve_at(replica: Replica, url: str, servers: list[grpc.Server]) -> None:
+    server = grpc.server(ThreadPoolExecutor(max_workers=4))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(replica, server)
+    server.add_insecure_port(url)
+    server.start()
+    servers.append(server)
+
+
 @both
 def test_another_model_is_noticed(ask: Ask) -> None:
     """A prompt of another length: its ids would mean something else there."""

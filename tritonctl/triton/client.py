@@ -14,6 +14,7 @@ iterated, cancelled and run beside others, and works under asyncio and gevent.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
@@ -47,7 +48,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Text may be long; the default of 4 MiB is gRPC's, not Triton's.
-_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Whoever comes back is found within a second; gRPC itself would wait for up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
 _PROBE_SECONDS = 5.0
 _GREEDY = SamplingParameters()
 # W3C Trace Context: version, trace, parent, flags.
@@ -64,9 +71,10 @@ class TritonClient:
     gateway asks for one; to another machine it goes over TLS only, unless it says otherwise.
 
     `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
-    on at the next one, in a circle, at most `max_resumes` times (once for each, unless given); not
-    one that was refused, cancelled or too late, or that its server ended with an error. Greedy text
-    is the text of an unbroken stream; sampled text goes on with fresh draws, whatever the seed.
+    on at the next one, in a circle, at most `max_resumes` times (once for each, unless given), with
+    pauses of up to a second once all have failed; not one that was refused, cancelled or too late,
+    or that its server ended with an error. Greedy text is the text of an unbroken stream; sampled
+    text goes on with fresh draws, whatever the seed.
     """
 
     def __init__(
@@ -132,6 +140,7 @@ class TritonClient:
         answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
         metadata = _trace(traceparent)
         while not answer.complete:
+            time.sleep(answer.pause)
             yield from self._attempt(answer, metadata)
 
     def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> Iterator[Chunk]:
@@ -260,6 +269,7 @@ class AsyncTritonClient:
         answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
         metadata = _trace(traceparent)
         while not answer.complete:
+            await asyncio.sleep(answer.pause)
             async with aclosing(self._attempt(answer, metadata)) as chunks:
                 async for chunk in chunks:
                     yield chunk

@@ -8,6 +8,7 @@ that an unbroken stream would have had. Shared by both clients; it does not touc
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -27,6 +28,10 @@ from tritonctl.triton.generation import (
     generation_request,
     read_chunk,
 )
+
+# Between one round of endpoints that all failed and the next, doubled each time up to the longest.
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,8 @@ class Route:
 class ResumableAnswer:
     """One answer from one endpoint after another: what to ask of whom, and what has come.
 
-    A client sends `request()` to `url`, lets `read` look at each response until `complete`, and
-    tells `broken` when the connection ends before that.
+    A client waits `pause`, sends `request()` to `url`, lets `read` look at each response until
+    `complete`, and tells `broken` when the connection ends before that.
     """
 
     def __init__(
@@ -76,11 +81,22 @@ class ResumableAnswer:
         self._last: Chunk | None = None
         self._log_prob = 0.0  # of what came before the latest break
         self._failures: list[TritonctlError] = []
+        self._in_vain = 0  # attempts without a single id since the last one that brought some
+        self._had = 0  # ids at the latest break
 
     @property
     def url(self) -> str:
         """The endpoint to ask now."""
         return self._route.urls[len(self._failures) % len(self._route.urls)]
+
+    @property
+    def pause(self) -> float:
+        """Seconds to leave the endpoints alone: none, unless all have just failed in a row."""
+        rounds, rest = divmod(self._in_vain, len(set(self._route.urls)))
+        if rest or not rounds:
+            return 0.0
+        pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(rounds - 1, 8), _LONGEST_PAUSE_SECONDS)
+        return pause if self.seconds_left is None else min(pause, self.seconds_left)
 
     @property
     def seconds_left(self) -> float | None:
@@ -110,6 +126,8 @@ class ResumableAnswer:
         if not resumable or len(self._failures) >= self._route.max_resumes:
             self._give_up(error)
         self._failures.append(error)
+        self._in_vain = self._in_vain + 1 if len(self._ids) == self._had else 0
+        self._had = len(self._ids)
         self._log_prob = (self._last and self._last.cum_log_prob) or 0.0
 
     @property
@@ -133,9 +151,10 @@ class ResumableAnswer:
         if not self._failures:
             raise error
         first, *others = [*self._failures, error]
-        problems = "; then ".join([first.problem, *(other.problem for other in others)])
+        counts = Counter(failure.problem for failure in (first, *others))  # in order of appearance
+        told = (problem + (f" ({n} times)" if n > 1 else "") for problem, n in counts.items())
         raise ServerError(
-            f"{problems}. The answer had {len(self._ids)} tokens and was continued "
+            f"{'; then '.join(told)}. The answer had {len(self._ids)} tokens and was continued "
             f"{len(self._failures)} times (max_resumes {self._route.max_resumes})",
             remedy=first.remedy,
         ) from error

@@ -32,6 +32,8 @@ _REPOSITORY = "repository"
 _BEFORE = "server-before.json"
 _EXIT_SECONDS = 3
 _ENSEMBLE_SECONDS = 2.0
+# A step has nothing under way when its settings change; after a cancel it may never go (2.51).
+_STEP_SECONDS = 20.0
 _STARTS = 3
 
 
@@ -173,7 +175,7 @@ class TunedServer:
             if "ensemble_scheduling" in configs[name]:
                 # After a failed request it never goes, and holds nothing that is needed.
                 control.unload(name, _ENSEMBLE_SECONDS)
-            elif not control.unload(name):
+            elif not control.unload(name, _STEP_SECONDS):
                 raise ServerError(f"{name} does not unload", remedy="see `tritonctl logs`")
         for name in wanted.load:
             self._configs.pop(name, None)

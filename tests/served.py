@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import shutil
 import struct
+import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -44,6 +46,17 @@ class Served(Judge):
     def died(self) -> int:
         """The exit status of the server, which ends by itself."""
         return self._server.wait(PATIENCE)
+
+    def gone(self, seconds: float) -> bool:
+        """Whether the server has ended a while later, or hangs in its crash."""
+        with suppress(subprocess.TimeoutExpired):
+            self._server.wait(seconds)
+            return True
+        try:
+            self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=seconds)
+        except grpc.RpcError:
+            return True
+        return False
 
     def infer(
         self, values: Sequence[float] = VALUES, patience: float = PATIENCE, **parameters: Any

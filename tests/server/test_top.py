@@ -67,11 +67,15 @@ def under_load(state: ServerState, project: Project) -> Figures:
 
 
 def all_is_published(found: Figures) -> bool:
-    """The last token of the last stream, and every refusal."""
+    """The last token of the last stream, the end of that stream, and every refusal."""
     (model,) = found.models
-    tokens = (model.tokens_per_s or 0) * found.seconds
-    refused = sum(model.failures.values())
-    return round(tokens) >= THREADS * STREAMS * TOKENS and refused >= REFUSED
+    requests, tokens = model.requests_per_s * found.seconds, (model.tokens_per_s or 0)
+    return (
+        round(requests) >= THREADS * STREAMS
+        and round(tokens * found.seconds) >= THREADS * STREAMS * TOKENS
+        and sum(model.failures.values()) >= REFUSED
+        and (model.active_streams, model.kv_used) == (0, 0)
+    )
 
 
 def test_what_clients_counted(cli: Cli, small_project: Project) -> None:

@@ -154,17 +154,22 @@ class Asker:
             iter([request]), timeout=self.seconds, metadata=self._open
         )
 
-    def leave_early(self, request: Any) -> Answer:
-        """Read a stream's first response, then leave it as `TritonClient` does."""
-        call, answer = self._start_stream(request), Answer()
+    def leave_early(self, request: Any, streams: int = 1) -> Answer:
+        """Read the first responses of streams of a request, then leave them as `TritonClient` does.
+
+        What came of all of them, up to the first error.
+        """
+        calls, answer = [self._start_stream(request) for _ in range(streams)], Answer()
         try:
-            for message in call:
-                _note(answer, message)
-                break
+            for call in calls:
+                for message in call:
+                    _note(answer, message)
+                    break
         except grpc.RpcError as error:
             _note_error(answer, error)
         finally:
-            call.cancel()
+            for call in calls:
+                call.cancel()
         return answer
 
 

@@ -19,22 +19,22 @@ _POLL_SECONDS = 0.05
 # What tritonctl's engines promise is half a second; the rest is a busy machine's.
 _FREE_SECONDS = 5.0
 _ENGINE_SECONDS = 1.0
-# A small model may be done with all its tokens before it hears of it.
-_ATTEMPTS = 5
+# A small model may be done with all the tokens of one stream before it hears of it.
+_STREAMS = (1, 8, 32, 32)
 
 Scrape = Callable[[], Metrics]
 
 
 def cancel_check(subject: Subject, prompt: str, scrape: Scrape | str) -> Outcome:
-    """A stream is left after its first response; the engine must hear of it."""
+    """Streams are left after their first response; the engine must hear of it."""
     if isinstance(scrape, str):
         return subject.skipped(_CHECK, scrape)
     models = [subject.name, *subject.steps]
     if not any(scrape().samples(_COUNTER, model=model) for model in models):
         return subject.skipped(_CHECK, f"no step counts its requests ({_COUNTER})")
-    for _ in range(_ATTEMPTS):
+    for streams in _STREAMS:
         before = scrape()
-        request, wrong = _leave(subject, prompt)
+        request, wrong = _leave(subject, prompt, streams)
         if wrong:
             return subject.skipped(_CHECK, f"no long stream to leave: {wrong}")
         found = _freed(subject, models, before, scrape, request)
@@ -43,10 +43,10 @@ def cancel_check(subject: Subject, prompt: str, scrape: Scrape | str) -> Outcome
     return found
 
 
-def _leave(subject: Subject, prompt: str) -> tuple[Request, str]:
+def _leave(subject: Subject, prompt: str, streams: int) -> tuple[Request, str]:
     for tokens in _TOKENS:
         request = text_request(subject, prompt, tokens, end_id=-1)
-        answer = subject.asker.leave_early(request.message)
+        answer = subject.asker.leave_early(request.message, streams)
         if not answer.error:
             break
     return request, answer.error

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.faked_clock import FakedClock
@@ -24,8 +26,8 @@ class Time(ctypes.Structure):
 libc = ctypes.CDLL(None, use_errno=True)
 semaphore = ctypes.create_string_buffer(32)
 libc.sem_init(semaphore, 0, 0)
+due = Time(int(time.time()) + {wait}, 0)  # before the test hears of anything, and sets the clock
 say(time.time(), time.monotonic())
-due = Time(int(time.time()) + {wait}, 0)
 said = libc.sem_timedwait(semaphore, ctypes.byref(due))
 say(said, ctypes.get_errno() == errno.ETIMEDOUT)
 say(time.time(), time.monotonic())
@@ -56,14 +58,19 @@ def test_a_wait_of_a_clock_that_is_behind(tmp_path: Path) -> None:
     assert monotonic_after - monotonic > 1
 
 
-def started(clock: FakedClock, wait: int) -> subprocess.Popen[str]:
+@contextmanager
+def started(clock: FakedClock, wait: int) -> Iterator[subprocess.Popen[str]]:
     """A process that waits until so many seconds from its clock's whole second."""
-    return subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", CHILD.format(wait=wait)],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | clock.environment(),
-    )
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
 
 
 def line(child: subprocess.Popen[str]) -> list[str]:

@@ -233,24 +233,30 @@ def test_the_deadline_holds_at_the_next_endpoint() -> None:
 
 @pytest.mark.parametrize(("urls", "all_failed"), [([NOBODY] * 9, 1), ([NOBODY, "b:1"] * 5, 2)])
 def test_pauses_once_all_have_failed(urls: list[str], all_failed: int) -> None:
-    """None after a break amid an answer; then longer each round, within the timeout."""
-    answer = ResumableAnswer(
-        Route.of(urls[0], urls[1:], 50), "speller", "72", GREEDY, FIRST_COME, timeout=0.7
-    )
+    """Longer each round, up to a second; none after a break amid an answer."""
+    route = Route.of(urls[0], urls[1:], 50)
+    answer = ResumableAnswer(route, "speller", "72", GREEDY, FIRST_COME, timeout=None)
     assert answer.pause == 0
     pauses = []
-    for _ in range(6 * all_failed):
+    for _ in range(7 * all_failed):
         answer.broken(ServerError("gone", remedy=""), resumable=True)
         pauses.append(answer.pause)
     assert all(pause == 0 for i, pause in enumerate(pauses) if (i + 1) % all_failed)
     in_full = pauses[all_failed - 1 :: all_failed]
-    assert in_full[:4] == pytest.approx([0.05, 0.1, 0.2, 0.4])
-    assert 0.4 < in_full[4] <= in_full[5] + 0.1 <= 0.8
+    assert in_full == pytest.approx([0.05, 0.1, 0.2, 0.4, 0.8, 1, 1])
     answer.read(Replica(requests=[answer.request()])._response(0))
     answer.broken(ServerError("gone", remedy=""), resumable=True)
     assert answer.pause == 0
     with pytest.raises(ServerError, match=r"^gone \(\d+ times\)\. The answer had 1 tokens"):
         answer.broken(ServerError("gone", remedy=""), resumable=False)
+
+
+def test_no_pause_is_longer_than_the_timeout() -> None:
+    """Then it is told that it is too late."""
+    route = Route.of(NOBODY, NOBODY, 50)
+    answer = ResumableAnswer(route, "speller", "72", GREEDY, FIRST_COME, timeout=0.0)
+    answer.broken(ServerError("gone", remedy=""), resumable=True)
+    assert answer.pause == 0
 
 
 @both

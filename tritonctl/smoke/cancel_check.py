@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an engine stops for a client that is gone: one stream left early, its metrics watched."""
+"""Whether an engine stops for a client that is gone: streams left early, its metrics watched."""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Two at a time, files kept whole for their fixtures: builders spend their time on importing torch.
 PARALLEL := -n 2 --dist loadfile
+# Real servers against the clock: one that fails is tried once more, and the summary names it.
+AGAIN := --reruns 1 -rsR
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
@@ -39,12 +41,12 @@ engines: setup ## tests that build real engines
 	$(BIN)/pytest $(PARALLEL) -m "engine and not server and not docker"
 
 server: setup ## tests with a real Triton and a real browser; those that measure, one at a time
-	$(BIN)/pytest $(PARALLEL) -m "(server or browser) and not alone and not docker" -rs
-	$(BIN)/pytest -m "alone and not docker" -rs
+	$(BIN)/pytest $(PARALLEL) -m "(server or browser) and not alone and not docker" $(AGAIN)
+	$(BIN)/pytest -m "alone and not docker" $(AGAIN)
 
 containers: setup ## tests in real containers; loudly skipped without a Docker Engine
 	tests/docker/install.sh
-	$(BIN)/pytest -m docker -rs
+	$(BIN)/pytest -m docker $(AGAIN)
 
 test-docker: setup ## of these, docker compose alone: image, up, streams, kill, drain, down
 	tests/docker/install.sh

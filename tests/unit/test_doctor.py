@@ -216,6 +216,24 @@ def test_a_taken_port_is_named(sandbox: Sandbox, field: str) -> None:
     assert ports_finding(sandbox.load()).status == "ok"
 
 
+@pytest.mark.parametrize(("replicas", "told"), [(1, True), (2, False)])
+def test_ports_of_containers(replicas: int, told: bool, sandbox: Sandbox) -> None:
+    """The gateway's count, too; those of several servers are Docker's choice."""
+    sandbox.data["docker"] = {"replicas": replicas}
+    with socket.socket() as servers, socket.socket() as gateways:
+        for other in (servers, gateways):
+            other.bind(("127.0.0.1", 0))
+            other.listen()
+        port, edge = servers.getsockname()[1], gateways.getsockname()[1]
+        sandbox.data["server"] |= {"mode": "docker", "grpc_port": port}
+        sandbox.data["gateway"] = {"port": edge}
+        finding = ports_finding(sandbox.load())
+    assert finding.status == "missing"
+    assert (f"{port} (server.grpc_port)" in finding.detail) is told
+    assert f"{edge} (gateway.port)" in finding.detail
+    assert told or f"--set gateway.port={edge + 1}" in finding.remedy
+
+
 def test_known_holes_of_the_embedded_server(sandbox: Sandbox) -> None:
     """A warning, for it stays on loopback."""
     finding = holes_finding(sandbox.load(), table())

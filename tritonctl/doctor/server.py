@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import NamedTuple
+
 from tritonctl.compatibility_table import Compatibility
 from tritonctl.doctor.findings import Finding
 from tritonctl.errors import TritonctlError
@@ -27,15 +30,37 @@ def ports_finding(project: Project) -> Finding:
     if state is not None:
         detail = f"the project's own server listens at {state.grpc_url}"
         return Finding("ports", "ok", detail, why=why)
-    wanted = server.wanted_ports
-    taken = {f: port for f, port in wanted.items() if port and not is_free(server.address, port)}
+    wanted = list(_wanted(project))
+    taken = [each for each in wanted if each.port and not is_free(each.address, each.port)]
     if not taken:
-        shown = ", ".join(str(port or "any") for port in wanted.values())
+        shown = ", ".join(str(each.port or "any") for each in wanted)
         return Finding("ports", "ok", f"free on {server.address}: {shown}", why=why)
-    field, port = next(iter(taken.items()))
-    listing = ", ".join(f"{port} (server.{field})" for field, port in taken.items())
-    remedy = f"ss -ltnp 'sport = :{port}' tells who; or tritonctl up --set server.{field}=0"
-    return Finding("ports", "missing", f"taken on {server.address}: {listing}", remedy, why=why)
+    listing = ", ".join(f"{each.port} ({each.field})" for each in taken)
+    first, other = taken[0], 0 if taken[0].field.startswith("server.") else taken[0].port + 1
+    remedy = f"ss -ltnp 'sport = :{first.port}' tells who; or tritonctl up --set "
+    remedy += f"{first.field}={other}"
+    detail = f"taken on {first.address}: {listing}"
+    return Finding("ports", "missing", detail, remedy, why=why)
+
+
+class _Wanted(NamedTuple):
+    """A port that somebody is about to listen on; 0 is any."""
+
+    field: str
+    address: str
+    port: int
+
+
+def _wanted(project: Project) -> Iterator[_Wanted]:
+    """The server's, and the gateway's where `up` starts it; several have Docker's choice."""
+    server, gateway = project.server, project.gateway
+    contained = server.mode == "docker"
+    if not contained or project.docker.replicas == 1:
+        for name, port in server.wanted_ports.items():
+            yield _Wanted(f"server.{name}", server.address, port)
+    if contained and gateway is not None:
+        yield _Wanted("gateway.port", gateway.address, gateway.port)
+        yield _Wanted("gateway.admin_port", "127.0.0.1", gateway.admin_port)
 
 
 def _running(project: Project) -> ServerState | None:

@@ -5,7 +5,7 @@
     ├── UsageError                 2   the command line asks for something impossible
     │   └── RequestRejectedError   2   the server refused this one request as invalid
     ├── ConfigurationError         3   tritonctl.yaml or another input file is wrong
-    ├── HostError                  4   this machine lacks something: a tool, a library, disk space
+    ├── HostError                  4   this machine lacks something: a tool, disk space, a free port
     │   └── CommandFailedError     4   a program we ran ended with a non-zero status
     ├── BuildFailedError           5   a builder refused or failed
     ├── RepositoryError            6   the model repository cannot be rendered or is invalid

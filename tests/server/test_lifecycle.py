@@ -222,13 +222,13 @@ def test_stale_state_of_a_dead_process_is_cleared(cli: Cli, small_project: Proje
 
 
 def test_taken_port_is_named(cli: Cli, small_project: Project) -> None:
-    """Exit 7, the field, the port, the way out."""
+    """Exit 4, the field, the port, the way out."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
         done = cli("up", "--set", f"server.grpc_port={port}", cwd=small_project.root)
-    assert done.returncode == 7
+    assert done.returncode == 4
     assert f"port {port} (server.grpc_port) is taken" in done.stderr
     assert "--set server.grpc_port=0" in done.stderr
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from tritonctl.errors import ServerError
+from tritonctl.errors import HostError
 from tritonctl.triton.ports import choose_ports, is_free
 
 LOOPBACK = "127.0.0.1"
@@ -31,12 +31,12 @@ def test_a_given_port_stays() -> None:
 
 
 def test_taken_port_names_field_number_and_way_out() -> None:
-    """Exit code 7, the field, the port, `--set ...=0`."""
+    """Exit code 4, the field, the port, `--set ...=0`."""
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(ServerError) as caught:
+        with pytest.raises(HostError) as caught:
             choose_ports(LOOPBACK, {"grpc_port": 0, "http_port": port})
-    assert caught.value.exit_code == 7
+    assert caught.value.exit_code == 4
     assert caught.value.problem == f"port {port} (server.http_port) is taken on {LOOPBACK}"
     assert "--set server.http_port=0" in caught.value.remedy
 
@@ -44,7 +44,7 @@ def test_taken_port_names_field_number_and_way_out() -> None:
 def test_the_same_port_twice_is_refused() -> None:
     """Two fields cannot share a number."""
     (free,) = choose_ports(LOOPBACK, {"grpc_port": 0})
-    with pytest.raises(ServerError, match=rf"port {free} \(server.http_port\) is taken"):
+    with pytest.raises(HostError, match=rf"port {free} \(server.http_port\) is taken"):
         choose_ports(LOOPBACK, {"grpc_port": free, "http_port": free})
 
 
@@ -60,7 +60,7 @@ def test_a_port_just_freed_can_be_taken_again() -> None:
 
 def test_foreign_address_is_refused() -> None:
     """An address that is not this machine's (RFC 5737) is told with the field."""
-    with pytest.raises(ServerError, match=r"cannot listen on 192\.0\.2\.1:0 \(server.grpc_port\)"):
+    with pytest.raises(HostError, match=r"cannot listen on 192\.0\.2\.1:0 \(server.grpc_port\)"):
         choose_ports("192.0.2.1", {"grpc_port": 0})
 
 

@@ -23,7 +23,7 @@ from tritonctl.deploy.present import PORTS, at, containers
 from tritonctl.deploy.publishing import bring_up_to_date, publish
 from tritonctl.deploy.readable import require_readable
 from tritonctl.deploy.serve import BESIDE_VARIABLE, TOKEN_VARIABLE
-from tritonctl.errors import CommandFailedError, HostError, ServerError
+from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.gateway.files import COMPOSE_SERVICE
 from tritonctl.gpus import installed_gpus
 from tritonctl.host import explained
@@ -149,10 +149,7 @@ def _ports(project: Project) -> dict[str, str]:
         return {}  # Docker chooses
     server = project.server
     wanted = {f"{name}_port": int(getattr(server, f"{name}_port")) for name in PORTS}
-    try:
-        chosen = choose_ports(server.address, wanted)
-    except ServerError as error:  # of a container, it is this machine that lacks the port
-        raise HostError(error.problem, remedy=error.remedy) from error
+    chosen = choose_ports(server.address, wanted)
     return {_VARIABLES[name]: str(port) for name, port in zip(PORTS, chosen, strict=True)}
 
 

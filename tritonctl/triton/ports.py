@@ -9,13 +9,13 @@ import socket
 from collections.abc import Mapping
 from contextlib import ExitStack
 
-from tritonctl.errors import ConfigurationError, ServerError
+from tritonctl.errors import ConfigurationError, HostError
 
 
 def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
     """A usable port for each wanted one, 0 replaced by a free one.
 
-    `wanted` maps the field of `server` to its port. Raises ServerError naming the field whose
+    `wanted` maps the field of `server` to its port. Raises HostError naming the field whose
     port is taken. All are held at once while choosing, so that no two are the same.
     """
     with ExitStack() as held:
@@ -41,7 +41,7 @@ def is_free(address: str, port: int) -> bool:
     """Whether a server could listen on that port now."""
     try:
         choose_ports(address, {"port": port})
-    except ServerError:
+    except HostError:
         return False
     return True
 
@@ -60,14 +60,14 @@ def _claim(held: ExitStack, address: str, field: str, port: int) -> int:
     return chosen
 
 
-def _refusal(error: OSError, address: str, field: str, port: int) -> ServerError:
+def _refusal(error: OSError, address: str, field: str, port: int) -> HostError:
     if error.errno == errno.EADDRINUSE:
-        return ServerError(
+        return HostError(
             f"port {port} (server.{field}) is taken on {address}",
             remedy=f"stop what listens there (`ss -ltnp | grep :{port}`), or let the system "
             f"choose: --set server.{field}=0",
         )
-    return ServerError(
+    return HostError(
         f"cannot listen on {address}:{port} (server.{field}): {error.strerror}",
         remedy="set server.address to an address of this machine and ports above 1023",
     )

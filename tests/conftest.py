@@ -41,6 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why a test was tried again: what passes the second time is worth reading, too."""
+    for report in terminalreporter.stats.get("rerun", []):
+        terminalreporter.section(f"first attempt of {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what needs a GPU, unless asked."""
     if config.getoption("--run-gpu"):

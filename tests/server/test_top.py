@@ -45,7 +45,7 @@ def ask(url: str, lengths: list[int]) -> None:
 
 def under_load(state: ServerState, project: Project) -> Figures:
     """The figures of a window with a known number of requests."""
-    before = Reading.of(scrape(state.metrics_url), time.monotonic())
+    before = at_rest(state, project)
     lengths: list[int] = []
     threads = [threading.Thread(target=ask, args=(state.grpc_url, lengths)) for _ in range(THREADS)]
     for thread in threads:
@@ -64,6 +64,20 @@ def under_load(state: ServerState, project: Project) -> Figures:
         if all_is_published(found) or time.monotonic() > deadline:
             return found
         time.sleep(0.1)
+
+
+def at_rest(state: ServerState, project: Project) -> Reading:
+    """A reading after which nothing is told of the request that `up` sends when all is loaded."""
+    deadline = time.monotonic() + PUBLISHED_SECONDS
+    before = Reading.of(scrape(state.metrics_url), time.monotonic())
+    while time.monotonic() < deadline:
+        time.sleep(1)
+        after = Reading.of(scrape(state.metrics_url), time.monotonic())
+        (model,) = figures([before, after], layout_of(project.repository)).models
+        if (model.requests_per_s, model.tokens_per_s, model.active_streams) == (0, 0, 0):
+            return after
+        before = after
+    pytest.fail("the figures of a server that nobody asks do not come to rest")
 
 
 def all_is_published(found: Figures) -> bool:

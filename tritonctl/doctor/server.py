@@ -36,11 +36,14 @@ def ports_finding(project: Project) -> Finding:
         shown = ", ".join(str(each.port or "any") for each in wanted)
         return Finding("ports", "ok", f"free on {server.address}: {shown}", why=why)
     listing = ", ".join(f"{each.port} ({each.field})" for each in taken)
-    first, other = taken[0], 0 if taken[0].field.startswith("server.") else taken[0].port + 1
-    remedy = f"ss -ltnp 'sport = :{first.port}' tells who; or tritonctl up --set "
-    remedy += f"{first.field}={other}"
-    detail = f"taken on {first.address}: {listing}"
-    return Finding("ports", "missing", detail, remedy, why=why)
+    first = taken[0]
+    way_out = (
+        f"tritonctl up --set {first.field}=0"
+        if first.field.startswith("server.")  # clients find the server wherever it is
+        else f"choose another {first.field} in tritonctl.yaml"
+    )
+    remedy = f"ss -ltnp 'sport = :{first.port}' tells who; or {way_out}"
+    return Finding("ports", "missing", f"taken on {first.address}: {listing}", remedy, why=why)
 
 
 class _Wanted(NamedTuple):

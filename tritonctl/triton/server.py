@@ -49,7 +49,7 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
 
     Returns its state and whether this call started it; a server already running on the same
     settings is left alone. Raises ServerError, with Triton's own message and the end of its log,
-    after removing whatever had started.
+    after removing whatever had started, and HostError for a port that is taken.
     """
     docker = project.server.mode == "docker"
     if not docker:

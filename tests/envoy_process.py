@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -138,15 +137,3 @@ class Envoy:
             return self.admin("/ready") == "LIVE\n"
         except OSError:
             return False
-
-
-def freeze(pids: Sequence[int]) -> None:
-    """SIGSTOP: sockets stay open, nobody answers."""
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-
-
-def thaw(pids: Sequence[int]) -> None:
-    """SIGCONT."""
-    for pid in pids:
-        os.kill(pid, signal.SIGCONT)

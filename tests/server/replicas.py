@@ -19,6 +19,7 @@ from tritonctl.project import Project
 from tritonctl.project_file import load_project
 from tritonctl.triton.repository import render
 from tritonctl.triton.server import start, stop
+from tritonctl.triton.supervisor import clean_up
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MODEL = "int8"
@@ -57,6 +58,7 @@ class Replica:
                 file.write(SLOW.format(seconds=step_seconds))
         self.project = load_project(root)
         self.state, _ = start(self.project, render(self.project, Silent()), Silent())
+        self.spent = False  # something was done to it that it may not survive, sooner or later
 
     def start_again(self) -> None:
         """At the addresses it had."""
@@ -67,6 +69,14 @@ class Replica:
         ]
         self.project = load_project(self.project.root, overrides=ports)
         self.state, _ = start(self.project, render(self.project, Silent()), Silent())
+        self.spent = False
+
+    def revive(self) -> None:
+        """Start again, unless it is as it was started."""
+        if self.spent or not self.state.alive():
+            clean_up(self.state.shm_prefix)
+            self.wait_until_gone()
+            self.start_again()
 
     @property
     def url(self) -> str:
@@ -75,7 +85,22 @@ class Replica:
 
     def kill(self) -> None:
         """SIGKILL to tritonserver and its stubs; the supervisor tidies up."""
+        self.spent = True
         os.killpg(server_pid(self.state), signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """SIGTERM to its supervisor: its streams end, then it does."""
+        self.spent = True
+        os.kill(self.state.pid, signal.SIGTERM)
+
+    def freeze(self) -> None:
+        """SIGSTOP to tritonserver and its stubs: sockets stay open, nobody answers."""
+        self.spent = True
+        os.killpg(server_pid(self.state), signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """SIGCONT."""
+        os.killpg(server_pid(self.state), signal.SIGCONT)
 
     def wait_until_gone(self) -> None:
         """Until its supervisor has tidied up."""

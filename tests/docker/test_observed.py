@@ -73,6 +73,9 @@ def test_it_finds_the_server_and_knows_the_rules(observed: Path) -> None:
     while not prometheus.query('model:nv_inference_request_success:rate5m{model="speller"}'):
         assert time.monotonic() < deadline
         time.sleep(1)
+    while any(rule["health"] == "unknown" for rule in prometheus.rules()):
+        assert time.monotonic() < deadline, prometheus.rules()  # each group has its own beat
+        time.sleep(1)
     names = {rule["name"] for rule in prometheus.rules()}
     expected = yaml.safe_load((observed / "prometheus/rules/alerts.yml").read_text("utf-8"))
     assert {rule["alert"] for group in expected["groups"] for rule in group["rules"]} <= names

@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By how much the first token of one stream comes later through the gateway, and why.
+"""By how much the first token comes later through the gateway, and why.
 
-And what that leaves of its tokens per second, next to the other requests of the same round.
+And what that leaves of the tokens per second, next to the other requests of the same round.
 
-Usage: python benchmarks/gateway/delay.py [--requests 200] [--tokens 128]
+Usage: python benchmarks/gateway/delay.py [--requests 200] [--streams 1 8] [--tokens 0 128]
+           [--containers] [--as-it-is]
 
 Every way is asked in turn with the same prompt, in an order drawn anew each round, so that what the
-machine does meanwhile is the same for all. Exit code 1 if ours is more than 1 ms later than the
-direct way, by the median of the paired differences. See ../README.md.
+machine and the server do meanwhile is the same for all; so many --streams do that at once. --tokens
+are the lengths of the answers, 0 is their own. With --containers Triton and Envoy run as Docker
+Compose runs them. Who has which cores: see run.py.
+
+Exit code 1 if ours is more than 1 ms later than the direct way, by the median of the paired
+differences, or leaves less than 0.95 of the tokens per second. See ../README.md.
 """
 
 from __future__ import annotations
@@ -30,23 +35,26 @@ sys.path += [str(HERE.parent / name) for name in ("docker", "loadtest")] + [str(
 
 import yaml  # noqa: E402
 
-from bench import heading, say  # noqa: E402
-from deployed import write_project  # noqa: E402
-from run import MODEL, MOST_MS, SERVER, speller  # noqa: E402
+from bench import Bench, cores, heading, say  # noqa: E402
+from run import (  # noqa: E402
+    LEAST_RATIO,
+    MODEL,
+    MOST_MS,
+    Cores,
+    conditions,
+    in_containers,
+    interval,
+    served,
+)
 from tests.envoy_process import Envoy, upstream_of  # noqa: E402
 from tritonctl.console import Console  # noqa: E402
-from tritonctl.engines.building import build_engine  # noqa: E402
-from tritonctl.project_file import load_project  # noqa: E402
 from tritonctl.triton.client import AsyncTritonClient  # noqa: E402
 from tritonctl.triton.generation import SamplingParameters  # noqa: E402
-from tritonctl.triton.repository import render  # noqa: E402
-from tritonctl.triton.server import start, stop  # noqa: E402
 from tritonctl.triton.server_state import ServerState  # noqa: E402
 from variants import VARIANTS  # noqa: E402
 
 DIRECT, AGAIN, OURS = "directly", "directly, a second time", "ours"
 WARM_UP = 10
-RESAMPLINGS = 1000
 COLUMNS = (
     "way",
     "first token P50 ms",
@@ -65,43 +73,67 @@ class Took(NamedTuple):
 
 
 Waits = dict[str, list[Took]]
+Ways = Mapping[str, str]  # where each is to be reached
+Envoys = Mapping[str, Envoy]
+Clients = Mapping[str, AsyncTritonClient]
 
 
 def main() -> int:
     """Measure and print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--requests", type=int, default=200, help="of each way")
-    parser.add_argument("--tokens", type=int, help="of each answer; as many as it has when absent")
+    parser.add_argument("--requests", type=int, default=200, help="of each way, of each stream")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1], help="at once")
+    parser.add_argument("--tokens", type=int, nargs="+", default=[0], help="of each answer")
+    parser.add_argument("--containers", action="store_true", help="Triton and Envoy in Docker")
+    parser.add_argument("--as-it-is", action="store_true", help="shared cores, which may sleep")
     arguments = parser.parse_args()
     random.seed(1)
-    with tempfile.TemporaryDirectory() as name, served(Path(name)) as state, ExitStack() as stack:
-        envoys = {
-            way: stack.enter_context(changed(Path(name) / str(number), state, way))
-            for number, way in enumerate(VARIANTS)
-        }
+    with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
+        bench = Bench(Path(name), Console(quiet=True))
+        places = stack.enter_context(conditions(arguments.as_it_is))
+        serving = composed if arguments.containers else varied
+        ways, envoys = stack.enter_context(serving(bench, places))
         print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        began = {way: processor_ms(envoy) for way, envoy in envoys.items()}
-        urls = {DIRECT: state.grpc_url, AGAIN: state.grpc_url}
-        urls |= {way: envoy.url for way, envoy in envoys.items()}
-        waits = asyncio.run(asked(urls, arguments.requests, sampling(arguments.tokens)))
-        count = arguments.requests + WARM_UP
-        used = {way: (processor_ms(e) - began[way]) / count for way, e in envoys.items()}
-        print(f"load average after: {os.getloadavg()[0]:.1f}")
-    return 0 if told(waits, used) <= MOST_MS else 1
+        with cores(places.others):
+            kept = [
+                one_table(ways, envoys, arguments.requests, streams, tokens)
+                for tokens in arguments.tokens
+                for streams in arguments.streams
+            ]
+        print(f"\nload average after: {os.getloadavg()[0]:.1f}")
+    return 0 if all(kept) else 1
+
+
+def one_table(ways: Ways, envoys: Envoys, requests: int, streams: int, tokens: int) -> bool:
+    """So many requests of each stream and way; whether ours keeps the goals."""
+    began = {way: processor_ms(envoy) for way, envoy in envoys.items()}
+    waits = asyncio.run(asked(ways, requests, streams, sampling(tokens)))
+    count = (requests + WARM_UP) * streams
+    used = {way: (processor_ms(envoy) - began[way]) / count for way, envoy in envoys.items()}
+    length = f"{tokens} tokens" if tokens else "the answers' own length"
+    told(f"Streams at a time: {streams}, {length}", waits, used)
+    ours, direct = waits[OURS], waits[DIRECT]
+    late = statistics.median(paired(ours, direct)) > MOST_MS
+    return not late and share(ours, direct) >= LEAST_RATIO
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[ServerState]:
-    """The shipped speller on a real Triton."""
-    console = Console(quiet=True)
-    root = folder / "project"
-    write_project(root, speller(), server=SERVER)
-    project = load_project(root)
-    build_engine(project, MODEL, console)
-    try:
-        yield start(project, render(project, console), console)[0]
-    finally:
-        stop(project, console)
+def composed(bench: Bench, places: Cores) -> Iterator[tuple[Ways, Envoys]]:
+    """Ours alone, in containers: their processor time is not asked for."""
+    with in_containers(bench, places) as urls:
+        yield {DIRECT: urls["direct"], AGAIN: urls["direct"], OURS: urls["gateway"]}, {}
+
+
+@contextmanager
+def varied(bench: Bench, places: Cores) -> Iterator[tuple[Ways, Envoys]]:
+    """All variants, each an Envoy of its own before the same server."""
+    with served(bench, places) as state, cores(places.others), ExitStack() as stack:
+        envoys = {
+            way: stack.enter_context(changed(bench.folder / str(number), state, way))
+            for number, way in enumerate(VARIANTS)
+        }
+        ways = {DIRECT: state.grpc_url, AGAIN: state.grpc_url}
+        yield ways | {way: envoy.url for way, envoy in envoys.items()}, envoys
 
 
 @contextmanager
@@ -116,28 +148,34 @@ def changed(folder: Path, state: ServerState, way: str) -> Iterator[Envoy]:
         yield envoy
 
 
-def sampling(tokens: int | None) -> SamplingParameters:
+def sampling(tokens: int) -> SamplingParameters:
     """Greedy; past the answer's end where it shall be longer."""
-    if tokens is None:
+    if not tokens:
         return SamplingParameters()
     return SamplingParameters(max_tokens=tokens, end_id=-1)
 
 
-async def asked(urls: Mapping[str, str], requests: int, how: SamplingParameters) -> Waits:
+async def asked(ways: Ways, requests: int, streams: int, how: SamplingParameters) -> Waits:
     """How long it took, of every way in every round."""
-    waits: Waits = {way: [] for way in urls}
+    waits: Waits = {way: [] for way in ways}
     async with AsyncExitStack() as stack:
         clients = {
             way: await stack.enter_async_context(AsyncTritonClient(url))
-            for way, url in urls.items()
+            for way, url in ways.items()
         }
-        for number in range(requests + WARM_UP):
-            prompt = f"{random.randrange(1000, 999_999)} in English:"
-            for way in random.sample([*clients], len(clients)):
-                took = await streamed(clients[way], prompt, how)
-                if number >= WARM_UP:
-                    waits[way].append(took)
+        await asyncio.gather(*(rounds(clients, requests, how, waits) for _ in range(streams)))
     return waits
+
+
+async def rounds(clients: Clients, requests: int, how: SamplingParameters, waits: Waits) -> None:
+    """One stream after the other."""
+    for number in range(requests + WARM_UP):
+        prompt = f"{random.randrange(1000, 999_999)} in English:"
+        ways = random.sample([*clients], len(clients))
+        took = {way: await streamed(clients[way], prompt, how) for way in ways}
+        if number >= WARM_UP:
+            for way, each in took.items():
+                waits[way].append(each)
 
 
 async def streamed(client: AsyncTritonClient, prompt: str, how: SamplingParameters) -> Took:
@@ -157,18 +195,22 @@ def processor_ms(envoy: Envoy) -> float:
     return sum(int(file.read_text().split()[0]) for file in tasks.glob("*/schedstat")) / 1e6
 
 
-def told(waits: Waits, used: Mapping[str, float]) -> float:
-    """The table; by how much ours is later."""
-    heading("One stream at a time, directly and through Envoy", COLUMNS)
+def told(title: str, waits: Waits, used: Mapping[str, float]) -> None:
+    """The table."""
+    heading(title, COLUMNS)
     for way, found in waits.items():
-        later = paired(found, waits[DIRECT])
-        low, high = interval(later)
-        cells = f"{statistics.median(later):+.2f} [{low:+.2f} to {high:+.2f}]"
         first, whole = (statistics.median(each) for each in zip(*found, strict=True))
-        ratio = "" if way == DIRECT else f"{share(found, waits[DIRECT]):.3f}"
+        later, ratio = compared(found, waits[DIRECT]) if way != DIRECT else ("", "")
         cpu = f"{used[way]:.2f}" if way in used else ""
-        say(way, f"{first:.2f}", "" if way == DIRECT else cells, f"{whole:.2f}", ratio, cpu)
-    return statistics.median(paired(waits[OURS], waits[DIRECT]))
+        say(way, f"{first:.2f}", later, f"{whole:.2f}", ratio, cpu)
+
+
+def compared(found: list[Took], direct: list[Took]) -> tuple[str, str]:
+    """How much later, and the share of the tokens per second, in words."""
+    delays = paired(found, direct)
+    low, high = interval(delays)
+    later = f"{statistics.median(delays):+.2f} [{low:+.2f} to {high:+.2f}]"
+    return later, f"{share(found, direct):.3f}"
 
 
 def paired(found: list[Took], direct: list[Took]) -> list[float]:
@@ -177,16 +219,8 @@ def paired(found: list[Took], direct: list[Took]) -> list[float]:
 
 
 def share(found: list[Took], direct: list[Took]) -> float:
-    """Of the tokens per second of one stream after the other: the texts are the same."""
+    """Of the tokens per second of a stream: the texts are the same."""
     return sum(each.whole for each in direct) / sum(each.whole for each in found)
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """Of the median, by resampling."""
-    medians = sorted(
-        statistics.median(random.choices(values, k=len(values))) for _ in range(RESAMPLINGS)
-    )
-    return medians[RESAMPLINGS // 40], medians[-RESAMPLINGS // 40]
 
 
 if __name__ == "__main__":

@@ -1,22 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same closed loop by NVIDIA's perf_analyzer and by our engines, on the shipped model."""
+"""The same closed loop by NVIDIA's perf_analyzer and by our engines.
+
+In turn on mocks, whose answers are the same for all. Side by side on the shipped model: what a real
+server has to do hangs on who asks, so both have to ask it at the same time.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tritonctl import bundled
 from tritonctl.console import Console
 from tritonctl.engines.building import build_engine
 from tritonctl.loadtest.jobs import target_of
+from tritonctl.loadtest.running import FACTS
 from tritonctl.project import Project
 from tritonctl.project_file import load_project
 
@@ -34,6 +42,7 @@ MOCKS = {
     "mock of the speller": ("--ttft", "lognormal:15:0.3", "--itl", "lognormal:5:0.4"),
 }
 Samples = dict[str, list[float]]
+Asked = tuple[float, list[float]]  # when a request was sent and each response came, us of the epoch
 PROJECT = """
 schema: tritonctl/v1
 models:
@@ -54,13 +63,16 @@ class Rival:
     prompts: Path
     requests: int
 
-    def samples(self, name: str, model: str, url: str, repetition: int) -> Samples:
+    def by(self, name: str, model: str, url: str, repetition: int) -> list[Asked]:
         """One closed loop by perf_analyzer or by one of our engines."""
         if name == RIVAL:
-            return self._by_perf_analyzer(model, url)
-        return self._by_engine(name, model, url, repetition)
+            return self.by_perf_analyzer(model, url)
+        arrivals = {"process": "closed", "concurrency": CONCURRENCY}
+        plan = self.bench.plan(url, "text", arrivals, 1)
+        del plan["duration_seconds"]
+        return self.by_engine(name, model, plan | {"count": self.requests}, repetition)
 
-    def _by_perf_analyzer(self, model: str, url: str) -> Samples:
+    def by_perf_analyzer(self, model: str, url: str) -> list[Asked]:
         """Its export has the time of each response."""
         texts = [line["text_input"] for line in read_lines(self.prompts)]
         data = self.folder / "input.json"
@@ -70,26 +82,25 @@ class Rival:
         self.analyzer.at(url).run(load, self.folder)
         [experiment] = json.loads((self.folder / "profile.json").read_text())["experiments"]
         found = [(r["timestamp"], r["response_timestamps"]) for r in experiment["requests"]]
-        return samples((sent / 1000, [at / 1000 for at in times]) for sent, times in found if times)
+        return [(sent / 1000, [at / 1000 for at in times]) for sent, times in found if times]
 
-    def _by_engine(self, engine: str, model: str, url: str, repetition: int) -> Samples:
+    def by_engine(
+        self, engine: str, model: str, plan: dict[str, Any], repetition: int
+    ) -> list[Asked]:
         """The same from our records: from the moment of sending, as perf_analyzer counts."""
-        arrivals = {"process": "closed", "concurrency": CONCURRENCY}
-        plan = self.bench.plan(url, "text", arrivals, 1)
-        del plan["duration_seconds"]
         one = {"name": model, "prompts": str(self.prompts), "order": "sequential"}
-        plan |= {"model": model, "classes": [one], "count": self.requests}
+        plan |= {"model": model, "classes": [one]}
         run = self.bench.run(f"rival-{engine}-{model}-{repetition}", plan, engine)
+        facts = json.loads((run.folder / FACTS).read_text(encoding="utf-8"))
+        zero = datetime.fromisoformat(facts["started_at"]).timestamp() * 1e6
         records = read_lines(run.folder / "records.jsonl")
         shutil.rmtree(run.folder)
-        return samples((r["sent"], r["at"]) for r in records if r["outcome"] == "ok")
+        answered = [r for r in records if r["outcome"] == "ok"]
+        return [(zero + r["sent"], [zero + at for at in r["at"]]) for r in answered]
 
 
 def against_perf_analyzer(bench: Bench, requests: int, repetitions: int) -> None:
-    """Three tables: two mocks, whose answers are the same for all, and the shipped speller.
-
-    The last one is no pure comparison of clocks: who takes more of the machine slows the server.
-    """
+    """A table for each mock, and for each engine side by side on the shipped speller."""
     example = bundled.find("examples/number-speller")
     folder = bench.folder / "speller"
     folder.mkdir()
@@ -103,28 +114,55 @@ def against_perf_analyzer(bench: Bench, requests: int, repetitions: int) -> None
 
         def mocked(options: Sequence[str], name: str, repetition: int) -> Samples:
             with mock(bench.console, *options, "--tokens", "16", cores={0}) as url:
-                return rival.samples(name, TEXT, url, repetition)
+                return samples(rival.by(name, TEXT, url, repetition))
 
         for subject, options in MOCKS.items():
-            told(subject, pooled(partial(mocked, options), repetitions))
+            told(f"in turn, {subject}", pooled(partial(mocked, options), repetitions))
         url = target_of(project, "grpc").url
-        told("shipped speller", pooled(lambda n, r: rival.samples(n, MODEL, url, r), repetitions))
+        for engine in ENGINES:
+            told("side by side, shipped speller", side_by_side(rival, engine, url, repetitions))
 
 
 def pooled(measure: Callable[[str, int], Samples], repetitions: int) -> dict[str, Samples]:
     """Runs in turn, the order reversed every second time; the samples of each are pooled."""
-    found: dict[str, Samples] = {name: {m: [] for m in METRICS} for name in (RIVAL, *ENGINES)}
+    found = {name: nothing() for name in (RIVAL, *ENGINES)}
     for repetition in range(repetitions):
         for name in sorted(found, reverse=bool(repetition % 2)):
-            for metric, values in measure(name, repetition).items():
-                found[name][metric] += values
+            add(found[name], measure(name, repetition))
     return found
+
+
+def side_by_side(rival: Rival, engine: str, url: str, repetitions: int) -> dict[str, Samples]:
+    """Both at once, each with its own closed loop; of both what was asked while both asked."""
+    found = {name: nothing() for name in (RIVAL, engine)}
+    for repetition in range(repetitions):
+        with ThreadPoolExecutor(1) as pool:
+            theirs = pool.submit(rival.by_perf_analyzer, MODEL, url)
+            ours = rival.by(engine, MODEL, url, repetition)
+            runs = {RIVAL: theirs.result(), engine: ours}
+        first = max(min(sent for sent, _ in run) for run in runs.values())
+        last = min(max(at[-1] for _, at in run) for run in runs.values())
+        for name, run in runs.items():
+            both = [(sent, at) for sent, at in run if first <= sent and at[-1] <= last]
+            add(found[name], samples(both))
+    return found
+
+
+def nothing() -> Samples:
+    """Before the first."""
+    return {metric: [] for metric in METRICS}
+
+
+def add(found: Samples, more: Samples) -> None:
+    """One behind the other."""
+    for metric, values in more.items():
+        found[metric] += values
 
 
 def told(subject: str, found: dict[str, Samples]) -> None:
     """The table."""
     columns = ("figure", "by", "n", "P50 ms", "P99 ms", "P50 to perf_analyzer", "P99")
-    heading(f"Against perf_analyzer: closed loop of {CONCURRENCY}, {subject}", columns)
+    heading(f"Against perf_analyzer: closed loops of {CONCURRENCY}, {subject}", columns)
     for metric in METRICS:
         base = np.percentile(found[RIVAL][metric], [50, 99])
         for name, those in found.items():
@@ -142,9 +180,9 @@ def served(project: Project, folder: Path, console: Console) -> Iterator[PerfAna
         yield analyzer
 
 
-def samples(requests: Iterable[tuple[float, list[float]]]) -> Samples:
-    """Milliseconds, of microseconds of sending and of each response."""
-    found: Samples = {metric: [] for metric in METRICS}
+def samples(requests: Iterable[Asked]) -> Samples:
+    """Milliseconds."""
+    found = nothing()
     for sent, at in requests:
         found["ttft"].append((at[0] - sent) / 1000)
         found["e2e"].append((at[-1] - sent) / 1000)

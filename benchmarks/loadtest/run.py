@@ -17,7 +17,7 @@ sys.path.append(str(HERE.parent / "streaming"))
 
 from tritonctl.console import Console  # noqa: E402
 
-from bench import Bench  # noqa: E402
+from bench import Bench, awake  # noqa: E402
 from calibration import calibrate  # noqa: E402
 from rival import against_perf_analyzer  # noqa: E402
 from throughput import keep_up, saturate  # noqa: E402
@@ -37,7 +37,8 @@ def main() -> int:
     if unknown := set(arguments.parts) - set(PARTS):
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(PARTS)}")
     parts, good = arguments.parts or PARTS, True
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, awake() as granted:
+        print(f"idle cores {'do not' if granted else 'may'} sleep")
         bench = Bench(Path(name), Console(quiet=True))
         if "calibration" in parts:
             good = calibrate(bench, arguments.rate, arguments.seconds)

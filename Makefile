@@ -76,6 +76,7 @@ bench-gateway: setup ## one server directly and through the gateway (ratios; whe
 bench-docker: setup ## in containers: from the call to the first token; directly and through the gateway
 	tests/docker/install.sh
 	$(BIN)/python benchmarks/docker/first_token.py
+	$(BIN)/python benchmarks/gateway/delay.py --containers --streams 1 8 --tokens 0 128
 	$(BIN)/python benchmarks/gateway/run.py --containers
 
 soak: setup ## 200,000 streams, a third of them cancelled: leaks, wrong texts

@@ -17,7 +17,6 @@ from datetime import datetime
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tritonctl import bundled
@@ -67,10 +66,7 @@ class Rival:
         """One closed loop by perf_analyzer or by one of our engines."""
         if name == RIVAL:
             return self.by_perf_analyzer(model, url)
-        arrivals = {"process": "closed", "concurrency": CONCURRENCY}
-        plan = self.bench.plan(url, "text", arrivals, 1)
-        del plan["duration_seconds"]
-        return self.by_engine(name, model, plan | {"count": self.requests}, repetition)
+        return self.by_engine(name, model, url, repetition)
 
     def by_perf_analyzer(self, model: str, url: str) -> list[Asked]:
         """Its export has the time of each response."""
@@ -84,12 +80,13 @@ class Rival:
         found = [(r["timestamp"], r["response_timestamps"]) for r in experiment["requests"]]
         return [(sent / 1000, [at / 1000 for at in times]) for sent, times in found if times]
 
-    def by_engine(
-        self, engine: str, model: str, plan: dict[str, Any], repetition: int
-    ) -> list[Asked]:
+    def by_engine(self, engine: str, model: str, url: str, repetition: int) -> list[Asked]:
         """The same from our records: from the moment of sending, as perf_analyzer counts."""
+        arrivals = {"process": "closed", "concurrency": CONCURRENCY}
+        plan = self.bench.plan(url, "text", arrivals, 1)
+        del plan["duration_seconds"]
         one = {"name": model, "prompts": str(self.prompts), "order": "sequential"}
-        plan |= {"model": model, "classes": [one]}
+        plan |= {"model": model, "classes": [one], "count": self.requests}
         run = self.bench.run(f"rival-{engine}-{model}-{repetition}", plan, engine)
         facts = json.loads((run.folder / FACTS).read_text(encoding="utf-8"))
         zero = datetime.fromisoformat(facts["started_at"]).timestamp() * 1e6
@@ -142,6 +139,8 @@ def side_by_side(rival: Rival, engine: str, url: str, repetitions: int) -> dict[
             runs = {RIVAL: theirs.result(), engine: ours}
         first = max(min(sent for sent, _ in run) for run in runs.values())
         last = min(max(at[-1] for _, at in run) for run in runs.values())
+        if last <= first:
+            raise SystemExit("one had ended before the other began: ask for more --requests")
         for name, run in runs.items():
             both = [(sent, at) for sent, at in run if first <= sent and at[-1] <= last]
             add(found[name], samples(both))

@@ -53,7 +53,7 @@ test-docker: setup ## of these, docker compose alone: image, up, streams, kill, 
 	$(BIN)/pytest tests/docker -m docker -rs --durations=10
 
 rules: setup ## docs/rules/ from the rules themselves
-	$(BIN)/python -m tritonctl.checks.pages docs/rules
+	$(BIN)/python -m tritonctl.checks.report.pages docs/rules
 
 check-differential: setup ## what `tritonctl check` says of 1,000 random repositories, against a real Triton
 	$(BIN)/python benchmarks/check/differential.py

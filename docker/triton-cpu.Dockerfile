@@ -42,6 +42,6 @@ USER 1000:1000
 EXPOSE 8000 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=3s --timeout=5s --start-period=300s --retries=5 \
-    CMD ["python3", "/opt/tritonctl/lib/tritonctl/deploy/serve.py", "--healthy"]
-ENTRYPOINT ["python3", "/opt/tritonctl/lib/tritonctl/deploy/serve.py"]
+    CMD ["python3", "/opt/tritonctl/lib/tritonctl/server/containers/entrypoint.py", "--healthy"]
+ENTRYPOINT ["python3", "/opt/tritonctl/lib/tritonctl/server/containers/entrypoint.py"]
 CMD ["tritonserver", "--model-repository=/models"]

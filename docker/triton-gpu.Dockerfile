@@ -29,7 +29,7 @@ USER 1000:1000
 EXPOSE 8000 8001 8002
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=3s --timeout=5s --start-period=1800s --retries=5 \
-    CMD ["python3", "/opt/tritonctl/lib/tritonctl/deploy/serve.py", "--healthy"]
+    CMD ["python3", "/opt/tritonctl/lib/tritonctl/server/containers/entrypoint.py", "--healthy"]
 # NVIDIA's entry point chooses the CUDA libraries that suit the host's driver.
-ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "python3", "/opt/tritonctl/lib/tritonctl/deploy/serve.py"]
+ENTRYPOINT ["/opt/nvidia/nvidia_entrypoint.sh", "python3", "/opt/tritonctl/lib/tritonctl/server/containers/entrypoint.py"]
 CMD ["tritonserver", "--model-repository=/models"]

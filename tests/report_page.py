@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.loadtest_records import SyntheticRun
-from tritonctl.loadtest.summarise import summarise
-from tritonctl.loadtest.summary import write_summary
+from tritonctl.loadtest.analysis.summarise import summarise
+from tritonctl.loadtest.analysis.summary import write_summary
 
 Figure = dict[str, Any]
 

@@ -85,8 +85,8 @@ def test_readme_commands_run(tmp_path: Path) -> None:
 def run_python_example(clone: Path) -> str:
     """Output of the README's Python example, on the port that the quickstart got."""
     python = clone / ".venv" / "bin" / "python"
-    find = "from pathlib import Path;from tritonctl.triton.server import running_server as r;"
-    find += "from tritonctl.project_file import load_project as l;print(r(l(Path())).grpc_url)"
+    find = "from pathlib import Path;from tritonctl.server.lifecycle import running_server as r;"
+    find += "from tritonctl.project.file import load_project as l;print(r(l(Path())).grpc_url)"
     found = subprocess.run([python, "-c", find], cwd=clone, check=True, capture_output=True)
     [example] = code_blocks("python")
     example = example.replace("127.0.0.1:8001", found.stdout.decode().strip())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.project_file import load_project
+from tritonctl.project.file import load_project
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 CONTENT = (

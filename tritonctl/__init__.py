@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """tritonctl: from a model checkpoint to a fast, correct, operable NVIDIA Triton service."""
 
-__version__ = "0.1.0"
+from tritonctl.version import __version__
+
+__all__ = ["__version__"]

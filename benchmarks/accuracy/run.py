@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.runners import venv_python
-from tritonctl.progress import Silent
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.runners import venv_python
+from tritonctl.host.progress import Silent
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"

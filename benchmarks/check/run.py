@@ -30,7 +30,7 @@ from google.protobuf import text_format  # noqa: E402
 from tests.unit.checks.planted.assembled import repository  # noqa: E402
 from tests.unit.checks.repositories import put  # noqa: E402
 from tritonctl.checks.checker import check_repository  # noqa: E402
-from tritonctl.checks.files.config_schema import model_config_schema  # noqa: E402
+from tritonctl.checks.config.schema import model_config_schema  # noqa: E402
 from tritonctl.checks.repository import Target  # noqa: E402
 from tritonctl.checks.rule import Example  # noqa: E402
 

@@ -32,11 +32,11 @@ from tests.prometheus_server import Prometheus, installed, prometheus  # noqa: E
 from tritonctl.errors import TritonctlError  # noqa: E402
 from tritonctl.observe.dashboard import dashboard  # noqa: E402
 from tritonctl.observe.files import observability_files  # noqa: E402
-from tritonctl.project import Project  # noqa: E402
-from tritonctl.project_file import load_project  # noqa: E402
-from tritonctl.triton.client import AsyncTritonClient  # noqa: E402
-from tritonctl.triton.generation import SamplingParameters  # noqa: E402
-from tritonctl.triton.server_state import ServerFiles, ServerState, read_state  # noqa: E402
+from tritonctl.project.file import load_project  # noqa: E402
+from tritonctl.project.schema import Project  # noqa: E402
+from tritonctl.protocol.client import AsyncTritonClient  # noqa: E402
+from tritonctl.protocol.generation import SamplingParameters  # noqa: E402
+from tritonctl.server.state import ServerFiles, ServerState, read_state  # noqa: E402
 
 WIDTH, UNIT_HEIGHT, GAP = 1500, 30, 8
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d")

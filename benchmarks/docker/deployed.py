@@ -15,9 +15,9 @@ from typing import Any
 import yaml
 
 from tests.docker import machine
-from tritonctl.deploy.compose import deployment_name
-from tritonctl.deploy.compose_command import Compose
-from tritonctl.project_file import load_project
+from tritonctl.project.file import load_project
+from tritonctl.server.containers.compose import deployment_name
+from tritonctl.server.containers.compose_command import Compose
 
 Override = Mapping[str, Mapping[str, Any]]  # service to what is different of it
 

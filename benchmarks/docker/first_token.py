@@ -36,12 +36,12 @@ from deployed import (  # noqa: E402
 )
 from tests.conftest import install_minilm  # noqa: E402
 from timeline import Seen, Start, of_container, read_log, watched  # noqa: E402
-from tritonctl import bundled  # noqa: E402
-from tritonctl.deploy.compose_command import Compose  # noqa: E402
-from tritonctl.progress import Silent  # noqa: E402
-from tritonctl.project_file import load_project  # noqa: E402
-from tritonctl.triton.ports import choose_ports  # noqa: E402
-from tritonctl.triton.server import stop  # noqa: E402
+from tritonctl.host import bundled  # noqa: E402
+from tritonctl.host.progress import Silent  # noqa: E402
+from tritonctl.project.file import load_project  # noqa: E402
+from tritonctl.server.containers.compose_command import Compose  # noqa: E402
+from tritonctl.server.lifecycle import stop  # noqa: E402
+from tritonctl.server.ports import choose_ports  # noqa: E402
 
 MODEL, PROMPT = "speller", "7342 in English:"
 SERVICE = "triton"

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tritonctl.triton.client import TritonClient
+from tritonctl.protocol.client import TritonClient
 
 PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.02

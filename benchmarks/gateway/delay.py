@@ -47,10 +47,10 @@ from run import (  # noqa: E402
     served,
 )
 from tests.envoy_process import Envoy, upstream_of  # noqa: E402
-from tritonctl.console import Console  # noqa: E402
-from tritonctl.triton.client import AsyncTritonClient  # noqa: E402
-from tritonctl.triton.generation import SamplingParameters  # noqa: E402
-from tritonctl.triton.server_state import ServerState  # noqa: E402
+from tritonctl.console.voice import Console  # noqa: E402
+from tritonctl.protocol.client import AsyncTritonClient  # noqa: E402
+from tritonctl.protocol.generation import SamplingParameters  # noqa: E402
+from tritonctl.server.state import ServerState  # noqa: E402
 from variants import VARIANTS  # noqa: E402
 
 DIRECT, AGAIN, OURS = "directly", "directly, a second time", "ours"

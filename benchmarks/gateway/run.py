@@ -32,14 +32,14 @@ sys.path += [str(HERE.parent / name) for name in ("docker", "loadtest")] + [str(
 from bench import Bench, awake, cores, heading, say  # noqa: E402
 from deployed import deploy, engine, override, published, up, write_project  # noqa: E402
 from tests.envoy_process import Envoy, upstream_of  # noqa: E402
-from tritonctl import bundled  # noqa: E402
-from tritonctl.console import Console  # noqa: E402
-from tritonctl.engines.building import build_engine  # noqa: E402
-from tritonctl.project_file import load_project  # noqa: E402
-from tritonctl.triton.ports import choose_ports  # noqa: E402
-from tritonctl.triton.repository import render  # noqa: E402
-from tritonctl.triton.server import start, stop  # noqa: E402
-from tritonctl.triton.server_state import ServerState  # noqa: E402
+from tritonctl.console.voice import Console  # noqa: E402
+from tritonctl.engines.build.engine import build_engine  # noqa: E402
+from tritonctl.host import bundled  # noqa: E402
+from tritonctl.project.file import load_project  # noqa: E402
+from tritonctl.repository.publish import render  # noqa: E402
+from tritonctl.server.lifecycle import start, stop  # noqa: E402
+from tritonctl.server.ports import choose_ports  # noqa: E402
+from tritonctl.server.state import ServerState  # noqa: E402
 
 MODEL = "speller"
 LEAST_RATIO, MOST_MS = 0.95, 1.0

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl import bundled
-from tritonctl.console import Console
-from tritonctl.loadtest.environment import generator_python
-from tritonctl.loadtest.running import LoadJob, LoadRun, run_load
+from tritonctl.console.voice import Console
+from tritonctl.host import bundled
+from tritonctl.loadtest.run.environment import generator_python
+from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
 
 ENGINES = ("asyncio", "locust")
 TEXT, TENSORS = "mock", "mock_tensors"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tritonctl.loadtest.running import LoadRun
+from tritonctl.loadtest.run.execution import LoadRun
 
 from bench import ENGINES, Bench, heading, mock, read_lines, say
 

@@ -19,13 +19,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from tritonctl import bundled
-from tritonctl.console import Console
-from tritonctl.engines.building import build_engine
-from tritonctl.loadtest.jobs import target_of
-from tritonctl.loadtest.running import FACTS
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
+from tritonctl.console.voice import Console
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host import bundled
+from tritonctl.loadtest.run.execution import FACTS
+from tritonctl.loadtest.run.jobs import target_of
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
 
 from bench import ENGINES, TEXT, Bench, cores, heading, mock, read_lines, say
 from measure import Load, PerfAnalyzer

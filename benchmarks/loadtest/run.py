@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "streaming"))
 
-from tritonctl.console import Console  # noqa: E402
+from tritonctl.console.voice import Console  # noqa: E402
 
 from bench import Bench, awake  # noqa: E402
 from calibration import calibrate  # noqa: E402

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonctl.loadtest.running import LoadRun
+from tritonctl.loadtest.run.execution import LoadRun
 
 from bench import ENGINES, Bench, cores, heading, mock, read_lines, say
 

@@ -29,23 +29,23 @@ CHECKOUT = HERE.parents[1]
 sys.path.append(str(CHECKOUT))
 
 from tests.unit.tuning.simulated import Knob, Laboratory, Machine  # noqa: E402
-from tritonctl.console import Console  # noqa: E402
-from tritonctl.engines.building import build_engine  # noqa: E402
-from tritonctl.engines.catalog import builder_named  # noqa: E402
-from tritonctl.engines.runners import builder_recipe  # noqa: E402
-from tritonctl.environments import ensure, environment_python  # noqa: E402
-from tritonctl.loadtest.capacity import Trial as CapacityTrial  # noqa: E402
-from tritonctl.loadtest.capacity import find_capacity  # noqa: E402
-from tritonctl.loadtest.live import SilentBoard  # noqa: E402
-from tritonctl.loadtest.plan import chosen_scenario, slo_of  # noqa: E402
-from tritonctl.progress import Silent  # noqa: E402
-from tritonctl.project_file import load_project  # noqa: E402
+from tritonctl.console.voice import Console  # noqa: E402
+from tritonctl.engines.build.catalog import builder_named  # noqa: E402
+from tritonctl.engines.build.engine import build_engine  # noqa: E402
+from tritonctl.engines.build.runners import builder_recipe  # noqa: E402
+from tritonctl.host.environments import ensure, environment_python  # noqa: E402
+from tritonctl.host.progress import Silent  # noqa: E402
+from tritonctl.loadtest.analysis.capacity import Trial as CapacityTrial  # noqa: E402
+from tritonctl.loadtest.analysis.capacity import find_capacity  # noqa: E402
+from tritonctl.loadtest.run.live import SilentBoard  # noqa: E402
+from tritonctl.loadtest.run.plan import chosen_scenario, slo_of  # noqa: E402
+from tritonctl.project.file import load_project  # noqa: E402
 from tritonctl.tuning.applying import TunedServer  # noqa: E402
 from tritonctl.tuning.explaining import by_bottleneck  # noqa: E402
 from tritonctl.tuning.knobs import space_of  # noqa: E402
 from tritonctl.tuning.measuring import Bench  # noqa: E402
 from tritonctl.tuning.outcome import Budget  # noqa: E402
-from tritonctl.tuning.priors import Server, ServiceCurve, capacity  # noqa: E402
+from tritonctl.tuning.queueing import Server, ServiceCurve, capacity  # noqa: E402
 from tritonctl.tuning.search import Measure, Order, Predict, Search, as_found  # noqa: E402
 from tritonctl.tuning.service_time import measure_service_time, predictor  # noqa: E402
 from tritonctl.tuning.trials import Asked, Settings, Trial, TrialStore, Value  # noqa: E402

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tritonctl.errors import ServerError
-from tritonctl.triton.metrics import scrape
-from tritonctl.triton.server_state import ServerState
+from tritonctl.protocol.metrics import scrape
+from tritonctl.server.state import ServerState
 
 SERVER = "tritonserver"
 _STUB = "triton_python_backend_stub"

@@ -24,16 +24,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tritonctl import bundled
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import TritonctlError
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import AsyncTritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerFiles, ServerState
+from tritonctl.host import bundled
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.protocol.client import AsyncTritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerFiles, ServerState
 
 from measure import SERVER, Sample, Sampler
 

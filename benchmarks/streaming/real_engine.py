@@ -18,14 +18,14 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tritonctl.console import Console
-from tritonctl.engines.building import Artefact, build_engine
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.runners import venv_python
-from tritonctl.environments import ensure, environment_python
-from tritonctl.project_file import load_project
-from tritonctl.triton.embedded import server_recipe
-from tritonctl.triton.plan import plan_repository
+from tritonctl.console.voice import Console
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.engine import Artefact, build_engine
+from tritonctl.engines.build.runners import venv_python
+from tritonctl.host.environments import ensure, environment_python
+from tritonctl.project.file import load_project
+from tritonctl.repository.plan import plan_repository
+from tritonctl.repository.server_environment import server_recipe
 
 from measure import Load
 from prompts import prompts_of, train_tokenizer, write_input

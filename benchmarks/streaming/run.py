@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tritonctl import bundled
-from tritonctl.console import Console
-from tritonctl.engines.building import build_engine
-from tritonctl.project_file import load_project
+from tritonctl.console.voice import Console
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host import bundled
+from tritonctl.project.file import load_project
 
 from measure import Load, Measured, PerfAnalyzer
 from prompts import prompts_of, train_tokenizer, write_input

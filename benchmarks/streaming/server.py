@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tritonctl.console import Console
-from tritonctl.environments import Recipe, ensure, site_packages
-from tritonctl.project import Project
-from tritonctl.triton.embedded import server_recipe
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
+from tritonctl.console.voice import Console
+from tritonctl.host.environments import Recipe, ensure, site_packages
+from tritonctl.project.schema import Project
+from tritonctl.repository.publish import render
+from tritonctl.repository.server_environment import server_recipe
+from tritonctl.server.lifecycle import start, stop
 
 from measure import PerfAnalyzer
 

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tritonctl.console.top_view import TopView
 from tritonctl.errors import TritonctlError
-from tritonctl.loadtest.server_usage import ServerUsage
-from tritonctl.project_file import load_project
+from tritonctl.loadtest.run.server_usage import ServerUsage
+from tritonctl.project.file import load_project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.server.lifecycle import running_server
 from tritonctl.top.layout import layout_of
 from tritonctl.top.watching import Endpoint, Sight, Watcher
-from tritonctl.top_view import TopView
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.server import running_server
 
 PICTURE = Path(__file__).with_name("top.svg")
 STREAMS, SECONDS, COLUMNS = 16, 12, 130

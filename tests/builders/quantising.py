@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.builders.exported import Array, tensors_of
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.runners import venv_python
-from tritonctl.progress import Silent
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.runners import venv_python
+from tritonctl.host.progress import Silent
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PROGRAM = CHECKOUT / "builders" / "tensorrt_llm" / "quantise.py"

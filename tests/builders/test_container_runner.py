@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 from tests import container_engine
-from tritonctl.engines.building import Artefact, build_engine
+from tritonctl.engines.build.engine import Artefact, build_engine
 from tritonctl.errors import BuildFailedError, HostError
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_project
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
 
 pytestmark = pytest.mark.docker
 

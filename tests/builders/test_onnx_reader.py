@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tritonctl.checks.files.graph_file import Graph, GraphTensor, UnjudgedError
-from tritonctl.checks.files.onnx_graph import read_onnx
+from tritonctl.formats.graph_file import Graph, GraphTensor, UnjudgedError
+from tritonctl.formats.onnx_graph import read_onnx
 
 pytestmark = pytest.mark.engine
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_project
-from tritonctl.engines.building import build_engine
-from tritonctl.engines.planning import plan_model
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.planning.plans import plan_model
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
 
 pytestmark = pytest.mark.engine
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.checks.files.graph_file import GraphTensor
-from tritonctl.checks.files.openvino_ir import read_ir
+from tritonctl.formats.graph_file import GraphTensor
+from tritonctl.formats.openvino_ir import read_ir
 
 pytestmark = pytest.mark.engine
 

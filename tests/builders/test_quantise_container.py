@@ -15,13 +15,13 @@ import yaml
 from tests import container_engine
 from tests.builders import quantising
 from tests.builders.test_container_runner import containers
-from tritonctl.engines.building import Artefact, build_engine
-from tritonctl.engines.manifest import read_manifest
-from tritonctl.engines.stages import plan_stages
-from tritonctl.environments import site_packages
+from tritonctl.engines.artefacts.manifest import read_manifest
+from tritonctl.engines.build.engine import Artefact, build_engine
+from tritonctl.engines.build.stages import plan_stages
 from tritonctl.errors import BuildFailedError, HostError
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_project
+from tritonctl.host.environments import site_packages
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
 
 pytestmark = pytest.mark.docker
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.engines.artefact_usage import usage
-from tritonctl.engines.artefacts import stored_artefacts
-from tritonctl.engines.building import build_engine
-from tritonctl.engines.planning import plan_model
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_profiles
+from tritonctl.engines.artefacts.store import stored_artefacts
+from tritonctl.engines.artefacts.usage import usage
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.planning.plans import plan_model
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_profiles
 
 pytestmark = pytest.mark.engine
 

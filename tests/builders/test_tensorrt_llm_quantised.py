@@ -14,9 +14,9 @@ import pytest
 
 from tests.builders.exported import Array, by_block, header_of, int4, tensors_of
 from tests.builders.quantising import EXAMPLE, Quantised, environment, ok, run
-from tritonctl.engines.plan_records import ModelPlan
-from tritonctl.engines.planning import plan_model
-from tritonctl.project_file import load_profiles
+from tritonctl.engines.planning.plans import plan_model
+from tritonctl.engines.planning.records import ModelPlan
+from tritonctl.project.file import load_profiles
 
 pytestmark = pytest.mark.engine
 

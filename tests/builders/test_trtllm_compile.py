@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders import trtllm
 from tests.builders.conftest import write_json
-from tritonctl.engines.contract import BuildResult, read_answer
+from tritonctl.engines.build.contract import BuildResult, read_answer
 
 H100 = "0, NVIDIA H100 80GB HBM3, 9.0, 590.44.01, 81559"
 L4 = "0, NVIDIA L4, 8.9, 590.44.01, 23034"

@@ -15,7 +15,7 @@ import pytest
 
 from tests.builders import trtllm
 from tests.builders.conftest import BUILDERS, CONFIG, modules_of, safetensors, write_json
-from tritonctl.engines.contract import BuildResult, read_answer
+from tritonctl.engines.build.contract import BuildResult, read_answer
 
 MODULES = (
     "adapters",

@@ -12,9 +12,9 @@ from tests.conformance.wire import Target
 from tests.conftest import EXAMPLE
 from tests.server.replay import replay_project
 from tests.server.trtllm import trtllm_project
-from tritonctl.progress import Silent
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
 
 # What an engine may or may not have; `needs` in the cases. The shipped speller has all of it.
 SPELLER = (

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.triton.generation import Chunk, read_chunk
+from tritonctl.protocol.generation import Chunk, read_chunk
 
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 _SECONDS = 120.0

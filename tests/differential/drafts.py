@@ -11,7 +11,7 @@ from typing import Any
 from google.protobuf import text_format
 from hypothesis import strategies as st
 
-from tritonctl.checks.files.config_schema import model_config_schema
+from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.rule import File
 
 # What the names of a repository's own models begin with; a number takes its place on the server.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.differential.drafts import DTYPES, MAIN, Draft, Draw, Touch, dims, pick, tensor
 from tests.differential.pool import POOL
-from tritonctl.checks.files.config_schema import model_config_schema
+from tritonctl.checks.config.schema import model_config_schema
 
 _BATCHED = tuple(name for name, kept in POOL.items() if kept.batch == 8)
 _PLAIN = tuple(name for name, kept in POOL.items() if kept.batch == 0)

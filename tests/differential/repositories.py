@@ -27,7 +27,7 @@ from tests.differential.ensembles import ENSEMBLE_TOUCHES, ensemble
 from tests.differential.model_touches import TOUCHES
 from tests.differential.pool import pool_files
 from tests.differential.text_touches import TEXT_TOUCHES, TextTouch
-from tritonctl.checks.files.config_schema import model_config_schema
+from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.rule import File
 
 # How many things are done to one repository: mostly one, so that what it shows is plain.

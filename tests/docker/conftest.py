@@ -14,9 +14,9 @@ import yaml
 
 from tests.conftest import EXAMPLE
 from tests.docker import machine
-from tritonctl.engines.building import build_engine
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_project
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
 
 OVERRIDE = {"services": {"triton": machine.BUILD}}
 

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import container_engine
-from tritonctl.deploy.compose_command import image_is_here
-from tritonctl.host import cache_folder
+from tritonctl.host.files import cache_folder
+from tritonctl.server.containers.compose_command import image_is_here
 
 BASE_IMAGE = "tritonctl-test/debian:1"
 # An engine of our own has no network of its own: see tests/container_engine.py.

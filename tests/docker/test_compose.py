@@ -18,8 +18,8 @@ import yaml
 from tests.docker.conftest import OVERRIDE
 from tests.docker.machine import program
 from tritonctl.errors import ServerError, TritonctlError
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
 
 pytestmark = pytest.mark.docker
 

@@ -30,11 +30,11 @@ from tests.server.test_reload import (
     assert_clean,
     write_version,
 )
-from tritonctl.engines.building import build_engine
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.server import running_server
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.server.lifecycle import running_server
 
 pytestmark = pytest.mark.docker
 

@@ -26,19 +26,19 @@ from tests.docker import machine
 from tests.docker.conftest import OVERRIDE
 from tests.server.replay import replay_project
 from tests.server.test_reload import ASK, MODEL, NEW, OLD, TOKENS, Load, write_version
-from tritonctl.deploy.compose import deployment_name
-from tritonctl.deploy.present import each_present
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ServerError, UsageError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.security.certificates import make_certificates, tls_section
-from tritonctl.triton.api_key import ApiKey
-from tritonctl.triton.channels import ClientTls
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.server import running_server
-from tritonctl.triton.server_state import ServerFiles, ServerState, read_state
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.api_key import ApiKey
+from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.client import TritonClient
+from tritonctl.server.containers.compose import deployment_name
+from tritonctl.server.containers.presence import each_present
+from tritonctl.server.lifecycle import running_server
+from tritonctl.server.security.certificates import make_certificates, tls_section
+from tritonctl.server.state import ServerFiles, ServerState, read_state
 
 pytestmark = pytest.mark.docker
 

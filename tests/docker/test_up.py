@@ -17,7 +17,7 @@ import yaml
 from tests.conftest import Cli
 from tests.docker.conftest import OVERRIDE
 from tests.docker.machine import program
-from tritonctl.gpus import installed_gpus
+from tritonctl.host.gpus import installed_gpus
 
 pytestmark = pytest.mark.docker
 

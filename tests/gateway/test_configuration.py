@@ -11,14 +11,14 @@ import pytest
 import yaml
 
 from tests.envoy_process import project_with, validate
-from tritonctl.gateway.files import configuration_text, gateway_files
-from tritonctl.gateway.placement import (
+from tritonctl.project.server import Gateway
+from tritonctl.server.gateway.files import configuration_text, gateway_files
+from tritonctl.server.gateway.placement import (
     Upstream,
     in_container,
     on_this_host,
     secret_files,
 )
-from tritonctl.project_server import Gateway
 
 SECRET = "5ecret-of-alice"  # noqa: S105 - a test's
 CERTIFICATE = {"certificate": "edge.crt", "key": "edge.key"}

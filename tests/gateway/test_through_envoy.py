@@ -19,9 +19,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.envoy_process import Envoy
 from tritonctl.errors import UsageError
-from tritonctl.gateway.placement import Upstream
-from tritonctl.triton.api_key import HEADER, ApiKey
-from tritonctl.triton.client import TritonClient
+from tritonctl.protocol.api_key import HEADER, ApiKey
+from tritonctl.protocol.client import TritonClient
+from tritonctl.server.gateway.placement import Upstream
 
 KEY = "5ecret-of-alice"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

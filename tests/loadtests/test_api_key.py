@@ -18,10 +18,10 @@ from tests.loadtests.conftest import Generate, command
 from tests.loadtests.endpoint import Endpoint
 from tests.loadtests.key_gate import grpc_gate, http_gate
 from tests.loadtests.locust_process import Process, read_records
-from tritonctl.loadtest.environment import generator_python
-from tritonctl.loadtest.records import read_records as stored_records
-from tritonctl.progress import Silent
-from tritonctl.security.certificates import make_certificates
+from tritonctl.host.progress import Silent
+from tritonctl.loadtest.analysis.records import read_records as stored_records
+from tritonctl.loadtest.run.environment import generator_python
+from tritonctl.server.security.certificates import make_certificates
 
 KEY = "5ecret-of-alice"
 COUNT = 10

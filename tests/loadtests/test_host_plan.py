@@ -12,9 +12,9 @@ from loadlib.arrivals import Closed, Open, Trace
 from loadlib.plan import Plan, parse_plan
 from loadlib.workload import Workload
 
-from tritonctl.loadtest.plan import load_plan
-from tritonctl.scenario import Scenario
-from tritonctl.triton.channels import Endpoint
+from tritonctl.loadtest.run.plan import load_plan
+from tritonctl.project.scenario import Scenario
+from tritonctl.protocol.channels import Endpoint
 
 FILES = {
     "prompts.txt": "one two three\nfour\n",

@@ -16,8 +16,8 @@ from hdrh.histogram import HdrHistogram
 
 from tests.loadtests.locust_process import LOADTESTS, locust_generator, read_records, until
 from tests.loadtests.mock_process import mock_endpoint, read_truth
-from tritonctl.loadtest.environment import generator_python
-from tritonctl.progress import Silent
+from tritonctl.host.progress import Silent
+from tritonctl.loadtest.run.environment import generator_python
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

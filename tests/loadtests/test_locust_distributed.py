@@ -18,8 +18,8 @@ from hdrh.histogram import HdrHistogram
 from tests.loadtests.locust_process import Process, free_port, locust, read_records, until
 from tests.loadtests.mock_process import mock_endpoint
 from tests.loadtests.test_locust import FAST, write_plan
-from tritonctl.loadtest.environment import generator_python
-from tritonctl.progress import Silent
+from tritonctl.host.progress import Silent
+from tritonctl.loadtest.run.environment import generator_python
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from tests.loadtests.locust_process import locust_generator, read_records
-from tritonctl.loadtest.environment import generator_python
-from tritonctl.progress import Silent
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.loadtest.run.environment import generator_python
+from tritonctl.server.state import ServerState
 
 pytestmark = pytest.mark.server
 

@@ -18,9 +18,9 @@ import pytest
 
 from tests.loadtests.locust_process import read_json_lines
 from tests.loadtests.mock_process import mock_endpoint, read_truth
-from tritonctl.console import Console
-from tritonctl.loadtest.running import LoadJob, LoadRun, run_load
-from tritonctl.triton.client import TritonClient
+from tritonctl.console.voice import Console
+from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
+from tritonctl.protocol.client import TritonClient
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

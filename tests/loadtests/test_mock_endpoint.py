@@ -20,8 +20,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.loadtests.mock_process import PROGRAM, mock_endpoint, read_truth
 from tritonctl.errors import RequestRejectedError, ServerBusyError
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import Chunk, SamplingParameters
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import Chunk, SamplingParameters
 
 FAST = ("--ttft", "1", "--itl", "0.1", "--latency", "1")
 CLOCK_US = 2  # both sides round to whole microseconds

@@ -14,9 +14,9 @@ import pytest
 
 from tests.conftest import EXAMPLE
 from tests.loadtests.conftest import Ran, command, ran
-from tritonctl.loadtest.environment import generator_python
-from tritonctl.progress import Silent
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.loadtest.run.environment import generator_python
+from tritonctl.server.state import ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 PROTOCOLS = ("grpc", "http")

@@ -16,7 +16,7 @@ import yaml
 
 from tritonctl.observe.dashboard import dashboard
 from tritonctl.observe.files import DASHBOARD, PROVIDERS, SOURCES, observability_files
-from tritonctl.project_file import load_project
+from tritonctl.project.file import load_project
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")

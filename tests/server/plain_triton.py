@@ -15,10 +15,10 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.progress import Silent
-from tritonctl.triton.backends import backend_named
-from tritonctl.triton.embedded import install
-from tritonctl.triton.ports import choose_ports
+from tritonctl.host.progress import Silent
+from tritonctl.repository.backends import backend_named
+from tritonctl.server.embedded import install
+from tritonctl.server.ports import choose_ports
 
 PATIENCE = 60.0
 

@@ -18,11 +18,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from tritonctl import bundled
-from tritonctl.engines.building import build_engine
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host import bundled
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
 
 HERE = Path(__file__).parent
 MAX_SEQ_LEN = 65_536

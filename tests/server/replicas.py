@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from tests.server.test_lifecycle import server_pid
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.supervisor import clean_up
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.supervisor import clean_up
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MODEL = "int8"

@@ -16,8 +16,8 @@ import time
 from typing import Any
 
 from tritonctl.errors import TritonctlError
-from tritonctl.triton.client import AsyncTritonClient
-from tritonctl.triton.generation import SamplingParameters
+from tritonctl.protocol.client import AsyncTritonClient
+from tritonctl.protocol.generation import SamplingParameters
 
 _FEW = 4
 

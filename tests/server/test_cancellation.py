@@ -22,16 +22,16 @@ import pytest
 import tritonclient.grpc as grpcclient
 
 from tritonctl.errors import ServerError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.metrics import Metrics, scrape
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
-from tritonctl.triton.supervisor import leftovers
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
+from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -62,8 +62,8 @@ LIMIT_SECONDS = FREE_SECONDS + METRIC_SECONDS + BUSY_SECONDS
 
 CLIENT = """
 import sys
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
 with TritonClient(sys.argv[1]) as client:
     for chunk in client.stream("int8", sys.argv[2], SamplingParameters(max_tokens=480, end_id=-1)):
         print(chunk.num_output_tokens, flush=True)

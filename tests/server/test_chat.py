@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tritonctl.errors import RequestRejectedError
-from tritonctl.project import Project
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import Message, Prompt, SamplingParameters
-from tritonctl.triton.server_state import ServerState
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import Message, Prompt, SamplingParameters
+from tritonctl.server.state import ServerState
 
 pytestmark = pytest.mark.server
 

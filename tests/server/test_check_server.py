@@ -17,9 +17,9 @@ from tests.unit.checks.repositories import put
 from tritonctl.checks.examples.models import CONFIG, MODEL
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.live.server import check_server, inspect_for
-from tritonctl.project import Project
-from tritonctl.triton.channels import Endpoint
-from tritonctl.triton.server_state import ServerState
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import Endpoint
+from tritonctl.server.state import ServerState
 
 pytestmark = pytest.mark.server
 

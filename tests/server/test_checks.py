@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Cli
 from tests.judge import Judge
 from tritonctl.checks.rules import RULES
-from tritonctl.project import Project
+from tritonctl.project.schema import Project
 
 pytestmark = pytest.mark.server
 

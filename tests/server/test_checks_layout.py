@@ -16,10 +16,10 @@ from tests.unit.checks.repositories import put
 from tritonctl.checks.examples.models import MODEL, python_model
 from tritonctl.checks.rule import Example, File
 from tritonctl.checks.rules import RULES
-from tritonctl.progress import Silent
-from tritonctl.triton.backends import backend_named
-from tritonctl.triton.embedded import install
-from tritonctl.triton.ports import choose_ports
+from tritonctl.host.progress import Silent
+from tritonctl.repository.backends import backend_named
+from tritonctl.server.embedded import install
+from tritonctl.server.ports import choose_ports
 
 pytestmark = pytest.mark.server
 

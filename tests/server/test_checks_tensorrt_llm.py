@@ -19,9 +19,9 @@ from tritonctl.checks.checker import check_repository
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rule import File
 from tritonctl.checks.rules import tensorrt_llm
-from tritonctl.progress import Silent
-from tritonctl.triton.embedded import SERVER_VERSION
-from tritonctl.triton.repository import render
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
+from tritonctl.repository.server_environment import SERVER_VERSION
 
 pytestmark = pytest.mark.server
 

@@ -20,15 +20,15 @@ from pathlib import Path
 import pytest
 
 from tritonctl.errors import ServerError, TritonctlError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import Chunk, SamplingParameters
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
-from tritonctl.triton.supervisor import leftovers
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import Chunk, SamplingParameters
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
+from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

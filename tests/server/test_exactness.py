@@ -21,11 +21,11 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
-from tritonctl.progress import Silent
-from tritonctl.triton.generation import Chunk, SamplingParameters, generation_request, read_chunk
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.protocol.generation import Chunk, SamplingParameters, generation_request, read_chunk
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = pytest.mark.server
 

@@ -24,12 +24,12 @@ import pytest
 
 from tests.server.test_lifecycle import server_pid, up, wait_until
 from tritonctl.errors import ServerError
-from tritonctl.project import Project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.metrics import scrape
-from tritonctl.triton.server_state import ServerState
-from tritonctl.triton.supervisor import leftovers, server_processes
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.protocol.metrics import scrape
+from tritonctl.server.state import ServerState
+from tritonctl.server.supervisor import leftovers, server_processes
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -22,11 +22,11 @@ import pytest
 from tests.conftest import EXAMPLE
 from tests.faked_clock import FakedClock
 from tests.server.replicas import MODEL, PATIENCE_SECONDS, Replica, wait_until
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.server import stop
-from tritonctl.triton.server_state import ServerFiles
-from tritonctl.triton.supervisor import leftovers
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.server.lifecycle import stop
+from tritonctl.server.state import ServerFiles
+from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -18,12 +18,12 @@ import pytest
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
 from tritonctl.errors import TritonctlError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.server import running_server, stop
-from tritonctl.triton.supervisor import leftovers
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.server.lifecycle import running_server, stop
+from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

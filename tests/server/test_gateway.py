@@ -20,12 +20,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.envoy_process import Envoy, upstream_of
 from tests.gateway.test_configuration import make_certificate
 from tests.server.replicas import MODEL, Replica, replicas, wait_until
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.security.certificates import make_certificates, tls_section
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import SamplingParameters, generation_request, read_chunk
-from tritonctl.triton.server import stop
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
+from tritonctl.server.lifecycle import stop
+from tritonctl.server.security.certificates import make_certificates, tls_section
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -32,9 +32,9 @@ from tests.server.replicas import (
 )
 from tests.server.test_gateway import text_of
 from tritonctl.errors import ServerError
-from tritonctl.project import Project
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import SamplingParameters, generation_request, read_chunk
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.server_state import ServerState
+from tritonctl.protocol.client import TritonClient
+from tritonctl.server.state import ServerState
 
 pytestmark = pytest.mark.server
 

@@ -22,15 +22,15 @@ import tritonclient.grpc as grpcclient
 from tests.server.test_cancellation import CHECKOUT, SLOW, http_stream
 from tests.server.test_perf_analyzer import EXAMPLE, link_libraries, perf_analyzer
 from tritonctl.errors import RequestRejectedError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import Generation, Prompt, SamplingParameters
-from tritonctl.triton.metrics import scrape
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import Generation, Prompt, SamplingParameters
+from tritonctl.protocol.metrics import scrape
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = pytest.mark.server
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from tritonctl.errors import RequestRejectedError
-from tritonctl.project import Project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.server_state import ServerFiles, ServerState, read_state
-from tritonctl.triton.supervisor import leftovers
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.server.state import ServerFiles, ServerState, read_state
+from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

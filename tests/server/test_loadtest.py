@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from tests.conftest import EXAMPLE, write_project
-from tritonctl.loadtest.records import read_records
-from tritonctl.loadtest.summary import read_summary
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start
-from tritonctl.triton.server_state import ServerState
-from tritonctl.triton.supervisor import server_processes
+from tritonctl.host.progress import Silent
+from tritonctl.loadtest.analysis.records import read_records
+from tritonctl.loadtest.analysis.summary import read_summary
+from tritonctl.project.schema import Project
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start
+from tritonctl.server.state import ServerState
+from tritonctl.server.supervisor import server_processes
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

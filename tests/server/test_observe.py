@@ -21,17 +21,17 @@ import pytest
 
 from tests.prometheus_server import Prometheus, installed, prometheus
 from tritonctl.errors import TritonctlError
+from tritonctl.host.progress import Silent
 from tritonctl.observe.alerts import alert_groups
 from tritonctl.observe.dashboard import GPU_ROW, dashboard
 from tritonctl.observe.files import observability_files
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = [
     pytest.mark.server,

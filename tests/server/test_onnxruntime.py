@@ -17,15 +17,15 @@ from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.conftest import build_all
-from tritonctl.engines.building import built_engine
+from tritonctl.engines.build.engine import built_engine
 from tritonctl.errors import RequestRejectedError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 

@@ -20,14 +20,14 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
 from tritonctl.errors import ServerBusyError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.client import AsyncTritonClient
-from tritonctl.triton.generation import FIRST_COME, Queueing, SamplingParameters
-from tritonctl.triton.metrics import scrape
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import AsyncTritonClient
+from tritonctl.protocol.generation import FIRST_COME, Queueing, SamplingParameters
+from tritonctl.protocol.metrics import scrape
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from tritonctl.environments import Recipe, ensure, site_packages
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.embedded import server_recipe
-from tritonctl.triton.plan import plan_repository
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.environments import Recipe, ensure, site_packages
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.repository.plan import plan_repository
+from tritonctl.repository.server_environment import server_recipe
+from tritonctl.server.state import ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -23,17 +23,17 @@ import pytest
 
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.health import health
-from tritonctl.triton.reloading import Reloaded, reload
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import running_server, start, stop
-from tritonctl.triton.server_state import ServerFiles, ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.repository.publish import render
+from tritonctl.server.health import health
+from tritonctl.server.lifecycle import running_server, start, stop
+from tritonctl.server.reload import Reloaded, reload
+from tritonctl.server.state import ServerFiles, ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

@@ -19,17 +19,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.health import health
-from tritonctl.triton.reloading import reload
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import running_server, start, stop
-from tritonctl.triton.server_state import ServerFiles, ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.repository.publish import render
+from tritonctl.server.health import health
+from tritonctl.server.lifecycle import running_server, start, stop
+from tritonctl.server.reload import reload
+from tritonctl.server.state import ServerFiles, ServerState
 
 pytestmark = [pytest.mark.engine, pytest.mark.server, pytest.mark.alone]
 

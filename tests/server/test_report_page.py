@@ -15,8 +15,8 @@ import pytest
 from tests.chromium import Browser, Page, browser, chromium
 from tests.loadtest_records import SyntheticRun
 from tests.report_page import Reader, finished
-from tritonctl.loadtest.report import write_report
-from tritonctl.loadtest.report_comparison import write_comparison
+from tritonctl.loadtest.report.comparison import write_comparison
+from tritonctl.loadtest.report.page import write_report
 
 pytestmark = [
     pytest.mark.browser,

@@ -24,11 +24,11 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.server.test_lifecycle import server_pid
 from tritonctl.errors import RequestRejectedError, ServerError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import (
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import (
     Chunk,
     Generation,
     Prompt,
@@ -36,9 +36,9 @@ from tritonctl.triton.generation import (
     generation_request,
     read_chunk,
 )
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

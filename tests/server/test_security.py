@@ -25,18 +25,18 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.conftest import EXAMPLE, write_project
 from tests.server.test_perf_analyzer import link_libraries, perf_analyzer
 from tritonctl.errors import HostError, ServerError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.security.certificate_checks import certificate_files
-from tritonctl.security.certificates import make_certificates, tls_section
-from tritonctl.triton.channels import ClientTls, Endpoint
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.model_control import ModelControl
-from tritonctl.triton.repository import render
-from tritonctl.triton.restrictions import GRPC_HEADER, HTTP_HEADER
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerFiles, ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import ClientTls, Endpoint
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.model_control import ModelControl
+from tritonctl.protocol.restrictions import GRPC_HEADER, HTTP_HEADER
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.security.certificate_checks import certificate_files
+from tritonctl.server.security.certificates import make_certificates, tls_section
+from tritonctl.server.state import ServerFiles, ServerState
 
 pytestmark = pytest.mark.server
 

@@ -14,10 +14,10 @@ from functools import cache
 import pytest
 
 from tritonctl.errors import RequestRejectedError, ServerError
-from tritonctl.project import Project
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import Generation, SamplingParameters
-from tritonctl.triton.server_state import ServerState
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import Generation, SamplingParameters
+from tritonctl.server.state import ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

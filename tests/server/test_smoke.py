@@ -19,12 +19,12 @@ from tests.server.plain_triton import PATIENCE, PlainTriton, plain_triton
 from tests.server.smoke_models import DEAF, HEARS, RIGHT, WRONG, repository
 from tests.unit.checks.repositories import put
 from tritonctl.errors import UsageError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import Endpoint
+from tritonctl.server.state import ServerState
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.running import Plan, smoke_server
-from tritonctl.triton.channels import Endpoint
-from tritonctl.triton.server_state import ServerState
+from tritonctl.smoke.run import Plan, smoke_server
 
 pytestmark = pytest.mark.server
 

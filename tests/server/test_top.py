@@ -17,14 +17,14 @@ import pytest
 
 from tests.server.test_lifecycle import server_pid, up, wait_until
 from tritonctl.errors import RequestRejectedError
-from tritonctl.project import Project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.protocol.metrics import scrape
+from tritonctl.server.state import ServerState
 from tritonctl.top.counters import Reading
 from tritonctl.top.figures import Figures, ServerFigures, figures
 from tritonctl.top.layout import layout_of
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.metrics import scrape
-from tritonctl.triton.server_state import ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

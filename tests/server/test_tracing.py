@@ -20,14 +20,14 @@ import pytest
 
 from tests.otlp_receiver import Receiver, Span, otlp_receiver
 from tritonctl.errors import RequestRejectedError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 

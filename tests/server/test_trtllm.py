@@ -13,13 +13,13 @@ import pytest
 
 from tests.server.trtllm import trtllm_project
 from tritonctl.errors import RequestRejectedError
-from tritonctl.progress import Silent
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.metrics import Metrics, scrape
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerState
 
 pytestmark = pytest.mark.server
 

@@ -14,17 +14,17 @@ import pytest
 
 from tests.conftest import EXAMPLE, write_project
 from tritonctl.errors import RequestRejectedError, SettingsRefusedError
-from tritonctl.loadtest.live import SilentBoard
-from tritonctl.loadtest.plan import chosen_scenario
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.triton.client import TritonClient
-from tritonctl.triton.generation import SamplingParameters
-from tritonctl.triton.model_control import ModelControl
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import running_server, start, stop
-from tritonctl.triton.server_state import ServerState
+from tritonctl.host.progress import Silent
+from tritonctl.loadtest.run.live import SilentBoard
+from tritonctl.loadtest.run.plan import chosen_scenario
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.protocol.model_control import ModelControl
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import running_server, start, stop
+from tritonctl.server.state import ServerState
 from tritonctl.tuning.applying import TunedServer
 from tritonctl.tuning.knobs import space_of
 from tritonctl.tuning.outcome import Step

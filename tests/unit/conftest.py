@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import yaml
 
-from tritonctl.engines.building import build_engine
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.project.schema import Project
 
 HERE = Path(__file__).parent
 MODEL = "speller"

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.artefact_differences import differences, explanation, fields
-from tritonctl.engines.artefact_usage import Use, usage
-from tritonctl.engines.artefacts import Stored, find_artefact, stored_artefacts, verify_artefact
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.artefacts.differences import differences, explanation, fields
+from tritonctl.engines.artefacts.store import (
+    Stored,
+    find_artefact,
+    stored_artefacts,
+    verify_artefact,
+)
+from tritonctl.engines.artefacts.usage import Use, usage
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import RepositoryError, UsageError
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_profiles
-from tritonctl.triton.repository import render
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_profiles
+from tritonctl.repository.publish import render
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tritonctl.cli.artefacts import app
-from tritonctl.engines.building import build_engine
-from tritonctl.progress import Silent
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host.progress import Silent
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.engines.building import Artefact, build_engine, built_engine
-from tritonctl.engines.manifest import read_manifest
+from tritonctl.engines.artefacts.manifest import read_manifest
+from tritonctl.engines.build.engine import Artefact, build_engine, built_engine
 from tritonctl.errors import BuildFailedError, HostError, RepositoryError, TritonctlError
-from tritonctl.progress import Silent
+from tritonctl.host.progress import Silent
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl import bundled
-from tritonctl.engines.building import build_engine
-from tritonctl.engines.catalog import builder_named
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ConfigurationError
-from tritonctl.progress import Silent
-from tritonctl.triton.backends import backend_named
-from tritonctl.triton.native import NATIVE
+from tritonctl.host import bundled
+from tritonctl.host.progress import Silent
+from tritonctl.repository.backends import backend_named
+from tritonctl.repository.native import NATIVE
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from tritonctl import __version__
 from tritonctl.__main__ import main
 from tritonctl.cli import GROUPS, VERBS, application
 from tritonctl.errors import EXIT_INTERRUPTED, TritonctlError
+from tritonctl.version import __version__
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -261,7 +261,7 @@ def test_a_bug_is_told_as_one(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise RuntimeError("surprise")
 
-    monkeypatch.setattr("tritonctl.project_file.load_project", broken)
+    monkeypatch.setattr("tritonctl.project.file.load_project", broken)
     done = invoke("render", "--profile", "p")
     assert done.exit_code == 1
     assert "Traceback" not in done.stderr
@@ -401,7 +401,7 @@ def test_a_bug_where_no_file_can_be_written(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("tritonctl.project_file.load_project", broken)
+    monkeypatch.setattr("tritonctl.project.file.load_project", broken)
     monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
     done = invoke("build")
     assert done.exit_code == 1
@@ -411,10 +411,10 @@ def test_a_bug_where_no_file_can_be_written(
 def test_an_interruption_waits_for_nothing(built: Sandbox) -> None:
     """Not for what ends with Python either, such as a gRPC channel amid a call."""
     code = (
-        "import atexit, sys, time, tritonctl.project_file, tritonctl.__main__ as program\n"
+        "import atexit, sys, time, tritonctl.project.file, tritonctl.__main__ as program\n"
         "def interrupt(*_, **__):\n"
         "    raise KeyboardInterrupt\n"
-        "tritonctl.project_file.load_project = interrupt\n"
+        "tritonctl.project.file.load_project = interrupt\n"
         "atexit.register(time.sleep, 600)\n"
         "sys.argv = ['tritonctl', 'build']\n"
         "program.main()\n"

@@ -17,8 +17,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import RequestRejectedError, ServerBusyError, ServerError, StepGoneError
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import Generation, Queueing, SamplingParameters
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import Generation, Queueing, SamplingParameters
 
 Answer = Callable[[Any, Any], Iterator[Any]]
 

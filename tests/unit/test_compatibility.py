@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes together: each rule of tritonctl/compatibility.py refuses and names the nearest."""
+"""What goes together: each rule of compatibility/rules.py refuses and names the nearest."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import pytest
 import tritonclient.grpc.model_config_pb2 as model_config
 from packaging.version import Version
 
-from tritonctl import bundled
-from tritonctl.compatibility import (
+from tritonctl.compatibility.rules import (
     check,
     fields_unknown_to,
     refuse_driver,
     resolve_target,
 )
-from tritonctl.compatibility_table import (
+from tritonctl.compatibility.table import (
     Compatibility,
     Format,
     Target,
@@ -28,6 +27,7 @@ from tritonctl.compatibility_table import (
     table,
 )
 from tritonctl.errors import ConfigurationError
+from tritonctl.host import bundled
 
 # What a refused pair's remedy must begin with.
 Refused = tuple[str, str, str, World, str]
@@ -318,6 +318,6 @@ def test_malformed_table(tmp_path: Path) -> None:
     """The file is named."""
     own = tmp_path / "builders" / "compatibility.toml"
     own.parent.mkdir()
-    own.write_text('schema = "tritonctl.compatibility/2"\n', encoding="utf-8")
+    own.write_text('schema = "tritonctl.compatibility.rules/2"\n', encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"compatibility\.toml is malformed"):
         table(tmp_path)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.console import Console
+from tritonctl.console.voice import Console
 from tritonctl.errors import HostError
-from tritonctl.progress import Silent
+from tritonctl.host.progress import Silent
 
 if TYPE_CHECKING:
-    from tritonctl.progress import Progress
+    from tritonctl.host.progress import Progress
 
 ERROR = HostError("no [space]", remedy="free some", details="one\ntwo [bold]\n")
 

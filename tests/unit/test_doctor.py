@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.compatibility_table import table
+from tritonctl.compatibility.table import table
 from tritonctl.doctor.findings import Finding, Report
 from tritonctl.doctor.graphics import gpu_finding, gpu_report, needed_findings
 from tritonctl.doctor.machine import (
@@ -28,8 +28,8 @@ from tritonctl.doctor.machine import (
     shm_finding,
 )
 from tritonctl.doctor.server import holes_finding, ports_finding
-from tritonctl.gpus import InstalledGpu, installed_gpus
-from tritonctl.project_file import load_profiles
+from tritonctl.host.gpus import InstalledGpu, installed_gpus
+from tritonctl.project.file import load_profiles
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

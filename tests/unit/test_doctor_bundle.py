@@ -15,8 +15,8 @@ from tritonctl.doctor.bundle import write_bundle
 from tritonctl.doctor.findings import Finding, Report
 from tritonctl.doctor.redaction import REMOVED, Redaction
 from tritonctl.errors import HostError
-from tritonctl.progress import Silent
-from tritonctl.triton.repository import render
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

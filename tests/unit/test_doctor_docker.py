@@ -9,7 +9,7 @@ import pytest
 
 from tritonctl.doctor.docker import container_findings, engine_finding
 from tritonctl.doctor.findings import Finding
-from tritonctl.gpus import InstalledGpu
+from tritonctl.host.gpus import InstalledGpu
 
 H100 = InstalledGpu("NVIDIA H100 80GB HBM3", "9.0", "590.44.01", 81559)
 # As Docker 28 and docker-compose 1.29 say it.

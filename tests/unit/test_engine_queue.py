@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.building import build_engine
-from tritonctl.progress import Silent
-from tritonctl.project import LONGEST_QUEUE_MICROSECONDS, Queue
-from tritonctl.triton.engine_queue import (
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import LONGEST_QUEUE_MICROSECONDS, Queue
+from tritonctl.repository.engine_queue import (
     BY_TRITON,
     batch_of_places,
     bound_in_engine,
     engine_batching,
 )
-from tritonctl.triton.pbtxt import parse_pbtxt
-from tritonctl.triton.plan import plan_repository
+from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.plan import plan_repository
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

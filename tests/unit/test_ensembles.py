@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.triton.backends import BackendTensor, PythonBackend
-from tritonctl.triton.ensembles import (
+from tritonctl.repository.backends import BackendTensor, PythonBackend
+from tritonctl.repository.ensembles import (
     Ensemble,
     check_graph,
     ensemble_for,

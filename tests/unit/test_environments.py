@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl import environments
-from tritonctl.environments import Recipe, ensure, environment_python, site_packages
 from tritonctl.errors import HostError
-from tritonctl.progress import Silent
+from tritonctl.host import environments
+from tritonctl.host.environments import Recipe, ensure, environment_python, site_packages
+from tritonctl.host.progress import Silent
 
 # `python -m venv DIR` copies itself into DIR, `-m pip` succeeds unless told otherwise, `-c` probes.
 FAKE_PYTHON = """\

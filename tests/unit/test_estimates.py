@@ -12,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import headers
-from tritonctl.engines.checkpoints import Architecture, Tensor, read_architecture, read_tensors
-from tritonctl.engines.estimate_table import Storage, estimate_table
-from tritonctl.engines.estimates import (
+from tritonctl.engines.estimates.checkpoints import (
+    Architecture,
+    Tensor,
+    read_architecture,
+    read_tensors,
+)
+from tritonctl.engines.estimates.decoders import (
     Demand,
     Room,
     activation_bytes,
@@ -22,6 +26,7 @@ from tritonctl.engines.estimates import (
     tensor_bytes,
     weights,
 )
+from tritonctl.engines.estimates.table import Storage, estimate_table
 from tritonctl.errors import ConfigurationError
 
 # Parameters as the models' own pages (safetensors metadata) give them.

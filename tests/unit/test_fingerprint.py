@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines import fingerprint
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.fingerprint import FileHashes, build_fingerprint, folder_hash
-from tritonctl.engines.requests import build_request
+from tritonctl.engines.build import fingerprint
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.fingerprint import FileHashes, build_fingerprint, folder_hash
+from tritonctl.engines.build.requests import build_request
 from tritonctl.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from tritonctl.errors import RequestRejectedError
-from tritonctl.triton.generation import (
+from tritonctl.protocol.generation import (
     Chunk,
     Generation,
     SamplingParameters,

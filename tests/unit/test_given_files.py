@@ -11,12 +11,12 @@ import pytest
 
 from tests.conftest import EXAMPLE
 from tests.unit.test_stages import staged
-from tritonctl.engines.catalog import Stage, builder_named
-from tritonctl.engines.dry_run import planned_runs
-from tritonctl.engines.given_files import given_files
-from tritonctl.engines.stages import plan_stages
+from tritonctl.engines.build.catalog import Stage, builder_named
+from tritonctl.engines.build.dry_run import planned_runs
+from tritonctl.engines.build.given_files import given_files
+from tritonctl.engines.build.stages import plan_stages
 from tritonctl.errors import ConfigurationError
-from tritonctl.project_file import load_project
+from tritonctl.project.file import load_project
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests import headers
 from tests.onnx_headers import FLOAT, FLOAT16, INT8, INT64, STRING, onnx_bytes
-from tritonctl.engines.graph_estimates import GraphRoom, Work
-from tritonctl.engines.onnx_weights import read_weights
-from tritonctl.engines.plan_records import ModelPlan
-from tritonctl.engines.planning import plan_model
+from tritonctl.engines.estimates.graphs import GraphRoom, Work
+from tritonctl.engines.estimates.onnx_weights import read_weights
+from tritonctl.engines.planning.plans import plan_model
+from tritonctl.engines.planning.records import ModelPlan
 from tritonctl.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 import pytest
 
-from tritonctl.triton.health import Health, health
-from tritonctl.triton.server_state import ServerState
+from tritonctl.server.health import Health, health
+from tritonctl.server.state import ServerState
 
 STATE = ServerState(1, 1, "127.0.0.1", 1, 1, 1, "/r", ["a", "b"], "{}", "p_", 30)
 

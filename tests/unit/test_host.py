@@ -17,14 +17,14 @@ from typing import Self
 import pytest
 
 from tritonctl.errors import HostError
-from tritonctl.host import cache_folder, exclusive, explained, write_atomically
-from tritonctl.progress import Silent, Step
+from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
+from tritonctl.host.progress import Silent, Step
 
 HOLD_LOCK = """
 import sys
 from pathlib import Path
-from tritonctl.host import exclusive
-from tritonctl.progress import Silent
+from tritonctl.host.files import exclusive
+from tritonctl.host.progress import Silent
 print("started", flush=True)
 with exclusive(Path(sys.argv[1]), Silent(), "test"):
     print("held", flush=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.engines.image_probe import check_image, statements
+from tritonctl.engines.build.image_probe import check_image, statements
 from tritonctl.errors import HostError
 
 PYTHON = (sys.executable,)

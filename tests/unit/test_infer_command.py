@@ -15,8 +15,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import UsageError
-from tritonctl.triton.given_inputs import given_inputs
-from tritonctl.triton.inspection import TensorMetadata
+from tritonctl.protocol.given_inputs import given_inputs
+from tritonctl.protocol.inspection import TensorMetadata
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli

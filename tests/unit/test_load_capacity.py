@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritonctl.loadtest.capacity import MET, MISSED, UNDECIDED, Capacity, Trial, find_capacity
-from tritonctl.loadtest.capacity_run import clearly_missed, overload_of
-from tritonctl.loadtest.live import LiveFigures, LiveMerger, new_histogram
-from tritonctl.project_base import Slo
+from tritonctl.loadtest.analysis.capacity import (
+    MET,
+    MISSED,
+    UNDECIDED,
+    Capacity,
+    Trial,
+    find_capacity,
+)
+from tritonctl.loadtest.run.capacity import clearly_missed, overload_of
+from tritonctl.loadtest.run.live import LiveFigures, LiveMerger, new_histogram
+from tritonctl.project.base import Slo
 
 
 def _server(capacity: float) -> Callable[[float], Trial]:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from tritonctl.console import Console
-from tritonctl.load_view import LoadLines, LoadView
-from tritonctl.loadtest.live import (
+from tritonctl.console.loadtest_view import LoadLines, LoadView
+from tritonctl.console.voice import Console
+from tritonctl.loadtest.run.live import (
     EngineFigures,
     LiveFigures,
     LiveMerger,

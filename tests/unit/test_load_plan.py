@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tritonctl import bundled
 from tritonctl.errors import UsageError
-from tritonctl.loadtest.plan import (
+from tritonctl.host import bundled
+from tritonctl.loadtest.run.plan import (
     Overrides,
     chosen_scenario,
     described,
@@ -23,10 +23,10 @@ from tritonctl.loadtest.plan import (
     scenarios,
     slo_of,
 )
-from tritonctl.project import Project
-from tritonctl.project_base import Slo
-from tritonctl.scenario import Closed, Gamma, Poisson, Scenario
-from tritonctl.triton.channels import Endpoint
+from tritonctl.project.base import Slo
+from tritonctl.project.scenario import Closed, Gamma, Poisson, Scenario
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import Endpoint
 
 REQUEST = {"prompts": "prompts.txt", "max_tokens": 8, "parameters": {"temperature": 1.0}}
 SCENARIO: dict[str, Any] = {

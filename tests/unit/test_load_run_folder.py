@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from tritonctl.errors import UsageError
-from tritonctl.loadtest.run_folder import Lines, merge_records, new_folder
-from tritonctl.loadtest.server_usage import ServerUsage
-from tritonctl.loadtest.workers import Interruptions, Workers
-from tritonctl.project import Project
+from tritonctl.loadtest.run.folder import Lines, merge_records, new_folder
+from tritonctl.loadtest.run.server_usage import ServerUsage
+from tritonctl.loadtest.run.workers import Interruptions, Workers
+from tritonctl.project.schema import Project
 
 
 def _project(root: Path) -> Project:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.loadtest_records import SyntheticRun
-from tritonctl.loadtest.capacity import MET, MISSED, UNDECIDED, Capacity, Trial
-from tritonctl.loadtest.capacity_run import CapacityRun, Overload, trial_of
-from tritonctl.loadtest.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
-from tritonctl.loadtest.running import LoadRun
-from tritonctl.loadtest.summarise import summarise
-from tritonctl.loadtest.summary import Summary
-from tritonctl.loadtest.summary_text import HEADINGS, closing, opening, rows
+from tritonctl.loadtest.analysis.capacity import MET, MISSED, UNDECIDED, Capacity, Trial
+from tritonctl.loadtest.analysis.summarise import summarise
+from tritonctl.loadtest.analysis.summary import Summary
+from tritonctl.loadtest.report.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
+from tritonctl.loadtest.report.summary_text import HEADINGS, closing, opening, rows
+from tritonctl.loadtest.run.capacity import CapacityRun, Overload, trial_of
+from tritonctl.loadtest.run.execution import LoadRun
 
 
 def _summary(folder: Path, **changes: Any) -> Summary:

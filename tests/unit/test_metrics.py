@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tritonctl.errors import ServerError
-from tritonctl.triton.metrics import Metrics, scrape
+from tritonctl.protocol.metrics import Metrics, scrape
 
 TEXT = """# HELP tritonctl_requests_total Requests by outcome
 # TYPE tritonctl_requests_total counter

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tritonctl.triton.model_control import Swap, swap, takes
+from tritonctl.protocol.model_control import Swap, swap, takes
 
 
 def ensemble(max_batch_size: int, **more: Any) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.triton.datatypes import BY_CONFIG_NAME, TABLE
-from tritonctl.triton.model_config import EnsembleStep, ModelConfig, Tensor
-from tritonctl.triton.pbtxt import parse_pbtxt, to_pbtxt
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME, TABLE
+from tritonctl.repository.model_config import EnsembleStep, ModelConfig, Tensor
+from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
 
 CONFIG = ModelConfig(
     name="m_engine",

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import headers
-from tritonctl.engines.artefacts import stored_artefacts
-from tritonctl.engines.building import build_engine
-from tritonctl.engines.plan_records import ModelPlan
-from tritonctl.engines.planning import build_seconds, plan_model
+from tritonctl.engines.artefacts.store import stored_artefacts
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.planning.plans import build_seconds, plan_model
+from tritonctl.engines.planning.records import ModelPlan
 from tritonctl.errors import ConfigurationError
-from tritonctl.progress import Silent
+from tritonctl.host.progress import Silent
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

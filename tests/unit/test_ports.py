@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tritonctl.errors import HostError
-from tritonctl.triton.ports import choose_ports, is_free
+from tritonctl.server.ports import choose_ports, is_free
 
 LOOPBACK = "127.0.0.1"
 FIELDS = ("grpc_port", "http_port", "metrics_port")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl import process
 from tritonctl.errors import CommandFailedError, HostError
-from tritonctl.triton.server_state import process_started
+from tritonctl.host import process
+from tritonctl.server.state import process_started
 
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.project import Project
-from tritonctl.project_example import example_project
-from tritonctl.project_file import deep_merge, find_project_file, load_project
+from tritonctl.project.example import example_project
+from tritonctl.project.file import deep_merge, find_project_file, load_project
+from tritonctl.project.schema import Project
 
 VALID = """\
 schema: tritonctl/v1

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.artefacts import stored_artefacts, verify_artefact
-from tritonctl.engines.building import build_engine
-from tritonctl.engines.pruning import Pruning, plan_pruning, prune
+from tritonctl.engines.artefacts.pruning import Pruning, plan_pruning, prune
+from tritonctl.engines.artefacts.store import stored_artefacts, verify_artefact
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import BuildFailedError, HostError
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_profiles
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_profiles
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox, WaitUntil
@@ -28,8 +28,8 @@ PRUNE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
 from tritonctl.engines import pruning
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_profiles
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_profiles
 left, unlink = int(sys.argv[2]), os.unlink
 def dying(*arguments, **options):
     global left
@@ -303,7 +303,7 @@ def test_a_folder_that_cannot_be_removed(built: Sandbox, monkeypatch: pytest.Mon
     def refuse(*paths: object) -> None:
         raise PermissionError(13, "Permission denied", str(paths[0]))
 
-    monkeypatch.setattr("tritonctl.engines.pruning.os.rename", refuse)
+    monkeypatch.setattr("tritonctl.engines.artefacts.pruning.os.rename", refuse)
     with pytest.raises(HostError, match="no permission to write") as caught:
         _prune(built)
     assert "make" in caught.value.remedy

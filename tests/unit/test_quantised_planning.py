@@ -12,8 +12,8 @@ import pytest
 
 from tests import headers
 from tests import quantised_headers as layouts
-from tritonctl.engines.plan_records import ModelPlan
-from tritonctl.engines.planning import plan_model
+from tritonctl.engines.planning.plans import plan_model
+from tritonctl.engines.planning.records import ModelPlan
 from tritonctl.errors import ConfigurationError
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl import bundled, quickstart
 from tritonctl.errors import ConfigurationError, HostError
-from tritonctl.quickstart import EXAMPLE, FOLDER, quickstart_project
-from tritonctl.triton.server_state import ServerFiles, ServerState, process_started, write_state
+from tritonctl.host import bundled
+from tritonctl.server import quickstart
+from tritonctl.server.quickstart import EXAMPLE, FOLDER, quickstart_project
+from tritonctl.server.state import ServerFiles, ServerState, process_started, write_state
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tritonctl.errors import ServerError
-from tritonctl.triton.ports import choose_ports
-from tritonctl.triton.readiness import Readiness
-from tritonctl.triton.server_state import process_started
+from tritonctl.server.ports import choose_ports
+from tritonctl.server.readiness import Readiness
+from tritonctl.server.state import process_started
 
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil
@@ -132,7 +132,7 @@ def supervise(tmp_path: Path, triton: str, port: int, script: str) -> int:
     }
     file = tmp_path / "supervisor.json"
     file.write_text(json.dumps(specification), encoding="utf-8")
-    argv = [sys.executable, "-m", "tritonctl.triton.supervisor", str(file)]
+    argv = [sys.executable, "-m", "tritonctl.server.supervisor", str(file)]
     return int(subprocess.run(argv, capture_output=True, timeout=30, check=True).stdout)
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tritonctl.protocol.metrics import Metrics
+from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.plan import plan_repository
+from tritonctl.repository.standby import renamed, rewired, steps_of
+from tritonctl.server.reload import under_way
 from tritonctl.smoke.inputs import valid_inputs
-from tritonctl.smoke.once import first_prompt
-from tritonctl.triton.beside import renamed, rewired, steps_of
-from tritonctl.triton.metrics import Metrics
-from tritonctl.triton.pbtxt import parse_pbtxt
-from tritonctl.triton.plan import plan_repository
-from tritonctl.triton.reloading import under_way
+from tritonctl.smoke.single_request import first_prompt
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import HostError, RepositoryError
-from tritonctl.progress import Silent
-from tritonctl.triton.plan import plan_repository
-from tritonctl.triton.repository import Rendered, is_ours, render
+from tritonctl.host.progress import Silent
+from tritonctl.repository.plan import plan_repository
+from tritonctl.repository.publish import Rendered, is_ours, render
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -30,9 +30,9 @@ MODELS = ("speller_tokenizer", "speller_engine", "speller_detokenizer", "speller
 RENDER_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from tritonctl.progress import Silent
-from tritonctl.project_file import load_project
-from tritonctl.triton import repository
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.repository import publish as repository
 left, rename = int(sys.argv[2]), os.rename
 def dying(*arguments):
     global left

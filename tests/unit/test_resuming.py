@@ -17,9 +17,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import RequestRejectedError, ServerError, UsageError
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.generation import FIRST_COME, Generation, SamplingParameters
-from tritonctl.triton.resuming import ResumableAnswer, Route
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.generation import FIRST_COME, Generation, SamplingParameters
+from tritonctl.protocol.resuming import ResumableAnswer, Route
 
 WORDS = ["se", "ven", " ty", "-", "two"]
 PATIENCE_SECONDS = 20.0

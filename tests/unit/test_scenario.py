@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.project import Project
-from tritonctl.project_file import load_project
-from tritonctl.scenario import (
+from tritonctl.project.file import load_project
+from tritonctl.project.scenario import (
     Arrivals,
     Cancel,
     Closed,
@@ -24,6 +23,7 @@ from tritonctl.scenario import (
     Steps,
     Trace,
 )
+from tritonctl.project.schema import Project
 
 VALID = """\
 schema: tritonctl/v1

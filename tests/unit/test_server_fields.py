@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ConfigurationError
-from tritonctl.progress import Silent
-from tritonctl.triton.plan import plan_repository
+from tritonctl.host.progress import Silent
+from tritonctl.repository.plan import plan_repository
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.triton.server_log import explain_failure, load_failures, tail
+from tritonctl.server.log import explain_failure, load_failures, tail
 
 LOAD_FAILED = """\
 I1121 03:26:51.114872 6222 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: speller_engin\

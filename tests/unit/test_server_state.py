@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.triton.server_state import (
+from tritonctl.server.state import (
     ServerFiles,
     ServerState,
     process_started,

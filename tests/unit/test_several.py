@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from rich.console import Console as RichConsole
 
-from tritonctl.build_table import BuildTable
-from tritonctl.engines.stages import plan_stages
-from tritonctl.triton.server_state import process_started
+from tritonctl.console.build_view import BuildTable
+from tritonctl.engines.build.stages import plan_stages
+from tritonctl.server.state import process_started
 
 if TYPE_CHECKING:
     from pathlib import Path

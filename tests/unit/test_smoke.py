@@ -19,9 +19,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError, UsageError
-from tritonctl.progress import Silent
+from tritonctl.host.progress import Silent
+from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.inspecting import inspect
 from tritonctl.smoke.answers import faults
-from tritonctl.smoke.asking import Statistics
 from tritonctl.smoke.batch_check import not_batched, step_outcomes
 from tritonctl.smoke.inputs import (
     is_text,
@@ -32,11 +33,10 @@ from tritonctl.smoke.inputs import (
     valid_inputs,
 )
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.running import Plan, smoke_server
+from tritonctl.smoke.requests import Statistics
+from tritonctl.smoke.run import Plan, smoke_server
 from tritonctl.smoke.subject import steps_of
 from tritonctl.smoke.text_checks import Part, order_faults
-from tritonctl.triton.channels import Endpoint
-from tritonctl.triton.inspecting import inspect
 
 STREAM = """\
 name: "m" model_transaction_policy { decoupled: true }

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.building import Artefact, build_engine, built_engine, evaluation_of
-from tritonctl.engines.manifest import read_manifest
-from tritonctl.engines.stages import plan_stages
+from tritonctl.engines.artefacts.manifest import read_manifest
+from tritonctl.engines.build.engine import Artefact, build_engine, built_engine, evaluation_of
+from tritonctl.engines.build.stages import plan_stages
 from tritonctl.errors import (
     BuildFailedError,
     ConfigurationError,
@@ -20,7 +20,7 @@ from tritonctl.errors import (
     RepositoryError,
     UsageError,
 )
-from tritonctl.progress import Silent
+from tritonctl.host.progress import Silent
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.triton.server_state import process_started
-from tritonctl.triton.supervisor import (
+from tritonctl.server.state import process_started
+from tritonctl.server.supervisor import (
     children,
     clean_up,
     leftovers,
@@ -131,7 +131,7 @@ class _Supervised:
         }
         file = tmp_path / "supervisor.json"
         file.write_text(json.dumps(specification), encoding="utf-8")
-        argv = [sys.executable, "-m", "tritonctl.triton.supervisor", str(file)]
+        argv = [sys.executable, "-m", "tritonctl.server.supervisor", str(file)]
         # It goes on in the background at once, so this returns.
         said = subprocess.run(argv, capture_output=True, timeout=30, check=True)
         self.pid = int(said.stdout)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tritonctl.checks.examples.tensors import FLOAT, onnx_file
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ConfigurationError, ServerError
-from tritonctl.progress import Silent
-from tritonctl.triton.backends import backend_named
-from tritonctl.triton.ensembles import ensemble_for
-from tritonctl.triton.pbtxt import parse_pbtxt
-from tritonctl.triton.plan import Plan, plan_repository
-from tritonctl.triton.repository import render
-from tritonctl.triton.server import start
+from tritonctl.host.progress import Silent
+from tritonctl.repository.backends import backend_named
+from tritonctl.repository.ensembles import ensemble_for
+from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.plan import Plan, plan_repository
+from tritonctl.repository.publish import render
+from tritonctl.server.lifecycle import start
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.catalog import builder_named
-from tritonctl.engines.runners import builder_recipe
-from tritonctl.engines.stages import plan_stages
-from tritonctl.environments import Recipe, environment_python, folder_of
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.runners import builder_recipe
+from tritonctl.engines.build.stages import plan_stages
 from tritonctl.errors import ConfigurationError
+from tritonctl.host.environments import Recipe, environment_python, folder_of
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

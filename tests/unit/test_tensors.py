@@ -14,9 +14,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import RequestRejectedError, ServerBusyError, ServerError
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.datatypes import TABLE
-from tritonctl.triton.tensors import infer_request, infer_response
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.datatypes import TABLE
+from tritonctl.protocol.tensors import infer_request, infer_response
 
 ARRAYS = [np.zeros((2, 3), dtype=row.numpy) for row in TABLE if row.numpy not in (None, "object")]
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.engines.building import build_engine
+from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ConfigurationError
-from tritonctl.progress import Silent
-from tritonctl.triton.pbtxt import parse_pbtxt
-from tritonctl.triton.plan import Plan, plan_repository
+from tritonctl.host.progress import Silent
+from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.plan import Plan, plan_repository
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tritonctl.errors import UsageError
-from tritonctl.units import human_bytes, human_seconds, parse_bytes
+from tritonctl.host.units import human_bytes, human_seconds, parse_bytes
 
 
 @pytest.mark.parametrize(

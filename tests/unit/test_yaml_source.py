@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.yaml_source import YamlSource, read_yaml
+from tritonctl.project.yaml import YamlSource, read_yaml
 
 
 def _read(tmp_path: Path, text: str) -> YamlSource:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from tritonctl.checks.findings import Finding, Hit, Report, finding_at
 from tritonctl.checks.live.rules import LiveRule
+from tritonctl.checks.places import Source
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules import RULES
-from tritonctl.checks.source import Source
 
 _IGNORE = re.compile(r"#\s*tritonctl:\s*ignore(?:\[([\w\s,]*)\])?")
 ANY = Target()

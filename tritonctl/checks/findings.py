@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
-from tritonctl.checks.source import Source, Span
+from tritonctl.checks.places import Source, Span
 
 Severity = Literal["error", "warning", "advice"]
 # Most serious first: "error" is what a server refuses or answers wrongly, "warning" what works

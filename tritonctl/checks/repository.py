@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from tritonctl.checks.files.backends import DEFAULT_FILES, backend_of_files
-from tritonctl.checks.files.config_message import ConfigMessage, read
-from tritonctl.checks.files.config_schema import model_config_schema
-from tritonctl.checks.files.graph_file import Graph, UnjudgedError
-from tritonctl.checks.files.onnx_graph import read_onnx
-from tritonctl.checks.files.openvino_ir import read_ir
-from tritonctl.checks.files.python_source import PythonSource, read_python
-from tritonctl.checks.files.textproto import parse
-from tritonctl.checks.files.textproto_lexer import TextprotoError
-from tritonctl.checks.source import Source
+from tritonctl.checks.config.backends import DEFAULT_FILES, backend_of_files
+from tritonctl.checks.config.lexer import TextprotoError
+from tritonctl.checks.config.message import ConfigMessage, read
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.config.textproto import parse
+from tritonctl.checks.model_py.source import PythonSource, read_python
+from tritonctl.checks.places import Source
 from tritonctl.errors import ConfigurationError
+from tritonctl.formats.graph_file import Graph, UnjudgedError
+from tritonctl.formats.onnx_graph import read_onnx
+from tritonctl.formats.openvino_ir import read_ir
 
 CONFIG = "config.pbtxt"
 VARIANTS = "configs"
@@ -65,7 +65,7 @@ class Target:
         """A server by version, "2.51.0", or release, "24.10". Raises ConfigurationError."""
         if name is None:
             return cls()
-        from tritonctl.compatibility_table import table  # slow to import: pydantic
+        from tritonctl.compatibility.table import table  # slow to import: pydantic
 
         known = {release.name: release.triton for release in table(None).releases if release.triton}
         version = known.get(name, name)

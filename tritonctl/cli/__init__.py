@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from tritonctl import __version__
 from tritonctl.cli.boundary import ErrorBoundary
+from tritonctl.version import __version__
 
 # A module each, in the order of `tritonctl --help`.
 VERBS = (

@@ -13,11 +13,11 @@ from tritonctl.cli import options
 from tritonctl.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.engines.artefact_differences import Difference
-    from tritonctl.engines.artefact_usage import Use
-    from tritonctl.engines.artefacts import Stored
-    from tritonctl.engines.pruning import Pruning
+    from tritonctl.console.voice import Console
+    from tritonctl.engines.artefacts.differences import Difference
+    from tritonctl.engines.artefacts.pruning import Pruning
+    from tritonctl.engines.artefacts.store import Stored
+    from tritonctl.engines.artefacts.usage import Use
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect, compare, verify and remove engines.")
 
@@ -33,10 +33,10 @@ def list_(
     quiet: options.QuietOption = False,
 ) -> None:
     """List every artefact of the project and who needs it."""
-    from tritonctl.engines.artefact_usage import usage
-    from tritonctl.engines.artefacts import stored_artefacts
-    from tritonctl.project_file import load_profiles
-    from tritonctl.units import human_bytes, human_seconds
+    from tritonctl.engines.artefacts.store import stored_artefacts
+    from tritonctl.engines.artefacts.usage import usage
+    from tritonctl.host.units import human_bytes, human_seconds
+    from tritonctl.project.file import load_profiles
 
     console = options.console(as_json, quiet)
     profiles = load_profiles(project)
@@ -93,8 +93,8 @@ def _record(stored: Stored, use: Use) -> dict[str, Any]:
 
 
 def _stored(project: options.ProjectOption) -> list[Stored]:
-    from tritonctl.engines.artefacts import stored_artefacts
-    from tritonctl.project_file import load_profiles
+    from tritonctl.engines.artefacts.store import stored_artefacts
+    from tritonctl.project.file import load_profiles
 
     return stored_artefacts(load_profiles(project)[None])
 
@@ -106,8 +106,8 @@ def show(
     as_json: options.JsonOption = False,
 ) -> None:
     """Show an artefact's manifest."""
-    from tritonctl.engines.artefact_differences import fields
-    from tritonctl.engines.artefacts import find_artefact
+    from tritonctl.engines.artefacts.differences import fields
+    from tritonctl.engines.artefacts.store import find_artefact
 
     console = options.console(as_json, quiet=False)
     found = find_artefact(_stored(project), artefact)
@@ -123,8 +123,8 @@ def diff(
     as_json: options.JsonOption = False,
 ) -> None:
     """Show in which fields two artefacts differ: request, limits, versions, evaluation, files."""
-    from tritonctl.engines.artefact_differences import differences, explanation
-    from tritonctl.engines.artefacts import find_artefact
+    from tritonctl.engines.artefacts.differences import differences, explanation
+    from tritonctl.engines.artefacts.store import find_artefact
 
     console = options.console(as_json, quiet=False)
     artefacts = _stored(project)
@@ -172,7 +172,7 @@ def verify(
     quiet: options.QuietOption = False,
 ) -> None:
     """Compare every file with its manifest; exit code 6 unless all are as they were built."""
-    from tritonctl.engines.artefacts import find_artefact, verify_artefact
+    from tritonctl.engines.artefacts.store import find_artefact, verify_artefact
 
     console = options.console(as_json, quiet)
     stored = _stored(project)
@@ -205,9 +205,9 @@ def prune(
     quiet: options.QuietOption = False,
 ) -> None:
     """Remove artefacts that no profile of the project and no repository needs."""
-    from tritonctl.engines.pruning import plan_pruning
-    from tritonctl.engines.pruning import prune as prune_artefacts
-    from tritonctl.project_file import load_profiles
+    from tritonctl.engines.artefacts.pruning import plan_pruning
+    from tritonctl.engines.artefacts.pruning import prune as prune_artefacts
+    from tritonctl.project.file import load_profiles
 
     console = options.console(as_json, quiet)
     profiles = load_profiles(project)
@@ -248,7 +248,7 @@ def _pruned(pruning: Pruning, *, dry_run: bool) -> dict[str, Any]:
 
 
 def _told(pruning: Pruning, verb: str) -> str:
-    from tritonctl.units import human_bytes
+    from tritonctl.host.units import human_bytes
 
     if not pruning.folders:
         return "nothing to remove"

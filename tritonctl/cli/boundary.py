@@ -16,8 +16,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from tritonctl import __version__
 from tritonctl.errors import EXIT_BUG, EXIT_INTERRUPTED, TritonctlError
+from tritonctl.version import __version__
 
 
 class ErrorBoundary(TyperGroup):
@@ -72,7 +72,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _console() -> Any:
-    from tritonctl.console import Console
+    from tritonctl.console.voice import Console
 
     return Console(as_json="--json" in sys.argv)
 

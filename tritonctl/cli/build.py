@@ -12,9 +12,9 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.engines.building import Artefact
-    from tritonctl.project import Project
+    from tritonctl.console.voice import Console
+    from tritonctl.engines.build.engine import Artefact
+    from tritonctl.project.schema import Project
 
 
 class Runner(StrEnum):
@@ -65,8 +65,8 @@ def command(
 
 
 def _print_commands(project: Project, names: list[str], console: Console, *, force: bool) -> None:
-    from tritonctl.engines.dry_run import planned_runs
-    from tritonctl.engines.stages import plan_stages
+    from tritonctl.engines.build.dry_run import planned_runs
+    from tritonctl.engines.build.stages import plan_stages
 
     for name in names:
         for run in planned_runs(plan_stages(project, name), force=force):
@@ -93,14 +93,14 @@ def _build(
     profile: str | None,
     locked: bool,
 ) -> None:
-    from tritonctl.engines.lock import (
+    from tritonctl.engines.build.lock import (
         refuse_damaged,
         refuse_drift,
         refuse_other_tools,
         update_lock,
     )
-    from tritonctl.engines.several import build_engines
-    from tritonctl.engines.stages import plan_stages
+    from tritonctl.engines.build.parallel import build_engines
+    from tritonctl.engines.build.stages import plan_stages
 
     refuse_damaged(project)
     stages = {name: plan_stages(project, name) for name in names}
@@ -121,7 +121,7 @@ def _build(
 
 
 def _record(name: str, artefact: Artefact) -> dict[str, Any]:
-    from tritonctl.engines.building import evaluation_of
+    from tritonctl.engines.build.engine import evaluation_of
 
     result, evaluation = artefact.manifest.result, evaluation_of(artefact)
     return {
@@ -147,7 +147,7 @@ def _summary(name: str, artefact: Artefact) -> str:
 
 
 def _accuracy(artefact: Artefact) -> str:
-    from tritonctl.engines.building import evaluation_of
+    from tritonctl.engines.build.engine import evaluation_of
 
     evaluation = evaluation_of(artefact)
     if evaluation is None:

@@ -26,7 +26,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Make a development CA, a server and a client certificate; prints `server.tls` for them."""
-    from tritonctl.security.certificates import make_certificates, tls_section
+    from tritonctl.server.security.certificates import make_certificates, tls_section
 
     console = options.console(as_json, quiet)
     make_certificates(folder, host or (), lifetime=timedelta(days=days), force=force)
@@ -41,7 +41,7 @@ def command(
 
 def _as_the_project_names_it(folder: Path) -> Path:
     """Paths of a project file start where it lies: here, where there is none yet."""
-    from tritonctl.project_file import find_project_file
+    from tritonctl.project.file import find_project_file
 
     try:
         root = find_project_file(Path.cwd()).parent

@@ -18,9 +18,9 @@ from tritonctl.cli import sampling_options as asked
 from tritonctl.errors import RequestRejectedError
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.triton.channels import Endpoint
-    from tritonctl.triton.generation import Message, SamplingParameters
+    from tritonctl.console.voice import Console
+    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.generation import Message, SamplingParameters
 
 
 def command(
@@ -50,7 +50,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Talk with a model: one turn per line; /reset starts anew, /quit or Ctrl-D ends."""
-    from tritonctl.triton.generation import SamplingParameters
+    from tritonctl.protocol.generation import SamplingParameters
 
     sampling = SamplingParameters(
         max_tokens=max_tokens,
@@ -103,7 +103,7 @@ class _Talk:
 
     def _ask(self, text: str) -> None:
         """One turn; if it fails or is cancelled, it was never said."""
-        from tritonctl.triton.client import TritonClient
+        from tritonctl.protocol.client import TritonClient
 
         first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
         turns = [*self.turns, {"role": "user", "content": text}]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tritonctl.checks.live.rules import LiveRule
     from tritonctl.checks.repository import Target
     from tritonctl.checks.rule import Rule
-    from tritonctl.triton.channels import Endpoint
+    from tritonctl.protocol.channels import Endpoint
 
     AnyRule = Rule | LiveRule
 
@@ -65,7 +65,7 @@ def command(
 ) -> None:
     """Find what Triton or a user would stumble over; exit code 6 when there is an error."""
     from tritonctl.checks.findings import merged
-    from tritonctl.checks.reporting import FORMATS, explained
+    from tritonctl.checks.report.formats import FORMATS, explained
 
     console = options.console(as_json=False, quiet=False)
     if explain:
@@ -93,8 +93,8 @@ def command(
 
 
 def _report(folder: Path, target: Target, rules: Sequence[AnyRule], fix: bool) -> Report:
+    from tritonctl.checks.autofix import mend
     from tritonctl.checks.checker import check_repository
-    from tritonctl.checks.mending import mend
     from tritonctl.checks.rule import Rule
 
     static = [rule for rule in rules if isinstance(rule, Rule)]
@@ -139,7 +139,7 @@ def _endpoint(
 ) -> Endpoint:
     """The address; what else one needs there is known of the project's own server."""
     from tritonctl.errors import ConfigurationError, ServerError
-    from tritonctl.triton.server import running_server
+    from tritonctl.server.lifecycle import running_server
 
     try:
         own = running_server(options.open_project(project, profile, overrides)).endpoint

@@ -33,9 +33,9 @@ def compose(
     quiet: options.QuietOption = False,
 ) -> None:
     """Render the repository, then compose.yaml and everything it needs; nothing is started."""
-    from tritonctl.deploy.compose import render_compose
-    from tritonctl.deploy.publishing import publish
-    from tritonctl.triton.repository import render
+    from tritonctl.repository.publish import render
+    from tritonctl.server.containers.compose import render_compose
+    from tritonctl.server.containers.publishing import publish
 
     console = options.console(as_json, quiet)
     loaded = options.open_project(project, profile, overrides)

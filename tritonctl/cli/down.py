@@ -14,7 +14,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Stop the project's Triton; streams under way may finish."""
-    from tritonctl.triton.server import stop
+    from tritonctl.server.lifecycle import stop
 
     console = options.console(as_json, quiet)
     state = stop(options.open_project(project, profile, overrides), console)

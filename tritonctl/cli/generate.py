@@ -16,10 +16,10 @@ from tritonctl.cli import options
 from tritonctl.cli import sampling_options as asked
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.triton.channels import Endpoint
-    from tritonctl.triton.client import TritonClient
-    from tritonctl.triton.generation import Chunk, Generation
+    from tritonctl.console.voice import Console
+    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.client import TritonClient
+    from tritonctl.protocol.generation import Chunk, Generation
 
 
 def command(
@@ -59,7 +59,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
-    from tritonctl.triton.generation import Queueing, SamplingParameters
+    from tritonctl.protocol.generation import Queueing, SamplingParameters
 
     sampling = SamplingParameters(
         max_tokens=max_tokens,
@@ -90,7 +90,7 @@ def _answer(stream: Iterable[Chunk], as_json: bool, quiet: bool) -> None:
 
 
 def _client(at: Endpoint, resume_on: list[str] | None, max_resumes: int | None) -> TritonClient:
-    from tritonctl.triton.client import TritonClient
+    from tritonctl.protocol.client import TritonClient
 
     return TritonClient(
         at.url, tls=at.tls, api_key=at.api_key, resume_on=resume_on or (), max_resumes=max_resumes
@@ -104,7 +104,7 @@ def endpoint(
     overrides: list[str] | None,
 ) -> Endpoint:
     """The one named, else the project's running server. Raises ServerError when there is none."""
-    from tritonctl.triton.server import running_server
+    from tritonctl.server.lifecycle import running_server
 
     if named is not None:
         return named
@@ -127,7 +127,7 @@ def _prompt_bytes(prompt: str) -> bytes:
 
 def show(console: Console, stream: Iterable[Chunk]) -> Generation:
     """Write a stream to standard output as it comes (not under --json); return it whole."""
-    from tritonctl.triton.generation import Generation
+    from tritonctl.protocol.generation import Generation
 
     chunks: list[Chunk] = []
     sent_ns = time.monotonic_ns()

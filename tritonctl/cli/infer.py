@@ -38,9 +38,9 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Ask a tensor model once: outputs as JSON, or as .npy files."""
-    from tritonctl.triton.client import TritonClient
-    from tritonctl.triton.given_inputs import given_inputs
-    from tritonctl.triton.inspecting import model_inputs
+    from tritonctl.protocol.client import TritonClient
+    from tritonctl.protocol.given_inputs import given_inputs
+    from tritonctl.protocol.inspecting import model_inputs
 
     console = options.console(as_json, quiet)
     named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
@@ -79,7 +79,7 @@ def _save(answer: Mapping[str, Any], folder: Path) -> dict[str, str]:
 
     import numpy as np
 
-    from tritonctl.host import explained
+    from tritonctl.host.files import explained
 
     files = {}
     for name, array in answer.items():

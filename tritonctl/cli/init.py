@@ -21,9 +21,9 @@ def command(
     as_json: options.JsonOption = False,
 ) -> None:
     """Write a commented example project file."""
-    from tritonctl.project import MODEL_NAME_PATTERN
-    from tritonctl.project_example import example_project
-    from tritonctl.project_file import FILE_NAME
+    from tritonctl.project.example import example_project
+    from tritonctl.project.file import FILE_NAME
+    from tritonctl.project.schema import MODEL_NAME_PATTERN
 
     if not re.fullmatch(MODEL_NAME_PATTERN, name):
         raise UsageError(
@@ -33,7 +33,7 @@ def command(
     file = folder / FILE_NAME
     if file.exists() and not force:
         raise UsageError(f"{file} exists already", remedy="edit it, or replace it with --force")
-    from tritonctl.host import write_atomically
+    from tritonctl.host.files import write_atomically
 
     write_atomically(file, example_project(name, checkpoint))
     options.console(as_json, quiet=False).result(

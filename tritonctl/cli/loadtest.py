@@ -20,9 +20,9 @@ from tritonctl.errors import (
 )
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.loadtest.capacity_run import CapacityRun
-    from tritonctl.loadtest.running import LoadRun
+    from tritonctl.console.voice import Console
+    from tritonctl.loadtest.run.capacity import CapacityRun
+    from tritonctl.loadtest.run.execution import LoadRun
 
 app = typer.Typer(no_args_is_help=True, help="Measure a running server under load.")
 
@@ -69,9 +69,9 @@ def run(
     quiet: options.QuietOption = False,
 ) -> None:
     """Run a scenario; exit code 8: SLO missed or no valid measurement, 7: the server went away."""
-    from tritonctl.loadtest.jobs import load_job, target_of
-    from tritonctl.loadtest.plan import Overrides, chosen_scenario
-    from tritonctl.loadtest.running import run_load
+    from tritonctl.loadtest.run.execution import run_load
+    from tritonctl.loadtest.run.jobs import load_job, target_of
+    from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
 
     console = options.console(as_json, quiet)
     loaded = options.open_project(project, profile, overrides)
@@ -92,7 +92,7 @@ def run(
 def _reported(console: Console, done: LoadRun) -> LoadRun:
     """Write the page that explains the figures; without it the run is as good as before."""
     try:
-        from tritonctl.loadtest.report import write_report
+        from tritonctl.loadtest.report.page import write_report
 
         with console.step("Writing the report"):
             write_report(done.folder)
@@ -106,7 +106,7 @@ def _reported(console: Console, done: LoadRun) -> LoadRun:
 
 def _tell(console: Console, done: LoadRun) -> None:
     """The summary, then the exit code that a gate needs."""
-    from tritonctl.loadtest.summary_text import HEADINGS, closing, opening, rows
+    from tritonctl.loadtest.report.summary_text import HEADINGS, closing, opening, rows
 
     summary = done.summary
     if console.as_json:
@@ -160,9 +160,9 @@ def capacity(
     quiet: options.QuietOption = False,
 ) -> None:
     """Find the highest rate that keeps the SLO, and what happens beyond it."""
-    from tritonctl.loadtest.capacity_run import CapacityRunner, Search
-    from tritonctl.loadtest.jobs import target_of
-    from tritonctl.loadtest.plan import Overrides, chosen_scenario
+    from tritonctl.loadtest.run.capacity import CapacityRunner, Search
+    from tritonctl.loadtest.run.jobs import target_of
+    from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
 
     if not 0 < lowest < highest:
         raise UsageError(
@@ -189,7 +189,7 @@ def capacity(
 
 
 def _tell_capacity(console: Console, done: CapacityRun) -> None:
-    from tritonctl.loadtest.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
+    from tritonctl.loadtest.report.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
 
     if console.as_json:
         console.result(done.to_record(), "")

@@ -14,11 +14,11 @@ from tritonctl.cli import load_options as asked
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.loadtest.compare import Change, Estimate
-    from tritonctl.loadtest.in_turns import Sides
-    from tritonctl.project import Project
-    from tritonctl.triton.channels import Endpoint
+    from tritonctl.console.voice import Console
+    from tritonctl.loadtest.analysis.compare import Change, Estimate
+    from tritonctl.loadtest.run.interleaving import Sides
+    from tritonctl.project.schema import Project
+    from tritonctl.protocol.channels import Endpoint
 
 Side = Annotated[
     str,
@@ -61,7 +61,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Compare load tests: the change of each figure with its 99 % interval, or "no difference"."""
-    from tritonctl.loadtest.compare import compare
+    from tritonctl.loadtest.analysis.compare import compare
 
     console = options.console(as_json, quiet)
     secured = (ca, certificate, key, api_key_file, api_key_in_clear)
@@ -89,7 +89,7 @@ def command(
 def _two_endpoints(left: str, right: str) -> bool:
     """Whether both sides are servers. Raises UsageError when one is."""
     from tritonctl.errors import UsageError
-    from tritonctl.loadtest.in_turns import is_endpoint
+    from tritonctl.loadtest.run.interleaving import is_endpoint
 
     found = is_endpoint(left), is_endpoint(right)
     if any(found) and not all(found):
@@ -108,10 +108,10 @@ def _run(
     load: tuple[str | None, float | None, float | None, str | None],
 ) -> Sides:
     """Load both servers in turns; each round draws the same load anew."""
-    from tritonctl.loadtest.in_turns import run_in_turns
-    from tritonctl.loadtest.jobs import load_job, target_of
-    from tritonctl.loadtest.plan import Overrides, chosen_scenario
-    from tritonctl.loadtest.running import LoadJob
+    from tritonctl.loadtest.run.execution import LoadJob
+    from tritonctl.loadtest.run.interleaving import run_in_turns
+    from tritonctl.loadtest.run.jobs import load_job, target_of
+    from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
 
     scenario, rate, duration, profile = load
     name, found = chosen_scenario(project, scenario)

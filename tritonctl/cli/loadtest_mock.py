@@ -60,7 +60,7 @@ def command(
 
 def _program(quiet: bool) -> tuple[Path, Path]:
     """mock_endpoint.py and the interpreter of the load generators' environment."""
-    from tritonctl.loadtest.environment import generator_python, generators
+    from tritonctl.loadtest.run.environment import generator_python, generators
 
     python = generator_python(options.console(False, quiet))
     return generators() / "mock_endpoint.py", python

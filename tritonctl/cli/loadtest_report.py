@@ -38,8 +38,8 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Make the report of a load test: one HTML file that needs no connection."""
-    from tritonctl.loadtest.exports import write_requests
-    from tritonctl.loadtest.report_run import restore_summary
+    from tritonctl.loadtest.report.exports import write_requests
+    from tritonctl.loadtest.report.run import restore_summary
 
     console = options.console(as_json, quiet)
     folder, other = _folders(run, against, project)
@@ -62,7 +62,7 @@ def _folders(
     run: str | None, against: str | None, project: Path | None
 ) -> tuple[Path, Path | None]:
     """The folders of the run and of the one that it is compared with."""
-    from tritonctl.loadtest.report_run import find_run
+    from tritonctl.loadtest.report.run import find_run
 
     def state() -> Path:
         return options.open_project(project, None, None).state
@@ -72,10 +72,10 @@ def _folders(
 
 def _write(folder: Path, other: Path | None, output: Path | None) -> Path:
     if other is None:
-        from tritonctl.loadtest.report import write_report
+        from tritonctl.loadtest.report.page import write_report
 
         return write_report(folder, output)
-    from tritonctl.loadtest.report_comparison import write_comparison
+    from tritonctl.loadtest.report.comparison import write_comparison
 
     return write_comparison(other, folder, output)
 

@@ -20,14 +20,14 @@ def command(
     overrides: options.SetOption = None,
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""
-    from tritonctl.triton.server_log import tail
-    from tritonctl.triton.server_state import ServerFiles, read_state
+    from tritonctl.server.log import tail
+    from tritonctl.server.state import ServerFiles, read_state
 
     console = options.console(as_json=False, quiet=False)
     files = ServerFiles.of(options.open_project(project, profile, overrides))
     log, state = files.log, read_state(files)
     if state is not None and state.deployment is not None:
-        from tritonctl.deploy.docker_server import print_log
+        from tritonctl.server.containers.lifecycle import print_log
 
         print_log(state.deployment, lines, follow=follow, write=console.text)
         return

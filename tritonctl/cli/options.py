@@ -12,10 +12,10 @@ import typer
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.project import Project
-    from tritonctl.triton.api_key import ApiKey
-    from tritonctl.triton.channels import ClientTls, Endpoint
+    from tritonctl.console.voice import Console
+    from tritonctl.project.schema import Project
+    from tritonctl.protocol.api_key import ApiKey
+    from tritonctl.protocol.channels import ClientTls, Endpoint
 
 ProjectOption = Annotated[
     Path | None,
@@ -80,7 +80,7 @@ def named_server(
                 remedy="leave them out: the project's own server is reached by `server.tls`",
             )
         return None
-    from tritonctl.triton.channels import Endpoint
+    from tritonctl.protocol.channels import Endpoint
 
     tls = _client_tls(ca, certificate, key)
     return Endpoint(url, tls, api_key=_api_key(api_key_file, api_key_in_clear))
@@ -94,7 +94,7 @@ def _client_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> 
             "--certificate and --key go together, with --ca",
             remedy="name --ca, and the other two where the server asks for a certificate",
         )
-    from tritonctl.triton.channels import ClientTls
+    from tritonctl.protocol.channels import ClientTls
 
     return ClientTls(ca, certificate, key)
 
@@ -109,20 +109,20 @@ def _api_key(file: Path | None, in_clear: bool) -> ApiKey | None:
                 remedy=f"name its file: --api-key-file FILE, or {API_KEY_VARIABLE}",
             )
         return None
-    from tritonctl.triton.api_key import ApiKey
+    from tritonctl.protocol.api_key import ApiKey
 
     return ApiKey(file, in_clear)
 
 
 def console(as_json: bool, quiet: bool) -> Console:
     """The console that a verb speaks through."""
-    from tritonctl.console import Console
+    from tritonctl.console.voice import Console
 
     return Console(as_json=as_json, quiet=quiet)
 
 
 def open_project(path: Path | None, profile: str | None, overrides: list[str] | None) -> Project:
     """The project that the shared options name. Raises ConfigurationError."""
-    from tritonctl.project_file import load_project
+    from tritonctl.project.file import load_project
 
     return load_project(path, profile=profile, overrides=overrides or ())

@@ -11,7 +11,7 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.engines.plan_records import Fit, ModelPlan
+    from tritonctl.engines.planning.records import Fit, ModelPlan
 
 
 def command(
@@ -32,8 +32,8 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Estimate memory, batch sizes, disk and build time of the engines; nothing is started."""
-    from tritonctl.engines.planning import plan_model, without_figures
-    from tritonctl.units import parse_bytes
+    from tritonctl.engines.planning.plans import plan_model, without_figures
+    from tritonctl.host.units import parse_bytes
 
     console = options.console(as_json, quiet)
     loaded = options.open_project(project, profile, overrides)
@@ -76,7 +76,7 @@ def command(
 
 
 def _engine(plan: ModelPlan) -> list[str]:
-    from tritonctl.units import human_bytes, human_seconds
+    from tritonctl.host.units import human_bytes, human_seconds
 
     seconds = "unknown" if plan.build_seconds is None else human_seconds(plan.build_seconds)
     return [
@@ -92,7 +92,7 @@ def _engine(plan: ModelPlan) -> list[str]:
 
 
 def _fit(plan: ModelPlan, fit: Fit) -> list[str]:
-    from tritonctl.units import human_bytes
+    from tritonctl.host.units import human_bytes
 
     several = f"{fit.count} x " if fit.count > 1 else ""
     return [

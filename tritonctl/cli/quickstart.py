@@ -12,9 +12,9 @@ from tritonctl.cli import options
 from tritonctl.cli.generate import show, timing_line
 
 if TYPE_CHECKING:
-    from tritonctl.console import Console
-    from tritonctl.project import Project
-    from tritonctl.triton.server_state import ServerState
+    from tritonctl.console.voice import Console
+    from tritonctl.project.schema import Project
+    from tritonctl.server.state import ServerState
 
 
 def command(
@@ -26,7 +26,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """See it work: a checkpoint becomes streamed text from a real Triton ensemble."""
-    from tritonctl.quickstart import quickstart_project
+    from tritonctl.server.quickstart import quickstart_project
 
     console = options.console(as_json, quiet)
     project = quickstart_project(folder)
@@ -44,10 +44,10 @@ def command(
 
 
 def _serve(project: Project, console: Console) -> ServerState:
-    from tritonctl.engines.building import build_engine
-    from tritonctl.quickstart import MODEL
-    from tritonctl.triton.repository import render
-    from tritonctl.triton.server import start
+    from tritonctl.engines.build.engine import build_engine
+    from tritonctl.repository.publish import render
+    from tritonctl.server.lifecycle import start
+    from tritonctl.server.quickstart import MODEL
 
     artefact = build_engine(project, MODEL, console)
     if not artefact.fresh:
@@ -57,8 +57,8 @@ def _serve(project: Project, console: Console) -> ServerState:
 
 
 def _ask(console: Console, state: ServerState) -> list[dict[str, Any]]:
-    from tritonctl.quickstart import MODEL, PROMPTS
-    from tritonctl.triton.client import TritonClient
+    from tritonctl.protocol.client import TritonClient
+    from tritonctl.server.quickstart import MODEL, PROMPTS
 
     answers = []
     with TritonClient(state.grpc_url, tls=state.client_tls) as client:

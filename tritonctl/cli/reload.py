@@ -11,7 +11,7 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.triton.reloading import Reloaded
+    from tritonctl.server.reload import Reloaded
 
 
 def command(
@@ -26,7 +26,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Serve what was built last; when it does not load or answer, the old version goes on."""
-    from tritonctl.triton.reloading import reload
+    from tritonctl.server.reload import reload
 
     console = options.console(as_json, quiet)
     done = reload(options.open_project(project, profile, overrides), model, console, ask=ask)

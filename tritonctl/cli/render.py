@@ -14,7 +14,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Render the model repository; rendering twice changes nothing."""
-    from tritonctl.triton.repository import render
+    from tritonctl.repository.publish import render
 
     console = options.console(as_json, quiet)
     rendered = render(options.open_project(project, profile, overrides), console)

@@ -10,7 +10,7 @@ from tritonctl.cli import options
 
 def command() -> None:
     """Print the JSON schema of tritonctl.yaml."""
-    from tritonctl.project import Project
+    from tritonctl.project.schema import Project
 
     schema = Project.model_json_schema(by_alias=True)
     text = json.dumps(schema, indent=2, ensure_ascii=False)

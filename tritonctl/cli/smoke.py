@@ -12,9 +12,9 @@ from tritonctl.cli import options
 from tritonctl.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
+    from tritonctl.protocol.channels import Endpoint
     from tritonctl.smoke.outcomes import Outcome
-    from tritonctl.smoke.running import Plan
-    from tritonctl.triton.channels import Endpoint
+    from tritonctl.smoke.run import Plan
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
 
@@ -49,7 +49,7 @@ def command(
     """Ask every ready model something valid and judge the answers; exit code 7 when one fails."""
     from dataclasses import replace
 
-    from tritonctl.smoke.running import smoke_server
+    from tritonctl.smoke.run import smoke_server
     from tritonctl.top.watching import metrics_address
 
     console = options.console(as_json, quiet)
@@ -79,8 +79,8 @@ def _plan(
     overrides: list[str] | None,
 ) -> Plan:
     """The project's own server, with what is known of it, or the address alone."""
-    from tritonctl.smoke.running import Plan
-    from tritonctl.triton.server import running_server
+    from tritonctl.server.lifecycle import running_server
+    from tritonctl.smoke.run import Plan
 
     try:
         opened = options.open_project(project, profile, overrides)

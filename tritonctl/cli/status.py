@@ -12,7 +12,7 @@ from tritonctl.cli import options
 from tritonctl.errors import ServerError
 
 if TYPE_CHECKING:
-    from tritonctl.triton.server import Status
+    from tritonctl.server.lifecycle import Status
 
 
 def command(
@@ -23,7 +23,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Show the server's health; exit code 7 unless every model of every server is ready."""
-    from tritonctl.triton.server import status
+    from tritonctl.server.lifecycle import status
 
     console = options.console(as_json, quiet)
     servers = status(options.open_project(project, profile, overrides))

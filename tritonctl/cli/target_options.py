@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from tritonctl.checks.repository import Target
-    from tritonctl.project import Project
+    from tritonctl.project.schema import Project
 
 VersionOption = Annotated[
     str | None,
@@ -47,9 +47,11 @@ def chosen_target(
     UsageError.
     """
     from tritonctl.checks.repository import Target
-    from tritonctl.checks.target_host import described, of_project, this_host
+    from tritonctl.checks.target import described, this_host
 
     target = this_host(Target.named(version)) if here else Target.named(version)
     if project is not None:
+        from tritonctl.repository.target import of_project
+
         target = of_project(target, project)
     return described(target, cores, memory, shm_size, gpus)

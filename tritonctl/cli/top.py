@@ -73,11 +73,11 @@ def _endpoint(
 ) -> Endpoint:
     """The address that was given, or the running server of the project."""
     from tritonctl.errors import ConfigurationError
-    from tritonctl.loadtest.server_usage import ServerUsage
+    from tritonctl.loadtest.run.server_usage import ServerUsage
+    from tritonctl.server.lifecycle import running_server
     from tritonctl.top.figures import Layout
     from tritonctl.top.layout import layout_of
     from tritonctl.top.watching import Endpoint, metrics_address
-    from tritonctl.triton.server import running_server
 
     if url is None:
         opened = options.open_project(project, profile, overrides)

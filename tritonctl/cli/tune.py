@@ -13,8 +13,8 @@ from tritonctl.cli import options
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tritonctl.console import Console
-    from tritonctl.project import Project
+    from tritonctl.console.voice import Console
+    from tritonctl.project.schema import Project
     from tritonctl.tuning.tuner import Tuned, TuneJob
 
 
@@ -38,7 +38,7 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Find the settings with the highest rate under the SLO; prints them as a diff."""
-    from tritonctl.loadtest.plan import chosen_scenario
+    from tritonctl.loadtest.run.plan import chosen_scenario
     from tritonctl.tuning.tuner import TuneJob
 
     console = options.console(as_json, quiet)

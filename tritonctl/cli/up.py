@@ -24,8 +24,8 @@ def command(
     quiet: options.QuietOption = False,
 ) -> None:
     """Start Triton on the project's models; returns when every model is ready."""
-    from tritonctl.triton.repository import render
-    from tritonctl.triton.server import require_machine, start
+    from tritonctl.repository.publish import render
+    from tritonctl.server.lifecycle import require_machine, start
 
     console = options.console(as_json, quiet)
     chosen = [*(overrides or ()), *([f"server.mode={on}"] if on else [])]

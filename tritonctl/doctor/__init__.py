@@ -7,7 +7,7 @@ import platform
 from collections.abc import Sequence
 from pathlib import Path
 
-from tritonctl.compatibility_table import table
+from tritonctl.compatibility.table import table
 from tritonctl.doctor.docker import container_findings
 from tritonctl.doctor.findings import Finding, Report
 from tritonctl.doctor.graphics import gpu_finding, gpu_report, needed_findings
@@ -26,8 +26,8 @@ from tritonctl.doctor.machine import (
     shm_finding,
 )
 from tritonctl.doctor.profiles import Profiles
-from tritonctl.gpus import installed_gpus
-from tritonctl.host import cache_folder
+from tritonctl.host.files import cache_folder
+from tritonctl.host.gpus import installed_gpus
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
 

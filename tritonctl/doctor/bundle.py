@@ -18,15 +18,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tritonctl import __version__
 from tritonctl.doctor.findings import Report
 from tritonctl.doctor.redaction import REMOVED, Redaction
-from tritonctl.host import PRIVATE, explained
-from tritonctl.project import Project
-from tritonctl.project_file import FILE_NAME
-from tritonctl.triton.repository import CONFIG
-from tritonctl.triton.server_log import tail
-from tritonctl.triton.server_state import ServerFiles, read_state
+from tritonctl.host.files import PRIVATE, explained
+from tritonctl.project.file import FILE_NAME
+from tritonctl.project.schema import Project
+from tritonctl.repository.publish import CONFIG
+from tritonctl.server.log import tail
+from tritonctl.server.state import ServerFiles, read_state
+from tritonctl.version import __version__
 
 _LOG_LINES = 2000
 _LARGEST_BYTES = 4 << 20

@@ -9,10 +9,10 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from tritonctl import containers
 from tritonctl.doctor.findings import Finding
 from tritonctl.errors import HostError
-from tritonctl.gpus import InstalledGpu
+from tritonctl.host import containers
+from tritonctl.host.gpus import InstalledGpu
 
 _ANSWER_SECONDS = 20
 _ENGINE = "container engine"

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from tritonctl.compatibility_table import World
-from tritonctl.gpus import InstalledGpu
+from tritonctl.compatibility.table import World
+from tritonctl.host.gpus import InstalledGpu
 
 Status = Literal["ok", "warning", "missing"]
 

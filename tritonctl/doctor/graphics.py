@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from tritonctl.compatibility import check, refuse_driver, resolve_target
-from tritonctl.compatibility_table import Compatibility, World, gpu_named
+from tritonctl.compatibility.rules import check, refuse_driver, resolve_target
+from tritonctl.compatibility.table import Compatibility, World, gpu_named
 from tritonctl.doctor.findings import Finding, GpuReport
 from tritonctl.doctor.profiles import Profiles
 from tritonctl.errors import ConfigurationError
-from tritonctl.gpus import InstalledGpu
-from tritonctl.project import Engine
+from tritonctl.host.gpus import InstalledGpu
+from tritonctl.project.schema import Engine
 
 _GPU_BUILDERS = ("tensorrt", "tensorrt_llm")
 _WHY_GPU = "TensorRT and TensorRT-LLM build and run engines on NVIDIA GPUs only"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tritonctl.doctor.findings import Finding
 from tritonctl.errors import ConfigurationError
-from tritonctl.project import Project
-from tritonctl.project_file import find_project_file, load_profiles
+from tritonctl.project.file import find_project_file, load_profiles
+from tritonctl.project.schema import Project
 
 Profiles = dict[str | None, Project]
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tritonctl.compatibility_table import Compatibility
+from tritonctl.compatibility.exposure import is_loopback, known_holes, release_of_image
+from tritonctl.compatibility.table import Compatibility
 from tritonctl.doctor.findings import Finding
 from tritonctl.errors import TritonctlError
-from tritonctl.project import Project
-from tritonctl.security.exposure import is_loopback, known_holes, release_of_image
-from tritonctl.triton.embedded import SERVER_VERSION
-from tritonctl.triton.ports import is_free
-from tritonctl.triton.server_state import ServerFiles, ServerState, present_state
+from tritonctl.project.schema import Project
+from tritonctl.repository.server_environment import SERVER_VERSION
+from tritonctl.server.ports import is_free
+from tritonctl.server.state import ServerFiles, ServerState, present_state
 
 _NAMED = 3
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from tritonctl.observe.prometheus import GATEWAY_JOB, JOB
 from tritonctl.observe.recording import Group, Rule
 from tritonctl.observe.slo import BURNS, RATIO, Burn, Objective, objectives
-from tritonctl.project import Project
-from tritonctl.triton.engine_queue import policy_of, triton_decides
+from tritonctl.project.schema import Project
+from tritonctl.repository.engine_queue import policy_of, triton_decides
 
 KV_FULL = 0.95
 _PAGE, _TICKET = "page", "ticket"

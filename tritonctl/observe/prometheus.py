@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.project import Project
-from tritonctl.triton import tensorrtllm
-from tritonctl.triton.ensembles import ensemble_for, step_model_name
-from tritonctl.triton.plan import ENGINE_STEP
+from tritonctl.project.schema import Project
+from tritonctl.repository import tensorrtllm
+from tritonctl.repository.ensembles import ensemble_for, step_model_name
+from tritonctl.repository.plan import ENGINE_STEP
 
 Data = dict[str, Any]
 

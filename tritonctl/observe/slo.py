@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tritonctl.observe.recording import RANGE, Group, Rule, rate, record
-from tritonctl.project import Project
-from tritonctl.project_base import Slo
+from tritonctl.project.base import Slo
+from tritonctl.project.schema import Project
 
 BAD, EVENTS = "public_model:slo_bad:rate5m", "public_model:slo_events:rate5m"
 RATIO = "public_model:slo_bad_ratio:rate{}"

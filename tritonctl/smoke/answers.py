@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from tritonctl.errors import ServerBusyError
-from tritonctl.smoke.asking import Answer
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME, TABLE
+from tritonctl.protocol.refusals import refusal
+from tritonctl.protocol.tensors import infer_response
 from tritonctl.smoke.inputs import Config
-from tritonctl.triton.datatypes import BY_CONFIG_NAME, TABLE
-from tritonctl.triton.refusals import refusal
-from tritonctl.triton.tensors import infer_response
+from tritonctl.smoke.requests import Answer
 
 _SIZES = {row.wire: row.size for row in TABLE}
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
+from tritonctl.protocol.metrics import Metrics
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.subject import Request, Subject
 from tritonctl.smoke.text_checks import text_request
-from tritonctl.triton.metrics import Metrics
 
 _CHECK = "cancellation"
 _COUNTER = "tritonctl_requests_total"

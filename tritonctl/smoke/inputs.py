@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from tritonctl.triton.datatypes import BY_CONFIG_NAME
-from tritonctl.triton.tensors import raw_content
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME
+from tritonctl.protocol.tensors import raw_content
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

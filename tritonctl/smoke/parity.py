@@ -10,13 +10,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tritonctl.environments import environment_python, folder_of
 from tritonctl.errors import HostError, TritonctlError
-from tritonctl.project import Project
+from tritonctl.host.environments import environment_python, folder_of
+from tritonctl.project.schema import Project
+from tritonctl.repository.plan import plan_repository
+from tritonctl.repository.server_environment import server_recipe
 from tritonctl.smoke.inputs import Config
 from tritonctl.smoke.text_checks import Decode
-from tritonctl.triton.embedded import server_recipe
-from tritonctl.triton.plan import plan_repository
 
 _PROGRAM = Path(__file__).with_name("decode_ids.py")
 _SECONDS = 60.0

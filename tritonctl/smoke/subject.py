@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.smoke.asking import Answer, Asker
 from tritonctl.smoke.inputs import (
     Arrays,
     Config,
@@ -19,6 +18,7 @@ from tritonctl.smoke.inputs import (
     valid_inputs,
 )
 from tritonctl.smoke.outcomes import Outcome
+from tritonctl.smoke.requests import Answer, Asker
 
 # What open dimensions are tried as, until a model takes one: 1, words, pixels.
 _OPEN = (1, 16, 224)

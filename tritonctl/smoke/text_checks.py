@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from tritonctl.protocol.tensors import infer_response
 from tritonctl.smoke.answers import faults, how_it_failed
 from tritonctl.smoke.inputs import takes, text_inputs
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.stream_checks import ending
 from tritonctl.smoke.subject import Request, Subject
-from tritonctl.triton.tensors import infer_response
 
 TOKENS = 16
 # Only when it is asked for: log probabilities cost the engine something.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
 
-from tritonctl.triton.metrics import Metrics
+from tritonctl.protocol.metrics import Metrics
 
 Key = tuple[str, frozenset[tuple[str, str]]]
 

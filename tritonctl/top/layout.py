@@ -13,7 +13,7 @@ from tritonctl.top.figures import Layout
 
 def layout_of(repository: Path) -> Layout:
     """From each config.pbtxt there; one that is missing or damaged tells nothing."""
-    from tritonctl.triton.pbtxt import parse_pbtxt
+    from tritonctl.repository.pbtxt import parse_pbtxt
 
     configs: dict[str, Mapping[str, Any]] = {}
     for file in sorted(repository.glob("*/config.pbtxt")):

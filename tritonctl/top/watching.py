@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tritonctl.errors import HostError, ServerError, UsageError
-from tritonctl.loadtest.server_usage import ServerUsage
+from tritonctl.loadtest.run.server_usage import ServerUsage
+from tritonctl.protocol.metrics import scrape
 from tritonctl.top.counters import Reading
 from tritonctl.top.figures import Figures, Layout, figures
-from tritonctl.triton.metrics import scrape
 
 _TRITON = ("nv_",)
 

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from tritonctl.errors import ServerError, SettingsRefusedError
-from tritonctl.host import PRIVATE, write_atomically
-from tritonctl.progress import Progress, Silent
-from tritonctl.project import Project
-from tritonctl.triton.model_control import Config, ModelControl, Swap, swap, takes
-from tritonctl.triton.pbtxt import parse_pbtxt
-from tritonctl.triton.plan import Plan, plan_repository
-from tritonctl.triton.repository import Rendered, render
-from tritonctl.triton.server import start, stop
-from tritonctl.triton.server_state import ServerFiles, ServerState, present_state, write_state
+from tritonctl.host.files import PRIVATE, write_atomically
+from tritonctl.host.progress import Progress, Silent
+from tritonctl.project.schema import Project
+from tritonctl.protocol.model_control import Config, ModelControl, Swap, swap, takes
+from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.plan import Plan, plan_repository
+from tritonctl.repository.publish import Rendered, render
+from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.state import ServerFiles, ServerState, present_state, write_state
 from tritonctl.tuning.space import Space, overlaid
 from tritonctl.tuning.trials import Settings
 

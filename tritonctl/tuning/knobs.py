@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.engines.building import built_engine
-from tritonctl.engines.manifest import Manifest
-from tritonctl.engines.requests import model_named
-from tritonctl.project import Model, Project
-from tritonctl.triton.backends import PythonBackend
-from tritonctl.triton.engine_queue import bound_in_engine, triton_decides
-from tritonctl.triton.ensembles import ensemble_for, step_model_name
-from tritonctl.triton.plan import DETOKENIZER, ENGINE_STEP, step_backends
+from tritonctl.engines.artefacts.manifest import Manifest
+from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.build.requests import model_named
+from tritonctl.project.schema import Model, Project
+from tritonctl.repository.backends import PythonBackend
+from tritonctl.repository.engine_queue import bound_in_engine, triton_decides
+from tritonctl.repository.ensembles import ensemble_for, step_model_name
+from tritonctl.repository.plan import DETOKENIZER, ENGINE_STEP, step_backends
 from tritonctl.tuning.space import (
     DELAY,
     DETOKENIZER_DELAY,

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ConfigurationError, ServerError, SettingsRefusedError
-from tritonctl.loadtest.jobs import load_job, target_of
-from tritonctl.loadtest.live import LiveFigures, LoadBoard
-from tritonctl.loadtest.plan import Overrides, slo_of
-from tritonctl.loadtest.running import LoadJob, LoadRun, run_load
-from tritonctl.loadtest.slo import ERROR_RATE, Limit, limits
-from tritonctl.loadtest.summary import MET, MISSED, SloVerdict, Summary
-from tritonctl.project import Project
-from tritonctl.scenario import Scenario
+from tritonctl.loadtest.analysis.slo import ERROR_RATE, Limit, limits
+from tritonctl.loadtest.analysis.summary import MET, MISSED, SloVerdict, Summary
+from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
+from tritonctl.loadtest.run.jobs import load_job, target_of
+from tritonctl.loadtest.run.live import LiveFigures, LoadBoard
+from tritonctl.loadtest.run.plan import Overrides, slo_of
+from tritonctl.project.scenario import Scenario
+from tritonctl.project.schema import Project
 from tritonctl.tuning.applying import TunedServer
 from tritonctl.tuning.trials import Asked, Trial, TrialStore, Verdict
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from tritonctl.loadtest.live import LoadBoard, SilentBoard
+from tritonctl.loadtest.run.live import LoadBoard, SilentBoard
 from tritonctl.tuning.explaining import explained
 from tritonctl.tuning.outcome import Step
 from tritonctl.tuning.space import Space

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tritonctl.host import write_atomically
+from tritonctl.host.files import write_atomically
 from tritonctl.tuning.explaining import explained
 from tritonctl.tuning.outcome import Standing
 from tritonctl.tuning.trials import Settings, Trial

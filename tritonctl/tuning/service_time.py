@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.loadtest.plan import Overrides
-from tritonctl.loadtest.running import LoadRun
-from tritonctl.loadtest.summary import Summary
-from tritonctl.project_base import Slo
-from tritonctl.tuning.priors import (
+from tritonctl.loadtest.analysis.summary import Summary
+from tritonctl.loadtest.run.execution import LoadRun
+from tritonctl.loadtest.run.plan import Overrides
+from tritonctl.project.base import Slo
+from tritonctl.tuning.queueing import (
     Decoder,
     Server,
     ServiceCurve,

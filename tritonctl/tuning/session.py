@@ -11,19 +11,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tritonctl import __version__
-from tritonctl.engines.building import built_engine
+from tritonctl.engines.build.engine import built_engine
 from tritonctl.errors import UsageError
-from tritonctl.host import write_atomically
-from tritonctl.loadtest.plan import load_plan, slo_of
-from tritonctl.project import Project
-from tritonctl.scenario import Scenario
-from tritonctl.triton.channels import Endpoint
-from tritonctl.triton.embedded import SERVER_VERSION
+from tritonctl.host.files import write_atomically
+from tritonctl.loadtest.run.plan import load_plan, slo_of
+from tritonctl.project.scenario import Scenario
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import Endpoint
+from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.tuning.outcome import Budget
-from tritonctl.tuning.priors import ServiceCurve
+from tritonctl.tuning.queueing import ServiceCurve
 from tritonctl.tuning.service_time import ServiceTime
 from tritonctl.tuning.space import Space
+from tritonctl.version import __version__
 
 _FILE = "session.json"
 

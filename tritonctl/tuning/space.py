@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.project import Project
-from tritonctl.project_file import deep_merge
+from tritonctl.project.file import deep_merge
+from tritonctl.project.schema import Project
 from tritonctl.tuning.trials import Settings, Value
 
 # Names of knobs that the search's checks and the queueing estimate look at.

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from tritonctl.host import write_atomically
+from tritonctl.host.files import write_atomically
 
 Value = bool | int | str
 Settings = Mapping[str, Value]

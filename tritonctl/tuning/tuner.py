@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tritonctl.errors import ConfigurationError, UsageError
-from tritonctl.loadtest.live import LoadBoard
-from tritonctl.loadtest.plan import slo_of
-from tritonctl.loadtest.slo import limits
-from tritonctl.project import Project
-from tritonctl.scenario import Scenario
+from tritonctl.loadtest.analysis.slo import limits
+from tritonctl.loadtest.run.live import LoadBoard
+from tritonctl.loadtest.run.plan import slo_of
+from tritonctl.project.scenario import Scenario
+from tritonctl.project.schema import Project
 from tritonctl.tuning.applying import TunedServer
 from tritonctl.tuning.explaining import by_bottleneck
 from tritonctl.tuning.knobs import space_of

@@ -17,9 +17,9 @@ from typing import Any
 import yaml
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.host import write_atomically
-from tritonctl.project import Project
-from tritonctl.project_file import FILE_NAME, deep_merge
+from tritonctl.host.files import write_atomically
+from tritonctl.project.file import FILE_NAME, deep_merge
+from tritonctl.project.schema import Project
 
 Place = tuple[str | int, ...]
 _WIDTH = 100

@@ -9,7 +9,7 @@ import sys
 SLOW = ("grpc", "numpy", "pydantic", "rich", "yaml")
 CODE = f"""
 import sys
-import tritonctl.checks.checker, tritonctl.checks.reporting
+import tritonctl.checks.checker, tritonctl.checks.report.formats
 print([name for name in {SLOW} if name in sys.modules])
 """
 

@@ -13,20 +13,20 @@ from google.protobuf import text_format
 from typer.testing import CliRunner
 
 from tests.unit.checks.repositories import put
+from tritonctl.checks.config.message import read
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.config.textproto import parse
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
-from tritonctl.checks.files.config_message import read
-from tritonctl.checks.files.config_schema import model_config_schema
-from tritonctl.checks.files.textproto import parse
 from tritonctl.checks.findings import Finding, Report
 from tritonctl.checks.live.drift import Difference, differences
 from tritonctl.checks.live.rules import LIVE_RULES
 from tritonctl.checks.live.server import check_server, version_of
-from tritonctl.checks.reporting import FORMATS, explained
+from tritonctl.checks.report.formats import FORMATS, explained
 from tritonctl.checks.rules import RULES
 from tritonctl.cli import application
 from tritonctl.errors import UsageError
-from tritonctl.triton.inspecting import reached_from_elsewhere
-from tritonctl.triton.inspection import IndexEntry, Inspection, ServedModel, TensorMetadata
+from tritonctl.protocol.inspecting import reached_from_elsewhere
+from tritonctl.protocol.inspection import IndexEntry, Inspection, ServedModel, TensorMetadata
 
 NOT_LOADED = "m is not loaded: nobody asked for it, or its config.pbtxt could not be read"
 URL = "127.0.0.1:8001"

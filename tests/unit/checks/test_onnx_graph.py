@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tritonctl.checks.examples.tensors import FLOAT, INT64, STRING, onnx_file
-from tritonctl.checks.files.graph_file import Graph, UnjudgedError, Weights
-from tritonctl.checks.files.onnx_graph import LARGEST, read_onnx
+from tritonctl.formats.graph_file import Graph, UnjudgedError, Weights
+from tritonctl.formats.onnx_graph import LARGEST, read_onnx
 
 WHOLE = onnx_file(
     {"x": (FLOAT, ["batch", 3]), "ids": (INT64, [1]), "text": (STRING, []), "ß": (99, ["", -1])},

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tritonctl.checks.files.graph_file import Graph, UnjudgedError, Weights
-from tritonctl.checks.files.openvino_ir import LARGEST, read_ir
+from tritonctl.formats.graph_file import Graph, UnjudgedError, Weights
+from tritonctl.formats.openvino_ir import LARGEST, read_ir
 
 IR = """<?xml version="1.0"?>
 <net name="Model" version="11">

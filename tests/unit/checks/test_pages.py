@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.checks.pages import INDEX, pages, write
+from tritonctl.checks.report.pages import INDEX, pages, write
 from tritonctl.checks.rules import RULES
 
 FOLDER = Path(__file__).parents[3] / "docs" / "rules"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.checks.files.python_source import PythonSource, read_python
+from tritonctl.checks.model_py.source import PythonSource, read_python
 
 CODE = """\
 import triton_python_backend_utils as pb_utils

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.unit.checks.repositories import put
-from tritonctl import bundled
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
 from tritonctl.checks.findings import Finding
-from tritonctl.checks.reporting import FORMATS
+from tritonctl.checks.report.formats import FORMATS
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rule import Example
 from tritonctl.checks.rules import security
-from tritonctl.progress import Silent
-from tritonctl.triton.embedded import SERVER_VERSION
-from tritonctl.triton.repository import render
+from tritonctl.host import bundled
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
+from tritonctl.repository.server_environment import SERVER_VERSION
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

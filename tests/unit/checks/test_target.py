@@ -13,10 +13,11 @@ from tests.unit.checks.repositories import put
 from tests.unit.conftest import Sandbox
 from tritonctl.checks.examples.models import CONFIG, python_model
 from tritonctl.checks.repository import Target
-from tritonctl.checks.target_host import described, of_project, this_host
+from tritonctl.checks.target import described, this_host
 from tritonctl.cli import application
 from tritonctl.cli.target_options import chosen_target
 from tritonctl.errors import UsageError
+from tritonctl.repository.target import of_project
 
 
 def test_this_machine() -> None:

@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.checks.repositories import put
+from tritonctl.checks.analysis.trtllm_parameters import DEMANDED, KNOWN, READ
 from tritonctl.checks.checker import check_repository
+from tritonctl.checks.config.yaml_file import read_yaml_file
 from tritonctl.checks.examples.tensorrt_llm import (
     ARGUMENTS,
     PARAMETERS,
@@ -22,16 +24,14 @@ from tritonctl.checks.examples.tensorrt_llm import (
     own_model,
     trtllm_model,
 )
-from tritonctl.checks.facts.trtllm_parameters import DEMANDED, KNOWN, READ
-from tritonctl.checks.files.trtllm_engine import engine_at
-from tritonctl.checks.files.yaml_file import read_yaml_file
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rules import tensorrt_llm
-from tritonctl.engines.building import build_engine
-from tritonctl.progress import Silent
-from tritonctl.triton import tensorrtllm
-from tritonctl.triton.repository import render
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.formats.trtllm_engine import engine_at
+from tritonctl.host.progress import Silent
+from tritonctl.repository import tensorrtllm
+from tritonctl.repository.publish import render
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

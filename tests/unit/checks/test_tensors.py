@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_openvino_ir import IR
+from tritonctl.checks.autofix import mend
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.tensors import (
     BFLOAT16,
@@ -26,7 +27,6 @@ from tritonctl.checks.examples.tensors import (
     onnx_model,
 )
 from tritonctl.checks.findings import Finding
-from tritonctl.checks.mending import mend
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rule import Example, File
 

@@ -10,11 +10,11 @@ from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritonctl.checks.files.config_message import ConfigMessage, read
-from tritonctl.checks.files.config_schema import model_config_schema
-from tritonctl.checks.files.textproto import parse
-from tritonctl.checks.files.textproto_lexer import TextprotoError
-from tritonctl.checks.source import Source
+from tritonctl.checks.config.lexer import TextprotoError
+from tritonctl.checks.config.message import ConfigMessage, read
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.config.textproto import parse
+from tritonctl.checks.places import Source
 
 TENSORS = """
 # a comment with "quotes" and { braces

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import MODEL, Cli, Sandbox
-from tritonctl.deploy.compose_command import port_error, require_docker
 from tritonctl.errors import CommandFailedError, HostError
-from tritonctl.gpus import installed_gpus
+from tritonctl.host.gpus import installed_gpus
+from tritonctl.server.containers.compose_command import port_error, require_docker
 
 VERSION_1 = "1.29.2"
 

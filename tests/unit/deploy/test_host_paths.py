@@ -10,11 +10,11 @@ import pytest
 import yaml
 
 from tests.unit.conftest import Sandbox
-from tritonctl.deploy.compose import render_compose
-from tritonctl.deploy.host_paths import host_paths
 from tritonctl.errors import ConfigurationError
-from tritonctl.progress import Silent
-from tritonctl.triton.repository import render
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
+from tritonctl.server.containers.compose import render_compose
+from tritonctl.server.containers.host_paths import host_paths
 
 PACKAGE = {
     "speculative_config": {

@@ -14,9 +14,9 @@ import pytest
 
 from tests.unit.deploy.test_compose_command import WITH_COMPOSE, install
 from tests.unit.test_server_state import STATE
-from tritonctl.deploy.present import containers, each_present
 from tritonctl.errors import HostError, ServerError
-from tritonctl.triton.server_state import Deployment, ServerState, write_state
+from tritonctl.server.containers.presence import containers, each_present
+from tritonctl.server.state import Deployment, ServerState, write_state
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -148,7 +148,7 @@ def test_commands_end_with_4_where_docker_has_gone(
     built: Sandbox, cli: Cli, programs: Path
 ) -> None:
     """None of them takes the server for dead; `doctor` reports all the same."""
-    from tritonctl.triton.server_state import ServerFiles
+    from tritonctl.server.state import ServerFiles
 
     write_state(ServerFiles.of(built.load()), state(programs))
     (programs / "docker").unlink()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.deploy import publishing
-from tritonctl.deploy.publishing import bring_up_to_date, edited, publish
 from tritonctl.errors import ConfigurationError
-from tritonctl.host import write_atomically
+from tritonctl.host.files import write_atomically
+from tritonctl.server.containers import publishing
+from tritonctl.server.containers.publishing import bring_up_to_date, edited, publish
 
 FILES = {"compose.yaml": "one\n", "triton/Dockerfile": "two\n"}
 

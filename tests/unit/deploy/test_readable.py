@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import Sandbox
-from tritonctl.deploy.readable import require_readable
 from tritonctl.errors import HostError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.triton.repository import render
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.repository.publish import render
+from tritonctl.server.containers.readability import require_readable
 
 USER = 1000
 

@@ -12,14 +12,14 @@ import pytest
 import yaml
 
 from tests.unit.conftest import Sandbox
-from tritonctl.deploy import compose
-from tritonctl.deploy.compose import Rendering, quoted, render_compose
-from tritonctl.deploy.docker_server import deployment_folder
-from tritonctl.deploy.publishing import publish
 from tritonctl.errors import ConfigurationError
-from tritonctl.progress import Silent
-from tritonctl.triton.repository import render
-from tritonctl.triton.server_state import ServerFiles
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
+from tritonctl.server.containers import compose
+from tritonctl.server.containers.compose import Rendering, quoted, render_compose
+from tritonctl.server.containers.lifecycle import deployment_folder
+from tritonctl.server.containers.publishing import publish
+from tritonctl.server.state import ServerFiles
 
 
 def rendering(sandbox: Sandbox, output: Path | None = None) -> Rendering:

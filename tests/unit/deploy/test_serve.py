@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.deploy import serve
-from tritonctl.deploy.serve import (
+from tritonctl.server.containers import entrypoint
+from tritonctl.server.containers.entrypoint import (
     TOKEN_PLACEHOLDER,
     composing_models,
     specification,
@@ -22,7 +22,7 @@ from tritonctl.deploy.serve import (
     with_token,
 )
 
-SERVE = Path(serve.__file__)
+SERVE = Path(entrypoint.__file__)
 # Ends when it is asked to, as tritonserver does; says so first.
 SERVER = """
 import signal, sys, time
@@ -128,7 +128,7 @@ def test_what_is_read_off_the_command_line(tmp_path: Path) -> None:
 
 def test_a_server_that_does_not_answer_is_not_healthy() -> None:
     """Nobody listens on that port."""
-    assert serve.healthy(port=1) is False
+    assert entrypoint.healthy(port=1) is False
 
 
 def test_it_needs_nothing_but_the_standard_library() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.conftest import Sandbox
-from tritonctl.deploy.sizes import DOCKER_DEFAULT_SHM, Sizes, container_sizes
 from tritonctl.errors import RepositoryError
-from tritonctl.progress import Silent
-from tritonctl.triton.repository import render
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
+from tritonctl.server.containers.sizes import DOCKER_DEFAULT_SHM, Sizes, container_sizes
 
 
 def sizes(sandbox: Sandbox) -> Sizes:

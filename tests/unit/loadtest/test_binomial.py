@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritonctl.loadtest.binomial import (
+from tritonctl.loadtest.analysis.binomial import (
     fisher,
     incomplete_beta,
     rank_bounds,

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tritonctl.loadtest.bootstrap import (
+from tritonctl.loadtest.analysis.bootstrap import (
     block_length,
     effective_size,
     long_run_variance,
     mean_variance,
     share_interval,
 )
-from tritonctl.loadtest.percentiles import Sample
-from tritonctl.loadtest.series import Series
+from tritonctl.loadtest.analysis.percentiles import Sample
+from tritonctl.loadtest.analysis.series import Series
 
 Floats = npt.NDArray[np.float64]
 P99 = -math.log(0.01)  # of the exponential distribution

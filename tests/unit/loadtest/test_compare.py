@@ -17,7 +17,7 @@ from tests.loadtest_records import SyntheticRun
 from tritonctl.cli import loadtest_compare
 from tritonctl.cli.boundary import ErrorBoundary
 from tritonctl.errors import ConfigurationError, UsageError
-from tritonctl.loadtest.compare import Comparison, Estimate, compare, difference, ratio
+from tritonctl.loadtest.analysis.compare import Comparison, Estimate, compare, difference, ratio
 
 Write = Callable[..., Path]
 WORDS = ("slower", "faster")

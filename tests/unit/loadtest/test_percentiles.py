@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.loadtest.percentiles import (
+from tritonctl.loadtest.analysis.percentiles import (
     Sample,
     decode,
     distribution,
@@ -21,7 +21,7 @@ from tritonctl.loadtest.percentiles import (
     histogram_percentiles,
     merge,
 )
-from tritonctl.loadtest.series import Series
+from tritonctl.loadtest.analysis.series import Series
 
 durations = st.lists(st.integers(0, 4_000_000_000), min_size=1, max_size=60)
 

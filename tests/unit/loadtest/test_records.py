@@ -11,7 +11,7 @@ import pytest
 
 from tests.loadtest_records import SyntheticRun
 from tritonctl.errors import ConfigurationError
-from tritonctl.loadtest.records import read_lines, read_records
+from tritonctl.loadtest.analysis.records import read_lines, read_records
 
 
 def line(**changes: Any) -> str:

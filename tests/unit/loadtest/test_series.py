@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritonctl.loadtest.columns import NEVER, Columns
-from tritonctl.loadtest.records import Record
-from tritonctl.loadtest.series import measured
+from tritonctl.loadtest.analysis.columns import NEVER, Columns
+from tritonctl.loadtest.analysis.records import Record
+from tritonctl.loadtest.analysis.series import measured
 
 COOL_DOWN = 30_000_000
 

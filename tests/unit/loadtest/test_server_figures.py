@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tritonctl.loadtest.limiting import limited_by
-from tritonctl.loadtest.server_figures import server_figures
-from tritonctl.loadtest.summary import Gauge, GeneratorFigures, ModelFigures, ServerFigures
+from tritonctl.loadtest.analysis.limiting import limited_by
+from tritonctl.loadtest.analysis.server_figures import server_figures
+from tritonctl.loadtest.analysis.summary import Gauge, GeneratorFigures, ModelFigures, ServerFigures
 
 IDLE = GeneratorFigures(workers=1, cpu_mean=0.2, cpu_max=0.3, send_lag_p99_ms=0.2)
 MODEL = ModelFigures(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.loadtest.columns import Columns
-from tritonctl.loadtest.records import Record
-from tritonctl.loadtest.slo import good, judge, limits, overall
-from tritonctl.loadtest.summary import SloVerdict
+from tritonctl.loadtest.analysis.columns import Columns
+from tritonctl.loadtest.analysis.records import Record
+from tritonctl.loadtest.analysis.slo import good, judge, limits, overall
+from tritonctl.loadtest.analysis.summary import SloVerdict
 
 COOL_DOWN = 30_000_000
 SLO = {"ttft_p99_ms": 100.0}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.loadtest.test_bootstrap import ar1
-from tritonctl.loadtest.stationarity import mser, outgrows, trend, warm_up
+from tritonctl.loadtest.analysis.stationarity import mser, outgrows, trend, warm_up
 
 Floats = npt.NDArray[np.float64]
 

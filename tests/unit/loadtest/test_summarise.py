@@ -10,9 +10,9 @@ import pytest
 
 from tests.loadtest_records import SyntheticRun
 from tritonctl.errors import ConfigurationError, SloMissedError
-from tritonctl.loadtest.percentiles import decode, histogram_percentiles
-from tritonctl.loadtest.summarise import summarise
-from tritonctl.loadtest.summary import Summary, read_summary, write_summary
+from tritonctl.loadtest.analysis.percentiles import decode, histogram_percentiles
+from tritonctl.loadtest.analysis.summarise import summarise
+from tritonctl.loadtest.analysis.summary import Summary, read_summary, write_summary
 
 
 def test_a_whole_run(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from tritonctl.loadtest.percentiles import DIGITS, HIGHEST, LOWEST, encode
-from tritonctl.loadtest.validity import Progress, lag_limit_ms, problems
+from tritonctl.loadtest.analysis.percentiles import DIGITS, HIGHEST, LOWEST, encode
+from tritonctl.loadtest.analysis.validity import Progress, lag_limit_ms, problems
 
 Line = dict[str, Any]
 

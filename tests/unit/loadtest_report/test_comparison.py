@@ -11,9 +11,9 @@ import pytest
 from tests.loadtest_records import SyntheticRun
 from tests.report_page import Reader, finished, trace
 from tritonctl.errors import UsageError
-from tritonctl.loadtest.compare import compare
-from tritonctl.loadtest.report_comparison import write_comparison
-from tritonctl.loadtest.summary import read_summary
+from tritonctl.loadtest.analysis.compare import compare
+from tritonctl.loadtest.analysis.summary import read_summary
+from tritonctl.loadtest.report.comparison import write_comparison
 
 RUN = SyntheticRun(seconds=15, rate=40, slo={"ttft_p99_ms": 200.0})
 SLOWER = replace(RUN, seed=2, token_ms=4.0, settings={"max_batch_size": 7})

@@ -13,8 +13,8 @@ import pytest
 
 from tests.loadtest_records import SyntheticRun
 from tests.report_page import finished
-from tritonctl.loadtest.exports import COLUMNS, write_requests
-from tritonctl.loadtest.records import read_records
+from tritonctl.loadtest.analysis.records import read_records
+from tritonctl.loadtest.report.exports import COLUMNS, write_requests
 
 RUN = SyntheticRun(seconds=5, rate=40, coalesce=2, error_share=0.1, cancel_share=0.1)
 MESSAGE = 'queue, "full"\r\nline two; ünïcode 七'

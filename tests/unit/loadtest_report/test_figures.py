@@ -14,13 +14,13 @@ import pytest
 
 from tests.loadtest_records import STEPS, SyntheticRun
 from tests.report_page import Figure, Reader, finished, trace
-from tritonctl.loadtest import report
-from tritonctl.loadtest.records import Record, read_lines, read_records
-from tritonctl.loadtest.report_latency import POINTS, curve_points, thinned
-from tritonctl.loadtest.report_run import Request
-from tritonctl.loadtest.summary import Summary, read_summary
+from tritonctl.loadtest.analysis.records import Record, read_lines, read_records
+from tritonctl.loadtest.analysis.summary import Summary, read_summary
+from tritonctl.loadtest.report import page as report_page
+from tritonctl.loadtest.report.latency import POINTS, curve_points, thinned
+from tritonctl.loadtest.report.run import Request
 
-STYLE = Path(report.__file__).with_name("report_page.css")
+STYLE = Path(report_page.__file__).with_name("page.css")
 RUN = SyntheticRun(
     seconds=20,
     rate=50,
@@ -38,7 +38,7 @@ RUN = SyntheticRun(
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with everything in it: failures, cancellations, a warm-up, two workers."""
     made = finished(RUN, tmp_path_factory.mktemp("run"))
-    report.write_report(made)
+    report_page.write_report(made)
     return made
 
 

@@ -21,10 +21,10 @@ from jinja2 import UndefinedError
 from tests.loadtest_records import SyntheticRun
 from tests.report_page import Reader, finished
 from tritonctl.errors import HostError, UsageError
-from tritonctl.loadtest import report
-from tritonctl.loadtest.report_figures import milliseconds
-from tritonctl.loadtest.report_run import load_run, restore_summary
-from tritonctl.loadtest.summary import Summary, read_summary, write_summary
+from tritonctl.loadtest.analysis.summary import Summary, read_summary, write_summary
+from tritonctl.loadtest.report import page as report_page
+from tritonctl.loadtest.report.figures import milliseconds
+from tritonctl.loadtest.report.run import load_run, restore_summary
 
 SHORT = SyntheticRun(seconds=4, rate=30)
 HOSTILE = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u2028{{ 7*7 }}"
@@ -32,7 +32,7 @@ HOSTILE = "</script><script>alert(1)</script>\"'&<img src=x onerror=alert(2)>\u2
 
 def read(folder: Path) -> Reader:
     """The report of a folder, made and read back."""
-    return Reader.of(report.write_report(folder).read_text(encoding="utf-8"))
+    return Reader.of(report_page.write_report(folder).read_text(encoding="utf-8"))
 
 
 def badges(page: Reader) -> list[str | None]:
@@ -84,8 +84,8 @@ def test_policy_lets_only_our_scripts_run(tmp_path: Path) -> None:
 def test_same_run_same_page(tmp_path: Path) -> None:
     """Nothing of the moment in it."""
     folder = finished(SHORT, tmp_path / "run")
-    first = report.write_report(folder).read_bytes()
-    assert report.write_report(folder, tmp_path / "again.html").read_bytes() == first
+    first = report_page.write_report(folder).read_bytes()
+    assert report_page.write_report(folder, tmp_path / "again.html").read_bytes() == first
 
 
 def test_hostile_text_stays_text(tmp_path: Path) -> None:
@@ -126,17 +126,17 @@ def unescaped(value: Any) -> list[str]:
 
 def test_embedded_json_ends_nothing() -> None:
     """What could end the script element or the line is written as an escape."""
-    text = report.embedded_json({"a": HOSTILE})
+    text = report_page.embedded_json({"a": HOSTILE})
     assert not set("<>&\u2028\u2029") & set(text)
     assert json.loads(text) == {"a": HOSTILE}
     with pytest.raises(ValueError, match="Out of range"):
-        report.embedded_json(float("nan"))
+        report_page.embedded_json(float("nan"))
 
 
 def test_an_undefined_name_is_an_error() -> None:
     """A template that asks for more than it is given fails instead of leaving a hole."""
     with pytest.raises(UndefinedError):
-        report.render_page(sections=[], title="a")
+        report_page.render_page(sections=[], title="a")
 
 
 def test_headings_form_a_tree_and_everything_is_named(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_run_without_a_request_has_a_report(tmp_path: Path) -> None:
 def test_no_folder_of_a_run(tmp_path: Path) -> None:
     """Said, with what to name instead; nothing is written."""
     with pytest.raises(UsageError, match=r"no plan\.json") as caught:
-        report.write_report(tmp_path)
+        report_page.write_report(tmp_path)
     assert "loadtest run" in caught.value.remedy
     assert list(tmp_path.iterdir()) == []
 
@@ -277,10 +277,10 @@ def test_no_folder_of_a_run(tmp_path: Path) -> None:
 def test_a_summary_that_cannot_be_read_is_made_anew(tmp_path: Path, damage: str) -> None:
     """From the records: another version's, or damaged; the page is the same."""
     folder = finished(SHORT, tmp_path / "run")
-    before = report.write_report(folder).read_bytes()
+    before = report_page.write_report(folder).read_bytes()
     whole = (folder / "summary.json").read_bytes()
     (folder / "summary.json").write_text(damage, encoding="utf-8")
-    assert report.write_report(folder).read_bytes() == before
+    assert report_page.write_report(folder).read_bytes() == before
     assert restore_summary(folder)
     assert (folder / "summary.json").read_bytes() == whole
     assert not restore_summary(folder)
@@ -305,6 +305,6 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path) -> None:
 
         patch.setattr(os, "replace", refuse)
         with pytest.raises(HostError, match="no space left"):
-            report.write_report(folder)
+            report_page.write_report(folder)
     assert sorted(folder.iterdir()) == before
     assert (folder / "report.html").read_text(encoding="utf-8") == "the old one"

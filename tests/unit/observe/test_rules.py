@@ -16,7 +16,7 @@ from tests.promtool import needs_promtool, promtool
 from tests.unit.observe.rule_cases import STORIES, Story
 from tritonctl.observe.files import observability_files
 from tritonctl.observe.prometheus import metric_relabeling, parts
-from tritonctl.project import Project
+from tritonctl.project.schema import Project
 
 PROMISES = {"ttft_p99_ms": 500, "itl_p99_ms": 60, "e2e_p99_ms": 4000, "error_rate": 0.001}
 QUEUE = {"max_queue_size": 7, "priority_levels": 2}

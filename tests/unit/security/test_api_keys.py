@@ -20,13 +20,13 @@ from tests.loadtests.key_gate import Gate, grpc_gate
 from tests.unit.conftest import Cli, Sandbox
 from tritonctl.cli import options
 from tritonctl.errors import HostError, TritonctlError, UsageError
-from tritonctl.loadtest.jobs import target_of
-from tritonctl.loadtest.server_facts import server_facts
-from tritonctl.security.certificates import make_certificates
-from tritonctl.triton.api_key import HEADER, ApiKey
-from tritonctl.triton.channels import ClientTls, Endpoint
-from tritonctl.triton.client import AsyncTritonClient, TritonClient
-from tritonctl.triton.inspecting import inspect
+from tritonctl.loadtest.run.jobs import target_of
+from tritonctl.loadtest.run.server_facts import server_facts
+from tritonctl.protocol.api_key import HEADER, ApiKey
+from tritonctl.protocol.channels import ClientTls, Endpoint
+from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+from tritonctl.protocol.inspecting import inspect
+from tritonctl.server.security.certificates import make_certificates
 
 KEY = "5ecret-of-alice"
 OUTSIDE = "gateway.example.com:8080"

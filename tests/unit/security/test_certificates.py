@@ -27,10 +27,14 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import NameOID
 
 from tritonctl.errors import ConfigurationError, HostError, UsageError
-from tritonctl.project import Project
-from tritonctl.security.certificate_checks import certificate_files, check_gateway, checked_tls
-from tritonctl.security.certificates import make_certificates, tls_section
-from tritonctl.triton.channels import ClientTls
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import ClientTls
+from tritonctl.server.security.certificate_checks import (
+    certificate_files,
+    check_gateway,
+    checked_tls,
+)
+from tritonctl.server.security.certificates import make_certificates, tls_section
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

@@ -15,9 +15,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError
-from tritonctl.security.certificates import make_certificates
-from tritonctl.triton.channels import ClientTls, connection_remedy
-from tritonctl.triton.client import TritonClient
+from tritonctl.protocol.channels import ClientTls, connection_remedy
+from tritonctl.protocol.client import TritonClient
+from tritonctl.server.security.certificates import make_certificates
 
 OURS, THEIRS, OLD = "ours", "theirs", "old"
 

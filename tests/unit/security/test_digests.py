@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tritonctl.errors import HostError, RepositoryError
-from tritonctl.progress import Silent
-from tritonctl.project import Project
-from tritonctl.security.digests import verify_repository
-from tritonctl.triton.repository import Rendered, render
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.repository.publish import Rendered, render
+from tritonctl.server.security.digests import verify_repository
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -84,7 +84,7 @@ def test_up_refuses_a_changed_engine(cli: Cli, built: Sandbox) -> None:
 
 def test_the_mode_of_a_secret_file(tmp_path: Path) -> None:
     """0600 from its first byte on, also where it replaces a file that all could read."""
-    from tritonctl.host import PRIVATE, write_atomically
+    from tritonctl.host.files import PRIVATE, write_atomically
 
     file = tmp_path / "state.json"
     write_atomically(file, "{}")

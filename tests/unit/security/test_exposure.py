@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from tritonctl.compatibility_table import table
-from tritonctl.errors import ConfigurationError
-from tritonctl.project import Project
-from tritonctl.security.exposure import (
+from tritonctl.compatibility.exposure import (
     is_loopback,
     known_holes,
     plain_address,
     refuse_known_holes,
     release_of_image,
 )
-from tritonctl.triton.embedded import SERVER_VERSION
+from tritonctl.compatibility.table import table
+from tritonctl.errors import ConfigurationError
+from tritonctl.project.schema import Project
+from tritonctl.repository.server_environment import SERVER_VERSION
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 
 from tests import container_engine
-from tritonctl.containers import ContainerEngine, engine, image_digests
 from tritonctl.errors import HostError
-from tritonctl.security.digests import verify_image
+from tritonctl.host.containers import ContainerEngine, engine, image_digests
+from tritonctl.server.security.digests import verify_image
 
 pytestmark = pytest.mark.docker
 

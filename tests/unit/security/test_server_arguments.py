@@ -6,9 +6,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tritonctl.security.certificates import tls_section
-from tritonctl.triton.restrictions import grpc_metadata, http_headers, new_token
-from tritonctl.triton.server_arguments import server_arguments
+from tritonctl.protocol.restrictions import grpc_metadata, http_headers, new_token
+from tritonctl.server.arguments import server_arguments
+from tritonctl.server.security.certificates import tls_section
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

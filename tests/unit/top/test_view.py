@@ -12,11 +12,11 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
-from tritonctl.console import Console
+from tritonctl.console.top_view import TopView
+from tritonctl.console.voice import Console
 from tritonctl.top.figures import Figures, Gpu, ModelFigures, ServerFigures
 from tritonctl.top.histograms import Times
 from tritonctl.top.watching import Sight
-from tritonctl.top_view import TopView
 
 SERVER = ServerFigures(1.5, 2**30, 0.75, 2**31, 2**34, (Gpu("G", 0.5, 2**30, 2**36),))
 ENGINE = ModelFigures(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tritonctl.project import Project
+from tritonctl.project.schema import Project
 from tritonctl.tuning.explaining import by_bottleneck, explained
 from tritonctl.tuning.outcome import Move, Step
 from tritonctl.tuning.space import Knob, Space

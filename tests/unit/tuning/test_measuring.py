@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from tritonctl.loadtest.live import LiveFigures, Quantiles
-from tritonctl.loadtest.slo import limits
+from tritonctl.loadtest.analysis.slo import limits
+from tritonctl.loadtest.run.live import LiveFigures, Quantiles
 from tritonctl.tuning.measuring import hopeless
 
 LIMITS = limits({"ttft_p99_ms": 100.0, "error_rate": 0.001})

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tests.unit.tuning.simulated import Machine, true_capacity
-from tritonctl.tuning.priors import (
+from tritonctl.tuning.queueing import (
     Decoder,
     Server,
     ServiceCurve,

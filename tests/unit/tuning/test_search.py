@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.tuning.simulated import Knob, Laboratory, Machine, swept, true_capacity
 from tritonctl.tuning.outcome import Budget, Outcome
-from tritonctl.tuning.priors import Server, capacity, fitted_curve
+from tritonctl.tuning.queueing import Server, capacity, fitted_curve
 from tritonctl.tuning.search import Predict, Search
 from tritonctl.tuning.trials import Asked, Settings, Trial, TrialStore
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.project import Project
+from tritonctl.project.schema import Project
 from tritonctl.tuning.space import DETOKENIZER_DELAY, INLINE, INSTANCES, THREADS, Knob, Space
 
 

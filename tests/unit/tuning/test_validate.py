@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from tests.unit.tuning.simulated import Laboratory, Machine, true_capacity
-from tritonctl.project import Project
+from tritonctl.project.schema import Project
 from tritonctl.tuning.outcome import Budget, Outcome, Standing
 from tritonctl.tuning.report import conclusion, to_record
 from tritonctl.tuning.session import Session

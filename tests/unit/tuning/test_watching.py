@@ -8,9 +8,9 @@ from rich.console import Console as RichConsole
 
 from tests.unit.tuning.simulated import Laboratory, Machine
 from tests.unit.tuning.test_explaining import PROJECT
-from tritonctl.console import Console
-from tritonctl.loadtest.live import LiveFigures
-from tritonctl.tune_view import TuneView
+from tritonctl.console.tuning_view import TuneView
+from tritonctl.console.voice import Console
+from tritonctl.loadtest.run.live import LiveFigures
 from tritonctl.tuning.outcome import Budget, Outcome
 from tritonctl.tuning.progress import TuningLines, TuningWatch
 from tritonctl.tuning.search import Search

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.project_file import deep_merge, load_project
+from tritonctl.project.file import deep_merge, load_project
 from tritonctl.tuning.write_back import (
     difference,
     edited,

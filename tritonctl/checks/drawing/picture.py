@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from tritonctl.checks.facts import declared
-from tritonctl.checks.facts.graph import Graph, Link, Side, Step, graph_of, interface_of
+from tritonctl.checks.analysis import declared
+from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of, interface_of
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rules.ensembles import RULES
-from tritonctl.checks.source import Span
 
 Kind = Literal["request", "answer", "step", "nothing"]
 REQUEST: Kind = "request"

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from tritonctl.checks.files.config_message import ConfigMessage, Path
+from tritonctl.checks.config.message import ConfigMessage, Path
 
 # Entries of these lists are the same thing if they have the same name; their order means nothing.
 _NAMED = {"ModelInput", "ModelOutput", "ModelWarmup", "ControlInput"}

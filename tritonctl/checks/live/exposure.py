@@ -10,8 +10,8 @@ from packaging.version import Version
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.live import rules
 from tritonctl.checks.live.rules import LiveRule
-from tritonctl.security.exposure import known_holes
-from tritonctl.triton.inspection import Inspection
+from tritonctl.compatibility.exposure import known_holes
+from tritonctl.protocol.inspection import Inspection
 
 _NAMED = 3  # of the CVEs
 _DOORS = {

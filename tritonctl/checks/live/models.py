@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
-from tritonctl.checks.files.config_schema import model_config_schema
+from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.live import rules
 from tritonctl.checks.live.drift import Difference, differences
 from tritonctl.checks.live.rules import LiveRule
 from tritonctl.checks.repository import Model
-from tritonctl.triton.datatypes import BY_CONFIG_NAME
-from tritonctl.triton.inspection import IndexEntry, Inspection, ServedModel, TensorMetadata
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME
+from tritonctl.protocol.inspection import IndexEntry, Inspection, ServedModel, TensorMetadata
 
 _AGAIN = (
     "load the model again so that it takes effect (`tritonctl reload`, model control, or a new "

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis import declared
+from tritonctl.checks.analysis.senders import Function, own_nodes
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.facts import declared
-from tritonctl.checks.facts.senders import Function, own_nodes
-from tritonctl.checks.files.python_source import PythonSource, dotted_name
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.files.config_message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tritonctl.checks.analysis.streams import instances
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.facts.streams import instances
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TC81x: whether the memory of GPUs and machine is enough for all models together.
 
-Sources: those of tritonctl.checks.facts.gpu_memory, and
+Sources: those of tritonctl.checks.analysis.gpu_memory, and
 https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llama_multi_instance.md
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from tritonctl.checks.examples.tensorrt_llm import trtllm_model
-from tritonctl.checks.examples.tensors import ONNX_CONFIG, onnx_file, onnx_model
-from tritonctl.checks.facts.gpu_memory import (
+from tritonctl.checks.analysis.gpu_memory import (
     FRACTION,
     HOST,
     Claim,
@@ -20,12 +18,14 @@ from tritonctl.checks.facts.gpu_memory import (
     vllm_shares,
     weights,
 )
-from tritonctl.checks.facts.placement import count_span, some
+from tritonctl.checks.analysis.placement import count_span, some
+from tritonctl.checks.examples.tensorrt_llm import trtllm_model
+from tritonctl.checks.examples.tensors import ONNX_CONFIG, onnx_file, onnx_model
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Example, File, Rule
-from tritonctl.checks.source import Span
-from tritonctl.units import human_bytes
+from tritonctl.host.units import human_bytes
 
 # Of sums of decimal fractions, which are binary ones.
 _ROUNDING = 1e-9

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from packaging.version import Version
 
+from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
+from tritonctl.checks.analysis.stub_memory import tensor_bytes
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.facts.declared import Tensor, batches, inputs, outputs
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule
-from tritonctl.checks.source import Span
-from tritonctl.triton.stub_memory import tensor_bytes
-from tritonctl.units import human_bytes
+from tritonctl.host.units import human_bytes
 
 _HTTP_BYTES = 1 << 26
 _GRPC_BYTES = (1 << 31) - 1

@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
+from tritonctl.checks.analysis.placement import count_span, instances, some
+from tritonctl.checks.analysis.stub_memory import (
+    MIB,
+    REGION_BYTES,
+    least_region_bytes,
+    tensor_bytes,
+)
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.facts.declared import Tensor, inputs, outputs
-from tritonctl.checks.facts.placement import count_span, instances, some
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule
-from tritonctl.triton.stub_memory import MIB, REGION_BYTES, least_region_bytes, tensor_bytes
-from tritonctl.units import human_bytes
+from tritonctl.host.units import human_bytes
 
 # Settings of the whole backend, on the server's command line.
 _SETTINGS = (

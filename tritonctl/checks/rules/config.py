@@ -7,7 +7,7 @@ tests/server/test_checks.py).
 
 from __future__ import annotations
 
-from tritonctl.checks.reading import when_read
+from tritonctl.checks.readable_config import when_read
 from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules import (
     config_batching,

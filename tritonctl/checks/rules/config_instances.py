@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tritonctl.checks.analysis.declared import Tensor, inputs
+from tritonctl.checks.config.backends import SHELL
+from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.facts.declared import Tensor, inputs
-from tritonctl.checks.files.backends import SHELL
-from tritonctl.checks.files.config_message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from tritonctl.checks.config.backends import KNOWN, PLATFORMS, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.examples.models import CONFIG, MODEL, changed, python_model
-from tritonctl.checks.files.backends import KNOWN, PLATFORMS, SHELL_IN_PATHS, backend_of_files
-from tritonctl.checks.files.config_schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Example, Rule

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tritonctl.checks.config.message import Path
+from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.files.config_message import Path
-from tritonctl.checks.files.config_schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule

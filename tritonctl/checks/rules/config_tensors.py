@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
 from tritonctl.checks.examples.models import changed, python_model
-from tritonctl.checks.facts.declared import Tensor, inputs, outputs
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Literal, NamedTuple
 
+from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of
 from tritonctl.checks.examples.ensembles import ENSEMBLE, TOKENIZE, composing, ensemble
-from tritonctl.checks.facts.graph import Graph, Link, Side, Step, graph_of
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule

@@ -7,13 +7,13 @@ import difflib
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
+from tritonctl.checks.analysis.declared import Tensor
+from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of
 from tritonctl.checks.examples.ensembles import ENSEMBLE, TOKENIZE, composing, ensemble, rewired
-from tritonctl.checks.facts.declared import Tensor
-from tritonctl.checks.facts.graph import Graph, Link, Side, Step, graph_of
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import File, Rule
-from tritonctl.checks.source import Span
 
 
 def unknown_input(model: Model, repository: Repository) -> Iterator[Hit]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
+from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
 from tritonctl.checks.examples.ensembles import (
     CLASSIFY,
     ENSEMBLE,
@@ -14,11 +15,10 @@ from tritonctl.checks.examples.ensembles import (
     ensemble,
     rewired,
 )
-from tritonctl.checks.facts.graph import Graph, Link, Step, graph_of
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import File, Rule
-from tritonctl.checks.source import Span
 
 
 def unwritten_tensor(model: Model, repository: Repository) -> Iterator[Hit]:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.graph import graph_of
+from tritonctl.checks.analysis.nesting import circle, is_readable
+from tritonctl.checks.config.backends import TELLING_FILES
 from tritonctl.checks.examples.ensembles import CLASSIFY, ENSEMBLE, TOKENIZE, ensemble, rewired
-from tritonctl.checks.facts.graph import graph_of
-from tritonctl.checks.facts.nesting import circle, is_readable
-from tritonctl.checks.files.backends import TELLING_FILES
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import File, Rule

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
+from tritonctl.checks.analysis.releases import newer_fields
 from tritonctl.checks.examples.ensembles import (
     ENSEMBLE,
     TOKENIZE,
     composing,
     ensemble,
 )
-from tritonctl.checks.facts.graph import Graph, Link, Step, graph_of
-from tritonctl.checks.facts.releases import newer_fields
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule

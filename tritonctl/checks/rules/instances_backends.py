@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.placement import Group, groups, written_groups, written_kind
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
 from tritonctl.checks.examples.tensors import ONNX_CONFIG, onnx_model
-from tritonctl.checks.facts.placement import Group, groups, written_groups, written_kind
-from tritonctl.checks.files.python_source import Call, PythonSource
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Example, Rule
 

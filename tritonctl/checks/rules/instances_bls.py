@@ -11,12 +11,12 @@ import ast
 import difflib
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.bls import BlsCall, CallGraph, bls_calls, own_nodes
+from tritonctl.checks.analysis.declared import inputs, outputs
+from tritonctl.checks.analysis.placement import instances
 from tritonctl.checks.examples.models import CONFIG, MODEL
-from tritonctl.checks.facts.bls import BlsCall, CallGraph, bls_calls, own_nodes
-from tritonctl.checks.facts.declared import inputs, outputs
-from tritonctl.checks.facts.placement import instances
-from tritonctl.checks.files.python_source import PythonSource
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 

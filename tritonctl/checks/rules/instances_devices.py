@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from tritonctl.checks.analysis.placement import groups, written_groups, written_kind
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.facts.placement import groups, written_groups, written_kind
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule

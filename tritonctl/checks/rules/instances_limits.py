@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tritonctl.checks.analysis.bls import CallGraph
+from tritonctl.checks.analysis.placement import Group, groups
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
-from tritonctl.checks.facts.bls import CallGraph
-from tritonctl.checks.facts.placement import Group, groups
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule
-from tritonctl.checks.source import Span
 
 
 @dataclass(frozen=True)

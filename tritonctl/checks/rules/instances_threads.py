@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TC62x: whether all instances together have cores to run on.
 
-Sources: those of tritonctl.checks.facts.threads, and
+Sources: those of tritonctl.checks.analysis.threads, and
 https://github.com/triton-inference-server/python_backend#multiple-model-instance-support.
 """
 
@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.placement import count_span, instances, some
+from tritonctl.checks.analysis.threads import Threads, cpu_threads, parameter, whole
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
 from tritonctl.checks.examples.tensors import ONNX_CONFIG, onnx_model
-from tritonctl.checks.facts.placement import count_span, instances, some
-from tritonctl.checks.facts.threads import Threads, cpu_threads, parameter, whole
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import File, Rule

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.config.backends import DEFAULT_FILES, PLATFORMS
 from tritonctl.checks.examples.models import CONFIG, changed, python_model
-from tritonctl.checks.files.backends import DEFAULT_FILES, PLATFORMS
 from tritonctl.checks.findings import Edit, Hit
-from tritonctl.checks.reading import when_read
+from tritonctl.checks.readable_config import when_read
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule

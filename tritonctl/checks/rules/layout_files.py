@@ -14,14 +14,14 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tritonctl.checks.analysis.declared import outputs
+from tritonctl.checks.config.message import Path as Place
+from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.examples.models import CONFIG, changed, python_model
-from tritonctl.checks.facts.declared import outputs
-from tritonctl.checks.files.config_message import Path as Place
-from tritonctl.checks.files.config_schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
-from tritonctl.triton.datatypes import BY_CONFIG_NAME
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 
 WARM_UP, STATES = "warmup", "initial_state"
 _ENVIRONMENT, _MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"

@@ -13,15 +13,15 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from tritonctl.checks.config.backends import DEFAULT_FILES, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.files.backends import DEFAULT_FILES, SHELL_IN_PATHS, backend_of_files
-from tritonctl.checks.files.config_schema import model_config_schema
-from tritonctl.checks.files.graph_file import LFS_POINTER, is_pointer
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import File, Rule
 from tritonctl.checks.rules.layout_files import WARM_UP, named_data
+from tritonctl.formats.graph_file import LFS_POINTER, is_pointer
 
 # Names that a config.pbtxt has by mistake.
 _MISSPELT = ("config.pbtx", "config.pbtext", "config.prototxt", "model.pbtxt", "config.txt")

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tritonctl.checks.config.message import HARMLESS, ConfigMessage
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.files.config_message import HARMLESS, ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import VARIANTS, ConfigFile, Model, Repository
 from tritonctl.checks.rule import Rule

@@ -13,15 +13,15 @@ import ast
 import re
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.small_files import small_files
+from tritonctl.checks.analysis.trtllm_model import filled
 from tritonctl.checks.examples.models import CONFIG, MODEL
-from tritonctl.checks.facts.small_files import small_files
-from tritonctl.checks.facts.trtllm_model import filled
-from tritonctl.checks.files.python_imports import Named, called
-from tritonctl.checks.files.python_source import PythonSource
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.imports import Named, called
+from tritonctl.checks.model_py.source import PythonSource
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import File, Rule
-from tritonctl.checks.source import Span
 
 _TRUST = "trust_remote_code"
 _SET = re.compile(r"""^\s*["']?trust_remote_code["']?\s*:\s*(?:true|True|TRUE)\b""", re.MULTILINE)

@@ -13,10 +13,10 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tritonctl.checks.analysis.file_tree import Entry, first_bytes, tree
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
-from tritonctl.checks.facts.file_tree import Entry, first_bytes, tree
-from tritonctl.checks.files.python_imports import called
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.imports import called
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import File, Rule
 from tritonctl.checks.rules.security_code import unpickles

@@ -13,9 +13,9 @@ import ast
 from collections.abc import Iterator
 
 from tritonctl.checks.examples.models import CONFIG, MODEL
-from tritonctl.checks.files.python_imports import imported
-from tritonctl.checks.files.python_source import PythonSource, dotted_name
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.imports import imported
+from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 

@@ -12,13 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.releases import known_holes
+from tritonctl.checks.analysis.small_files import small_files
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
-from tritonctl.checks.facts.releases import known_holes
-from tritonctl.checks.facts.small_files import small_files
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Source, Span
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import File, Rule
-from tritonctl.checks.source import Source, Span
 
 _FORMS = {
     "Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",

@@ -10,12 +10,12 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tritonctl.checks.analysis.senders import Function, bound, own_nodes
+from tritonctl.checks.analysis.streams import decoupled
 from tritonctl.checks.examples.models import CONFIG
 from tritonctl.checks.examples.streaming import CALLER, DECODER, SUMMER, edited, stream_model
-from tritonctl.checks.facts.senders import Function, bound, own_nodes
-from tritonctl.checks.facts.streams import decoupled
-from tritonctl.checks.files.python_source import PythonSource, dotted_name
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.streams import instances, per_response
 from tritonctl.checks.examples.streaming import behind_stream
-from tritonctl.checks.facts.streams import instances, per_response
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule

@@ -9,6 +9,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.senders import (
+    Function,
+    bound,
+    hit_at,
+    leaves,
+    loop_around,
+    own_nodes,
+    senders_of,
+)
+from tritonctl.checks.analysis.streams import streaming_code, surely_not_decoupled
 from tritonctl.checks.examples.models import CONFIG
 from tritonctl.checks.examples.streaming import (
     AFTER_FINAL,
@@ -22,18 +32,8 @@ from tritonctl.checks.examples.streaming import (
     WITHOUT_FINAL,
     stream_model,
 )
-from tritonctl.checks.facts.senders import (
-    Function,
-    bound,
-    hit_at,
-    leaves,
-    loop_around,
-    own_nodes,
-    senders_of,
-)
-from tritonctl.checks.facts.streams import streaming_code, surely_not_decoupled
-from tritonctl.checks.files.python_source import PythonSource, dotted_name
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 

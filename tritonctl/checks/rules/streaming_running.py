@@ -10,6 +10,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.senders import (
+    hit_at,
+    is_true,
+    leaves,
+    loop_around,
+    own_nodes,
+    senders_of,
+)
+from tritonctl.checks.analysis.streams import composing, instances, streaming_code
 from tritonctl.checks.examples.streaming import (
     ASYNC,
     IN_EXECUTE,
@@ -18,17 +27,8 @@ from tritonctl.checks.examples.streaming import (
     edited,
     stream_model,
 )
-from tritonctl.checks.facts.senders import (
-    hit_at,
-    is_true,
-    leaves,
-    loop_around,
-    own_nodes,
-    senders_of,
-)
-from tritonctl.checks.facts.streams import composing, instances, streaming_code
-from tritonctl.checks.files.python_source import PythonSource, dotted_name
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 

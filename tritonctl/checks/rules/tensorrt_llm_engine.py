@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis import declared
+from tritonctl.checks.analysis.trtllm_model import Deployment, deployment, with_engine
+from tritonctl.checks.analysis.trtllm_parameters import READ
 from tritonctl.checks.examples.tensorrt_llm import Files, engine, own_model, trtllm_model
-from tritonctl.checks.facts import declared
-from tritonctl.checks.facts.trtllm_model import Deployment, deployment, with_engine
-from tritonctl.checks.facts.trtllm_parameters import READ
-from tritonctl.checks.files.trtllm_engine import Engine, whole_number
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
+from tritonctl.formats.trtllm_engine import Engine, whole_number
 
 _LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 _BUILD_AGAIN = "build the engine again with"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis import declared
+from tritonctl.checks.analysis.trtllm_model import Deployment, with_engine
+from tritonctl.checks.analysis.trtllm_parameters import READ
 from tritonctl.checks.examples.tensorrt_llm import engine, trtllm_model
-from tritonctl.checks.facts import declared
-from tritonctl.checks.facts.trtllm_model import Deployment, with_engine
-from tritonctl.checks.facts.trtllm_parameters import READ
-from tritonctl.checks.files.trtllm_engine import Engine
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.rule import Rule
+from tritonctl.formats.trtllm_engine import Engine
 
 _SPECULATIVE = {
     "medusa": "MEDUSA",

@@ -2,15 +2,15 @@
 """TC709, TC710: guided decoding by NVIDIA's `tensorrt_llm` model.
 
 Source: https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/guided_decoding.md
-and the sources of tritonctl/checks/facts/trtllm_parameters.py.
+and the sources of tritonctl/checks/analysis/trtllm_parameters.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.trtllm_model import Deployment, of_template
 from tritonctl.checks.examples.tensorrt_llm import trtllm_model
-from tritonctl.checks.facts.trtllm_model import Deployment, of_template
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.rule import Rule
 

@@ -11,10 +11,10 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 
+from tritonctl.checks.analysis.trtllm_model import ARGUMENTS as FILE
+from tritonctl.checks.analysis.trtllm_model import Deployment, deployment
+from tritonctl.checks.config.yaml_file import YamlFile, entries, span_of
 from tritonctl.checks.examples.tensorrt_llm import ARGUMENTS, Files, engine, llmapi_model
-from tritonctl.checks.facts.trtllm_model import ARGUMENTS as FILE
-from tritonctl.checks.facts.trtllm_model import Deployment, deployment
-from tritonctl.checks.files.yaml_file import YamlFile, entries, span_of
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TC70x: the parameters of NVIDIA's `tensorrt_llm` model, by themselves.
 
-Sources: as in tritonctl/checks/facts/trtllm_parameters.py.
+Sources: as in tritonctl/checks/analysis/trtllm_parameters.py.
 """
 
 from __future__ import annotations
@@ -10,10 +10,9 @@ import difflib
 import re
 from collections.abc import Iterator
 
-from tritonctl.checks.examples.tensorrt_llm import trtllm_model
-from tritonctl.checks.facts.releases import reaches
-from tritonctl.checks.facts.trtllm_model import Deployment, of_template
-from tritonctl.checks.facts.trtllm_parameters import (
+from tritonctl.checks.analysis.releases import reaches
+from tritonctl.checks.analysis.trtllm_model import Deployment, of_template
+from tritonctl.checks.analysis.trtllm_parameters import (
     DECODING_MODES,
     DEMANDED,
     FORMER,
@@ -24,6 +23,7 @@ from tritonctl.checks.facts.trtllm_parameters import (
     STRATEGIES,
     Wanted,
 )
+from tritonctl.checks.examples.tensorrt_llm import trtllm_model
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rule import Rule

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tritonctl.checks.analysis.releases import reaches, releases
+from tritonctl.checks.analysis.trtllm_model import Deployment, deployment, with_engine
 from tritonctl.checks.examples.models import python_model
 from tritonctl.checks.examples.tensorrt_llm import (
     ARGUMENTS,
@@ -22,16 +24,14 @@ from tritonctl.checks.examples.tensorrt_llm import (
     own_model,
     trtllm_model,
 )
-from tritonctl.checks.facts.releases import reaches, releases
-from tritonctl.checks.facts.trtllm_model import Deployment, deployment, with_engine
-from tritonctl.checks.files.trtllm_engine import Engine, read_json
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Source, Span
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule
-from tritonctl.checks.source import Source, Span
+from tritonctl.formats.trtllm_engine import Engine, read_json
 
 if TYPE_CHECKING:
-    from tritonctl.compatibility_table import Compatibility, Release
+    from tritonctl.compatibility.table import Compatibility, Release
 
 _NUMBERS = re.compile(r"\d+")
 _SAME = 3  # numbers of a version that name a release of TensorRT-LLM: 1.2.1

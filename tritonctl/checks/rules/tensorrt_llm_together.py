@@ -10,12 +10,12 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.trtllm_model import deployment, filled
 from tritonctl.checks.examples.tensorrt_llm import Files, trtllm_model
-from tritonctl.checks.facts.trtllm_model import deployment, filled
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
-from tritonctl.checks.source import Span
 
 _NAME = "tensorrt_llm_model_name"
 _NAMES = (_NAME, "tensorrt_llm_draft_model_name", "multimodal_encoders_name")

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.declared import Tensor, batches
 from tritonctl.checks.examples.tensors import FLOAT, onnx_changed, onnx_file, onnx_model
-from tritonctl.checks.facts.declared import Tensor, batches
-from tritonctl.checks.files.graph_file import Graph, GraphTensor, Shape, shown
 from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules.tensors_graph import judged_graph, pairs
-from tritonctl.checks.source import Span
+from tritonctl.formats.graph_file import Graph, GraphTensor, Shape, shown
 
 Dims = tuple[int, ...]
 

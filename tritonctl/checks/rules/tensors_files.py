@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tritonctl.checks.examples.tensors import onnx_file, onnx_model
-from tritonctl.checks.files.graph_file import Graph, Weights, is_pointer
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
+from tritonctl.formats.graph_file import Graph, Weights, is_pointer
 
 
 def broken_file(model: Model, _: Repository) -> Iterator[Hit]:

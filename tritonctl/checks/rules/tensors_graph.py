@@ -12,6 +12,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
 from tritonctl.checks.examples.tensors import (
     BFLOAT16,
     FLOAT,
@@ -21,11 +22,10 @@ from tritonctl.checks.examples.tensors import (
     onnx_file,
     onnx_model,
 )
-from tritonctl.checks.facts.declared import Tensor, batches, inputs, outputs
-from tritonctl.checks.files.graph_file import Graph, GraphTensor
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
+from tritonctl.formats.graph_file import Graph, GraphTensor
 
 
 def judged_graph(model: Model) -> Graph | None:

@@ -11,14 +11,14 @@ import difflib
 import re
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
 from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
-from tritonctl.checks.facts.declared import Tensor, inputs, outputs
-from tritonctl.checks.files.graph_file import is_pointer
-from tritonctl.checks.files.python_flow import Flow, Function, literal
-from tritonctl.checks.files.python_source import Call
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.flow import Flow, Function, literal
+from tritonctl.checks.model_py.source import Call
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Example, Rule
+from tritonctl.formats.graph_file import is_pointer
 
 _CLASS = "TritonPythonModel"
 # Which server runs the file is unknown, and its Python may be younger than ours.

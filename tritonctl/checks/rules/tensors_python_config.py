@@ -9,11 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.declared import inputs, outputs
 from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.facts.declared import inputs, outputs
-from tritonctl.checks.files.python_flow import Flow, Function, requests_of
-from tritonctl.checks.files.python_source import Call, PythonSource
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.flow import Flow, Function, requests_of
+from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Example, Rule
 from tritonctl.checks.rules.tensors_python import with_model

@@ -11,9 +11,9 @@ import ast
 from collections.abc import Iterator
 
 from tritonctl.checks.examples.models import python_model
-from tritonctl.checks.files.python_flow import BACKEND_UTILS, Flow, Function
-from tritonctl.checks.files.python_source import Call, PythonSource, dotted_name
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow, Function
+from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules.tensors_python import with_model

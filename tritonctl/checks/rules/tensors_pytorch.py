@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from tritonctl.checks.facts.declared import Tensor, batches, inputs, outputs
-from tritonctl.checks.files.graph_file import decimal
+from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Example, File, Rule
+from tritonctl.formats.graph_file import decimal
 
 
 def position(model: Model, _: Repository) -> Iterator[Hit]:

@@ -7,13 +7,13 @@ import difflib
 import re
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.releases import newer_fields
+from tritonctl.checks.config.message import Mistake, Problem
 from tritonctl.checks.examples.models import changed, python_model
-from tritonctl.checks.facts.releases import newer_fields
-from tritonctl.checks.files.config_message import Mistake, Problem
 from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.places import Span
 from tritonctl.checks.repository import CONFIG, Model, Repository
 from tritonctl.checks.rule import Rule
-from tritonctl.checks.source import Span
 
 # NVIDIA's samples have ${name}; Jinja and shell templates are put around them.
 _PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.*?\}\}|<%.*?%>")

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors that a configuration declares, as clients and other models see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+from tritonctl.checks.config.message import ConfigMessage
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.memoize import remembered
+from tritonctl.checks.repository import Model
+
+Direction = Literal["input", "output"]
+
+
+class Tensor(NamedTuple):
+    """One of `input` or `output`. `path` leads to it in the configuration: ("input", 0).
+
+    dims: as written, without the batch dimension, -1 where it varies; None where absent.
+    dtype: as written, "TYPE_FP32"; "TYPE_INVALID" where absent.
+    """
+
+    name: str
+    dtype: str
+    dims: tuple[int, ...] | None
+    path: tuple[str | int, ...]
+    optional: bool = False
+    ragged: bool = False
+    reshape: tuple[int, ...] | None = None
+
+
+def inputs(model: Model) -> tuple[Tensor, ...]:
+    """The inputs that the configuration declares, in its order."""
+    return _tensors(model, "input")
+
+
+def outputs(model: Model) -> tuple[Tensor, ...]:
+    """The outputs that the configuration declares, in its order."""
+    return _tensors(model, "output")
+
+
+def batches(model: Model) -> bool:
+    """Whether requests have a batch dimension, which `dims` leaves out: max_batch_size over 0."""
+    return model.config is not None and model.config.message.max_batch_size > 0
+
+
+def _tensors(model: Model, direction: Direction) -> tuple[Tensor, ...]:
+    config = model.config
+    return remembered(
+        model, direction, lambda: tuple(_declared(config, direction)) if config else ()
+    )
+
+
+def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:
+    types = model_config_schema().DataType
+    for index, one in enumerate(getattr(config.message, direction)):
+        yield Tensor(
+            name=one.name,
+            dtype=_name(types, one.data_type),
+            dims=tuple(one.dims) or None,
+            path=(direction, index),
+            optional=direction == "input" and one.optional,
+            ragged=direction == "input" and one.allow_ragged_batch,
+            reshape=tuple(one.reshape.shape) if one.HasField("reshape") else None,
+        )
+
+
+def _name(types: Any, number: int) -> str:
+    """Numbers that the enumeration lacks stay numbers: a config.pbtxt may hold any."""
+    return str(types.Name(number)) if number in types.values() else str(number)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ensembles inside each other: which come first, and which contain themselves.
+
+Nothing here recurses: a repository may hold a chain of thousands.
+"""
+
+from __future__ import annotations
+
+from tritonctl.checks.config.message import HARMLESS
+from tritonctl.checks.memoize import remembered
+from tritonctl.checks.repository import Model, Repository
+
+
+def is_readable(model: Model) -> bool:
+    """Whether Triton can read the configuration; if not, what it says is no ground for rules."""
+    config = model.config
+    return config is not None and all(p.mistake in HARMLESS for p in config.problems)
+
+
+def models_in(model: Model) -> list[str]:
+    """The names of an ensemble's models, step by step."""
+    if model.backend != "ensemble" or model.config is None:
+        return []
+    return [step.model_name for step in model.config.message.ensemble_scheduling.step]
+
+
+def inside_out(repository: Repository) -> list[str]:
+    """The ensembles, each behind those that it contains; without those that a circle is in."""
+    inner = _ensembles_in_each(repository)
+    outer: dict[str, list[str]] = {name: [] for name in inner}
+    for name, names in inner.items():
+        for one in names:
+            outer[one].append(name)
+    left = {name: len(names) for name, names in inner.items()}
+    order = [name for name, count in left.items() if not count]
+    for name in order:
+        for one in outer[name]:
+            left[one] -= 1
+            if not left[one]:
+                order.append(one)
+    return order
+
+
+def circle(model: Model, repository: Repository) -> tuple[str, ...]:
+    """The ensembles by which this one contains itself, its own name first and last; or nothing."""
+    return _way_back(model.name, remembered(repository, "unsound", lambda: _unsound(repository)))
+
+
+def _unsound(repository: Repository) -> dict[str, set[str]]:
+    """The ensembles in each of those that lie in a circle, or around one."""
+    sound = set(inside_out(repository))
+    inner = _ensembles_in_each(repository)
+    return {name: names for name, names in inner.items() if name not in sound}
+
+
+def _way_back(start: str, inner: dict[str, set[str]]) -> tuple[str, ...]:
+    outer: dict[str, str] = {}
+    waiting = [start]
+    for name in waiting:
+        for one in sorted(inner.get(name, ())):
+            if one == start:
+                return (*_way(name, start, outer), start)
+            if one not in outer:
+                outer[one] = name
+                waiting.append(one)
+    return ()
+
+
+def _way(name: str, start: str, outer: dict[str, str]) -> tuple[str, ...]:
+    way = [name]
+    while way[-1] != start:
+        way.append(outer[way[-1]])
+    return tuple(reversed(way))
+
+
+def _ensembles_in_each(repository: Repository) -> dict[str, set[str]]:
+    found = {name: m for name, m in repository.models.items() if m.backend == "ensemble"}
+    return {name: {one for one in models_in(m) if one in found} for name, m in found.items()}

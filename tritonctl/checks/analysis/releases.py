@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of releases, for rules: imported only where a rule asks.
+
+It takes longer to import (pydantic) than a model takes to check, and mostly nobody asks.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tritonctl.compatibility.table import Compatibility, KnownHole
+
+
+def releases() -> Compatibility:
+    """The whole table."""
+    from tritonctl.compatibility.table import table
+
+    return table(None)
+
+
+def reaches(version: str | None, least: str) -> bool:
+    """Whether a version is known and not older than another."""
+    from tritonctl.compatibility import table
+
+    return table.reaches(version, least)
+
+
+@lru_cache(maxsize=8)
+def newer_fields(version: str) -> dict[str, str]:
+    """The config.pbtxt fields (dotted) newer than a version, with their first version."""
+    from tritonctl.compatibility.rules import fields_unknown_to
+
+    return fields_unknown_to(version, releases())
+
+
+def known_holes(version: str) -> list[KnownHole]:
+    """The security holes of a version, worst first."""
+    from tritonctl.compatibility import exposure
+
+    return exposure.known_holes(version)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which models answer a request with a stream of responses, and which run once for each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tritonctl.checks.analysis import placement
+from tritonctl.checks.analysis.senders import senders_of
+from tritonctl.checks.model_py.source import PythonSource
+from tritonctl.checks.repository import Model, Repository, Target
+
+
+class PerResponse(NamedTuple):
+    """A model that an ensemble runs once for every response of a decoupled one."""
+
+    model: Model
+    ensemble: str
+    source: str
+
+
+class Step(NamedTuple):
+    """A step of an ensemble, with the ensemble's names of its tensors."""
+
+    model: str
+    reads: frozenset[str]
+    writes: frozenset[str]
+
+
+def steps(model: Model) -> tuple[Step, ...]:
+    """The steps of an ensemble; () of anything else."""
+    if model.config is None or model.backend != "ensemble":
+        return ()
+    return tuple(
+        Step(
+            step.model_name, frozenset(step.input_map.values()), frozenset(step.output_map.values())
+        )
+        for step in model.config.message.ensemble_scheduling.step
+    )
+
+
+def decoupled(model: Model | None, repository: Repository) -> bool:
+    """Whether a model is known to be decoupled, as an ensemble with such a step is, too."""
+    return model is not None and _decoupled(model, repository, frozenset())
+
+
+def _decoupled(model: Model, repository: Repository, above: frozenset[str]) -> bool:
+    config = model.config
+    if config is None or model.name in above:
+        return False
+    if model.backend != "ensemble":
+        return bool(config.message.model_transaction_policy.decoupled)
+    inner = (repository.models.get(step.model) for step in steps(model))
+    above |= {model.name}
+    return any(_decoupled(one, repository, above) for one in inner if one is not None)
+
+
+def streaming_code(model: Model) -> PythonSource | None:
+    """The code of a decoupled Python model; None of any other."""
+    if model.config is None or not model.config.message.model_transaction_policy.decoupled:
+        return None
+    code = model.code
+    return code if code is not None and code.tree is not None else None
+
+
+def surely_not_decoupled(model: Model) -> bool:
+    """A Python model that answers every request once: model.py cannot change that either."""
+    code = model.code
+    if model.config is None or code is None or code.tree is None:
+        return False
+    said = model.config.message.model_transaction_policy.decoupled
+    return not said and not code.called("set_model_transaction_policy")
+
+
+def composing(repository: Repository) -> frozenset[str]:
+    """The models that are steps of an ensemble."""
+    return frozenset(step.model for model in repository.models.values() for step in steps(model))
+
+
+def per_response(repository: Repository) -> dict[str, PerResponse]:
+    """The models, ensembles left out, that run once per response in some ensemble; by name."""
+    found: dict[str, PerResponse] = {}
+    for ensemble in repository.models.values():
+        for name, source in _behind(ensemble, repository):
+            for model in _inside(name, repository, frozenset()):
+                found.setdefault(model.name, PerResponse(model, ensemble.name, source))
+    return found
+
+
+def _behind(ensemble: Model, repository: Repository) -> Iterator[tuple[str, str]]:
+    """The steps' models behind a decoupled one, near or far, each with that one's name."""
+    all_steps = steps(ensemble)
+    streamed = {
+        tensor: step.model
+        for step in all_steps
+        if _streams(repository.models.get(step.model), repository)
+        for tensor in step.writes
+    }
+    waiting = list(all_steps) if streamed else []
+    while behind := [step for step in waiting if step.reads & streamed.keys()]:
+        waiting = [step for step in waiting if step not in behind]
+        for step in behind:
+            source = streamed[min(step.reads & streamed.keys())]
+            yield step.model, source
+            for tensor in step.writes:
+                streamed.setdefault(tensor, source)
+
+
+def _streams(model: Model | None, repository: Repository) -> bool:
+    """Whether a model is decoupled, and not only in order to answer late, or not at all."""
+    if model is None or not decoupled(model, repository):
+        return False
+    senders = senders_of(model)
+    return senders is None or not senders.once
+
+
+def _inside(name: str, repository: Repository, above: frozenset[str]) -> Iterator[Model]:
+    model = repository.models.get(name)
+    if model is None or name in above:
+        return
+    if model.backend != "ensemble":
+        yield model
+    for step in steps(model):
+        yield from _inside(step.model, repository, above | {name})
+
+
+def instances(model: Model, target: Target) -> int:
+    """How many instances a model has at least."""
+    known = placement.instances(model, target)
+    groups = model.config.message.instance_group if model.config else ()
+    written = sum(max(int(one.count), 1) * max(len(one.gpus), 1) for one in groups)
+    return max(1, written) if known is None else known

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`--fix`: carries out what rules call safe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonctl.checks.findings import Edit, Report
+from tritonctl.host.files import write_atomically
+
+
+def mend(report: Report) -> int:
+    """Write every file that has edits; returns how many findings were mended.
+
+    Where two edits overlap, the first is made. Raises HostError for a file that cannot be written.
+    """
+    mended = 0
+    for name, source in report.sources.items():
+        kept = _apart([edit for f in report.findings if f.path == name for edit in f.edits])
+        if kept and source.is_utf8:
+            write_atomically(Path(name), _edited(source.text, kept))
+            mended += len(kept)
+    return mended
+
+
+def _apart(edits: list[Edit]) -> list[Edit]:
+    kept: list[Edit] = []
+    for edit in sorted(edits, key=lambda edit: (edit.span.start, edit.span.end)):
+        if not kept or edit.span.start >= kept[-1].span.end:
+            kept.append(edit)
+    return kept
+
+
+def _edited(text: str, edits: list[Edit]) -> str:
+    for edit in reversed(edits):
+        text = text[: edit.span.start] + edit.text + text[edit.span.end :]
+    return text

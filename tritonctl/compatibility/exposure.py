@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a server listens, and whether its release may be reached from there.
+
+The known holes are data, in `builders/compatibility.toml`, from NVIDIA's security bulletins.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from tritonctl.compatibility.table import Compatibility, KnownHole, table
+from tritonctl.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from tritonctl.project.schema import Project
+
+_NAMED = 4  # of the CVEs that an error names
+_TRITON_MAJOR = 2  # Triton 2.51.0 is release 24.10
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine reaches an address; of names, localhost alone is sure to."""
+    try:
+        return ipaddress.ip_address(address.strip("[]")).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+def plain_address(project: Project) -> str:
+    """Where HTTP and metrics listen: on loopback if gRPC has TLS, which they cannot have."""
+    address = project.server.address
+    if project.server.tls is None or is_loopback(address):
+        return address
+    return "127.0.0.1"
+
+
+def known_holes(release: str, compatibility: Compatibility | None = None) -> list[KnownHole]:
+    """The holes of a release, "25.06", or of a version of Triton, "2.51.0"; worst first.
+
+    Of a release that the table does not list: those that were fixed after it. Without a number that
+    can be compared (an image of one's own): none, for nothing is known.
+    """
+    compatibility = compatibility or table()
+    name = _release(release, compatibility)
+    if name is None:
+        return []
+    holes = [hole for hole in compatibility.known_holes if name < Version(hole.fixed)]
+    return sorted(holes, key=lambda hole: (-hole.score, hole.fixed))
+
+
+def refuse_known_holes(project: Project, release: str) -> None:
+    """Raise ConfigurationError for a release with known holes that listens beyond loopback."""
+    server = project.server
+    if is_loopback(server.address) or server.accept_known_holes:
+        return
+    holes = known_holes(release, table(project.root))
+    if not holes:
+        return
+    cves = [cve for hole in holes for cve in hole.cves]
+    fixed = max((hole.fixed for hole in holes), key=Version)
+    more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
+    raise ConfigurationError(
+        f"server.address: {server.address} is reached from other machines, and Triton {release} "
+        f"has known security holes: {', '.join(cves[:_NAMED])}{more} "
+        f"(the worst: {holes[0].summary}, CVSS {holes[0].score:g})",
+        remedy=f"keep `server.address: 127.0.0.1`, serve a release from {fixed} on "
+        "(`server.mode: docker`), or set `server.accept_known_holes: true` to take the risk",
+    )
+
+
+def release_of_image(image: str) -> str | None:
+    """The release in the tag of one of NVIDIA's images, `...:26.07-py3`; None without one."""
+    found = re.search(r":r?(\d\d\.\d\d)(?![\d.])", image)
+    return found.group(1) if found else None
+
+
+def _release(text: str, compatibility: Compatibility) -> Version | None:
+    """The release, as year and month, that a release or a version of Triton stands for."""
+    try:
+        version = Version(text.removeprefix("r"))
+    except InvalidVersion:
+        return None
+    if version.major != _TRITON_MAJOR:
+        return version
+    known = [(Version(r.triton), r.name) for r in compatibility.releases if r.triton]
+    older = [(number, name) for number, name in known if number <= version]
+    return Version(max(older)[1]) if older else Version("0")

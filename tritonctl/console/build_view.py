@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds on a terminal: a live table of models and stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from tritonctl.host.progress import Progress, Step
+
+_REFRESH_PER_SECOND = 4
+_LONGEST_LINE = 60
+_MARKS = {"waits": "·", "runs": "[cyan]▶[/]", "done": "[green]✓[/]", "failed": "[red]✗[/]"}
+
+
+@dataclass
+class _Row:
+    """A stage of a model; times are of time.monotonic(), durations seconds."""
+
+    state: str = "waits"
+    expected: float | None = None
+    started: float = 0.0
+    took: float | None = None
+    line: str = ""
+
+    def elapsed(self, now: float) -> str:
+        """Seconds that it has run."""
+        if self.took is not None:
+            return f"{self.took:.1f} s"
+        return f"{now - self.started:.0f} s" if self.state == "runs" else ""
+
+    def left(self, now: float) -> str:
+        """Seconds that it still needs if it takes as long as the last time."""
+        if self.expected is None or self.state not in ("waits", "runs"):
+            return ""
+        ran = now - self.started if self.state == "runs" else 0.0
+        return f"{max(0.0, self.expected - ran):.0f} s"
+
+
+class BuildTable:
+    """A Board; `note` receives what is no step."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._rows: dict[tuple[str, str], _Row] = {}
+        self._note = note
+
+    def live(self, console: object) -> Live:
+        """The table on a rich console, drawn anew while the context lasts."""
+        return Live(
+            get_renderable=self.table,
+            console=console,  # type: ignore[arg-type]
+            refresh_per_second=_REFRESH_PER_SECOND,
+        )
+
+    def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
+        """A row of its own; one that is there already keeps what it knows."""
+        row = self._rows.setdefault((model, stage), _Row(expected=expected))
+        if row.state == "waits" and done:
+            row.state, row.line = "done", "up to date"
+
+    @contextmanager
+    def stage(self, model: str, stage: str) -> Iterator[Progress]:
+        """The row shows the steps and the tool's last line."""
+        row = self._rows.setdefault((model, stage), _Row())
+        row.state, row.started = "runs", time.monotonic()
+        try:
+            yield _Lane(row, self._note)
+            row.state, row.line = "done", ""
+        finally:
+            row.took = time.monotonic() - row.started
+            if row.state == "runs":
+                row.state = "failed"
+
+    def table(self) -> Table:
+        """What is to be seen now."""
+        now = time.monotonic()
+        table = Table(box=None, pad_edge=False)
+        for column in ("", "model", "stage", "elapsed", "left", ""):
+            table.add_column(column, no_wrap=True)
+        for (model, stage), row in self._rows.items():
+            line = escape(row.line[:_LONGEST_LINE])
+            times = (row.elapsed(now), row.left(now))
+            table.add_row(_MARKS[row.state], escape(model), stage, *times, f"[dim]{line}[/]")
+        return table
+
+
+class _Lane:
+    def __init__(self, row: _Row, note: Callable[[str], None]) -> None:
+        self._row = row
+        self._note = note
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        """The step's title until it says more."""
+        self._row.line = title
+        yield self
+
+    def update(self, text: str) -> None:
+        """The tool's last line."""
+        self._row.line = text.strip() or self._row.line
+
+    def note(self, text: str) -> None:
+        """Above the table."""
+        self._note(text)
+
+
+class PlainBoard:
+    """A Board for logs: a line when a stage starts, and one when it ends."""
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+
+    def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
+        """A log tells what happens, not what will."""
+
+    @contextmanager
+    def stage(self, model: str, stage: str) -> Iterator[Progress]:
+        """Both lines name model and stage: several run at once."""
+        row = _Row(started=time.monotonic())
+        self._note(f"▶ {model} {stage}")
+        mark = "✗"
+        try:
+            yield _Lane(row, self._note)
+            mark = "✓"
+        finally:
+            self._note(f"{mark} {model} {stage} ({time.monotonic() - row.started:.1f} s)")

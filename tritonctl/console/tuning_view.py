@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A tuning session on a terminal: who challenges the best settings, and the load test under way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tritonctl.console.loadtest_view import LoadView
+from tritonctl.host.progress import Step as ProgressStep
+from tritonctl.loadtest.run.live import LiveFigures, LoadBoard, Show
+from tritonctl.tuning.explaining import explained
+from tritonctl.tuning.outcome import Step
+from tritonctl.tuning.space import Space
+from tritonctl.tuning.trials import Asked, Settings, Trial
+
+_SHOWN = 8
+_STYLES = {"met": "green", "missed": "red", "refused": "red", "undecided": "yellow"}
+_COLUMNS = ("settings", "rate", "verdict", "over the SLO", "P99 ms", "met up to", "left")
+
+
+@dataclass
+class _Challenger:
+    """Settings that were tried, as their last trial left them."""
+
+    words: str
+    rate: float
+    left: float | None
+    trial: Trial | None = None
+    met: float = 0.0
+
+    def cells(self) -> list[str | Text]:
+        """A row of the table."""
+        met = f"{self.met:.4g}/s" if self.met else ""
+        words, rate = Text(self.words, overflow="fold"), f"{self.rate:.4g}/s"
+        if self.left is not None or self.trial is None:
+            left = "" if self.left is None else f"{self.left:.0f} s"
+            return [words, rate, Text("runs", style="cyan"), "", "", met, left]
+        word = "refused" if self.trial.figures.get("refused") else self.trial.verdict
+        times = ", ".join(f"{name} {ms:.3g}" for name, ms in self.trial.p99_ms.items())
+        verdict = Text(word, style=_STYLES[word])
+        return [words, rate, verdict, f"{self.trial.share_over:.2%}", times, met, ""]
+
+
+class TuneView:
+    """A Watcher and the board of its load tests; `note` says what stays above the table."""
+
+    def __init__(self, title: str, minutes: float, note: Callable[[str], None]) -> None:
+        self._title = title
+        self._minutes = minutes
+        self._note = note
+        self._began = time.monotonic()
+        self._stage = self._why = ""
+        self._rows: dict[str, _Challenger] = {}
+        self._running: _Challenger | None = None
+        self._best: str | None = None
+        self._load: LoadView | None = None
+        self.trials = 0
+        self.board: LoadBoard = _Board(self)
+
+    def live(self, console: object) -> Live:
+        """The view on a rich console, drawn anew while the context lasts."""
+        return Live(get_renderable=self.view, console=console, refresh_per_second=2)  # type: ignore[arg-type]
+
+    def stage(self, text: str) -> None:
+        """What is done now."""
+        self._stage = text
+
+    def measuring(self, asked: Asked, space: Space) -> None:
+        """A trial begins: its settings get a row, the last one."""
+        key = _key(asked.settings)
+        self._best = self._best or key
+        row = self._rows.pop(key, None) or _Challenger(_words(asked.settings, space), 0.0, None)
+        row.rate, row.left = asked.rate, asked.seconds
+        self._rows[key] = self._running = row
+
+    def trial(self, trial: Trial, stored: bool) -> None:  # noqa: ARG002 - Watcher
+        """What came of it."""
+        self.trials += 1
+        if self._running is not None:
+            self._running.trial, self._running.left = trial, None
+            if trial.leans_met:
+                self._running.met = max(self._running.met, trial.asked.rate)
+        self._running = None
+
+    def step(self, step: Step, space: Space) -> None:
+        """Who has won is the one to be beaten."""
+        self._why = f"{_words(step.settings, space)}: {explained(step, space)}"
+        if step.won:
+            self._best = _key(step.settings)
+
+    def tell(self, text: str) -> None:
+        """Say something that is no step."""
+        self._note(text)
+
+    @contextmanager
+    def loading(self, title: str) -> Iterator[Show]:
+        """The load test that runs, below the table."""
+        view = self._load = LoadView(title)
+
+        def show(figures: LiveFigures) -> None:
+            view.show(figures)
+            if self._running is not None and figures.seconds_left is not None:
+                self._running.left = figures.seconds_left
+
+        try:
+            yield show
+        finally:
+            self._load = None
+
+    def view(self) -> Group:
+        """What is to be seen now."""
+        title = Text(self._title, style="bold")
+        title.append(f"  {self._time()}", style="dim")
+        parts: list[Text | Table | Group] = [title, Text(self._stage, style="dim")]
+        if self._rows:
+            parts += [self._table(), Text(self._why, style="dim")]
+        if self._load is not None:
+            parts += [Text(), self._load.view()]
+        return Group(*parts)
+
+    def _time(self) -> str:
+        spent = time.monotonic() - self._began
+        left = 60 * self._minutes - spent
+        if left > 0:
+            return f"{_clock(spent)}, {_clock(left)} of {self._minutes:g} minutes left"
+        return f"{_clock(spent)}, {self._minutes:g} minutes are over: finishing"
+
+    def _table(self) -> Table:
+        """The best settings first, then the others, the latest at the end."""
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("")
+        for heading in _COLUMNS:
+            table.add_column(heading, justify="left" if heading in _COLUMNS[:1] else "right")
+        others = [key for key in self._rows if key != self._best]
+        hidden = len(others) - _SHOWN
+        for key in [key for key in (self._best, *others[-_SHOWN:]) if key in self._rows]:
+            row = self._rows[key]
+            mark = "▶" if row is self._running else "★" if key == self._best else ""
+            table.add_row(mark, *row.cells())
+        if hidden > 0:
+            table.add_row("", Text(f"and {hidden} that were tried before", style="dim"))
+        return table
+
+
+class _Board:
+    """The board of a session's load tests: its steps are what the session does now."""
+
+    def __init__(self, view: TuneView) -> None:
+        self._view = view
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[ProgressStep]:
+        """Shown until the next one."""
+        self._view.stage(title)
+        yield self
+
+    def update(self, text: str) -> None:
+        """A tool's own lines are too many for one line."""
+
+    def note(self, text: str) -> None:
+        """Above the table."""
+        self._view.tell(text)
+
+    def watch_load(self, title: str) -> AbstractContextManager[Show]:
+        """Shown below the table."""
+        return self._view.loading(title)
+
+
+def _words(settings: Settings, space: Space) -> str:
+    base = space.base
+    changed = [f"{name}={value}" for name, value in settings.items() if base.get(name) != value]
+    return ", ".join(changed) or "as it is"
+
+
+def _key(settings: Settings) -> str:
+    return repr(sorted(settings.items()))
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"

@@ -1,0 +1,245 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only place that prints: data on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from tritonctl.errors import HostError, TritonctlError
+from tritonctl.host.progress import Board, Step, Unordered
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+
+    from tritonctl.checks.drawing.picture import Picture
+    from tritonctl.loadtest.run.live import Show
+    from tritonctl.top.watching import Sight
+    from tritonctl.tuning.progress import TuningWatch
+
+# Of a pipe or a file, which have no width of their own.
+_LOG_COLUMNS = 120
+_PICTURE_COLUMNS = 80
+_STYLES = {"": "", "bold": "bold", "dim": "dim", "fault": "bold red", "stream": "cyan"}
+
+
+class Console:
+    """What a command says, in one of three voices: human (default), `--json`, `--quiet`."""
+
+    def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json = as_json
+        self.quiet = quiet
+
+    @cached_property
+    def _stderr(self) -> RichConsole:
+        return _rich(stderr=True)
+
+    def result(self, record: Mapping[str, Any], human: str) -> None:
+        """Print the command's outcome: one JSON object, or `human` as text."""
+        text = json.dumps(record, ensure_ascii=False) if self.as_json else human
+        self.text(f"{text}\n")
+
+    def table(
+        self, record: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[str]]
+    ) -> None:
+        """Print rows: one JSON object, a table on a terminal, aligned lines otherwise."""
+        if self.as_json or not sys.stdout.isatty():
+            self.result(record, _aligned([headings, *rows]))
+            return
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in headings:
+            table.add_column(escape(heading), overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(cell) for cell in row))
+        _rich().print(table)
+
+    def picture(self, picture: Picture) -> None:
+        """Draw a graph as wide as there is room; in colours on a terminal only."""
+        from rich.text import Text
+
+        from tritonctl.checks.drawing.terminal import drawn, plain
+
+        stdout = _rich()
+        wide = stdout.is_terminal or "COLUMNS" in os.environ
+        lines = drawn(picture, stdout.width if wide else _PICTURE_COLUMNS)
+        if not stdout.is_terminal:
+            self.text(plain(lines))
+            return
+        for line in lines:
+            styled = ((text, _STYLES[style]) for text, style in line)
+            stdout.print(Text.assemble(*styled), soft_wrap=True)
+
+    def text(self, text: str) -> None:
+        """Write `text` to standard output at once and as it is (a streamed answer)."""
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            # What is left in the buffer would fail again when Python ends.
+            sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+            raise HostError(
+                f"standard output cannot be written: {error.strerror}",
+                remedy="free space where it goes, or send it elsewhere",
+            ) from error
+
+    def ask(self, prompt: str) -> str | None:
+        """The next line of a user at a terminal, None at its end (Ctrl-D)."""
+        with suppress(ImportError):
+            import readline  # noqa: F401 - input() then edits lines and remembers them
+        if not sys.stdout.isatty():  # input() would write the prompt among the answers
+            sys.stderr.write(prompt)
+            sys.stderr.flush()
+            prompt = ""
+        try:
+            return input(prompt)
+        except EOFError:
+            sys.stderr.write("\n")
+            return None
+
+    def note(self, text: str) -> None:
+        """Say something on standard error; silent under `--quiet`."""
+        if not self.quiet:
+            self._stderr.print(escape(text), soft_wrap=True)
+
+    def warning(self, text: str) -> None:
+        """Say something that the user should act on."""
+        self._stderr.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
+
+    def error(self, error: TritonctlError) -> None:
+        """Explain a foreseen failure: what, evidence, what to do next."""
+        if self.as_json:
+            print(json.dumps(error.as_record(), ensure_ascii=False))  # noqa: T201
+        self._stderr.print(f"[bold red]error[/]: {escape(error.problem)}", soft_wrap=True)
+        if error.details:
+            self._stderr.print(escape(_indented(error.details)), style="dim", soft_wrap=True)
+        self._stderr.print(f"  [green]try[/]: {escape(error.remedy)}", soft_wrap=True)
+
+    @contextmanager
+    def board(self, *, several: bool) -> Iterator[Board]:
+        """Where builds are shown: a live table on a terminal, else lines; `several` run at once."""
+        from tritonctl.console.build_view import BuildTable, PlainBoard
+
+        if self.quiet or not self._stderr.is_terminal:
+            yield PlainBoard(self.note) if several else Unordered(self)
+            return
+        table = BuildTable(self.note)
+        with table.live(self._stderr):
+            yield table
+
+    @contextmanager
+    def watch_load(self, title: str) -> Iterator[Show]:
+        """Where a running load test is shown: live on a terminal, else a line now and then."""
+        if self.quiet:
+            yield lambda _: None
+            return
+        from tritonctl.console.loadtest_view import LoadLines, LoadView
+
+        if not self._stderr.is_terminal:
+            yield LoadLines(title, self.note).show
+            return
+        view = LoadView(title)
+        with view.live(self._stderr):
+            yield view.show
+
+    @contextmanager
+    def watch_tuning(self, title: str, minutes: float) -> Iterator[TuningWatch]:
+        """Where a tuning session is shown: a live table on a terminal, else a line per trial."""
+        if self.quiet or not self._stderr.is_terminal:
+            from tritonctl.tuning.progress import TuningLines
+
+            yield TuningLines(self.note)
+            return
+        from tritonctl.console.tuning_view import TuneView
+
+        view = TuneView(title, minutes, self.note)
+        with view.live(self._stderr):
+            yield view
+
+    @contextmanager
+    def watch_server(self, sort: str, *, live: bool) -> Iterator[Callable[[Sight], None]]:
+        """Where a server's figures are shown: JSON lines, the whole screen, or text after text."""
+        if self.as_json:
+            yield lambda sight: print(json.dumps(sight.record()), flush=True)  # noqa: T201
+            return
+        from tritonctl.console.top_view import TopView
+
+        view, stdout = TopView(sort), _rich()
+        if live and stdout.is_terminal:
+            with view.live(stdout):
+                yield view.show
+            return
+        width = stdout.width if stdout.is_terminal or "COLUMNS" in os.environ else _LOG_COLUMNS
+        yield lambda sight: self.text(view.plain(sight, width))
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Step]:
+        """Show a step while it runs, then how long it took (seconds)."""
+        began = time.monotonic()
+        if self.quiet:
+            yield _QuietStep()
+            return
+        mark = "[red]✗[/]"
+        try:
+            with self._stderr.status(escape(title)) as status:
+                yield _StatusStep(title, status)
+            mark = "[green]✓[/]"
+        finally:
+            took = time.monotonic() - began
+            self._stderr.print(f"{mark} {escape(title)} [dim]({took:.1f} s)[/]")
+
+
+def _rich(*, stderr: bool = False) -> RichConsole:
+    """Imported late: rich takes longer to come than many a command has to say."""
+    from rich.console import Console as RichConsole
+
+    return RichConsole(stderr=stderr, highlight=False)
+
+
+def escape(text: str) -> str:
+    """Text that rich takes for nothing but text."""
+    from rich.markup import escape as escaped
+
+    return escaped(text)
+
+
+class _QuietStep:
+    def update(self, text: str) -> None:
+        """`--quiet` wants to see nothing."""
+
+
+class _StatusStep:
+    def __init__(self, title: str, status: Any) -> None:
+        self._title = title
+        self._status = status
+
+    def update(self, text: str) -> None:
+        """Show `text`, cut to a line, behind the step's title."""
+        self._status.update(f"{escape(self._title)} [dim]{escape(text.strip()[:100])}[/]")
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"  │ {line}" for line in text.rstrip().splitlines())
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Columns two spaces apart; an ideograph is two cells wide."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    lines = (
+        "  ".join(
+            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
+        )
+        for row in rows
+    )
+    return "\n".join(line.rstrip() for line in lines)

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engines on disk: manifest, store, differences, usage, pruning."""

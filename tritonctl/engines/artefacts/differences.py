@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What two artefacts differ in: values, not text. Absent is null, and places do not count."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tritonctl.engines.artefacts.store import Stored
+
+# Sections of a manifest in the order of interest, with where each lies in it.
+_SECTIONS = {
+    "builder": ("builder",),
+    "task": ("task",),
+    "stage": ("stage",),
+    "source": ("source",),
+    # As the builder resolved them: before the request, whose own are then not told again.
+    "limits": ("result", "limits"),
+    "request": ("request",),
+    "inputs": ("inputs",),
+    "model": ("result", "model"),
+    "runtime": ("result", "runtime"),
+    "tensors": ("result", "tensors"),
+    "versions": ("result", "versions"),
+    "hardware": ("result", "hardware"),
+    "evaluation": ("result", "evaluation"),
+}
+# Of the request: where things lay when it was built. A fingerprint knows no paths.
+_PLACES = (
+    "request.checkpoint",
+    "request.source",
+    "request.evaluation.prompts",
+    "request.calibration.data",
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One field with its values; None: absent or null. `change` is right - left of numbers.
+
+    `place` marks a path: the same files elsewhere make the same engine.
+    """
+
+    field: str
+    left: Any
+    right: Any
+    place: bool = False
+
+    @property
+    def change(self) -> float | None:
+        """How much more the right one has, for two numbers."""
+        values = (self.left, self.right)
+        if any(isinstance(v, bool) or not isinstance(v, int | float) for v in values):
+            return None
+        return float(self.right - self.left)
+
+
+def fields(stored: Stored) -> list[tuple[str, Any]]:
+    """A manifest as (dotted name, value) pairs. Raises RepositoryError."""
+    return list(_flat("", stored.manifest()))
+
+
+def differences(left: Stored, right: Stored) -> list[Difference]:
+    """Fields of two manifests that differ; places last. Raises RepositoryError."""
+    records = (left.manifest(), right.manifest())
+    found = [*_fields(*records), *_files(*records)]
+    return sorted(found, key=lambda difference: difference.place)
+
+
+def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
+    told: set[str] = set()
+    for section, path in _SECTIONS.items():
+        values = [dict(_flat(section, _at(record, path))) for record in (left, right)]
+        for field in dict.fromkeys([*values[0], *values[1]]):
+            pair = [value.get(field) for value in values]
+            if pair[0] != pair[1] and field.removeprefix("request.") not in told:
+                told.add(field)
+                yield Difference(field, pair[0], pair[1], place=field in _PLACES)
+
+
+def _at(record: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        record = record.get(key) if isinstance(record, dict) else None
+    return record
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """`value` as (dotted name, scalar or list) pairs."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}" if name else key, inner)
+    else:
+        yield name, value
+
+
+def _files(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
+    """Files by size; by hash where sizes are equal and contents are not."""
+    first, second = ({f["path"]: f for f in r["result"]["files"]} for r in (left, right))
+    for path in dict.fromkeys([*first, *second]):
+        one, other = first.get(path, {}), second.get(path, {})
+        for key in ("size", "sha256"):
+            if one.get(key) != other.get(key):
+                yield Difference(f"files.{path}.{key}", one.get(key), other.get(key))
+                break
+
+
+def explanation(left: Stored, right: Stored, found: list[Difference]) -> str | None:
+    """What differs although no field says so, judged from the fingerprints."""
+    asked = ("builder", "task", "stage", "source", "limits.", "request.", "inputs.")
+    if any(d.field.startswith(asked) and not d.place for d in found):
+        return None
+    manifests = (left.manifest(), right.manifest())
+    if manifests[0]["fingerprint"] == manifests[1]["fingerprint"]:
+        return "the same fingerprint: one engine, built twice" if found else None
+    if all(manifest.get("inputs") for manifest in manifests):
+        return "asked for the same of the same files: the machines' architectures differ"
+    return (
+        "asked for the same: the checkpoint, the prompts or the builder's own files differ (a "
+        "manifest of that version holds only their common fingerprint)"
+    )

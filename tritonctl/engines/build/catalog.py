@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The builders that exist: one folder with a `builder.toml` each, nothing else to register."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tritonctl.host import bundled
+from tritonctl.errors import ConfigurationError
+from tritonctl.project.schema import Engine
+
+RunnerName = Literal["current", "venv", "container"]
+
+
+class BuilderEnvironment(BaseModel):
+    """How to make the builder's Python environment."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    requires_python: str
+    install: list[list[str]]
+    probe: list[str] = []
+
+
+class Stage(BaseModel):
+    """One program of a builder; the artefact of each is the source of the next.
+
+    `when`: only for targets of that world. `ignores`: dotted fields of the request that do not
+    shape this stage's artefact, and so do not make it anew when they change. `writes`: options
+    that name a folder which outlives the build; a container may write there. `reads`: dotted
+    options that name files or folders (one, or a list) whose content shapes the artefact.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    summary: str = ""
+    script: str = "build.py"
+    runners: list[RunnerName] = Field(min_length=1)
+    environment: BuilderEnvironment | None = None
+    when: dict[Literal["world"], str] = {}
+    ignores: list[str] = []
+    writes: list[str] = []
+    reads: list[str] = []
+    needs_gpu: bool = False
+    prints_commands: bool = False  # its program has --print-commands
+
+
+class Builder(BaseModel):
+    """A `builder.toml`: what it makes, from what, with which Triton backend serving it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    schema_: Literal["tritonctl.builder/1"] = Field(alias="schema")
+    name: str
+    summary: str
+    tasks: list[str]
+    precisions: list[str]
+    kv_cache_dtypes: list[str] = []
+    architectures: list[str]
+    python_backend: str
+    targets: Literal["tensorrt_llm", "tensorrt"] | None = None
+    runners: list[RunnerName] = []
+    shares: list[str] = []
+    environment: BuilderEnvironment | None = None
+    needs_gpu: bool = False
+    stages: list[Stage] = []
+    folder: Path = Path()
+
+    @model_validator(mode="after")
+    def _runs_somewhere(self) -> Self:
+        if not self.runners and not self.stages:
+            raise ValueError("neither `runners` nor `stages` say how the builder runs")
+        return self
+
+    @property
+    def folders(self) -> list[Path]:
+        """All of the builder's sources: its own folder and those of `builders/shared/` it uses."""
+        return [self.folder, *(self.folder.parent / "shared" / name for name in self.shares)]
+
+    @property
+    def staged(self) -> bool:
+        """Whether the engine is made in several stages with an artefact each."""
+        return bool(self.stages)
+
+    def stages_for(self, world: str | None) -> list[Stage]:
+        """The stages in their order; one called `build` where builder.toml names none."""
+        if not self.stages:
+            return [
+                Stage(
+                    name="build",
+                    runners=self.runners,
+                    environment=self.environment,
+                    needs_gpu=self.needs_gpu,
+                )
+            ]
+        return [stage for stage in self.stages if stage.when.get("world", world) == world]
+
+    def accept(self, engine: Engine, task: str) -> None:
+        """Refuse what this builder cannot make, before anything runs.
+
+        Raises ConfigurationError naming the field and the values that would do.
+        """
+        self._one_of("precision", engine.precision, self.precisions)
+        self._one_of("task", task, self.tasks)
+        if engine.kv_cache_dtype is not None:
+            self._one_of("kv_cache_dtype", engine.kv_cache_dtype, self.kv_cache_dtypes)
+        if engine.runner is not None:
+            offered = [*self.runners, *(name for s in self.stages for name in s.runners)]
+            self._one_of("runner", engine.runner, list(dict.fromkeys(offered)))
+
+    def _one_of(self, field: str, value: str, allowed: list[str]) -> None:
+        if value not in allowed:
+            raise ConfigurationError(
+                f"builder {self.name} has no {field} `{value}`",
+                remedy=_nearest(value, allowed, f"its {field} values"),
+            )
+
+
+def builder_named(name: str, project_root: Path | None = None) -> Builder:
+    """The builder of that name. Raises ConfigurationError when there is none."""
+    available = bundled.names("builders", "/builder.toml", project_root)
+    if name not in available:
+        raise ConfigurationError(
+            f"there is no builder `{name}`", remedy=_nearest(name, available, "builders")
+        )
+    file = bundled.find(f"builders/{name}/builder.toml", project_root)
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        return Builder.model_validate({**data, "folder": file.parent})
+    except ValueError as error:  # not UTF-8, not TOML, or not this schema
+        raise ConfigurationError(
+            f"{file} is malformed: {error}", remedy="compare it with builders/README.md"
+        ) from error
+
+
+def _nearest(value: str, allowed: list[str], label: str) -> str:
+    close = difflib.get_close_matches(value, allowed, n=1)
+    listing = f"{label}: {', '.join(allowed) or 'none'}"
+    return f"did you mean `{close[0]}`? {listing}" if close else listing

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files and folders that the options of a stage name, for its program to read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tritonctl.engines.build.catalog import Stage
+from tritonctl.errors import ConfigurationError
+
+
+def given_files(stage: Stage, options: Mapping[str, Any]) -> dict[str, Path]:
+    """The places under the options that the stage `reads`, by `OPTION.NUMBER`.
+
+    Raises ConfigurationError for one that is no absolute path, or that is not there.
+    """
+    found = {}
+    for dotted in stage.reads:
+        value = _at(options, dotted)
+        places = value if isinstance(value, list) else [value]
+        for number, place in enumerate(places):
+            if isinstance(place, str):  # the program says what is wrong with anything else
+                found[f"{dotted}.{number}"] = _existing(f"{stage.name}.{dotted}", place)
+    return found
+
+
+def _at(options: Mapping[str, Any], dotted: str) -> Any:
+    value: Any = options
+    for part in dotted.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _existing(option: str, place: str) -> Path:
+    path = Path(place)
+    if not path.is_absolute():
+        raise ConfigurationError(
+            f"engine.options.{option} has {place!r}, expected an absolute path",
+            remedy=f"write it from the root on: {path.absolute()}",
+        )
+    if not path.exists():
+        raise ConfigurationError(
+            f"engine.options.{option}: {path} is not there",
+            remedy="correct the path in tritonctl.yaml, or remove it",
+        )
+    return path

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether an image has what a stage imports: asked inside it, before anything long is started."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.host.process import run
+
+_PYTHON, _LACKS = "@python ", "@lacks "
+# Every import is tried, so that one look tells all that the image lacks; what else a probe says is
+# about what was imported.
+_PROGRAM = f"""
+import json, platform, sys
+print({_PYTHON!r} + platform.python_version())
+scope, lacking = {{}}, False
+for statement in json.loads(sys.argv[1]):
+    if lacking and not statement.startswith("import "):
+        continue
+    try:
+        exec(statement, scope)
+    except Exception as error:
+        lacking = True
+        said = statement + ": " + type(error).__name__ + ": " + str(error)
+        print({_LACKS!r} + said.splitlines()[0])
+"""
+
+
+def check_image(
+    image: str,
+    command: Sequence[str],
+    probe: Sequence[str],
+    *,
+    requires_python: str,
+    log: Path,
+    remedy: str,
+) -> None:
+    """Run Python statements in an image; `command` starts its interpreter, output goes to `log`.
+
+    Raises HostError, with every import that fails, or when the image runs no Python of the kind.
+    """
+    lines: list[str] = []
+    argv = [*command, "-c", _PROGRAM, json.dumps(statements(probe))]
+    try:
+        run(argv, cwd=log.parent, log=log, on_line=lines.append, remedy=remedy)
+    except CommandFailedError as error:
+        raise HostError(
+            f"python3 cannot be started in the image {image} (status {error.returncode})",
+            remedy=remedy,
+            details=error.details,
+        ) from error
+    found = _told(lines, _PYTHON)
+    least = SpecifierSet(",".join(str(s) for s in SpecifierSet(requires_python) if _is_least(s)))
+    if found and not least.contains(Version(found[0])):
+        raise HostError(f"the image {image} has Python {found[0]}, not {least}", remedy=remedy)
+    lacking = _told(lines, _LACKS)
+    if lacking:
+        raise HostError(
+            f"the image {image} lacks what the build needs: {'; '.join(lacking)}",
+            remedy=remedy,
+            details="\n".join(lines[-20:]),
+        )
+
+
+def statements(probe: Sequence[str]) -> list[str]:
+    """The statements of a probe, each import by itself."""
+    found = []
+    for node in ast.parse("\n".join(probe)).body:
+        if isinstance(node, ast.Import):
+            found += [ast.unparse(ast.Import(names=[name])) for name in node.names]
+        else:
+            found.append(ast.unparse(node))
+    return found
+
+
+def _is_least(specifier: object) -> bool:
+    # The upper bound is that of the wheels we install; an image brings its own.
+    return str(specifier).startswith(">")
+
+
+def _told(lines: Sequence[str], mark: str) -> list[str]:
+    return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

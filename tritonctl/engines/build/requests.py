@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the builder of a model is told: project → build request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits, Target
+from tritonctl.errors import ConfigurationError
+from tritonctl.project.schema import Calibration as ProjectCalibration
+from tritonctl.project.schema import Engine, Evaluation, Model, Project
+
+
+def model_named(project: Project, name: str) -> Model:
+    """A model of the project. Raises ConfigurationError when there is none of that name."""
+    if name not in project.models:
+        raise ConfigurationError(
+            f"the project has no model `{name}`",
+            remedy=f"its models: {', '.join(sorted(project.models))}",
+        )
+    return project.models[name]
+
+
+def build_request(project: Project, name: str) -> BuildRequest:
+    """What the builder of a model is told."""
+    model = project.models[name]
+    engine = model.engine
+    return BuildRequest(
+        schema="tritonctl.build/1",
+        model=name,
+        checkpoint=str(checkpoint_of(project, model)),
+        precision=engine.precision,
+        limits=Limits(**{field: getattr(engine, field) for field in Limits.model_fields}),
+        kv_cache_dtype=engine.kv_cache_dtype,
+        trust_remote_code=engine.trust_remote_code,
+        allow_pickle=engine.allow_pickle,
+        options=engine.options,
+        evaluation=_evaluation_request(project, model.evaluation),
+        calibration=_calibration(project, engine.calibration),
+    )
+
+
+def with_target(
+    request: BuildRequest, engine: Engine, kind: str, root: Path
+) -> tuple[BuildRequest, tuple[str, ...]]:
+    """The request with everything that `engine.target` implies, and warnings about it.
+
+    `kind`: a builder's `targets`. Raises ConfigurationError, naming the nearest possible, for what
+    cannot be built or run.
+    """
+    from tritonctl.compatibility.rules import (
+        check,
+        refuse_tensorrt_without_package,
+        resolve_target,
+        resolve_tensorrt_target,
+    )
+    from tritonctl.compatibility.table import table
+
+    compatibility = table(root)
+    asked = engine.target.model_dump(exclude={"image"})
+    warnings: list[str] = []
+    if kind == "tensorrt":
+        del asked["world"]
+        target = resolve_tensorrt_target(compatibility, **asked)
+        if engine.runner == "venv":
+            refuse_tensorrt_without_package(target, compatibility)
+    else:
+        if asked.pop("tensorrt"):
+            raise ConfigurationError(
+                "engine.target.tensorrt is for the builder tensorrt: TensorRT-LLM's release has "
+                "its own",
+                remedy="remove it, and choose engine.target.release",
+            )
+        target = resolve_target(compatibility, **asked)
+        cache = request.kv_cache_dtype
+        warnings = check(target, request.precision, compatibility, kv_cache_dtype=cache)
+    fields = target.model_dump() | ({"image": engine.target.image} if engine.target.image else {})
+    return request.model_copy(update={"target": Target(**fields)}), tuple(warnings)
+
+
+def checkpoint_of(project: Project, model: Model) -> Path:
+    """Where a model's checkpoint is. Raises ConfigurationError when it is not there."""
+    folder = project.path(model.checkpoint)
+    if not folder.is_dir() and folder.suffix != ".onnx":
+        raise ConfigurationError(
+            f"checkpoint {folder} is not a folder",
+            remedy="correct `checkpoint:` in tritonctl.yaml; a model of a hub is fetched with "
+            f"`hf download {model.checkpoint} --local-dir FOLDER`",
+        )
+    return folder
+
+
+def _evaluation_request(
+    project: Project, evaluation: Evaluation | None
+) -> EvaluationRequest | None:
+    if evaluation is None:
+        return None
+    prompts = project.path(evaluation.prompts)
+    if not prompts.is_file():
+        raise ConfigurationError(
+            f"prompts file {prompts} does not exist",
+            remedy="correct `evaluation.prompts` in tritonctl.yaml, or remove `evaluation`",
+        )
+    return EvaluationRequest(
+        prompts=str(prompts),
+        max_prompts=evaluation.max_prompts,
+        max_tokens=evaluation.max_tokens,
+        min_exact_match=evaluation.min_exact_match,
+    )
+
+
+def _calibration(project: Project, calibration: ProjectCalibration | None) -> Calibration | None:
+    if calibration is None:
+        return None
+    data = project.path(calibration.data)
+    if not data.exists():
+        raise ConfigurationError(
+            f"calibration data {data} does not exist",
+            remedy="correct `engine.calibration.data` in tritonctl.yaml, or remove `calibration`: "
+            "the evaluation's prompts are used then",
+        )
+    return Calibration(**calibration.model_dump(exclude={"data"}), data=str(data))

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a stage runs: in this interpreter, in a cached environment of its own, in a container."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from tritonctl.host import containers
+from tritonctl.host.containers import ContainerEngine
+from tritonctl.engines.build.catalog import Builder, BuilderEnvironment, Stage
+from tritonctl.engines.build.contract import Target
+from tritonctl.engines.build.fingerprint import named_in
+from tritonctl.engines.build.given_files import given_files
+from tritonctl.engines.build.image_probe import check_image
+from tritonctl.engines.build.stages import StageBuild
+from tritonctl.host.environments import Recipe, ensure, environment_python
+from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.host.files import explained, write_atomically
+from tritonctl.host.progress import Progress
+
+# A builder never sees the hub.
+_SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"}
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """A place where programs run: what comes before them on the command line, their environment."""
+
+    prefix: tuple[str, ...]
+    environment: Mapping[str, str]
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the place itself: an image's id
+    leave: Callable[[], None] = lambda: None  # removes what a killed program would leave behind
+
+    def command(self, build: StageBuild, request: Path, result: Path) -> list[str]:
+        """The command line of a stage."""
+        script = build.builder.folder / build.stage.script
+        return [*self.prefix, str(script), "--request", str(request), "--result", str(result)]
+
+
+Runner = Callable[[StageBuild, Path, Progress], Workplace]
+
+
+def _current(build: StageBuild, staging: Path, progress: Progress) -> Workplace:  # noqa: ARG001
+    """This interpreter: for places that have what the stage needs, such as an NGC image."""
+    return _local(Path(sys.executable))
+
+
+def _venv(build: StageBuild, staging: Path, progress: Progress) -> Workplace:  # noqa: ARG001
+    """The stage's own environment, made on first use."""
+    return _local(venv_python(build.builder, progress, build.stage, build.request.target))
+
+
+def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplace:
+    """A container of the target's image that sees the build's folders, and no network.
+
+    Raises HostError when the image is not here, or lacks what the stage imports.
+    """
+    image = container_image(build)
+    engine = containers.engine()
+    digest = containers.local_image(engine, image)
+    for folder in _kept_folders(build):
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)  # else Docker would refuse to mount it
+    name = f"tritonctl-build-{build.fingerprint.digest[:16]}-{os.getpid()}"
+    prefix = [*container_command(engine.program, build, staging, name), image, "python3"]
+    with progress.step(f"Looking into the image {image}"):
+        _check_image(build, staging, engine, image)
+    return Workplace(
+        prefix=tuple(prefix),
+        environment=os.environ,
+        versions={"image": image, "image_id": digest, engine.name: engine.version},
+        leave=lambda: containers.remove(engine, name),
+    )
+
+
+def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, image: str) -> None:
+    environment = build.stage.environment or build.builder.environment
+    if environment is None or not environment.probe:
+        return
+    others = [name for name in build.stage.runners if name != "container"]
+    name = f"tritonctl-probe-{build.fingerprint.digest[:16]}-{os.getpid()}"
+    probe = []
+    for statement in environment.probe:
+        with suppress(ConfigurationError):  # of a version that nothing tells
+            probe.append(_filled(build.builder.name, build.request.target, statement))
+    try:
+        check_image(
+            image,
+            [*container_command(engine.program, build, staging, name), image, "python3"],
+            probe,
+            requires_python=environment.requires_python,
+            log=staging / "build.log",
+            remedy="name an image that has it in `engine.target.image`"
+            + (f", or build with `--runner {others[0]}`" if others else ""),
+        )
+    except BaseException:
+        containers.remove(engine, name)
+        raise
+
+
+def refuse_what_is_missing(builds: Iterable[StageBuild]) -> None:
+    """Ask before the first stage for the containers of all: quantising takes hours.
+
+    Raises ConfigurationError when nothing names an image, HostError when there is no container
+    engine, or the image has to be pulled.
+    """
+    for build in builds:
+        if build.runner != "container":
+            continue
+        image = container_image(build)
+        try:
+            containers.local_image(containers.engine(), image)
+        except HostError as error:
+            raise HostError(
+                f"{build.place}: {error.problem}", remedy=error.remedy, details=error.details
+            ) from error
+
+
+def container_image(build: StageBuild) -> str:
+    """The image that a stage runs in. Raises ConfigurationError when nothing names one."""
+    target = build.request.target
+    image = target.image if target else build.model.engine.target.image
+    if image is None:
+        raise ConfigurationError(
+            f"models.{build.name}: the runner `container` needs an image",
+            remedy="set `engine.target.image`, or an `engine.target.release` that has one",
+        )
+    return image
+
+
+def container_command(program: str, build: StageBuild, staging: Path, name: str) -> list[str]:
+    """`docker run` for a stage; every path is the same inside as outside."""
+    checkpoint = Path(build.request.checkpoint)
+    folders = [*build.builder.folders, checkpoint]
+    folders += named_in(checkpoint) if checkpoint.is_file() else []
+    folders += [build.source] if build.source else []
+    if build.request.evaluation:
+        folders.append(Path(build.request.evaluation.prompts))
+    if build.request.calibration:
+        folders.append(Path(build.request.calibration.data))
+    folders += given_files(build.stage, build.request.options).values()
+    return containers.run_command(
+        program,
+        name=name,
+        read_only=folders,
+        writable=[staging, *_kept_folders(build)],
+        workdir=staging,
+        environment={**_SETTINGS, "HOME": str(staging)},
+        gpus=build.stage.needs_gpu or _can_use_gpus(build),
+    )
+
+
+def _can_use_gpus(build: StageBuild) -> bool:
+    """A stage that runs on a CPU, too: Docker refuses `--gpus` where there are none."""
+    target = build.request.target
+    return target is not None and target.gpu is not None and bool(shutil.which("nvidia-smi"))
+
+
+def _kept_folders(build: StageBuild) -> list[Path]:
+    named = (build.request.options.get(option) for option in build.stage.writes)
+    return [Path(folder) for folder in named if isinstance(folder, str)]
+
+
+def _local(python: Path) -> Workplace:
+    # A builder sees its own environment's packages only.
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    path = f"{python.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return Workplace((str(python),), kept | {"PATH": path} | _SETTINGS)
+
+
+def venv_python(
+    builder: Builder,
+    progress: Progress,
+    stage: Stage | None = None,
+    target: Target | None = None,
+) -> Path:
+    """The interpreter of a builder's (or of its stage's) own environment, made on first use."""
+    environment = _environment(builder, stage)
+    wanted, version = environment.requires_python, platform.python_version()
+    if not SpecifierSet(wanted).contains(version):
+        raise HostError(
+            f"builder {builder.name} needs Python {wanted}, this is {version}",
+            remedy=f"install tritonctl under a Python {wanted}",
+        )
+    return environment_python(ensure(builder_recipe(builder, stage, target), progress))
+
+
+def builder_recipe(
+    builder: Builder, stage: Stage | None = None, target: Target | None = None
+) -> Recipe:
+    """The environment that `builder.toml` asks for, with the target's versions in its place.
+
+    Raises ConfigurationError for a version that the target does not tell.
+    """
+    environment = _environment(builder, stage)
+    filled = partial(_filled, builder.name, target)
+    own = stage is not None and stage.environment is not None and builder.staged
+    return Recipe(
+        name=f"builder-{builder.name}-{stage.name}" if own and stage else f"builder-{builder.name}",
+        installs=tuple(tuple(map(filled, arguments)) for arguments in environment.install),
+        folder=builder.folder,
+        probe="\n".join(map(filled, environment.probe)) or "pass",
+    )
+
+
+def _filled(builder: str, target: Target | None, text: str) -> str:
+    """Text of builder.toml, versions of the target put in."""
+    versions = {
+        "{tensorrt}": target.tensorrt if target else None,
+        "{cuda_major}": target.cuda.split(".")[0] if target and target.cuda else None,
+    }
+    for name, version in versions.items():
+        if name in text and version is None:
+            raise ConfigurationError(
+                f"the environment of builder {builder} depends on {name}, and nothing says which "
+                "the server has",
+                remedy="set engine.target.release and engine.target.tensorrt, or use another "
+                "runner",
+            )
+        text = text.replace(name, version or "")
+    return text
+
+
+def _environment(builder: Builder, stage: Stage | None) -> BuilderEnvironment:
+    environment = (stage.environment if stage else None) or builder.environment
+    if environment is None:
+        raise HostError(
+            f"builder {builder.name} does not say how to make an environment",
+            remedy="use another runner, or add [environment] to its builder.toml",
+        )
+    return environment
+
+
+RUNNERS: dict[str, Runner] = {"current": _current, "venv": _venv, "container": _container}
+
+
+def write_reproduce_script(staging: Path, workplace: Workplace, build: StageBuild) -> None:
+    """Leave `reproduce.sh` beside the artefact: the same build, by hand, in an empty folder."""
+    argv = [*workplace.prefix, str(build.builder.folder / build.stage.script)]
+    script = " ".join(_quoted(argument, staging) for argument in argv)
+    settings = " ".join(f"{key}={value}" for key, value in _SETTINGS.items())
+    text = (
+        "#!/bin/sh\n# The command that made this engine; run it in an empty folder.\n"
+        'cp "$(cd "$(dirname "$0")" && pwd)/request.json" request.json\n'
+        f"export {settings}\n"
+        f'exec {script} --request "$PWD/request.json" --result "$PWD/result.json"\n'
+    )
+    write_atomically(staging / "reproduce.sh", text)
+    (staging / "reproduce.sh").chmod(0o755)
+
+
+def _quoted(argument: str, staging: Path) -> str:
+    """The argument for a shell, with the folder that it runs in instead of the staging folder."""
+    before, *others = argument.split(str(staging))
+    return (
+        shlex.quote(before) * bool(before)
+        + "".join(f'"$PWD"{shlex.quote(other) if other else ""}' for other in others)
+        or "''"
+    )

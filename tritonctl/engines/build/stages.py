@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The stages that make a model's engine, each with its request, fingerprint and place on disk.
+
+Pure but for the hashes it remembers: nothing is built here.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tritonctl.engines.build.catalog import Builder, Stage, builder_named
+from tritonctl.engines.build.contract import BuildRequest
+from tritonctl.engines.build.fingerprint import Fingerprint, build_fingerprint
+from tritonctl.engines.artefacts.manifest import MANIFEST, read_manifest
+from tritonctl.engines.build.requests import build_request, model_named, with_target
+from tritonctl.errors import ConfigurationError, RepositoryError, UsageError
+from tritonctl.project.schema import Model, Project
+
+
+@dataclass(frozen=True)
+class StageBuild:
+    """One planned run of a builder's program."""
+
+    name: str
+    model: Model
+    builder: Builder
+    stage: Stage
+    request: BuildRequest
+    fingerprint: Fingerprint
+    folder: Path
+    state: Path
+    source: Path | None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def runner(self) -> str:
+        """Where it runs: as the project says, if this stage can run there."""
+        wanted = self.model.engine.runner
+        return wanted if wanted in self.stage.runners else self.stage.runners[0]
+
+    @property
+    def place(self) -> str:
+        """Where something went wrong, for people: `speller` or `speller (quantise)`."""
+        return f"{self.name} ({self.stage.name})" if self.builder.staged else self.name
+
+    @property
+    def label(self) -> str:
+        """What is made, for people: `openvino, int8` or `tensorrt_llm quantise, fp8`."""
+        stage = f" {self.stage.name}" if self.builder.staged else ""
+        return f"{self.builder.name}{stage}, {self.request.precision}"
+
+    @property
+    def published(self) -> bool:
+        """Whether its artefact is there, whole."""
+        return (self.folder / MANIFEST).is_file()
+
+    @property
+    def failed_log(self) -> Path:
+        """Where the log of a failed run is kept."""
+        stage = f".{self.stage.name}" if self.builder.staged else ""
+        return self.state / "failed-builds" / f"{self.name}{stage}.log"
+
+
+def plan_stages(project: Project, name: str) -> list[StageBuild]:
+    """The stages of a model's engine in their order; the last one's artefact is the engine.
+
+    Raises ConfigurationError for what the builder cannot make, HostError when a file of the
+    checkpoint cannot be read.
+    """
+    model = model_named(project, name)
+    builder = builder_named(model.engine.builder, project.root)
+    builder.accept(model.engine, model.task)
+    request = build_request(project, name)
+    warnings: tuple[str, ...] = ()
+    if builder.targets:
+        request, warnings = with_target(request, model.engine, builder.targets, project.root)
+    stages = builder.stages_for(request.target.world if request.target else None)
+    _refuse_unknown_options(name, model, builder)
+    planned: list[StageBuild] = []
+    for stage in stages:
+        planned.append(_planned(project, name, builder, stage, request, planned))
+    planned[0] = replace(planned[0], warnings=warnings)
+    return planned
+
+
+def stages_until(stages: list[StageBuild], until: str | None) -> list[StageBuild]:
+    """The stages up to the one named `until`, all for None. Raises UsageError for none of them."""
+    names = [build.stage.name for build in stages]
+    if until is None:
+        return stages
+    if until not in names:
+        raise UsageError(
+            f"model {stages[0].name} has no stage `{until}`",
+            remedy=f"its stages: {', '.join(names)}",
+        )
+    return stages[: names.index(until) + 1]
+
+
+def _planned(
+    project: Project,
+    name: str,
+    builder: Builder,
+    stage: Stage,
+    request: BuildRequest,
+    before: list[StageBuild],
+) -> StageBuild:
+    source = before[-1] if before else None
+    asked = _request_of(request, stage, source.folder if source else None)
+    memory = project.state / "hashes.json"
+    previous = source.fingerprint.digest if source else None
+    fingerprint = build_fingerprint(asked, builder, stage, memory, previous)
+    short = fingerprint.digest[:16]
+    folder = f"{stage.name}-{short}" if builder.staged else short
+    return StageBuild(
+        name=name,
+        model=project.models[name],
+        builder=builder,
+        stage=stage,
+        request=asked,
+        fingerprint=fingerprint,
+        folder=project.state / "engines" / name / folder,
+        state=project.state,
+        source=source.folder if source else None,
+    )
+
+
+def _request_of(request: BuildRequest, stage: Stage, source: Path | None) -> BuildRequest:
+    if stage.name == "build" and source is None:
+        return request
+    changes: dict[str, Any] = {"stage": stage.name, "source": str(source) if source else None}
+    changes["options"] = request.options.get(stage.name) or {}
+    return request.model_copy(update=changes)
+
+
+def _refuse_unknown_options(name: str, model: Model, builder: Builder) -> None:
+    """Options of a staged builder lie under their stage's name."""
+    stages = {stage.name for stage in builder.stages}
+    for key, value in model.engine.options.items() if stages else ():
+        if key not in stages or not isinstance(value, dict):
+            raise ConfigurationError(
+                f"models.{name}.engine.options.{key}: builder {builder.name} takes options by "
+                "stage, and this is none of its stages",
+                remedy=f"write them under one of: {', '.join(sorted(stages))}",
+            )
+
+
+def expected_seconds(build: StageBuild) -> float | None:
+    """How long the newest earlier run of the same stage took; None without one."""
+    prefix = f"{build.stage.name}-" if build.builder.staged else ""
+    earlier = [file for file in build.folder.parent.glob(f"{prefix}*/{MANIFEST}") if file.is_file()]
+    for file in sorted(earlier, key=lambda file: file.stat().st_mtime, reverse=True):
+        with suppress(RepositoryError):
+            return sum(read_manifest(file.parent).result.durations_seconds.values())
+    return None

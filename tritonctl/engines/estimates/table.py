@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The figures behind estimates, from `builders/estimates.toml`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.host import bundled
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Storage(_Table):
+    """How one precision stores weights and KV; bits, and bytes of scales. See estimates.toml."""
+
+    linear: float
+    embedding: float
+    head: float
+    other: float
+    activation: float
+    kv: float = 0
+    group: int | None = None
+    group_bytes: float = 0
+    row_bytes: float = 0
+    column_bytes: float = 0
+    tensor_bytes: float = 0
+    embedding_row_bytes: float = 0
+    head_row_bytes: float = 0
+    kv_head_bytes: float = 0
+    graph: tuple[int, int] = (0, 0)
+    # Where a precision differs from its builder's host_copies and disk_copies.
+    copies: float | None = None
+    disk_copies: float | None = None
+
+
+class BuilderFigures(_Table):
+    """What is known of a builder's engines, whatever their precision.
+
+    `device` "any": where the model's instance_group says. `engine` "graph": it has no KV cache.
+    """
+
+    device: Literal["host", "gpu", "any"]
+    engine: Literal["decoder", "graph"] = "decoder"
+    block_size: int = 1
+    max_num_tokens: int = 1
+    keeps_tokenizer: bool = True
+    workspace_bytes: int = 0
+    disk_copies: float = 1.0
+    scratch_bytes_per_parameter: float = 0.0
+    build_bytes_per_parameter: float | None = None
+    build_bytes: int = 0
+    host_copies: float = 1.0
+    host_bytes: int = 0
+    activation_copies: float = 1.0
+    memory_fraction: float = 1.0
+    device_share: float = 1.0
+    precisions: dict[str, Storage]
+    # Instead of those, with `options.calibration: static`.
+    calibrated: dict[str, Storage] = {}
+
+
+class EstimateTable(_Table):
+    """The whole file."""
+
+    schema_: Literal["tritonctl.estimates/1"] = Field(alias="schema")
+    builders: dict[str, BuilderFigures]
+    kv_cache_dtypes: dict[str, float]
+
+
+def estimate_table(project_root: Path | None = None) -> EstimateTable:
+    """Read the table. Raises ConfigurationError when it is malformed."""
+    file = bundled.find("builders/estimates.toml", project_root)
+    try:
+        return EstimateTable.model_validate(_toml(file))
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ConfigurationError(
+            f"{file}: `{place}`: {first['msg']}", remedy="compare it with tritonctl's own"
+        ) from error
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:  # not UTF-8, not TOML
+        raise ConfigurationError(
+            f"{file} is malformed: {error}", remedy="compare it with tritonctl's own"
+        ) from error

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs and outputs of an ONNX file, read from protobuf's wire format without the weights.
+
+https://github.com/onnx/onnx/blob/main/onnx/onnx.proto
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tritonctl.formats.graph_file import (
+    BrokenFileError,
+    Graph,
+    GraphTensor,
+    Shape,
+    UnjudgedError,
+    Weights,
+    decimal,
+)
+from tritonctl.formats.wire import BYTES, VARINT, WireFile, fields, messages
+
+# protobuf reads no larger message, hence nor does ONNX Runtime.
+LARGEST = (1 << 31) - 1
+_ORT_FORMAT = b"ORTM"
+
+# onnx.proto: TensorProto.DataType, with Triton's name where it has the type.
+TYPES: dict[int, tuple[str, str | None]] = {
+    1: ("float", "TYPE_FP32"),
+    2: ("uint8", "TYPE_UINT8"),
+    3: ("int8", "TYPE_INT8"),
+    4: ("uint16", "TYPE_UINT16"),
+    5: ("int16", "TYPE_INT16"),
+    6: ("int32", "TYPE_INT32"),
+    7: ("int64", "TYPE_INT64"),
+    8: ("string", "TYPE_STRING"),
+    9: ("bool", "TYPE_BOOL"),
+    10: ("float16", "TYPE_FP16"),
+    11: ("double", "TYPE_FP64"),
+    12: ("uint32", "TYPE_UINT32"),
+    13: ("uint64", "TYPE_UINT64"),
+    14: ("complex64", None),
+    15: ("complex128", None),
+    16: ("bfloat16", None),
+}
+_MODEL_GRAPH = 7
+_GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SPARSE = 5, 11, 12, 15
+_TENSOR_NAME, _TENSOR_EXTERNAL, _TENSOR_LOCATION = 8, 13, 14
+_VALUE_NAME, _VALUE_TYPE, _TENSOR_TYPE = 1, 2, 1
+_OTHER_TYPES = {4: "sequence", 5: "map", 7: "opaque", 8: "sparse tensor", 9: "optional"}
+
+
+def read_onnx(path: Path) -> Graph:
+    """Read an ONNX file. Raises OSError, and UnjudgedError where it is not for us to judge."""
+    size = path.stat().st_size
+    if path.suffix == ".ort":
+        raise UnjudgedError
+    if size > LARGEST:
+        return Graph(path, "ONNX", broken="it has over 2 GiB, more than protobuf reads")
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if os.pread(descriptor, 4, 4) == _ORT_FORMAT:
+            raise UnjudgedError
+        return _graph(path, WireFile(descriptor, size), size)
+    except BrokenFileError as error:
+        return Graph(path, "ONNX", broken=str(error))
+    finally:
+        os.close(descriptor)
+
+
+def _graph(path: Path, file: WireFile, size: int) -> Graph:
+    inputs: list[GraphTensor] = []
+    outputs: list[GraphTensor] = []
+    values: set[str] = set()
+    weights: dict[str, int] = {}
+    graphs = [(a, b) for number, a, b in messages(file, 0, size) if number == _MODEL_GRAPH]
+    if not graphs:
+        raise BrokenFileError("it has no graph" if size else "it is empty")
+    for start, stop in graphs:
+        for number, a, b in messages(file, start, stop):
+            if number == _GRAPH_INPUT:
+                inputs.append(value_info(file, a, b))
+            elif number == _GRAPH_OUTPUT:
+                outputs.append(value_info(file, a, b))
+            elif number == _GRAPH_INITIALIZER:
+                values.add(_initializer(file, a, b, weights))
+            elif number == _GRAPH_SPARSE:
+                values.update(
+                    _initializer(file, c, d, weights)
+                    for inner, c, d in messages(file, a, b)
+                    if inner == 1
+                )
+    return Graph(
+        path,
+        "ONNX",
+        inputs=tuple(one for one in inputs if one.name not in values),
+        defaults=tuple(one for one in inputs if one.name in values),
+        outputs=tuple(outputs),
+        weights=tuple(Weights(location, length) for location, length in weights.items()),
+    )
+
+
+def value_info(file: WireFile, start: int, stop: int) -> GraphTensor:
+    """An input, an output or what lies between: a ValueInfoProto."""
+    name, kind, dtype, shape = "", "of no type", None, None
+    is_tensor = True
+    for number, a, b in messages(file, start, stop):
+        if number == _VALUE_NAME:
+            name = file.text(a, b)
+        elif number == _VALUE_TYPE:
+            for inner, c, d in messages(file, a, b):
+                if inner == _TENSOR_TYPE:
+                    (kind, dtype), shape = _tensor_type(file, c, d)
+                elif inner in _OTHER_TYPES:
+                    kind, is_tensor = _OTHER_TYPES[inner], False
+    return GraphTensor((name,), dtype, kind, shape, is_tensor)
+
+
+def _tensor_type(
+    file: WireFile, start: int, stop: int
+) -> tuple[tuple[str, str | None], Shape | None]:
+    element, shape = 0, None
+    for number, wire, a, b in fields(file, start, stop):
+        if (number, wire) == (1, VARINT):
+            element = a
+        elif (number, wire) == (2, BYTES):
+            shape = tuple(_dimension(file, c, d) for n, c, d in messages(file, a, b) if n == 1)
+    return TYPES.get(element, (f"type {element}", None)), shape
+
+
+def _dimension(file: WireFile, start: int, stop: int) -> int | str:
+    """A size below 1 is how old exporters write one that varies."""
+    size: int | str = "?"
+    for number, wire, a, b in fields(file, start, stop):
+        if (number, wire) == (1, VARINT):
+            size = a if 0 < a < 1 << 63 else "?"
+        elif (number, wire) == (2, BYTES):
+            size = file.text(a, b) or "?"
+    return size
+
+
+def _initializer(file: WireFile, start: int, stop: int, weights: dict[str, int]) -> str:
+    """The name of a constant; where its bytes lie in another file, what that one must have."""
+    name = ""
+    outside: dict[str, str] = {}
+    is_outside = False
+    for number, wire, a, b in fields(file, start, stop):
+        if (number, wire) == (_TENSOR_NAME, BYTES):
+            name = file.text(a, b)
+        elif (number, wire) == (_TENSOR_EXTERNAL, BYTES):
+            texts = {n: file.text(c, d) for n, c, d in messages(file, a, b)}
+            outside[texts.get(1, "")] = texts.get(2, "")
+        elif (number, wire) == (_TENSOR_LOCATION, VARINT):
+            is_outside = a == 1
+    location = outside.get("location")
+    if is_outside and location:
+        end = (decimal(outside.get("offset", "")) or 0) + (decimal(outside.get("length", "")) or 0)
+        weights[location] = max(weights.get(location, 0), end)
+    return name

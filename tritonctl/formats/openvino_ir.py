@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The inputs and outputs of an OpenVINO IR, from its model.xml.
+
+https://docs.openvino.ai/2025/documentation/openvino-ir-format.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from xml.parsers import expat
+
+from tritonctl.formats.graph_file import (
+    BrokenFileError,
+    Graph,
+    GraphTensor,
+    Shape,
+    UnjudgedError,
+    Weights,
+    decimal,
+)
+
+# Those of large language models have a few megabytes.
+LARGEST = 64 << 20
+_CHUNK = 1 << 16
+_MOST_NAMES = 16
+_NAMES = re.compile(r"(?:[^,\\]|\\.)+")
+
+_Port = tuple[str, str]
+
+
+def read_ir(path: Path) -> Graph:
+    """Read a model.xml. Raises OSError, and UnjudgedError where it is not for us to judge."""
+    if path.stat().st_size > LARGEST:
+        raise UnjudgedError
+    reader = _Reader()
+    try:
+        with path.open("rb") as file:
+            reader.read(file.read(LARGEST))
+    except (expat.ExpatError, BrokenFileError) as error:
+        return Graph(path, "OpenVINO IR", broken=f"it is no OpenVINO IR: {error}")
+    return reader.graph(path)
+
+
+class _Reader:
+    """Takes the elements as they come; `net/layers/layer` and `net/edges/edge` count."""
+
+    def __init__(self) -> None:
+        self._above: list[str] = []
+        self._layer: Mapping[str, str] = {}
+        self._port: _Port = ("", "")
+        self._text = ""
+        self._layers: dict[str, Mapping[str, str]] = {}
+        self._shapes: dict[str, Shape] = {}
+        self._names: dict[_Port, tuple[str, ...]] = {}
+        self._ports: dict[str, list[_Port]] = {}
+        self._dims: dict[_Port, list[int | str]] = {}
+        self._from: dict[str, _Port] = {}
+        self._weights = 0
+
+    def read(self, content: bytes) -> None:
+        """Raises ExpatError and BrokenFileError."""
+        parser = expat.ParserCreate()
+        parser.StartElementHandler = self._start
+        parser.EndElementHandler = self._end
+        parser.CharacterDataHandler = self._data
+        parser.StartDoctypeDeclHandler = _refuse
+        parser.Parse(content, True)
+        if not self._layers:
+            raise BrokenFileError("it has no layers")
+
+    def graph(self, path: Path) -> Graph:
+        """What has been read."""
+        layers = self._layers.values()
+        return Graph(
+            path,
+            "OpenVINO IR",
+            inputs=tuple(self._input(one) for one in layers if one.get("type") == "Parameter"),
+            outputs=tuple(self._output(one) for one in layers if one.get("type") == "Result"),
+            weights=(Weights(path.with_suffix(".bin").name, self._weights),)
+            if self._weights
+            else (),
+        )
+
+    def _input(self, layer: Mapping[str, str]) -> GraphTensor:
+        identifier, name = layer.get("id", ""), layer.get("name", "")
+        ports = self._ports.get(identifier, [])
+        names = tuple(name for port in ports for name in self._names[port])
+        return GraphTensor((*names, name), None, "", self._shapes.get(identifier))
+
+    def _output(self, layer: Mapping[str, str]) -> GraphTensor:
+        port = self._from.get(layer.get("id", ""), ("", ""))
+        names = (layer.get("name", ""), self._layers.get(port[0], {}).get("name", ""))
+        shape = self._dims.get(port)
+        usual = self._names.get(port, ())
+        return GraphTensor((*usual, *reversed(names)), None, "", tuple(shape) if shape else None)
+
+    def _start(self, tag: str, attributes: dict[str, str]) -> None:
+        self._above.append(tag)
+        match self._above:
+            case ["net", "layers", "layer"]:
+                self._layer = attributes
+                self._layers[attributes.get("id", "")] = attributes
+            case ["net", "layers", "layer", "data"]:
+                self._note_data(attributes)
+            case ["net", "layers", "layer", "output", "port"]:
+                self._port = (self._layer.get("id", ""), attributes.get("id", ""))
+                self._names[self._port] = _names(attributes.get("names", ""))
+                self._ports.setdefault(self._port[0], []).append(self._port)
+            case ["net", "edges", "edge"]:
+                port = (attributes.get("from-layer", ""), attributes.get("from-port", ""))
+                self._from[attributes.get("to-layer", "")] = port
+        self._text = ""
+
+    def _note_data(self, attributes: Mapping[str, str]) -> None:
+        kind = self._layer.get("type")
+        if kind == "Parameter" and "shape" in attributes:
+            self._shapes[self._layer.get("id", "")] = _shape(attributes["shape"])
+        elif kind == "Const":
+            sizes = [decimal(attributes.get(name, "")) or 0 for name in ("offset", "size")]
+            self._weights = max(self._weights, sum(sizes))
+
+    def _end(self, _: str) -> None:
+        if self._above == ["net", "layers", "layer", "output", "port", "dim"]:
+            self._dims.setdefault(self._port, []).append(_size(self._text))
+        self._above.pop()
+
+    def _data(self, text: str) -> None:
+        if self._above[-1] == "dim":
+            self._text += text[:_MOST_NAMES]
+
+
+def _refuse(*_: object) -> None:
+    raise BrokenFileError("it has a document type, which no IR has")
+
+
+def _names(written: str) -> tuple[str, ...]:
+    """Separated by commas; a comma of a name is escaped."""
+    return tuple(name.replace("\\,", ",") for name in _NAMES.findall(written)[:_MOST_NAMES])
+
+
+def _shape(written: str) -> Shape:
+    """`?,3,1..224`."""
+    return tuple(map(_size, written.split(","))) if written.strip() else ()
+
+
+def _size(written: str) -> int | str:
+    size = decimal(written)
+    return "?" if size is None else size

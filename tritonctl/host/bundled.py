@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where shipped content lies: the user's project first, then the wheel, then the checkout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonctl.errors import ConfigurationError
+
+_PACKAGE = Path(__file__).resolve().parents[1]
+_WHEEL = _PACKAGE / "_bundled"
+_CHECKOUT = _PACKAGE.parent
+
+
+def search_path(project_root: Path | None) -> list[Path]:
+    """The folders searched for content, first match wins."""
+    shipped = _WHEEL if _WHEEL.is_dir() else _CHECKOUT
+    return [project_root, shipped] if project_root else [shipped]
+
+
+def find(relative: str, project_root: Path | None = None) -> Path:
+    """The path of a shipped file or folder such as `ensembles/text_generation.yaml`.
+
+    Raises ConfigurationError when it is nowhere.
+    """
+    for folder in search_path(project_root):
+        if (folder / relative).exists():
+            return folder / relative
+    raise ConfigurationError(
+        f"{relative} exists neither in the project nor in tritonctl itself",
+        remedy="check the name; `pip install --force-reinstall tritonctl` restores shipped files",
+    )
+
+
+def names(folder: str, marker: str, project_root: Path | None = None) -> list[str]:
+    """Sorted names in a content folder whose path `<folder>/<name><marker>` exists."""
+    found = set()
+    for root in search_path(project_root):
+        for path in (root / folder).glob(f"*{marker}"):
+            found.add(path.relative_to(root / folder).as_posix().removesuffix(marker))
+    return sorted(found)

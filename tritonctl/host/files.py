@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What tritonctl needs of the file system and of other tritonctl processes: cache, locks."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import HostError, TritonctlError
+from tritonctl.host.progress import Progress
+
+# Files that hold a secret: nobody but their owner reads them.
+PRIVATE = 0o600
+
+
+def cache_folder() -> Path:
+    """TRITONCTL_CACHE_DIR, else `tritonctl` under XDG_CACHE_HOME or ~/.cache. Raises HostError."""
+    chosen = os.environ.get("TRITONCTL_CACHE_DIR")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "tritonctl"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:  # as in a container whose user has a number and no name
+        raise HostError(
+            f"user {os.getuid()} has no home directory, where engines' environments are kept",
+            remedy="set TRITONCTL_CACHE_DIR to a folder that this user may write",
+        ) from error
+
+
+def host_memory() -> int:
+    """Bytes of memory that this process may use: the machine's, or less in a container."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
+    except OSError:  # not in a cgroup of version 2
+        return total
+    return min(total, int(limit)) if limit.isdecimal() else total
+
+
+@contextmanager
+def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
+    """Hold `lock` (advisory, released by the kernel if we die); says so when it must wait."""
+    with explained(lock.parent):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("a+", encoding="utf-8")
+    with handle:
+        if not _try_lock(handle):
+            with progress.step(f"Waiting for another tritonctl to {work}"):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def if_free(lock: Path) -> Iterator[bool]:
+    """Hold `lock` unless somebody else does; tells whether."""
+    with explained(lock.parent):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        handle = lock.open("a+", encoding="utf-8")
+    with handle:
+        yield _try_lock(handle)
+
+
+def _try_lock(handle: Any) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn the operating system's errors about `path` into HostError with a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise _host_error(error, path) from error
+
+
+def _host_error(error: OSError, path: Path) -> TritonctlError:
+    # Copying and renaming name two files: the second is the one written.
+    place = error.filename2 or error.filename or path
+    # shutil.copytree collects what went wrong as text and drops the error number.
+    collected = isinstance(error, shutil.Error) and os.strerror(errno.ENOSPC) in str(error)
+    if collected or error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return HostError(
+            f"no space left while writing {place}",
+            remedy=f"free space there (`df -h {path.parent}`) and run the command again; "
+            "nothing half-written was left behind",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return HostError(
+            f"no permission to write {place}: {error.strerror}",
+            remedy=f"make {path.parent} writable, or choose another folder",
+        )
+    return HostError(
+        f"{error.filename or path}: {error.strerror or error}", remedy="check the path and its disk"
+    )
+
+
+def write_atomically(path: Path, text: str, *, mode: int | None = None) -> None:
+    """Write a whole file or nothing: temporary sibling, fsync, rename. Raises HostError.
+
+    mode: PRIVATE for secrets; the umask decides when None.
+    """
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Not mkstemp, whose files only their owner may read: here the umask decides.
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            with temporary.open("x", encoding="utf-8") as file:
+                if mode is not None:
+                    os.fchmod(file.fileno(), mode)
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise

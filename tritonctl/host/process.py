@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs other programs: argument lists only, output streamed and kept, no child survives us."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.host.files import explained
+
+_TAIL_LINES = 20
+_TERM_GRACE_SECONDS = 10.0
+_RUNNING: set[subprocess.Popen[str]] = set()
+_RUNNING_LOCK = threading.Lock()
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    log: Path | None = None,
+    on_line: Callable[[str], object] | None = None,
+    remedy: str,
+) -> None:
+    """Run a program to its end, both output streams merged into `log` and `on_line`.
+
+    Raises HostError when it cannot be started or logged, and CommandFailedError, with the last
+    lines it printed, when it ends with a non-zero status. Ends its whole process group when we are
+    interrupted.
+    """
+    command = [str(part) for part in argv]
+    process = _start(command, cwd, environment)
+    try:
+        with _registered(process):
+            tail = _stream(process, log, on_line)
+            returncode = process.wait()
+    except BaseException:
+        end_group(process)
+        raise
+    if returncode != 0:
+        raise CommandFailedError(
+            f"`{shlex.join(command)}` ended with status {returncode}",
+            remedy=remedy,
+            details="\n".join(tail),
+            returncode=returncode,
+        )
+
+
+@contextmanager
+def _registered(process: subprocess.Popen[str]) -> Iterator[None]:
+    with _RUNNING_LOCK:
+        _RUNNING.add(process)
+    try:
+        yield
+    finally:
+        with _RUNNING_LOCK:
+            _RUNNING.discard(process)
+
+
+def end_running() -> None:
+    """End whatever other threads run here: only the main thread hears of an interruption."""
+    with _RUNNING_LOCK:
+        running = list(_RUNNING)
+    for process in running:
+        end_group(process)
+
+
+def _start(
+    command: list[str], cwd: Path | None, environment: Mapping[str, str] | None
+) -> subprocess.Popen[str]:
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=cwd,
+            env=dict(environment) if environment is not None else None,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,  # one group to end: pip and builders start children
+        )
+    except OSError as error:
+        raise HostError(
+            f"cannot start `{command[0]}`: {error.strerror}",
+            remedy="check that it is installed and executable",
+        ) from error
+
+
+def _stream(
+    process: subprocess.Popen[str], log: Path | None, on_line: Callable[[str], object] | None
+) -> deque[str]:
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    with process.stdout or io.StringIO() as lines, _kept(log) as keep:
+        for text in lines:
+            line = text.rstrip("\r\n")
+            tail.append(line)
+            keep(line)
+            if on_line:
+                on_line(line)
+    return tail
+
+
+@contextmanager
+def _kept(log: Path | None) -> Iterator[Callable[[str], None]]:
+    """A function that appends a line to `log` at once. Raises HostError, as on a full disk."""
+    if log is None:
+        yield lambda _: None
+        return
+    with explained(log):
+        sink = log.open("ab", buffering=0)
+
+    def keep(line: str) -> None:
+        with explained(log):
+            sink.write(f"{line}\n".encode())
+
+    with sink:
+        yield keep
+
+
+def end_group(process: subprocess.Popen[str]) -> None:
+    """Ask a process group to end (SIGTERM), then make it (SIGKILL after 10 s)."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+            process.wait(timeout=_TERM_GRACE_SECONDS)
+        except ProcessLookupError:
+            break
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()

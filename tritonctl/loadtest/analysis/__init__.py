@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From records to a summary: percentiles, intervals, SLO, capacity, comparison."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the server's own metrics say about the window of a load test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tritonctl.loadtest.analysis.summary import Gauge, ModelFigures, ServerFigures
+
+Scrape = Mapping[str, Any]
+_SCRAPE_SECONDS = 1.0
+
+
+def server_figures(
+    scrapes: Sequence[Scrape], facts: Mapping[str, Any], from_s: float, to_s: float
+) -> ServerFigures | None:
+    """The figures between the first and the last scrape of the window; None with fewer than two."""
+    inside = _inside(scrapes, from_s, to_s)
+    if len(inside) < 2:  # noqa: PLR2004
+        return None
+    seconds = float(inside[-1]["t"]) - float(inside[0]["t"])
+    if seconds <= 0:
+        return None
+    cpu = _cpu(inside)
+    resident = [int(scrape["rss_bytes"]) for scrape in inside if scrape.get("rss_bytes")]
+    machine = [float(s["host_cpu"]) for s in inside if s.get("host_cpu") is not None]
+    return ServerFigures(
+        seconds=seconds,
+        models=_models(inside, facts, seconds),
+        engine=_engine(inside),
+        cpu=_mean(cpu),
+        cpu_max=max(cpu, default=None),
+        host_cpu=_mean(machine),
+        host_cpus=(facts.get("host") or {}).get("cpus"),
+        rss_bytes=max(resident, default=None),
+    )
+
+
+def _inside(scrapes: Sequence[Scrape], from_s: float, to_s: float) -> list[Scrape]:
+    """The scrapes of the window; the last may come just after it.
+
+    The first may come before it only when there was no warm-up, whose counts it would bring along.
+    """
+    early = [scrape for scrape in scrapes if float(scrape["t"]) < from_s]
+    late = [s for s in scrapes if from_s <= float(s["t"]) <= to_s + _SCRAPE_SECONDS]
+    return early[-1:] + late if from_s == 0 else late
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _cpu(scrapes: Sequence[Scrape]) -> list[float]:
+    """Cores in use between one scrape and the next."""
+    known = [(float(s["t"]), float(s["cpu"])) for s in scrapes if s.get("cpu") is not None]
+    pairs = pairwise(known)
+    # A stub that ended takes its seconds with it.
+    return [max(b - a, 0.0) / (t - s) for (s, a), (t, b) in pairs if t > s]
+
+
+def _models(
+    scrapes: Sequence[Scrape], facts: Mapping[str, Any], seconds: float
+) -> dict[str, ModelFigures]:
+    names = list(dict.fromkeys(name for s in scrapes for name in s.get("models") or {}))
+    changes = {
+        name: _changes([s["models"][name] for s in scrapes if name in s["models"]])
+        for name in names
+    }
+    steps = [name for name in facts.get("ensemble") or names if name in changes]
+    whole = sum(changes[name]("request_us") for name in steps)
+    configs = facts.get("models") or {}
+    return {
+        name: _model(
+            changes[name],
+            seconds,
+            changes[name]("request_us") / whole if name in steps and whole else None,
+            _pending(scrapes, name),
+            configs.get(name) or {},
+        )
+        for name in names
+    }
+
+
+def _changes(readings: Sequence[Mapping[str, Any]]) -> Callable[[str], float]:
+    """How much a counter rose; a model that was reloaded counts from zero again."""
+
+    def change(counter: str) -> float:
+        values = [float(r[counter]) for r in readings if r.get(counter) is not None]
+        pairs = pairwise(values)
+        return sum(later - earlier if later >= earlier else later for earlier, later in pairs)
+
+    return change
+
+
+def _pending(scrapes: Sequence[Scrape], name: str) -> float | None:
+    found = (s["models"].get(name, {}).get("pending") for s in scrapes)
+    return max((float(value) for value in found if value is not None), default=None)
+
+
+def _model(
+    change: Callable[[str], float],
+    seconds: float,
+    share: float | None,
+    pending: float | None,
+    config: Mapping[str, Any],
+) -> ModelFigures:
+    requests, executions = change("success"), change("exec")
+    each = {
+        f"{part}_ms": change(f"{part}_us") / requests / 1000 if requests else 0.0
+        for part in ("queue", "input", "infer", "output", "request")
+    }
+    groups = config.get("instance_group") or []
+    return ModelFigures(
+        rate=requests / seconds,
+        failures=change("failure"),
+        batch_factor=change("count") / executions if executions else None,
+        **each,
+        share=share,
+        pending_max=pending,
+        max_batch_size=config.get("max_batch_size"),
+        instances=sum(int(group.get("count") or 1) for group in groups) or None,
+    )
+
+
+def _engine(scrapes: Sequence[Scrape]) -> dict[str, Gauge]:
+    names = dict.fromkeys(name for s in scrapes for name in s.get("engine") or {})
+    readings = {
+        name: [float(s["engine"][name]) for s in scrapes if _number(s, name)] for name in names
+    }
+    return {
+        name: Gauge(sum(values) / len(values), max(values), values[-1] - values[0])
+        for name, values in readings.items()
+        if values
+    }
+
+
+def _number(scrape: Scrape, name: str) -> bool:
+    return isinstance((scrape.get("engine") or {}).get(name), int | float)

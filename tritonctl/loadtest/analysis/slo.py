@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the service kept its promises: shares of requests over a limit, with their intervals."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.loadtest.analysis.binomial import share_bounds
+from tritonctl.loadtest.analysis.bootstrap import Share, share_interval
+from tritonctl.loadtest.analysis.columns import NEVER, Columns, Floats, Mask, summed
+from tritonctl.loadtest.analysis.percentiles import Sample
+from tritonctl.loadtest.analysis.series import Series, gave_up, measured
+from tritonctl.loadtest.analysis.stationarity import outgrows
+from tritonctl.loadtest.analysis.summary import (
+    DECISIVE_REQUESTS,
+    MET,
+    MISSED,
+    UNDECIDED,
+    SloVerdict,
+)
+
+ERROR_RATE = "error_rate"
+_LATENCY = re.compile(r"(ttft|itl|tpot|e2e)_p(\d\d\d?)_ms")
+_USUAL = 0.9
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A promise about a duration: at most `allowed` of its values lie over `ms`."""
+
+    name: str
+    metric: str
+    ms: float
+    allowed: float
+
+
+def limits(slo: Mapping[str, float | None]) -> list[Limit]:
+    """The durations that an SLO limits. Raises ConfigurationError for a name it cannot have."""
+    found = []
+    for name, value in slo.items():
+        if name == ERROR_RATE or value is None:
+            continue
+        match = _LATENCY.fullmatch(name)
+        if match is None:
+            raise ConfigurationError(
+                f"slo.{name}: there is no such promise",
+                remedy=f"name one like ttft_p99_ms, itl_p99_ms, e2e_p99_ms or {ERROR_RATE}",
+            )
+        # p999 is 99.9 %: the digits after the point of the share.
+        allowed = 1 - int(match[2]) / 10 ** len(match[2])
+        found.append(Limit(name, match[1], float(value), round(allowed, 6)))
+    return found
+
+
+def judge(
+    columns: Columns, slo: Mapping[str, float | None], *, cool_down_us: int, growth: float = 0.0
+) -> tuple[SloVerdict, ...]:
+    """A verdict for each promise about these requests.
+
+    growth: of response times that rose (`Window.growth`): nothing is proven for longer runs then,
+    unless they stay far below the limit.
+    """
+    series = measured(columns, cool_down_us)
+    verdicts = [
+        _latency(limit, columns, series.get(limit.metric), cool_down_us, growth)
+        for limit in limits(slo)
+    ]
+    allowed = slo.get(ERROR_RATE)
+    if allowed is not None:
+        verdicts.append(_errors(columns, float(allowed), cool_down_us))
+    return tuple(verdicts)
+
+
+def overall(verdicts: Iterable[SloVerdict]) -> str | None:
+    """Missed if one is, else undecided if one is, else met; None without any promise."""
+    found = {verdict.verdict for verdict in verdicts}
+    return next((v for v in (MISSED, UNDECIDED, MET) if v in found), None)
+
+
+def failed(columns: Columns, cool_down_us: int) -> Mask:
+    """Requests that count as over every limit: no answer, or none in time."""
+    return np.asarray(columns.ended("error") | gave_up(columns, cool_down_us))
+
+
+def _latency(
+    limit: Limit, columns: Columns, series: Series | None, cool_down_us: int, growth: float
+) -> SloVerdict:
+    lost = failed(columns, cool_down_us)
+    if series is None and not lost.any():
+        return _verdict(limit, None, f"no request has a value of {limit.metric}", UNDECIDED)
+    share = _share(limit, len(columns), series, lost)
+    verdict, why = decide(share, limit.allowed, f"take longer than {limit.ms:g} ms")
+    count = int(lost.sum())
+    why = f"{count} without an answer in time count as longer: {why}" if count else why
+    if verdict == MET and series and _outgrown(series, limit, growth):
+        verdict = UNDECIDED
+        why += "; but response times rose until the end: a longer run may break it"
+    return _verdict(limit, share, why, verdict)
+
+
+def _outgrown(series: Series, limit: Limit, growth: float) -> bool:
+    return outgrows(Sample.of(series).quantile(1 - limit.allowed), limit.ms * 1000, growth)
+
+
+def _share(limit: Limit, requests: int, series: Series | None, lost: Mask) -> Share:
+    """Per request how much is over the limit and how much there is; the lost are over with all."""
+    total = over = usual = np.zeros(requests)
+    bulk = 1
+    if series is not None:
+        sample = Sample.of(series)
+        bulk = sample.bulk
+        total = summed(series.owner, series.weights, requests)
+        over = _over(series, limit.ms * 1000, requests)
+        usual = _over(series, sample.quantile(_USUAL), requests)
+    # A lost request would have had as many tokens as the others.
+    each = total[total > 0].mean() if total.any() else 1.0
+    total, over, usual = (np.where(lost, each, column) for column in (total, over, usual))
+    seen = total > 0
+    return share_interval(over[seen], total[seen], usual=usual[seen], bulk=bulk)
+
+
+def _over(series: Series, limit: float, requests: int) -> Floats:
+    return summed(series.owner, series.weights * (series.values > limit), requests)
+
+
+def decide(share: Share, allowed: float, verb: str) -> tuple[str, str]:
+    """Met or missed when the whole interval lies on one side of what is allowed.
+
+    `verb` says what the share of requests does.
+    """
+    interval = f"[{100 * share.low:.3g}, {100 * share.high:.3g}]"
+    told = f"{percent(share.share)} {interval} {verb}, {percent(allowed)} may"
+    if share.high <= allowed:
+        return MET, told
+    if share.low > allowed:
+        return MISSED, told
+    few = share.effective < DECISIVE_REQUESTS
+    why = "too few independent requests" if few else "too close to the limit"
+    return UNDECIDED, f"{told}: {why} to tell, run longer"
+
+
+def percent(share: float) -> str:
+    """A share in words: `0.95 %`."""
+    return f"{100 * share:.3g} %"
+
+
+def _verdict(limit: Limit, share: Share | None, why: str, verdict: str) -> SloVerdict:
+    return SloVerdict(
+        name=limit.name,
+        limit_ms=limit.ms,
+        allowed_share=limit.allowed,
+        share_over=share.share if share else None,
+        low=share.low if share else None,
+        high=share.high if share else None,
+        verdict=verdict,
+        why=why,
+    )
+
+
+def _errors(columns: Columns, allowed: float, cool_down_us: int) -> SloVerdict:
+    promise = Limit(ERROR_RATE, ERROR_RATE, 0.0, allowed)
+    if not len(columns):
+        verdict = _verdict(promise, None, "no request was sent", UNDECIDED)
+    else:
+        n, count = len(columns), int(failed(columns, cool_down_us).sum())
+        share = Share(count / n, *share_bounds(count, n), n)
+        decided, why = decide(share, allowed, "fail")
+        verdict = _verdict(promise, share, f"{count} of {n} failed: {why}", decided)
+    return replace(verdict, limit_ms=None)
+
+
+def good(columns: Columns, slo: Mapping[str, float | None]) -> Mask:
+    """Which requests were answered within every limit, as goodput counts them.
+
+    itl limits bind a request's mean gap between tokens (tpot), as in GenAI-Perf, AIPerf and vLLM.
+    """
+    within = columns.ended("ok")
+    for limit in limits(slo):
+        duration = _durations(columns, limit.metric)
+        within = within & (np.isnan(duration) | (duration <= limit.ms * 1000))
+    return np.asarray(within)
+
+
+def _durations(columns: Columns, metric: str) -> Floats:
+    """Microseconds of each request, NaN where it has no such duration."""
+    if metric == "e2e":
+        return (columns.end - columns.planned).astype(np.float64)
+    if metric == "ttft":
+        waited = (columns.first - columns.planned).astype(np.float64)
+        return np.where(columns.first == NEVER, np.nan, waited)
+    span = (columns.last - columns.first) / np.maximum(columns.tokens - 1, 1)
+    return np.where(columns.tokens > 1, span, np.nan)

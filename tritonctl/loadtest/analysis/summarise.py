@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the folder of a run to its summary; interrupted runs have one, too."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.loadtest.analysis.columns import NEVER, Columns, Floats, Integers, Mask
+from tritonctl.loadtest.analysis.limiting import limited_by
+from tritonctl.loadtest.analysis.percentiles import distribution
+from tritonctl.loadtest.analysis.records import Record, read_lines, read_records, record_files
+from tritonctl.loadtest.analysis.series import measured
+from tritonctl.loadtest.analysis.server_figures import server_figures
+from tritonctl.loadtest.analysis.slo import good, judge, overall
+from tritonctl.loadtest.analysis.stationarity import trend, warm_up
+from tritonctl.loadtest.analysis.summary import (
+    DECISIVE_REQUESTS,
+    ClassSummary,
+    Counts,
+    Distribution,
+    ErrorGroup,
+    GeneratorFigures,
+    Rates,
+    Summary,
+    Window,
+)
+from tritonctl.loadtest.analysis.validity import (
+    COMPLETE,
+    INTERRUPTED,
+    Progress,
+    lag_limit_ms,
+    problems,
+)
+
+PLAN, PROGRESS, SERVER, FACTS = "plan.json", "progress.jsonl", "server.jsonl", "facts.json"
+_SECOND = 1_000_000
+_COOL_DOWN_SECONDS = 30.0
+# Arrival processes whose response times are not meant to keep their level.
+_CHANGING = ("ramp", "spike", "steps", "trace")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What lies in a run's folder. `server` and `facts` may be empty."""
+
+    folder: Path
+    plan: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    records: Sequence[Record]
+    columns: Columns
+    progress: Progress
+    server: Sequence[Mapping[str, Any]]
+
+    @property
+    def slo(self) -> Mapping[str, float | None]:
+        """What the service promises."""
+        return self.facts.get("slo") or self.plan.get("slo") or {}
+
+    @property
+    def reason(self) -> str:
+        """What ended it: `complete`, or why it did not come to its end."""
+        found, stopped = self.progress.reason, self.facts.get("stopped")
+        return f"stopped: {stopped}" if stopped and found == INTERRUPTED else found
+
+    @property
+    def cool_down_us(self) -> int:
+        """How long requests in flight at the end were waited for."""
+        seconds = self.plan.get("cool_down_seconds")
+        return int((_COOL_DOWN_SECONDS if seconds is None else float(seconds)) * _SECOND)
+
+
+def read_run(folder: Path) -> Run:
+    """Everything of a run's folder. Raises ConfigurationError."""
+    plan, facts = _json(folder / PLAN), _json(folder / FACTS)
+    # A run that failed before its first request was sent has a plan and no records.
+    records = read_records(folder) if record_files(folder) or not plan else []
+    workers = len({record.worker for record in records} | set(_logs(folder)))
+    return Run(
+        folder=folder,
+        plan=plan,
+        facts=facts,
+        records=records,
+        columns=Columns.of(records),
+        progress=Progress.of(
+            read_lines(folder / PROGRESS), int(facts.get("workers") or max(workers, 1))
+        ),
+        server=[line for line in read_lines(folder / SERVER) if "t" in line],
+    )
+
+
+def _logs(folder: Path) -> list[int]:
+    names = (path.stem.rpartition("-")[2] for path in folder.glob("generator-*.log"))
+    return [int(name) for name in names if name.isdigit()]
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """A JSON object; an empty one where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error}", remedy="run the load test again"
+        ) from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{path}: not a JSON object", remedy="run the load test again")
+    return value
+
+
+def summarise(folder: Path) -> Summary:
+    """The summary of a run's folder, from its records. Raises ConfigurationError."""
+    return summary_of(read_run(folder))
+
+
+def summary_of(run: Run) -> Summary:
+    """The summary of what was read."""
+    window = window_of(run)
+    columns = inside(run.columns, window)
+    generator = _generator(run, columns)
+    invalid = problems_of(run, columns)
+    verdicts = judge(columns, run.slo, cool_down_us=run.cool_down_us, growth=window.growth)
+    server = server_figures(run.server, run.facts, window.from_s, window.to_s)
+    return Summary(
+        scenario=str(run.facts.get("scenario") or run.plan.get("scenario") or run.folder.name),
+        model=str(run.plan.get("model") or "?"),
+        reason=run.reason,
+        valid=not invalid,
+        invalid_because=tuple(invalid),
+        window=window,
+        counts=_counts(columns, run.progress.unsent),
+        errors=_errors(run.records),
+        rates=_rates(run, window, np.ones(len(run.columns), dtype=bool)),
+        metrics=_metrics(columns, run.cool_down_us),
+        classes={name: _class(run, window, name) for name in run.columns.class_names},
+        slo=verdicts,
+        slo_verdict=overall(verdicts),
+        decisive=len(columns) >= DECISIVE_REQUESTS,
+        generator=generator,
+        server=server,
+        limited_by=limited_by(generator, server, lag_limit_ms(run.slo)),
+    )
+
+
+def _metrics(columns: Columns, cool_down_us: int) -> dict[str, Distribution]:
+    found = measured(columns, cool_down_us)
+    return {name: distribution(series) for name, series in found.items()}
+
+
+def problems_of(run: Run, columns: Columns) -> list[str]:
+    """Why the run is no valid measurement, judged by the requests of its window."""
+    return problems(run.progress, run.slo, _lag_p99_ms(columns))
+
+
+def window_of(run: Run) -> Window:
+    """From where the response times settle to the end of the schedule; how they move there."""
+    process = (run.plan.get("arrivals") or {}).get("process")
+    if process in _CHANGING:
+        why = f"the load itself changes by plan ({process}): nothing was cut"
+        return Window(0.0, _end(run), 0.0, False, why)
+    planned, response = _responses(run.columns)
+    cut = warm_up(response)
+    begin = float(planned[cut]) / _SECOND if cut else 0.0
+    moved = trend(response[cut:])
+    why = moved.why
+    if cut:
+        why = f"the first {begin:.1f} s ({cut} requests) were warm-up (MSER-5); then {why}"
+    return Window(begin, max(_end(run), begin), begin, moved.stationary, why, moved.growth)
+
+
+def _responses(columns: Columns) -> tuple[Integers, Floats]:
+    """When answered requests were planned, and how long until the answer began (of text) or came.
+
+    Not until the end of a text: long ones take long, whatever the server's state.
+    """
+    text = bool(len(columns.response_at))
+    answered = columns.ended("ok") & ((columns.first != NEVER) | (not text))
+    until = columns.first if text else columns.end
+    planned = columns.planned[answered]
+    return planned, (until[answered] - planned).astype(np.float64)
+
+
+def _end(run: Run) -> float:
+    """When the schedule ended, in seconds: as planned, or with the last request."""
+    duration = run.plan.get("duration_seconds")
+    if duration is not None and run.reason == COMPLETE:
+        return float(duration)
+    return float(run.columns.planned.max()) / _SECOND if len(run.columns) else 0.0
+
+
+def inside(columns: Columns, window: Window) -> Columns:
+    """The requests planned in the window; later turns of conversations may come after it."""
+    begin, end = _edges(window)
+    return columns.select(np.asarray((columns.planned >= begin) & (columns.planned <= end)))
+
+
+def _edges(window: Window) -> tuple[int, int]:
+    return round(window.from_s * _SECOND), round(window.to_s * _SECOND)
+
+
+def _class(run: Run, window: Window, name: str) -> ClassSummary:
+    mask = run.columns.of_class(name)
+    columns = inside(run.columns.select(mask), window)
+    return ClassSummary(
+        counts=_counts(columns, 0),
+        rates=_rates(run, window, mask),
+        metrics=_metrics(columns, run.cool_down_us),
+    )
+
+
+def _counts(columns: Columns, unsent: int) -> Counts:
+    each = {
+        outcome: int(columns.ended(outcome).sum())
+        for outcome in ("ok", "error", "cancelled", "timeout", "abandoned")
+    }
+    return Counts(planned=len(columns) + unsent, sent=len(columns), **each, unsent=unsent)
+
+
+def _errors(records: Sequence[Record]) -> tuple[ErrorGroup, ...]:
+    """Failures by kind and message, the most frequent first; times out without a message."""
+    found = Counter(
+        (record.error.kind, record.error.message) if record.error else (record.outcome, "")
+        for record in records
+        if record.outcome in ("error", "timeout")
+    )
+    return tuple(ErrorGroup(*key, count) for key, count in found.most_common())
+
+
+def _rates(run: Run, window: Window, mask: Mask) -> Rates:
+    """Rates of the requests under the mask."""
+    columns = run.columns.select(mask)
+    planned = inside(columns, window)
+    begin, end = _edges(window)
+    seconds = max(window.to_s - window.from_s, 1e-9)
+    ended = columns.ended("ok") & (columns.end >= begin) & (columns.end <= end)
+    arrived = (columns.response_at >= begin) & (columns.response_at <= end)
+    within = good(planned, run.slo)
+    # A window that ends with a request holds so many gaps as requests before that one.
+    before = planned.planned < end
+    counted = len(planned) - int(planned.ended("cancelled").sum())
+    if not len(planned) or window.to_s <= window.from_s:
+        return Rates(0.0, 0.0, 0.0, 0.0, None)
+    return Rates(
+        offered_rps=int(before.sum()) / seconds,
+        achieved_rps=int(ended.sum()) / seconds,
+        tokens_per_s=int(columns.response_tokens[arrived].sum()) / seconds,
+        goodput_rps=int((within & before).sum()) / seconds,
+        goodput_share=int(within.sum()) / counted if counted else None,
+    )
+
+
+def _generator(run: Run, columns: Columns) -> GeneratorFigures:
+    cpu = run.progress.cpu
+    return GeneratorFigures(
+        workers=len(run.progress.workers),
+        cpu_mean=sum(cpu) / len(cpu) if cpu else None,
+        cpu_max=max(cpu, default=None),
+        send_lag_p99_ms=_lag_p99_ms(columns),
+        woke_p99_ms=run.progress.woke_p99_ms,
+    )
+
+
+def _lag_p99_ms(columns: Columns) -> float | None:
+    """Of however few requests: the generator gets no benefit of the doubt."""
+    lag = (columns.sent - columns.planned) / 1000
+    return float(np.quantile(lag, 0.99, method="inverted_cdf")) if len(lag) else None

@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a load test found out: `summary.json` of its folder, as typed values."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.host.files import write_atomically
+
+SCHEMA = "tritonctl/loadsummary/v1"
+SUMMARY = "summary.json"
+# No 99th percentile from fewer requests, no decision from fewer than the second number.
+P99_REQUESTS, P999_REQUESTS, DECISIVE_REQUESTS = 500, 5000, 5000
+
+MET, MISSED, UNDECIDED = "met", "missed", "undecided"
+
+
+@dataclass(frozen=True)
+class Percentile:
+    """A percentile with its 95 % interval. None: so few independent requests have no such bound."""
+
+    q: float
+    ms: float
+    low_ms: float | None
+    high_ms: float | None
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """How one duration is distributed. `n` counts requests (for itl: gaps between tokens).
+
+    `censored` of them were given up: they took at least as long as counted. `histogram` is an
+    HdrHistogram of microseconds in its base64 form.
+    """
+
+    n: int
+    mean_ms: float
+    min_ms: float
+    max_ms: float
+    percentiles: tuple[Percentile, ...]
+    histogram: str
+    censored: int = 0
+
+    def percentile(self, q: float) -> Percentile | None:
+        """The percentile at `q` (0.99), None where there were too few requests for it."""
+        return next((p for p in self.percentiles if abs(p.q - q) < 1e-9), None)  # noqa: PLR2004
+
+
+@dataclass(frozen=True)
+class Window:
+    """The part that was measured, in seconds since the run's start."""
+
+    from_s: float
+    to_s: float
+    warm_up_s: float
+    stationary: bool
+    why: str
+    growth: float = 0.0  # of response times that rose: how much of their level, in that time
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What became of the requests planned in the window; `unsent` of the whole run."""
+
+    planned: int
+    sent: int
+    ok: int
+    error: int
+    cancelled: int
+    timeout: int
+    abandoned: int
+    unsent: int
+
+
+@dataclass(frozen=True)
+class ErrorGroup:
+    """Failures of one kind and message, over the whole run."""
+
+    kind: str
+    message: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Per second of the window. Achieved: answered in it, whenever they were planned.
+
+    Goodput: answered within every limit of the SLO, of those planned in the window.
+    """
+
+    offered_rps: float
+    achieved_rps: float
+    tokens_per_s: float
+    goodput_rps: float
+    goodput_share: float | None
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """The figures of one class of requests."""
+
+    counts: Counts
+    rates: Rates
+    metrics: dict[str, Distribution]
+
+
+@dataclass(frozen=True)
+class SloVerdict:
+    """One promise: the share of requests that broke it, against the share that may.
+
+    `limit_ms` is None for the error rate, which is a share itself.
+    """
+
+    name: str
+    limit_ms: float | None
+    allowed_share: float
+    share_over: float | None
+    low: float | None
+    high: float | None
+    verdict: str
+    why: str
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """What the server says of one model during the window; times are means per request.
+
+    `share` is its part of the request time of all composing models.
+    """
+
+    rate: float
+    failures: float
+    batch_factor: float | None
+    queue_ms: float
+    input_ms: float
+    infer_ms: float
+    output_ms: float
+    request_ms: float
+    share: float | None
+    pending_max: float | None
+    max_batch_size: int | None = None
+    instances: int | None = None
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """A value that the server publishes, over the window; `change` is last - first."""
+
+    mean: float
+    maximum: float
+    change: float
+
+
+@dataclass(frozen=True)
+class ServerFigures:
+    """The server during the window. `cpu` is in cores, `host_cpu` a share of the machine."""
+
+    seconds: float
+    models: dict[str, ModelFigures]
+    engine: dict[str, Gauge]
+    cpu: float | None
+    cpu_max: float | None
+    host_cpu: float | None
+    host_cpus: int | None
+    rss_bytes: int | None
+
+
+@dataclass(frozen=True)
+class GeneratorFigures:
+    """The load generator: its share of one core (of the busiest worker), how late it sent, how late
+    its loop woke."""
+
+    workers: int
+    cpu_mean: float | None
+    cpu_max: float | None
+    send_lag_p99_ms: float | None
+    woke_p99_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A whole load test."""
+
+    scenario: str
+    model: str
+    reason: str
+    valid: bool
+    invalid_because: tuple[str, ...]
+    window: Window
+    counts: Counts
+    errors: tuple[ErrorGroup, ...]
+    rates: Rates
+    metrics: dict[str, Distribution]
+    classes: dict[str, ClassSummary]
+    slo: tuple[SloVerdict, ...]
+    slo_verdict: str | None
+    decisive: bool
+    generator: GeneratorFigures
+    server: ServerFigures | None
+    limited_by: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether a gate must not pass: a promise was broken, or nothing was measured properly."""
+        return not self.valid or self.slo_verdict == MISSED
+
+    def to_record(self) -> dict[str, Any]:
+        """The summary as plain data."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_record(cls, record: Any, *, origin: str = SUMMARY) -> Summary:
+        """The inverse of `to_record`; `origin` names the file. Raises ConfigurationError."""
+        from pydantic import TypeAdapter, ValidationError
+
+        schema = record.get("schema") if isinstance(record, dict) else None
+        if schema != SCHEMA:
+            raise ConfigurationError(
+                f"{origin}: its schema is {schema!r}, not {SCHEMA!r}",
+                remedy="it was written by another version of tritonctl, or is no summary of a "
+                "load test: `tritonctl loadtest report FOLDER` makes it anew from the records",
+            )
+        try:
+            return TypeAdapter(cls).validate_python(record)
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(str(part) for part in first["loc"]) or "the whole file"
+            raise ConfigurationError(
+                f"{origin}: {place}: {first['msg']}",
+                remedy="make it anew from the records: `tritonctl loadtest report FOLDER`",
+            ) from error
+
+
+def write_summary(folder: Path, summary: Summary) -> Path:
+    """Write `summary.json`; its presence says that the run's folder is whole. Raises HostError."""
+    text = json.dumps(summary.to_record(), ensure_ascii=False, allow_nan=False, indent=1)
+    write_atomically(folder / SUMMARY, text + "\n")
+    return folder / SUMMARY
+
+
+def read_summary(folder: Path) -> Summary:
+    """The summary of a run's folder. Raises ConfigurationError."""
+    path = folder / SUMMARY
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"{path}: there is none: the run was killed, or this is no folder of a load test",
+            remedy=f"make it from what was recorded: `tritonctl loadtest report {folder}`",
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{path} cannot be read: {error}",
+            remedy=f"make it anew from the records: `tritonctl loadtest report {folder}`",
+        ) from error
+    return Summary.from_record(record, origin=str(path))

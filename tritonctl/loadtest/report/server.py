@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of the server: where a request's time went, what waited, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from tritonctl.loadtest.report.figures import (
+    DASHES,
+    SYMBOLS,
+    Figure,
+    Layout,
+    Trace,
+    add_limit,
+    axis,
+    base_layout,
+    line,
+    milliseconds,
+    on_row,
+    plain,
+    rounded,
+    series_colour,
+)
+from tritonctl.loadtest.report.latency import time_axes
+from tritonctl.loadtest.report.load import in_flight
+from tritonctl.loadtest.report.run import Run
+
+GIB = 2**30
+ENGINE_ROWS = 6
+OFTEN = 1.1
+COUNTERS = ("_total", "_count", "_sum", "_us", "_success", "_failure")
+PARTS = {
+    "queue_ms": ("queue", "--queue", "/"),
+    "input_ms": ("input", "--input", "."),
+    "infer_ms": ("infer", "--infer", ""),
+    "output_ms": ("output", "--output", "x"),
+}
+
+Scrape = Mapping[str, Any]
+Points = tuple[list[float], list[float | None]]
+
+
+def breakdown(run: Run) -> Figure | None:
+    """Where a request spends its time: per composing model, stacked."""
+    models = _models(run)
+    if not models or run.summary.server is None:
+        return None
+    figures = run.summary.server.models
+    names = [plain(name) for name in models]
+    data = [
+        _bars(label, names, [getattr(figures[name], part) for name in models], colour, pattern)
+        for part, (label, colour, pattern) in PARTS.items()
+    ]
+    height = 130 + 44 * len(models)
+    layout = base_layout(height)
+    layout["barmode"] = "stack"
+    layout["xaxis"] = axis("ms for each request of that model", rangemode="tozero")
+    layout["yaxis"] = axis("", autorange="reversed", type="category")
+    parts = [
+        f"{name}: queue {milliseconds(figures[name].queue_ms)},"
+        f" infer {milliseconds(figures[name].infer_ms)}"
+        for name in models
+    ]
+    note = "; ".join(parts) + "." + _asked_more_often(run, models)
+    title = "Where the time goes, per composing model"
+    return Figure("breakdown", title, note, data, layout, height=height)
+
+
+def _asked_more_often(run: Run, models: Sequence[str]) -> str:
+    """Which steps run several times for a request: those behind a streaming engine."""
+    figures = run.summary.server.models if run.summary.server else {}
+    whole = figures.get(run.summary.model)
+    if whole is None or not whole.rate:
+        return ""
+    often = {name: figures[name].rate / whole.rate for name in models}
+    told = [f" {name} is asked {n:.1f} times for each." for name, n in often.items() if n > OFTEN]
+    return "".join(told)
+
+
+def _models(run: Run) -> list[str]:
+    """The composing models in the order of the ensemble; else all that the server measured."""
+    measured = run.summary.server.models if run.summary.server else {}
+    steps = [name for name in run.facts.get("ensemble") or [] if name in measured]
+    if steps:
+        return steps
+    return [name for name, figures in measured.items() if figures.request_ms > 0]
+
+
+def _bars(
+    name: str, models: Sequence[str], values: Sequence[float], colour: str, pattern: str
+) -> Trace:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": list(models),
+        "x": [rounded(value) for value in values],
+        "marker": {
+            "color": colour,
+            "pattern": {"shape": pattern, "fillmode": "overlay", "fgcolor": "--card", "size": 7},
+        },
+        "hovertemplate": "%{y}: %{x:.4~g} ms<extra>" + name + "</extra>",
+    }
+
+
+def queue(run: Run) -> Figure | None:
+    """Who waits where: requests in flight, pending per model, requests in a batch."""
+    models = _models(run)
+    if not run.server or not models:
+        return None
+    flight = [float(count) for count in in_flight(run)]
+    times = [float(second) for second in range(len(flight))]
+    data = [line("in flight, client", times, flight, "--quiet", line={"dash": "dot"})]
+    for number, model in enumerate(models):
+        colour, dash = series_colour(number), {"dash": DASHES[number % len(DASHES)]}
+        waiting = [
+            pending(run, model),
+            per_request(run, model, "queue_us"),
+            batch_factor(run, model),
+        ]
+        for row, (at, values) in enumerate(waiting):
+            drawn = line(model, at, values, colour, line=dash, showlegend=row == 0)
+            data.append(on_row(drawn, row))
+    rows = ["in flight, pending", "queue, ms", "batch factor"]
+    axes = time_axes(run, rows)
+    note = (
+        "Requests under way at the client, and waiting in front of each model; how long those of"
+        " each second waited; how many inferences one execution carried."
+    )
+    return Figure("queue", "Queue and batches", note, data, axes.layout(560), height=560)
+
+
+def pending(run: Run, model: str) -> Points:
+    """Requests that wait in front of a model, at each scrape."""
+    found = [(s["t"], s["models"][model].get("pending")) for s in _with(run, model)]
+    return [t for t, _ in found], [value for _, value in found]
+
+
+def batch_factor(run: Run, model: str) -> Points:
+    """Inferences for each execution between two scrapes; a gap where nothing was executed."""
+    return _ratio(run, model, lambda m: m["count"], lambda m: m["exec"])
+
+
+def per_request(run: Run, model: str, counter: str) -> Points:
+    """Milliseconds of a duration for each request that ended between two scrapes."""
+    return _ratio(run, model, lambda m: m[counter] / 1e3, lambda m: m["success"])
+
+
+def _ratio(
+    run: Run, model: str, above: Callable[[Scrape], float], below: Callable[[Scrape], float]
+) -> Points:
+    """Growth of one counter over that of another, between scrapes."""
+    times: list[float] = []
+    values: list[float | None] = []
+    for earlier, later in pairwise(_with(run, model)):
+        before, after = earlier["models"][model], later["models"][model]
+        events = below(after) - below(before)
+        times.append(later["t"])
+        values.append((above(after) - above(before)) / events if events > 0 else None)
+    return times, values
+
+
+def _with(run: Run, model: str) -> list[Scrape]:
+    return [scrape for scrape in run.server if model in scrape["models"]]
+
+
+def machine(run: Run) -> Figure | None:
+    """CPU and memory of the server, the generator's CPU beside it."""
+    cpu_times, cpu = server_cpu(run)
+    memory = [(s["t"], s["rss_bytes"] / GIB) for s in run.server if s.get("rss_bytes")]
+    if not cpu and not memory:
+        return None
+    busy = [(p["t"], p["cpu"]) for p in run.progress if p.get("cpu") is not None]
+    data = [
+        line("server", cpu_times, cpu, "--infer"),
+        line(
+            "generator", [t for t, _ in busy], [c for _, c in busy], "--quiet", line={"dash": "dot"}
+        ),
+        on_row(
+            line(
+                "memory", [t for t, _ in memory], [m for _, m in memory], "--itl", showlegend=False
+            ),
+            1,
+        ),
+    ]
+    layout = time_axes(run, ["CPU, cores", "server memory, GiB"]).layout(440)
+    cores = (run.facts.get("host") or {}).get("cpus")
+    if cores:
+        add_limit(layout, cores, f"all {cores} cores", colour="--quiet")
+    note = _machine_note(cpu, [m for _, m in memory])
+    return Figure("machine", "CPU and memory", note, data, layout, height=440)
+
+
+def server_cpu(run: Run) -> Points:
+    """Cores used between two scrapes."""
+    known = [(scrape["t"], scrape["cpu"]) for scrape in run.server if scrape.get("cpu") is not None]
+    steps = [(t1, (c1 - c0) / (t1 - t0)) for (t0, c0), (t1, c1) in pairwise(known) if t1 > t0]
+    return [t for t, _ in steps], [cores for _, cores in steps]
+
+
+def _machine_note(cpu: Sequence[float | None], memory: Sequence[float]) -> str:
+    parts = ["Triton with its stub processes."]
+    if used := [cores for cores in cpu if cores is not None]:
+        parts.append(f"CPU at most {max(used):.2f} cores.")
+    if memory:
+        parts.append(f"Memory {memory[0]:.2f} GiB at the start, at most {max(memory):.2f} GiB.")
+    return " ".join(parts)
+
+
+def engine(run: Run) -> Figure | None:
+    """What the text engine tells of itself: KV cache, slots; those that change."""
+    names = _changing(run)
+    if not names:
+        return None
+    data = []
+    for number, name in enumerate(names):
+        known = [(s["t"], s["engine"][name]) for s in run.server if name in s.get("engine", {})]
+        symbol = {"symbol": SYMBOLS[number % len(SYMBOLS)], "size": 4}
+        trace = line(
+            name, [t for t, _ in known], [v for _, v in known], series_colour(number), marker=symbol
+        )
+        data.append(on_row(trace | {"mode": "lines+markers"}, number))
+    height = 110 + 120 * len(names)
+    layout = time_axes(run, [""] * len(names)).layout(height, showlegend=False)
+    layout["annotations"] += [_row_title(layout, row, name) for row, name in enumerate(names)]
+    note = "What the server publishes of its engine, as it is; values that never changed left out."
+    return Figure("engine", "The engine", note, data, layout, height=height)
+
+
+def _row_title(layout: Layout, row: int, name: str) -> Layout:
+    """The name of a plot, above its left end."""
+    top = layout["yaxis" if row == 0 else f"yaxis{row + 1}"]["domain"][1]
+    place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": "paper", "y": top}
+    font = {"size": 11.5, "color": "--quiet"}
+    return place | {"yanchor": "bottom", "text": plain(name), "showarrow": False, "font": font}
+
+
+def _changing(run: Run) -> list[str]:
+    """Names of the engine's gauges that were not the same all the time, the first few."""
+    seen: dict[str, set[float]] = {}
+    for scrape in run.server:
+        for name, value in scrape.get("engine", {}).items():
+            if not name.partition("{")[0].endswith(COUNTERS):
+                seen.setdefault(name, set()).add(value)
+    return [name for name, values in sorted(seen.items()) if len(values) > 1][:ENGINE_ROWS]

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The load generators: where they lie and what they run in."""
+
+from __future__ import annotations
+
+from importlib.metadata import distributions
+from pathlib import Path
+
+from tritonctl.host import bundled
+from tritonctl.host.environments import Recipe, ensure, environment_python, site_packages
+from tritonctl.host.progress import Progress
+from tritonctl.version import __version__
+
+# Programs with the same arguments: --plan, --output, --worker, --workers.
+_PROGRAMS = {"asyncio": "generator.py", "locust": "locust_generator.py"}
+
+
+def generators() -> Path:
+    """The folder of the shipped generators."""
+    return bundled.find("loadtests/generator.py").parent
+
+
+def recipe() -> Recipe:
+    """Their environment."""
+    return Recipe("loadtest", (("-r", "requirements.txt"),), folder=generators())
+
+
+def generator_python(progress: Progress) -> Path:
+    """The interpreter that they run in, its environment made now if need be; HostError."""
+    return environment_python(ensure(recipe(), progress))
+
+
+def generator_program(engine: str) -> str:
+    """The path of the generator of that engine."""
+    return str(generators() / _PROGRAMS[engine])
+
+
+def generator_facts(engine: str, python: Path) -> dict[str, str]:
+    """Which generator it is: ours comes with tritonctl, Locust has a version of its own."""
+    version = __version__
+    if engine == "locust":
+        packages = str(site_packages(python.parent.parent))
+        found = [d.version for d in distributions(name="locust", path=[packages])]
+        version = found[0] if found else "unknown"
+    return {"engine": engine, "version": version}

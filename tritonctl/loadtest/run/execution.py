@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries out a load plan: generators, samples of the server, what came of it.
+
+Whatever ends a run early (Ctrl-C, a lost worker, a server that dies, a full disk), what was
+measured until then is kept in its folder and summarised.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import HostError, TritonctlError
+from tritonctl.host.files import explained
+from tritonctl.loadtest.analysis.summarise import summarise
+from tritonctl.loadtest.analysis.summary import Summary, write_summary
+from tritonctl.loadtest.run.environment import generator_facts, generator_program, generator_python
+from tritonctl.loadtest.run.folder import (
+    FACTS,
+    PLAN,
+    PROGRESS,
+    Lines,
+    merge_records,
+    write_json,
+)
+from tritonctl.loadtest.run.live import (
+    LiveFigures,
+    LiveMerger,
+    LoadBoard,
+    Show,
+    engine_figures,
+)
+from tritonctl.loadtest.run.plan import described, expected_seconds
+from tritonctl.loadtest.run.sampling import ServerSampler
+from tritonctl.loadtest.run.workers import Interruptions, Workers
+
+_POLL_SECONDS = 0.2
+_FIGURES_SECONDS = 1.0
+# Several workers begin together, once the slowest of them is ready: on an idle machine.
+_LEAD_SECONDS = {"asyncio": 1.5, "locust": 3.0}
+_LEAD_PER_WORKER_SECONDS, _MOST_LOADED = 0.5, 5.0
+# Nobody waits long for the answers of a run that has been given up. But tritonserver 2.51 does not
+# always survive when many streams are cancelled at once (docs/decisions/7): most may finish.
+_DRAIN_SECONDS = 8.0
+_SILENCE_SECONDS = 60.0
+
+Stop = Callable[[LiveFigures], str | None]
+
+
+@dataclass(frozen=True)
+class LoadJob:
+    """What to run. `shm_prefix`: of an embedded server of this machine, for its CPU and memory."""
+
+    plan: dict[str, Any]
+    folder: Path
+    workers: int = 1
+    engine: str = "asyncio"
+    metrics_url: str | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    shm_prefix: str | None = None
+
+    @property
+    def models(self) -> list[str]:
+        """The models that take part: the ensemble's steps, and the model itself."""
+        return [*self.facts.get("ensemble", ()), self.plan["model"]]
+
+    @property
+    def engine_model(self) -> str:
+        """The one that does the work."""
+        return next((m for m in self.models if m.endswith("_engine")), self.plan["model"])
+
+
+@dataclass(frozen=True)
+class LoadRun:
+    """What came of it. `stopped`: why `stop` ended it; `interrupted`: the user did."""
+
+    folder: Path
+    summary: Summary
+    stopped: str | None = None
+    interrupted: bool = False
+
+
+def run_load(job: LoadJob, progress: LoadBoard, *, stop: Stop | None = None) -> LoadRun:
+    """Run a load test to its end and summarise it.
+
+    `stop` is asked each second; a returned reason ends the run early. SIGINT ends it too, keeping
+    what was measured. Raises ConfigurationError for a refused plan, ServerError when the endpoint
+    or the model is not there, HostError when nothing could be run or kept.
+    """
+    python = generator_python(progress)
+    facts = job.facts | {
+        "generator": generator_facts(job.engine, python),
+        "workers": job.workers,
+        "started_at": _iso(time.time()),
+    }
+    run = _Run(job, facts, stop)
+    plan = ("--plan", str(job.folder / PLAN), "--output", str(job.folder))
+    run.carry_out([str(python), generator_program(job.engine), *plan], progress)
+    return run.result(progress)
+
+
+class _Run:
+    """A run under way."""
+
+    def __init__(self, job: LoadJob, facts: dict[str, Any], stop: Stop | None) -> None:
+        self._job = job
+        self._facts = facts
+        self._stop = stop
+        self._workers = Workers()
+        self._interruptions = Interruptions()
+        self._passed_on = 0
+        self._merger = LiveMerger(expected_seconds(job.plan))
+        self._lines = Lines(job.folder / PROGRESS)
+        self._sampler = ServerSampler(job.folder, job.models, job.metrics_url, job.shm_prefix)
+        self._heard = self._shown = time.monotonic()
+        self._stopped: str | None = None
+        self._stopped_at = 0.0
+
+    def carry_out(self, command: list[str], progress: LoadBoard) -> None:
+        """From the first process to the end of the last."""
+        started_at = self._prepare()
+        self._sampler.start()
+        try:
+            with self._interruptions.counted(), progress.watch_load(self._title()) as show:
+                if started_at is not None:
+                    self._sampler.run_started(started_at)
+                for number in range(self._job.workers):
+                    self._workers.start(command, self._job.folder, number, self._job.workers)
+                while self._workers.running:
+                    self._turn(show)
+        finally:
+            self._workers.end()
+            self._sampler.close()
+            self._lines.close()
+        if not any(worker.began for worker in self._workers.all):
+            self._refuse()
+
+    def _prepare(self) -> float | None:
+        """Plan and facts in the folder; returns when the run begins, None: when it is ready."""
+        started_at = time.time() + self._lead() if self._job.workers > 1 else None
+        write_json(self._job.folder / PLAN, self._job.plan | {"started_at": started_at})
+        write_json(self._job.folder / FACTS, self._facts)
+        return started_at
+
+    def _lead(self) -> float:
+        """Seconds until every worker is ready; a busy machine takes longer."""
+        lead = _LEAD_SECONDS[self._job.engine] + _LEAD_PER_WORKER_SECONDS * self._job.workers
+        load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+        return lead * min(max(1.0, load), _MOST_LOADED)
+
+    def _title(self) -> str:
+        scenario = self._facts.get("scenario") or self._job.plan["model"]
+        return f"{scenario}: {described(self._job.plan)}"
+
+    def _turn(self, show: Show) -> None:
+        """A fifth of a second of listening, and what follows from it."""
+        for record, line in self._workers.hear(_POLL_SECONDS):
+            self._heard = time.monotonic()
+            self._note_start(record)
+            self._lines.write(line)
+            self._merger.add(record)
+        self._pass_on_interruptions()
+        if time.monotonic() - self._shown >= _FIGURES_SECONDS:
+            self._shown = time.monotonic()
+            self._look(show)
+        if time.monotonic() - self._heard > _SILENCE_SECONDS:
+            self._workers.end()
+
+    def _note_start(self, record: dict[str, Any]) -> None:
+        if "t" in record and self._sampler.started_at is None:
+            self._sampler.run_started(time.time() - float(record["t"]))
+
+    def _pass_on_interruptions(self) -> None:
+        while self._passed_on < self._interruptions.count:
+            self._passed_on += 1
+            self._workers.interrupt()
+        if self._stopped and time.monotonic() - self._stopped_at > _DRAIN_SECONDS:
+            self._stopped_at = float("inf")
+            self._workers.interrupt()
+
+    def _look(self, show: Show) -> None:
+        engine = engine_figures(self._sampler.recent, self._job.engine_model)
+        figures = self._merger.figures(engine)
+        if figures is None:
+            return
+        show(figures)
+        if self._lines.error is not None and self._stopped is None:
+            self._end_early(f"{self._lines.error.strerror} while writing {self._job.folder}")
+        elif self._stop is not None and self._stopped is None:
+            reason = self._stop(figures)
+            if reason is not None:
+                self._end_early(reason)
+
+    def _end_early(self, reason: str) -> None:
+        self._stopped, self._stopped_at = reason, time.monotonic()
+        self._workers.interrupt()
+
+    def _refuse(self) -> None:
+        """Nothing was sent: say why, leave no folder of a run that was none."""
+        if self._interruptions.count:
+            shutil.rmtree(self._job.folder, ignore_errors=True)
+            raise KeyboardInterrupt
+        refusal = self._workers.all[0].refusal()
+        if type(refusal) is not HostError:
+            shutil.rmtree(self._job.folder, ignore_errors=True)
+        raise refusal
+
+    def result(self, progress: LoadBoard) -> LoadRun:
+        """What was measured, merged and summarised."""
+        folder, workers = self._job.folder, self._workers.all
+        lost = [worker.number for worker in workers if worker.lost]
+        for worker in workers:
+            if worker.lost:
+                progress.note(
+                    f"worker {worker.number} was lost (status {worker.process.returncode}); what "
+                    f"it had measured is kept, see {worker.log}"
+                )
+        ended: dict[str, Any] = {"lost_workers": lost, "stopped": self._stopped}
+        if self._sampler.started_at is not None:
+            ended["started_at"] = _iso(self._sampler.started_at)
+        with progress.step("Summarising"), _records_are_kept(folder, progress):
+            write_json(folder / FACTS, self._facts | ended)
+            merge_records(folder, self._job.workers)
+            summary = summarise(folder)
+            write_summary(folder, summary)
+        return LoadRun(folder, summary, self._stopped, bool(self._interruptions.count))
+
+
+def _iso(epoch: float) -> str:
+    return datetime.fromtimestamp(epoch, UTC).isoformat(timespec="milliseconds")
+
+
+@contextmanager
+def _records_are_kept(folder: Path, progress: LoadBoard) -> Iterator[None]:
+    """Whatever fails, the user is told how to go on from the records."""
+    kept = f"what was measured is kept: `tritonctl loadtest report {folder}`"
+    try:
+        with explained(folder):
+            yield
+    except TritonctlError as error:
+        error.remedy += f"; {kept}"
+        raise
+    except KeyboardInterrupt:
+        progress.note(kept)
+        raise

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folder of a run: a new one, the records of all workers in one file, lines as they come."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import UsageError
+from tritonctl.host.files import explained, write_atomically
+from tritonctl.project.schema import Project
+
+PLAN, FACTS, RECORDS = "plan.json", "facts.json", "records.jsonl"
+PROGRESS, SERVER = "progress.jsonl", "server.jsonl"
+# Folders of the project's state: one per run, one per search with its runs inside.
+RUNS, SEARCHES = "loadtests", "capacity"
+
+
+def new_folder(
+    project: Project, scenario: str, output: Path | None = None, *, kind: str = RUNS
+) -> Path:
+    """An empty folder: `output`, else one of the project's, named after time and scenario.
+
+    Raises UsageError when `output` has something in it.
+    """
+    if output is not None:
+        with explained(output):
+            output.mkdir(parents=True, exist_ok=True)
+            if any(output.iterdir()):
+                raise UsageError(
+                    f"{output} is not empty", remedy="name a new folder, or leave --output out"
+                )
+        return output.resolve()
+    parent = project.state / kind
+    with explained(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        for name in _names(scenario):
+            try:
+                (parent / name).mkdir()
+            except FileExistsError:
+                continue
+            break
+    return parent / name
+
+
+def _names(scenario: str) -> Iterator[str]:
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{scenario}"
+    yield name
+    for number in count(2):
+        yield f"{name}-{number}"
+
+
+def records_of(worker: int) -> str:
+    """The name of the file in which a worker writes."""
+    return f"records-{worker}.jsonl"
+
+
+def write_json(path: Path, record: Mapping[str, Any]) -> None:
+    """A whole JSON file or none. Raises HostError."""
+    write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
+
+
+def merge_records(folder: Path, workers: int) -> None:
+    """All workers' records in `records.jsonl`, sorted by plan; their own files go. HostError.
+
+    A last line that was cut (killed writer, full disk) is left out.
+    """
+    lines: list[tuple[int, int, str]] = []
+    parts = [folder / records_of(worker) for worker in range(workers)]
+    for part in parts:
+        lines += _records(part)
+    lines.sort()
+    write_atomically(folder / RECORDS, "".join(f"{line}\n" for _, _, line in lines))
+    for part in parts:
+        part.unlink(missing_ok=True)
+
+
+def _records(file: Path) -> Iterator[tuple[int, int, str]]:
+    """(planned, index, the line) of each whole line."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:  # its worker was killed before it could begin
+        return
+    for line in text.splitlines():
+        try:
+            record = json.loads(line)
+            yield int(record["planned"]), int(record["i"]), line
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+class Lines:
+    """A JSON-lines file that is written to while a run goes on, and never stops it.
+
+    The first error (a full disk) is kept in `error`; nothing is written after it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self.error: OSError | None = None
+
+    def write(self, text: str) -> None:
+        """Append a line, at once."""
+        if self.error is not None:
+            return
+        try:
+            if self._file is None:
+                self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+            os.write(self._file, f"{text}\n".encode())
+        except OSError as error:
+            self.error = error
+
+    def close(self) -> None:
+        """No more lines."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two endpoints under the same load in turns, A B B A, so that what drifts hits both alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from tritonctl.loadtest.run.execution import LoadJob, run_load
+from tritonctl.loadtest.run.live import LoadBoard
+
+_ENDPOINT = re.compile(r"[\w.-]+:\d{1,5}|\[[\da-fA-F:]+\]:\d{1,5}")
+
+Sides = tuple[list[Path], list[Path]]
+
+
+def is_endpoint(name: str) -> bool:
+    """Whether a side of a comparison is HOST:PORT and no folder."""
+    return _ENDPOINT.fullmatch(name) is not None and not Path(name).exists()
+
+
+def run_in_turns(
+    job: Callable[[int, int], LoadJob], rounds: int, board: LoadBoard
+) -> tuple[Sides, bool]:
+    """Run each side once a round, the order reversed every second one.
+
+    `job(side, round)` makes a run of side 0 or 1. Returns the folders of both sides, of whole
+    rounds only, and whether the user ended it early.
+    """
+    sides: Sides = ([], [])
+    for number in range(rounds):
+        done: dict[int, Path] = {}
+        for side in (0, 1) if number % 2 == 0 else (1, 0):
+            run = run_load(job(side, number), board)
+            if run.interrupted:
+                return sides, True
+            done[side] = run.folder
+        for side, folder in done.items():
+            sides[side].append(folder)
+    return sides, False

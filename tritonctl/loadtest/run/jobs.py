@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scenario of a project → a job that can be run: which server, which plan, which facts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonctl.errors import ServerError, UsageError
+from tritonctl.loadtest.run.execution import LoadJob
+from tritonctl.loadtest.run.folder import new_folder
+from tritonctl.loadtest.run.plan import load_plan, slo_of
+from tritonctl.loadtest.run.server_facts import facts
+from tritonctl.project.scenario import Scenario
+from tritonctl.project.schema import Project
+from tritonctl.protocol.api_key import ApiKey
+from tritonctl.protocol.channels import ClientTls, Endpoint
+from tritonctl.server.lifecycle import running_server
+
+
+@dataclass(frozen=True)
+class Target:
+    """The endpoint under test. `shm_prefix`: of the project's own embedded server."""
+
+    url: str
+    metrics_url: str | None = None
+    shm_prefix: str | None = None
+    tls: ClientTls | None = None
+    api_key: ApiKey | None = None
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """How it is reached."""
+        return Endpoint(self.url, self.tls, api_key=self.api_key)
+
+
+def target_of(
+    project: Project,
+    protocol: str,
+    named: Endpoint | None = None,
+    metrics_url: str | None = None,
+) -> Target:
+    """The endpoint named, else the project's running server.
+
+    Raises ServerError when there is none, UsageError or HostError for a key that cannot be sent.
+    """
+    if named is not None:
+        return _named(named, protocol, metrics_url)
+    try:
+        state = running_server(project)
+    except ServerError as error:
+        error.remedy += "; or name another one with --url HOST:PORT"
+        raise
+    metrics_url = metrics_url or state.metrics_url
+    if protocol == "http":
+        return Target(f"{state.http_address}:{state.http_port}", metrics_url, state.shm_prefix)
+    return Target(state.grpc_url, metrics_url, state.shm_prefix, state.client_tls)
+
+
+def _named(named: Endpoint, protocol: str, metrics_url: str | None) -> Target:
+    if protocol == "http" and named.tls is not None:
+        raise UsageError(
+            "--ca and the like are for gRPC: the load generators speak no TLS over HTTP",
+            remedy="leave them out, or set `protocol: grpc` in the scenario",
+        )
+    url = named.url.removeprefix("http://").rstrip("/")
+    target = Target(url, metrics_url, tls=named.tls, api_key=named.api_key)
+    _ = target.endpoint.metadata  # now, not by each generator: whether the key can be sent
+    return target
+
+
+def load_job(
+    project: Project,
+    name: str,
+    scenario: Scenario,
+    target: Target,
+    *,
+    profile: str | None = None,
+    engine: str = "asyncio",
+    output: Path | None = None,
+) -> LoadJob:
+    """The job of a scenario, in a new folder."""
+    return LoadJob(
+        plan=load_plan(project.root, scenario, target.endpoint),
+        folder=new_folder(project, name, output),
+        workers=scenario.workers,
+        engine=engine,
+        metrics_url=target.metrics_url,
+        facts=facts(
+            scenario.protocol,
+            target.endpoint,
+            scenario.model,
+            project=project.root,
+            profile=profile or os.environ.get("TRITONCTL_PROFILE"),
+            scenario=name,
+            slo=slo_of(project, scenario).model_dump(),
+        ),
+        shm_prefix=target.shm_prefix,
+    )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the server each second while a load test runs: counters, queue, CPU, memory.
+
+Never fails the run: a server that does not answer leaves a gap in `server.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import TritonctlError
+from tritonctl.loadtest.run.folder import SERVER, Lines
+from tritonctl.loadtest.run.server_usage import ServerUsage
+from tritonctl.protocol.metrics import Metrics, Sample, scrape
+
+_PERIOD_SECONDS = 1.0
+# Triton's per-model counters, as they are called in server.jsonl.
+COUNTERS = {
+    "success": "nv_inference_request_success",
+    "failure": "nv_inference_request_failure",
+    "count": "nv_inference_count",
+    "exec": "nv_inference_exec_count",
+    "request_us": "nv_inference_request_duration_us",
+    "queue_us": "nv_inference_queue_duration_us",
+    "input_us": "nv_inference_compute_input_duration_us",
+    "infer_us": "nv_inference_compute_infer_duration_us",
+    "output_us": "nv_inference_compute_output_duration_us",
+    "pending": "nv_inference_pending_request_count",
+}
+_HOST_CPU = "nv_cpu_utilization"
+_ENGINE = ("tritonctl_", "nv_trt_llm_", "nv_llm_", "nv_energy", "nv_gpu_")
+_UNUSED = ("_bucket", "_bucket_total", "_created")
+_MODEL_LABELS = ("model", "version", "model_instance", "process")
+
+
+class ServerSampler:
+    """A thread that writes `server.jsonl` until it is closed.
+
+    `models`: those that take part (the model and its composing models); other models of the server
+    are left out. `shm_prefix`: of an embedded server of this machine, for CPU and memory.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        models: Collection[str],
+        metrics_url: str | None,
+        shm_prefix: str | None,
+    ) -> None:
+        self._lines = Lines(folder / SERVER)
+        self._models = frozenset(models)
+        self._url = metrics_url
+        self._usage = ServerUsage(shm_prefix) if shm_prefix else None
+        self.started_at: float | None = None
+        self._zero = 0.0  # the same on the monotonic clock
+        self._early: list[tuple[float, dict[str, Any]]] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="server-sampler", daemon=True)
+        self.recent: list[dict[str, Any]] = []  # the last ten seconds, for those who watch
+
+    def start(self) -> None:
+        """Begin."""
+        if self._url is not None or self._usage is not None:
+            self._thread.start()
+
+    def run_started(self, at: float) -> None:
+        """The run began at that time (epoch): seconds count from there.
+
+        The time of day is read once: later corrections of the machine's clock move nothing.
+        """
+        self._zero = time.monotonic() + at - time.time()
+        self.started_at = at
+
+    def close(self) -> None:
+        """One last look, then no more."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._lines.close()
+
+    def _run(self) -> None:
+        due = time.monotonic()
+        while not self._ending.wait(max(0.0, due - time.monotonic())):
+            self._look()
+            due = max(due + _PERIOD_SECONDS, time.monotonic())
+        self._look()
+
+    def _look(self) -> None:
+        at = time.monotonic()
+        sample = self._sample()
+        if sample is None:
+            return
+        self.recent = [*self.recent[-10:], {"at": at, **sample}]
+        self._early.append((at, sample))
+        if self.started_at is None:
+            return
+        for seen, content in self._early:
+            self._lines.write(json.dumps({"t": round(seen - self._zero, 3), **content}))
+        self._early = []
+
+    def _sample(self) -> dict[str, Any] | None:
+        try:
+            metrics = scrape(self._url) if self._url else Metrics(())
+        except TritonctlError:
+            return None
+        cpu, rss = self._usage.read() if self._usage else (None, None)
+        host = metrics.samples(_HOST_CPU)
+        return {
+            "models": _models(metrics, self._models),
+            "engine": _engine(metrics, self._models),
+            "cpu": cpu,
+            "rss_bytes": rss,
+            "host_cpu": host[0].value if host else None,
+        }
+
+
+def _models(metrics: Metrics, names: Collection[str]) -> dict[str, dict[str, float]]:
+    """The counters of each model, over its versions."""
+    found: dict[str, dict[str, float]] = {}
+    for short, name in COUNTERS.items():
+        for sample in metrics.samples(name):
+            model = sample.labels.get("model")
+            if model in names and model is not None:
+                counters = found.setdefault(model, {})
+                counters[short] = counters.get(short, 0) + sample.value
+    return found
+
+
+def _engine(metrics: Metrics, names: Collection[str]) -> dict[str, float]:
+    """What engines publish, by name; labels other than the model stand behind it in braces."""
+    found: dict[str, float] = {}
+    for sample in metrics:
+        ours = sample.labels.get("model", "") in names or "model" not in sample.labels
+        if ours and sample.name.startswith(_ENGINE) and not sample.name.endswith(_UNUSED):
+            name = _called(sample)
+            found[name] = found.get(name, 0) + sample.value
+    return found
+
+
+def _called(sample: Sample) -> str:
+    labels = {k: v for k, v in sample.labels.items() if k not in _MODEL_LABELS}
+    if not labels:
+        return sample.name
+    return f"{sample.name}{{{','.join(f'{k}={v}' for k, v in sorted(labels.items()))}}}"

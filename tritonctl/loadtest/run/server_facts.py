@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What stands in `facts.json` of a run: server, model configurations, machine, versions.
+
+A server that does not tell something (another implementation, one behind a proxy) leaves it out;
+whether it can be tested at all, the generator finds out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.json_format import MessageToDict
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tritonctl.host.files import host_memory
+from tritonctl.protocol.channels import Endpoint
+from tritonctl.version import __version__
+
+_TIMEOUT_SECONDS = 5.0
+
+
+class _Server(Protocol):
+    def metadata(self) -> dict[str, Any] | None: ...
+
+    def config(self, model: str) -> dict[str, Any] | None: ...
+
+
+class _GrpcServer:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._channel = endpoint.channel()
+        self._metadata = endpoint.metadata
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def metadata(self) -> dict[str, Any] | None:
+        return self._ask("ServerMetadata", service_pb2.ServerMetadataRequest())
+
+    def config(self, model: str) -> dict[str, Any] | None:
+        answer = self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=model))
+        return None if answer is None else answer.get("config")
+
+    def _ask(self, method: str, request: Any) -> dict[str, Any] | None:
+        try:
+            answer = getattr(self._stub, method)(
+                request, timeout=_TIMEOUT_SECONDS, metadata=self._metadata
+            )
+        except grpc.RpcError:
+            return None
+        found: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
+        return found
+
+
+class _HttpServer:
+    def __init__(self, endpoint: Endpoint) -> None:
+        url = endpoint.url
+        self._url = url if "://" in url else f"http://{url}"
+        self._metadata = endpoint.metadata
+
+    def metadata(self) -> dict[str, Any] | None:
+        return self._ask("/v2")
+
+    def config(self, model: str) -> dict[str, Any] | None:
+        return self._ask(f"/v2/models/{model}/config")
+
+    def _ask(self, path: str) -> dict[str, Any] | None:
+        request = urllib.request.Request(self._url.rstrip("/") + path)  # noqa: S310
+        for name, value in self._metadata:
+            request.add_unredirected_header(name, value)  # a key is for nobody else
+        try:
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
+                found: dict[str, Any] = json.loads(answer.read())
+        except (OSError, ValueError):
+            return None
+        return found
+
+
+def server_facts(protocol: str, endpoint: Endpoint, model: str) -> dict[str, Any]:
+    """`server`, `models` and `ensemble` of facts.json."""
+    server: _Server = _HttpServer(endpoint) if protocol == "http" else _GrpcServer(endpoint)
+    metadata = server.metadata()
+    configs: dict[str, Any] = {}
+    _collect(server, model, configs)
+    return {
+        "server": metadata
+        and {name: metadata.get(name) for name in ("name", "version", "extensions")},
+        "models": configs,
+        "ensemble": _steps(configs.get(model)),
+    }
+
+
+def _collect(server: _Server, model: str, configs: dict[str, Any]) -> None:
+    """The configurations of a model and of the steps that it is composed of."""
+    config = server.config(model)
+    if config is None or model in configs:
+        return
+    configs[model] = config
+    for step in _steps(config):
+        _collect(server, step, configs)
+
+
+def _steps(config: dict[str, Any] | None) -> list[str]:
+    scheduling = (config or {}).get("ensemble_scheduling") or {}
+    return [step["model_name"] for step in scheduling.get("step", ())]
+
+
+def host_facts() -> dict[str, Any]:
+    """The machine that sends the load."""
+    return {
+        "cpus": len(os.sched_getaffinity(0)),
+        "memory_bytes": host_memory(),
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+    }
+
+
+def facts(
+    protocol: str,
+    endpoint: Endpoint,
+    model: str,
+    *,
+    project: Path,
+    profile: str | None,
+    scenario: str,
+    slo: dict[str, float | None],
+) -> dict[str, Any]:
+    """Everything that is known before the run."""
+    return {
+        "tritonctl": __version__,
+        "project": str(project),
+        "profile": profile,
+        "scenario": scenario,
+        **server_facts(protocol, endpoint, model),
+        "host": host_facts(),
+        "slo": slo,
+    }

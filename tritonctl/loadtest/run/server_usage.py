@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU time and memory of an embedded tritonserver and its stubs, read from /proc."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from tritonctl.server.supervisor import server_processes
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+# A reload starts new stubs.
+_LOOK_AGAIN_SECONDS = 5.0
+
+
+class ServerUsage:
+    """What the processes of one server (known by its shared-memory prefix) have used."""
+
+    def __init__(self, shm_prefix: str) -> None:
+        self._prefix = shm_prefix
+        self._seconds: dict[int, float] = {}  # also of those that have ended: it only grows
+        self._looked = -_LOOK_AGAIN_SECONDS
+        self._pids: list[int] = []
+
+    def read(self) -> tuple[float | None, int | None]:
+        """Seconds of CPU so far, and bytes resident now; None when nothing of it runs."""
+        if time.monotonic() - self._looked >= _LOOK_AGAIN_SECONDS:
+            self._pids = server_processes(self._prefix)
+            self._looked = time.monotonic()
+        resident = [self._resident(pid) for pid in self._pids]
+        alive = [size for size in resident if size is not None]
+        if not alive:
+            return None, None
+        return sum(self._seconds.values()), sum(alive)
+
+    def _resident(self, pid: int) -> int | None:
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return None
+        # The command name, in parentheses, may itself contain spaces and parentheses.
+        fields = text.rsplit(")", 1)[1].split()
+        self._seconds[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
+        return int(fields[21]) * _PAGE

@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads `tritonctl.yaml`: flag > environment > profile > file > default, errors with file:line."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, Tag, ValidationError
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.project.schema import SCHEMA, Project
+from tritonctl.project.yaml import Location, YamlSource, read_yaml
+
+FILE_NAME = "tritonctl.yaml"
+# TRITONCTL_SERVER__GRPC_PORT=0 sets server.grpc_port; only these sections, so that variables
+# with another meaning (TRITONCTL_CACHE_DIR) can never be taken for a field.
+_ENVIRONMENT_SECTIONS = ("SERVER__", "MODELS__", "MODEL_REPOSITORY")
+
+
+def find_project_file(start: Path) -> Path:
+    """The project file in `start` or its nearest parent. Raises ConfigurationError."""
+    for folder in (start.resolve(), *start.resolve().parents):
+        if (folder / FILE_NAME).is_file():
+            return folder / FILE_NAME
+    raise ConfigurationError(
+        f"no {FILE_NAME} in {start.resolve()} or any folder above it",
+        remedy="write one with `tritonctl init`, or name one with --project",
+    )
+
+
+def load_project(
+    path: Path | None = None,
+    *,
+    profile: str | None = None,
+    overrides: Iterable[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Project:
+    """Read, merge and validate a project file.
+
+    `path` is a file or its folder (default: TRITONCTL_PROJECT, else found upwards from the
+    working directory), `overrides` are `key.path=value` strings with YAML values. Every profile
+    is validated, the chosen one applied. Raises ConfigurationError.
+    """
+    environment = os.environ if environment is None else environment
+    file = _project_file(path, environment)
+    source = read_yaml(file)
+    chosen = profile or environment.get("TRITONCTL_PROFILE")
+    _validate_profiles(source, file)
+    merged = _Merged.of(source)
+    if chosen:
+        merged.add_profile(source, chosen)
+    for origin, assignment in _assignments(environment, overrides):
+        merged.assign(origin, assignment)
+    return _validate(merged, file)
+
+
+def load_profiles(
+    path: Path | None = None, *, environment: Mapping[str, str] | None = None
+) -> dict[str | None, Project]:
+    """The project without a profile (None) and under each of its profiles.
+
+    Raises ConfigurationError.
+    """
+    environment = os.environ if environment is None else environment
+    unchosen = {k: v for k, v in environment.items() if k != "TRITONCTL_PROFILE"}
+    projects: dict[str | None, Project] = {None: load_project(path, environment=unchosen)}
+    for name in projects[None].profiles:
+        projects[name] = load_project(path, profile=name, environment=unchosen)
+    return projects
+
+
+def _project_file(path: Path | None, environment: Mapping[str, str]) -> Path:
+    if path is None and environment.get("TRITONCTL_PROJECT"):
+        path = Path(environment["TRITONCTL_PROJECT"])
+    if path is None:
+        return find_project_file(Path.cwd())
+    return path / FILE_NAME if path.is_dir() else path
+
+
+def _profiles(source: YamlSource) -> dict[str, dict[str, Any]]:
+    profiles = source.data.get("profiles") or {}
+    if not isinstance(profiles, dict):
+        raise ConfigurationError(
+            f"{source.where(('profiles',))}: `profiles` is not a mapping of names to settings",
+            remedy="write for example `profiles: {gpu: {server: {mode: docker}}}`",
+        )
+    for name, settings in profiles.items():
+        if not isinstance(settings, dict):
+            raise ConfigurationError(
+                f"{source.where(('profiles', name))}: profile `{name}` is not a mapping",
+                remedy="write the settings that it changes below it, or remove it",
+            )
+    return profiles
+
+
+def _validate_profiles(source: YamlSource, file: Path) -> None:
+    for name in _profiles(source):
+        merged = _Merged.of(source)
+        merged.add_profile(source, name)
+        _validate(merged, file)
+
+
+@dataclass
+class _Merged:
+    """Data under construction, and where each piece of it came from."""
+
+    data: dict[str, Any]
+    origins: dict[Location, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: YamlSource) -> _Merged:
+        origins = {location: source.where(location) for location in source.lines}
+        return cls(dict(source.data), origins)
+
+    def add_profile(self, source: YamlSource, name: str) -> None:
+        profiles = _profiles(source)
+        if name not in profiles:
+            raise ConfigurationError(
+                f"{source.where(('profiles',))}: no profile `{name}`",
+                remedy=_did_you_mean(name, profiles, "profiles"),
+            )
+        self.merge(profiles[name], lambda inner: source.where(("profiles", name, *inner)))
+
+    def assign(self, origin: str, assignment: str) -> None:
+        key, separator, text = assignment.partition("=")
+        if not separator or not key:
+            raise ConfigurationError(
+                f"{origin}: `{assignment}` is not KEY=VALUE",
+                remedy="write for example --set server.grpc_port=0",
+            )
+        value: Any = _yaml_value(text, origin)
+        for part in reversed(key.split(".")):
+            value = {part: value}
+        self.merge(value, lambda _: origin)
+
+    def merge(self, over: Mapping[str, Any], origin: Callable[[Location], str]) -> None:
+        """Merge `over` in; `origin` tells where each location of it stands."""
+        self._credit((), over, origin)
+        self.data = deep_merge(self.data, over)
+
+    def _credit(self, location: Location, value: Any, origin: Callable[[Location], str]) -> None:
+        """A replaced value is the newcomer's; a mapping merged into stays its first author's."""
+        inner: Iterable[tuple[str | int, Any]] = ()
+        if isinstance(value, Mapping):
+            self.origins.setdefault(location, origin(location))
+            inner = value.items()
+        else:
+            depth = len(location)
+            kept = {k: v for k, v in self.origins.items() if k[:depth] != location}
+            self.origins = kept | {location: origin(location)}
+            inner = enumerate(value) if isinstance(value, list) else ()
+        for part, item in inner:
+            self._credit((*location, part), item, origin)
+
+    def where(self, location: Location) -> str:
+        """The origin of a location, or of what encloses it."""
+        while location not in self.origins:
+            location = location[:-1]
+        return self.origins[location]
+
+
+def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings merge key by key; everything else is replaced by `over`."""
+    result = dict(base)
+    for key, value in over.items():
+        old = result.get(key)
+        both = isinstance(old, Mapping) and isinstance(value, Mapping)
+        result[key] = deep_merge(old, value) if both and old is not None else value
+    return result
+
+
+def _assignments(
+    environment: Mapping[str, str], overrides: Iterable[str]
+) -> Iterable[tuple[str, str]]:
+    for name in sorted(environment):
+        key = name.removeprefix("TRITONCTL_")
+        if key != name and key.startswith(_ENVIRONMENT_SECTIONS):
+            path = key.lower().replace("__", ".")
+            yield f"environment variable {name}", f"{path}={environment[name]}"
+    for override in overrides:
+        yield f"--set {override}", override
+
+
+def _yaml_value(text: str, origin: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2026-99-99
+        raise ConfigurationError(
+            f"{origin}: the value is not valid YAML", remedy="quote it for your shell"
+        ) from error
+
+
+def _validate(merged: _Merged, file: Path) -> Project:
+    try:
+        return Project.at(file.resolve().parent, merged.data)
+    except ValidationError as error:
+        # A mistyped key comes first: it is also why another one is missing.
+        items = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
+        problems = [_explain(merged, dict(item)) for item in items]
+    raise ConfigurationError("\n".join(p for p, _ in problems), remedy=problems[0][1])
+
+
+def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
+    location = _in_the_file(item, merged.data)
+    field_path = ".".join(str(part) for part in location) or "the file"
+    where = merged.where(location)
+    if item["type"] == "extra_forbidden":
+        known = _fields_at(item["loc"][:-1])
+        return (
+            f"{where}: unknown key `{location[-1]}` in {_parent(location)}",
+            _did_you_mean(str(location[-1]), known, "valid keys"),
+        )
+    if item["type"] == "missing":
+        return f"{where}: `{field_path}` is missing", f"add `{location[-1]}:` there"
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return _explain_choice(item, where, field_path)
+    if location == ("schema",):
+        return f"{where}: this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
+    # A whole section is no help: its lines can be read where they stand.
+    got = "" if isinstance(item["input"], Mapping) else f" (got {item['input']!r})"
+    return (
+        f"{where}: `{field_path}`: {item['msg']}{got}",
+        "see the field's type with `tritonctl schema`",
+    )
+
+
+def _explain_choice(item: dict[str, Any], where: str, field_path: str) -> tuple[str, str]:
+    """Of a mapping one of whose keys says which other keys it has, as `process` of arrivals."""
+    key = item["ctx"]["discriminator"].strip("'")
+    if item["type"] == "union_tag_not_found":
+        return f"{where}: `{field_path}.{key}` is missing", f"add `{key}:` there"
+    tag = str(item["ctx"]["tag"])
+    known = [word.strip("'") for word in item["ctx"]["expected_tags"].split(", ")]
+    problem = f"{where}: `{field_path}.{key}`: there is no {key} `{tag}`"
+    return problem, _did_you_mean(tag, known, "there are")
+
+
+def _in_the_file(item: dict[str, Any], data: Any) -> Location:
+    """Where an error stands, without the names of alternatives that pydantic puts in between.
+
+    It also marks errors about a mapping's *key* with a trailing "[key]".
+    """
+    location: Location = ()
+    parts = [part for part in item["loc"] if part != "[key]"]
+    for position, part in enumerate(parts):
+        missing = item["type"] == "missing" and position == len(parts) - 1
+        held = isinstance(data, Mapping) and part in data
+        listed = isinstance(data, list) and isinstance(part, int)
+        if held or listed or missing:
+            location = (*location, part)
+            data = data[part] if not missing else None
+    return location
+
+
+def _parent(location: Location) -> str:
+    path = ".".join(str(part) for part in location[:-1])
+    return f"`{path}`" if path else "the file"
+
+
+def _fields_at(location: Location) -> list[str]:
+    """The keys that may stand at a location of the project file."""
+    annotation: Any = Project
+    for part in location:
+        annotation = _member(annotation, str(part))
+    if _is_model(annotation):
+        return sorted(info.alias or name for name, info in annotation.model_fields.items())
+    return []
+
+
+def _member(annotation: Any, part: str) -> Any:
+    """The type at `part` of a model, of a `dict[name, Item]`, of a `list[Item]`, of a choice."""
+    if _is_model(annotation):
+        return _only(annotation.model_fields[part].annotation)
+    chosen = [inner for inner in get_args(annotation) if part in _tags(inner)]
+    return _only(chosen[0] if chosen else get_args(annotation)[-1])
+
+
+def _only(annotation: Any) -> Any:
+    """A type without `Annotated` and `| None`, unless several others remain."""
+    while get_origin(annotation) is Annotated or NoneType in get_args(annotation):
+        inner = [a for a in get_args(annotation) if a is not NoneType]
+        if get_origin(annotation) is not Annotated and len(inner) > 1:
+            break
+        annotation = inner[0]
+    return annotation
+
+
+def _tags(alternative: Any) -> Iterable[str]:
+    """By which words an alternative of a choice is called."""
+    if _is_model(alternative):
+        literals = [get_args(info.annotation) for info in alternative.model_fields.values()]
+        return [word for words in literals for word in words if isinstance(word, str)]
+    return [extra.tag for extra in get_args(alternative) if isinstance(extra, Tag)]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _did_you_mean(word: str, known: Iterable[str], label: str) -> str:
+    candidates = sorted(known)
+    close = difflib.get_close_matches(word, candidates, n=1)
+    listing = f"{label}: {', '.join(candidates) or 'none'}"
+    return f"did you mean `{close[0]}`? {listing}" if close else listing

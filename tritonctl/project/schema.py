@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The project file's schema, `tritonctl/v1`: what to build, how to serve it, where.
+
+`tritonctl.project.file` reads it; `tritonctl schema` prints it for editors. Field names are
+Triton's and TensorRT-LLM's own wherever they have one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PrivateAttr, model_validator
+
+from tritonctl.errors import ConfigurationError
+from tritonctl.project.base import Positive, Slo, Strict
+from tritonctl.project.scenario import Scenario
+from tritonctl.project.server import Docker, Gateway, Server
+
+SCHEMA = "tritonctl/v1"
+STATE_FOLDER = ".tritonctl"
+
+MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
+ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
+
+# Triton counts a waiting time in nanoseconds and adds it to the clock: no "for ever" fits in there.
+LONGEST_QUEUE_MICROSECONDS = 24 * 3600 * 1_000_000
+
+
+class Target(Strict):
+    """The server and the GPU that an engine is made for: rows of builders/compatibility.toml."""
+
+    release: str | None = Field(None, description="Triton image, e.g. '26.07'; newest when absent")
+    gpu: str | None = Field(None, description="e.g. H100; gives the compute capability")
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d$")] | None = Field(
+        None, description="e.g. '9.0', for a GPU that the table does not list"
+    )
+    tensorrt: Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+(\.\d+)?$")] | None = Field(
+        None, description="builder tensorrt: the server's version, e.g. '10.16.1.11'; for its venv"
+    )
+    world: Literal["engine", "pytorch"] | None = Field(
+        None, description="TensorRT-LLM: compiled engine or PyTorch runtime; the release's first"
+    )
+    image: str | None = Field(
+        None, description="container image of the builder, best pinned by digest; the release's own"
+    )
+
+
+class Calibration(Strict):
+    """What the ranges of activations are measured on when a precision needs it."""
+
+    data: Path = Field(
+        description="text file (a sample per line), JSON lines (text or text_input) or a folder",
+        strict=False,
+    )
+    samples: Positive = 512
+    max_seq_len: Positive = Field(512, description="tokens of a sample that count")
+    batch_size: Positive = 1
+    seed: Annotated[int, Field(ge=0)] = 1234
+
+
+class Engine(Strict):
+    """How the checkpoint becomes an engine."""
+
+    builder: str = Field(description="a folder of builders/, e.g. openvino")
+    precision: str = Field(description="one of the builder's precisions, e.g. fp32, int8")
+    max_batch_size: Positive = Field(32, description="sequences the engine works on at once")
+    max_input_len: Positive | None = Field(None, description="longest prompt, tokens")
+    max_seq_len: Positive | None = Field(None, description="longest prompt plus answer, tokens")
+    max_num_tokens: Positive | None = Field(None, description="tokens in one engine step")
+    max_beam_width: Positive = 1
+    tp_size: Positive = Field(1, description="tensor parallelism, GPUs")
+    pp_size: Positive = Field(1, description="pipeline parallelism, GPUs")
+    kv_cache_dtype: str | None = Field(None, description="the builder's default when absent")
+    runner: Literal["current", "venv", "container"] | None = Field(
+        None, description="where the builder runs; its first choice when absent"
+    )
+    trust_remote_code: bool = Field(False, description="run Python code found in the checkpoint")
+    allow_pickle: bool = Field(
+        False, description="read weights that are Python pickles, which can run any code"
+    )
+    target: Target = Target()
+    calibration: Calibration | None = Field(
+        None, description="of precisions that need one; the evaluation's prompts when absent"
+    )
+    options: dict[str, Any] = Field(
+        {}, description="passed to the builder as they are; by stage where it has several"
+    )
+
+
+class InstanceGroup(Strict):
+    """Triton's `instance_group`."""
+
+    kind: Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL", "KIND_AUTO"] = "KIND_CPU"
+    count: Positive = 1
+    gpus: list[int] = Field([])
+
+
+class DynamicBatching(Strict):
+    """Triton's `dynamic_batching`, for every step but an engine that batches by itself."""
+
+    max_queue_delay_microseconds: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="what the backend does best with when absent: python_backends/README.md"
+    )
+    preferred_batch_size: list[Positive] = Field([])
+
+
+class Queue(Strict):
+    """The queue in front of the engine: how many requests wait, how long, in which order.
+
+    Order and time are kept by Triton's own queue, which costs: docs/decisions/12.
+    """
+
+    max_queue_size: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
+        None,
+        description="waiting requests (of one priority level); one more is answered UNAVAILABLE "
+        "at once. 4 * engine.max_batch_size when absent, 0: no bound",
+    )
+    priority_levels: Annotated[int, Field(ge=0, le=256)] = Field(
+        0, description="requests choose one, 1 goes first; 0: first come, first served"
+    )
+    default_priority_level: Positive | None = Field(
+        None, description="of requests that choose none; the lowest, priority_levels, when absent"
+    )
+    default_timeout_microseconds: Annotated[int, Field(ge=0, le=LONGEST_QUEUE_MICROSECONDS)] = (
+        Field(0, description="a request that waited so long is answered with an error; 0: never")
+    )
+    allow_timeout_override: bool = Field(
+        False, description="requests may bring a shorter `timeout` of their own"
+    )
+
+    @model_validator(mode="after")
+    def _level_exists(self) -> Self:
+        if (self.default_priority_level or 0) > self.priority_levels:
+            raise ValueError(
+                f"default_priority_level is {self.default_priority_level}, but there are "
+                f"{self.priority_levels} priority_levels"
+            )
+        return self
+
+
+class SessionOptions(Strict):
+    """ONNX Runtime's session options, for engines of the onnxruntime builder."""
+
+    intra_op_num_threads: Annotated[int, Field(ge=0)] = Field(
+        0, description="threads inside an operator, of each instance; 0: one per core"
+    )
+    inter_op_num_threads: Annotated[int, Field(ge=0)] = Field(
+        1, description="operators side by side, in the parallel mode; 0: one per core"
+    )
+    execution_mode: Literal["sequential", "parallel"] = "sequential"
+    graph_optimization_level: Literal["disabled", "basic", "extended", "all"] = Field(
+        "all", description="what is done while loading, on top of what the build did"
+    )
+    allow_spinning: bool = Field(
+        False, description="threads wait awake: faster alone, slower beside other models"
+    )
+
+
+class Serving(Strict):
+    """How Triton serves the model."""
+
+    session: SessionOptions = Field(SessionOptions(), description="of ONNX Runtime engines")
+    instance_group: list[InstanceGroup] = Field(
+        [InstanceGroup()], description="of the engine step", min_length=1
+    )
+    dynamic_batching: DynamicBatching = DynamicBatching()
+    queue: Queue = Queue()
+    kv_cache_tokens: Positive | None = Field(
+        None, description="tokens the KV pool holds; max_batch_size * max_seq_len when absent"
+    )
+    enable_prefix_caching: bool = Field(True, description="reuse KV of equal prompt beginnings")
+    inline_detokenizer: bool = Field(
+        False,
+        description="the engine makes the text itself: two steps instead of three, 20 to 35 % "
+        "less CPU per token. The price: Triton 2.51 does not tell it that a client went "
+        "away, whose stream then runs to its max_tokens",
+    )
+    backend: Literal["python", "onnxruntime", "tensorrt", "tensorrtllm"] | None = Field(
+        None,
+        description="of the engine step; what fits the builder when absent. onnxruntime, tensorrt: "
+        "Triton's own, for engines of that kind. tensorrtllm: NVIDIA's C++ backend (Triton images "
+        "up to 26.07) for compiled engines; token ids in and out, without text and an ensemble",
+    )
+    runtime: dict[str, Any] = Field(
+        {},
+        description="settings of the engine's runtime, under its own names, over what the builder "
+        "recorded. tensorrt_llm: kv_cache_config, guided_decoding_backend, "
+        "gather_generation_logits; with backend tensorrtllm the parameters of that backend",
+    )
+    config: dict[str, dict[str, Any]] = Field(
+        {},
+        description="raw ModelConfig fields by step (tokenizer, engine, detokenizer, ensemble), "
+        "merged last and validated by Triton's protobuf schema",
+    )
+
+
+class Evaluation(Strict):
+    """What a fresh engine must answer before it may be served."""
+
+    prompts: Path = Field(
+        description="JSON lines with text_input and, optionally, the right text_output",
+        strict=False,
+    )
+    max_prompts: Positive | None = Field(200, description="null: all of them")
+    max_tokens: Positive = 64
+    min_exact_match: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None, description="share of prompts answered exactly as the checkpoint does; below: fail"
+    )
+
+
+class Model(Strict):
+    """One public model: an ensemble and its composing models."""
+
+    task: str = Field("text_generation", description="a file of ensembles/")
+    checkpoint: Path = Field(description="a Hugging Face model folder", strict=False)
+    engine: Engine
+    serving: Serving = Serving()
+    evaluation: Evaluation | None = None
+    slo: Slo = Slo()
+
+
+class Project(Strict):
+    """A whole `tritonctl.yaml`, with a profile already merged in."""
+
+    schema_: Literal["tritonctl/v1"] = Field(alias="schema")
+    model_repository: Path = Field(Path("model_repository"), strict=False)
+    models: dict[ModelName, Model] = Field(min_length=1)
+    server: Server = Server()
+    docker: Docker = Docker()
+    gateway: Gateway | None = Field(None, description="Envoy in front of the server's replicas")
+    loadtests: dict[ModelName, Scenario] = Field(
+        {}, description="scenarios of `tritonctl loadtest run`, by name"
+    )
+    profiles: dict[str, dict[str, Any]] = Field(
+        {}, description="the same deployment on other hardware: merged over the rest"
+    )
+    _root: Path = PrivateAttr(default=Path())
+
+    @classmethod
+    def at(cls, root: Path, data: Any) -> Self:
+        """Validate `data`; relative paths in it start at `root`. Raises ValidationError."""
+        project = cls.model_validate(data)
+        project._root = root.resolve()
+        return project
+
+    @property
+    def root(self) -> Path:
+        """The folder of the project file."""
+        return self._root
+
+    @property
+    def repository(self) -> Path:
+        """The model repository, absolute."""
+        return self.path(self.model_repository)
+
+    @property
+    def state(self) -> Path:
+        """`.tritonctl/`: engines, locks, logs, the state of a running server."""
+        return self.root / STATE_FOLDER
+
+    def path(self, relative: Path) -> Path:
+        """A path of the project file, absolute. Raises ConfigurationError for what can be none."""
+        try:
+            path = (self.root / relative.expanduser()).resolve()
+            path.exists()  # fails for what the system does not take, such as a name too long
+        except (OSError, ValueError, RuntimeError) as error:  # Python's: a loop of links, `~nobody`
+            if isinstance(error, PermissionError):  # whoever reads it tells
+                return path
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigurationError(
+                f"the path {relative!s:.200} cannot be used: {reason}",
+                remedy=f"correct it in the project file of {self.root}",
+            ) from error
+        return path

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the project file that say how Triton runs: its ports, who may use them, containers.
+
+Paths of keys and certificates are the only thing here about secrets: their content never is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tritonctl.project.base import Positive, Strict
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+# Part of a file's name in the gateway's container.
+TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+class Tls(Strict):
+    """TLS on the gRPC port; mutual with `client_ca`. `tritonctl certs` makes a set to develop with.
+
+    Triton's HTTP and metrics ports have no TLS: they stay on loopback.
+    """
+
+    certificate: Path = Field(description="of the server, PEM", strict=False)
+    key: Path = Field(description="of the server's certificate, PEM", strict=False)
+    client_ca: Path | None = Field(
+        None, description="clients must have a certificate of this authority", strict=False
+    )
+    ca: Path | None = Field(
+        None, description="what this project's own clients trust the server by", strict=False
+    )
+    client_certificate: Path | None = Field(
+        None, description="what they show, where `client_ca` is set", strict=False
+    )
+    client_key: Path | None = Field(None, description="of client_certificate", strict=False)
+
+    @model_validator(mode="after")
+    def _client_whole(self) -> Self:
+        if (self.client_certificate is None) != (self.client_key is None):
+            raise ValueError("client_certificate and client_key go together")
+        return self
+
+
+class EdgeTls(Strict):
+    """TLS of the gateway's port; mutual with `client_ca`."""
+
+    certificate: Path = Field(description="of the gateway, PEM, with its chain", strict=False)
+    key: Path = Field(description="of the gateway's certificate, PEM", strict=False)
+    client_ca: Path | None = Field(
+        None, description="clients must have a certificate of this authority", strict=False
+    )
+
+
+class Tracing(Strict):
+    """OpenTelemetry traces of requests and of the ensemble's steps, sent over OTLP/HTTP.
+
+    Requests with a `traceparent` are always traced, whatever the rate.
+    """
+
+    endpoint: str = Field(
+        description="e.g. http://127.0.0.1:4318/v1/traces, as seen from the server",
+        pattern=r"^https?://[^\s,]+$",
+    )
+    rate: Positive = Field(1000, description="one request in so many is traced")
+    service_name: str = Field("triton", pattern=r"^[\w.-]+$")
+
+
+class Server(Strict):
+    """The Triton process and its ports; 0 lets the system choose a free one."""
+
+    mode: Literal["embedded", "docker"] = "embedded"
+    address: str = Field("127.0.0.1", description="loopback unless you decide otherwise")
+    grpc_port: Port = 8001
+    http_port: Port = 8000
+    metrics_port: Port = 8002
+    readiness_port: Port | None = Field(
+        None,
+        description="where the embedded server tells a gateway of yours whether to send requests: "
+        "no longer, once it is to end; none when absent",
+    )
+    ready_timeout_seconds: Positive = 120
+    exit_timeout_seconds: Positive = Field(30, description="how long `down` lets streams finish")
+    tls: Tls | None = None
+    tracing: Tracing | None = None
+    accept_known_holes: bool = Field(
+        False, description="let a release with known security holes listen beyond loopback"
+    )
+
+    @property
+    def wanted_ports(self) -> dict[str, int]:
+        """Each port of the embedded server by its field, gRPC's, HTTP's, metrics', then others."""
+        names = ("grpc_port", "http_port", "metrics_port", "readiness_port")
+        return {name: port for name in names if (port := getattr(self, name)) is not None}
+
+
+class Docker(Strict):
+    """Containers of `tritonctl deploy compose` and of `server.mode: docker`."""
+
+    image: str | None = Field(
+        None, description="of Triton, best by digest; built from docker/*.Dockerfile when absent"
+    )
+    base_image: str | None = Field(
+        None, description="what that build starts from; the compatibility table's when absent"
+    )
+    memory: str | None = Field(
+        None,
+        description="limit of the container, e.g. 8g; computed when absent",
+    )
+    shm_size: str | None = Field(None, description="of /dev/shm, e.g. 1g; computed when absent")
+    replicas: Positive = Field(1, description="servers behind the gateway")
+
+
+class Tenant(Strict):
+    """Who may use the gateway. The API key is read from a file, one line."""
+
+    api_key_file: Path = Field(strict=False)
+    requests_per_minute: Positive | None = Field(None, description="beyond: RESOURCE_EXHAUSTED")
+    burst: Positive | None = Field(None, description="at once; requests_per_minute when absent")
+
+    @model_validator(mode="after")
+    def _burst_of_something(self) -> Self:
+        if self.burst is not None and self.requests_per_minute is None:
+            raise ValueError("burst needs requests_per_minute: without it nothing is limited")
+        return self
+
+
+class Gateway(Strict):
+    """Envoy before the replicas: gRPC streams and REST, keys, limits, retries, health checks."""
+
+    address: str = Field("127.0.0.1", description="loopback unless you decide otherwise")
+    port: Port = 8080
+    admin_port: Port = Field(9901, description="metrics and health, always on loopback")
+    image: str | None = Field(None, description="of Envoy, best by digest")
+    tls: EdgeTls | None = Field(None, description="at the edge")
+    tenants: dict[TenantName, Tenant] = Field(
+        {}, description="none: open to whoever reaches the port"
+    )
+    max_requests: Positive = Field(
+        1024, description="under way at once, of gRPC and of REST each; beyond: UNAVAILABLE"
+    )
+    retries: Annotated[int, Field(ge=0, le=5)] = Field(
+        2, description="of a request that no server has begun to answer"
+    )
+    stream_idle_seconds: Positive = Field(300, description="a stream silent for so long is ended")
+    trust_traces: bool = Field(
+        False, description="let clients' traceparent through: Triton traces each such request"
+    )

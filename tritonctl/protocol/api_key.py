@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A key of the gateway's: read from its file, sent with every call, never in the clear unasked.
+
+    with TritonClient("gateway:8080", tls=tls, api_key=ApiKey("keys/alice")) as client:
+        ...
+
+Only the path is ever stored or passed on; load generators read the same file themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonctl.errors import HostError, UsageError
+
+HEADER = "x-api-key"
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """The first line of `file`. in_clear: also to another machine without TLS."""
+
+    file: str | Path
+    in_clear: bool = False
+
+    def metadata(self, url: str, *, encrypted: bool) -> Metadata:
+        """What goes with each call to host:port, read now.
+
+        Raises UsageError for a key that everybody on the way could read, HostError for a file that
+        cannot be read or holds no key.
+        """
+        if not (encrypted or self.in_clear or _stays_here(url)):
+            raise UsageError(
+                f"the API key of {self.file} would go to {url} in clear text: there is no TLS",
+                remedy="give the gateway `tls` and name its authority (--ca); where the network is "
+                "safe, --api-key-in-clear sends it all the same",
+            )
+        return ((HEADER, self._read()),)
+
+    def check(self) -> None:
+        """Raise HostError for a file that cannot be read or holds no key."""
+        self._read()
+
+    def _read(self) -> str:
+        try:
+            text = Path(self.file).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise HostError(
+                f"the API key file {self.file} cannot be read: {why}",
+                remedy="check the path and its permissions (--api-key-file, "
+                "TRITONCTL_API_KEY_FILE)",
+            ) from error
+        key = text.partition("\n")[0].strip()
+        if not (key.isascii() and key.isprintable() and key):
+            raise HostError(
+                f"the first line of {self.file} is no API key: "
+                + ("it has other characters than ASCII's" if key else "it is empty"),
+                remedy="ask whoever operates the gateway for a key; `openssl rand -hex 32` makes "
+                "one",
+            )
+        return key
+
+
+def _stays_here(url: str) -> bool:
+    """Whether host:port is on loopback, or a socket file."""
+    from tritonctl.compatibility.exposure import is_loopback
+
+    return url.startswith("unix:") or is_loopback(url.rpartition(":")[0])

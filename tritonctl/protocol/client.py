@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's gRPC protocol for callers: readiness and streamed text, synchronous and asynchronous.
+
+    with TritonClient("127.0.0.1:8001") as client:
+        for chunk in client.stream("speller", "7342 in English:"):
+            print(chunk.text, end="")
+
+With `resume_on` an answer whose server dies goes on at another endpoint, its text as if nothing had
+happened: `TritonClient("a:8001", resume_on=["b:8001"])`.
+
+Built on tritonclient's generated stubs rather than its stream helper: one call per stream can be
+iterated, cancelled and run beside others, and works under asyncio and gevent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tritonctl.errors import (
+    ServerBusyError,
+    ServerError,
+    StepGoneError,
+    TritonctlError,
+    UsageError,
+)
+from tritonctl.protocol.api_key import ApiKey
+from tritonctl.protocol.channels import ClientTls, Endpoint, connection_remedy, refused_key
+from tritonctl.protocol.generation import (
+    FIRST_COME,
+    Chunk,
+    Generation,
+    Prompt,
+    Queueing,
+    SamplingParameters,
+)
+from tritonctl.protocol.refusals import refusal, rejected
+from tritonctl.protocol.resuming import ResumableAnswer, Route
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+# Text may be long; the default of 4 MiB is gRPC's, not Triton's.
+_OPTIONS = [
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Whoever comes back is found within a second; gRPC itself would wait for up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+_PROBE_SECONDS = 5.0
+_GREEDY = SamplingParameters()
+# W3C Trace Context: version, trace, parent, flags.
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+Metadata = Sequence[tuple[str, str]]
+
+
+class TritonClient:
+    """A client for one endpoint, `host:port`. Safe to share between threads.
+
+    `tls`: certificates, where the endpoint speaks TLS; those it resumes on, too. `api_key`: where a
+    gateway asks for one; to another machine it goes over TLS only, unless it says otherwise.
+
+    `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
+    on at the next one, in a circle, at most `max_resumes` times (once for each, unless given), with
+    pauses of up to a second once all have failed; not one that was refused, cancelled or too late,
+    or that its server ended with an error. Greedy text is the text of an unbroken stream; sampled
+    text goes on with fresh draws, whatever the seed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: ClientTls | None = None,
+        api_key: ApiKey | None = None,
+        resume_on: str | Sequence[str] = (),
+        max_resumes: int | None = None,
+    ) -> None:
+        self.url = url
+        self._route = Route.of(url, resume_on, max_resumes)
+        at = {one: Endpoint(one, tls, api_key=api_key) for one in self._route.urls}
+        self._metadata = {one: endpoint.metadata for one, endpoint in at.items()}
+        self._channels = {one: endpoint.channel(_OPTIONS) for one, endpoint in at.items()}
+        self._stubs = {
+            url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for url, channel in self._channels.items()
+        }
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections; streams under way are cancelled."""
+        for channel in self._channels.values():
+            channel.close()
+
+    def model_ready(self, model: str) -> bool:
+        """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
+        request = service_pb2.ModelReadyRequest(name=model)
+        try:
+            ready = self._stubs[self.url].ModelReady(
+                request, timeout=_PROBE_SECONDS, metadata=self._metadata[self.url]
+            )
+            return bool(ready.ready)
+        except grpc.RpcError as error:
+            raise _explained(error, self.url) from error
+
+    def stream(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: SamplingParameters = _GREEDY,
+        *,
+        timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
+    ) -> Iterator[Chunk]:
+        """Yield the answer as it comes; leaving the loop early cancels the request.
+
+        `prompt` is text to continue, or messages: `[{"role": "user", "content": "..."}]`.
+        `timeout` is seconds for the whole stream; `queueing` says how the request waits for the
+        engine; `traceparent` makes it part of a trace (W3C), where the server traces. Raises
+        RequestRejectedError when Triton refuses the request, ServerBusyError when
+        too many wait or this one has waited too long, ServerError when Triton cannot be reached or
+        goes away.
+        """
+        answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
+        metadata = _trace(traceparent)
+        while not answer.complete:
+            time.sleep(answer.pause)
+            yield from self._attempt(answer, metadata)
+
+    def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> Iterator[Chunk]:
+        """What one endpoint has of the answer."""
+        call = self._stubs[answer.url].ModelStreamInfer(
+            iter([answer.request()]),
+            timeout=answer.seconds_left,
+            metadata=(*self._metadata[answer.url], *metadata),
+        )
+        try:
+            for response in call:
+                chunk = answer.read(response)
+                if chunk is not None:
+                    yield chunk
+                if answer.complete:
+                    return
+        except StepGoneError as error:
+            answer.broken(error, resumable=True)
+        except grpc.RpcError as error:
+            answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
+        else:
+            answer.broken(_broken_off(answer.url), resumable=True)
+        finally:
+            call.cancel()  # without effect on a finished stream
+
+    def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: SamplingParameters = _GREEDY,
+        *,
+        timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
+    ) -> Generation:
+        """The whole answer with its timing; errors as in `stream`."""
+        sent_ns = time.monotonic_ns()
+        stream = self.stream(
+            model, prompt, sampling, timeout=timeout, queueing=queueing, traceparent=traceparent
+        )
+        chunks = list(stream)
+        return Generation.of(sent_ns, chunks)
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Sequence[str] = (),
+        *,
+        timeout: float | None = None,
+        traceparent: str | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """The outputs of one answer, by name, batch dimension first; all of them unless chosen.
+
+        For models that answer once; texts come as bytes objects. Errors as in `stream`.
+        """
+        from tritonctl.protocol.tensors import infer_request, infer_response
+
+        request = infer_request(model, inputs, outputs)
+        try:
+            response = self._stubs[self.url].ModelInfer(
+                request,
+                timeout=timeout,
+                metadata=(*self._metadata[self.url], *_trace(traceparent)),
+            )
+        except grpc.RpcError as error:
+            raise _refused_or_failed(error, self.url) from error
+        return infer_response(response)
+
+
+class AsyncTritonClient:
+    """The same for asyncio; use it within one event loop."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: ClientTls | None = None,
+        api_key: ApiKey | None = None,
+        resume_on: str | Sequence[str] = (),
+        max_resumes: int | None = None,
+    ) -> None:
+        self.url = url
+        self._route = Route.of(url, resume_on, max_resumes)
+        at = {one: Endpoint(one, tls, api_key=api_key) for one in self._route.urls}
+        self._metadata = {one: endpoint.metadata for one, endpoint in at.items()}
+        self._channels = {one: endpoint.aio_channel(_OPTIONS) for one, endpoint in at.items()}
+        self._stubs = {
+            url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            for url, channel in self._channels.items()
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; streams under way are cancelled."""
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def model_ready(self, model: str) -> bool:
+        """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
+        request = service_pb2.ModelReadyRequest(name=model)
+        try:
+            ready = await self._stubs[self.url].ModelReady(
+                request, timeout=_PROBE_SECONDS, metadata=self._metadata[self.url]
+            )
+            return bool(ready.ready)
+        except grpc.RpcError as error:
+            raise _explained(error, self.url) from error
+
+    async def stream(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: SamplingParameters = _GREEDY,
+        *,
+        timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
+    ) -> AsyncIterator[Chunk]:
+        """Yield the answer as it comes; errors and cancellation as in `TritonClient.stream`."""
+        answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
+        metadata = _trace(traceparent)
+        while not answer.complete:
+            await asyncio.sleep(answer.pause)
+            async with aclosing(self._attempt(answer, metadata)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> AsyncGenerator[Chunk]:
+        """What one endpoint has of the answer."""
+        call = self._stubs[answer.url].ModelStreamInfer(
+            iter([answer.request()]),
+            timeout=answer.seconds_left,
+            metadata=(*self._metadata[answer.url], *metadata),
+        )
+        try:
+            async for response in call:
+                chunk = answer.read(response)
+                if chunk is not None:
+                    yield chunk
+                if answer.complete:
+                    return
+        except StepGoneError as error:
+            answer.broken(error, resumable=True)
+        except grpc.RpcError as error:
+            answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
+        else:
+            answer.broken(_broken_off(answer.url), resumable=True)
+        finally:
+            call.cancel()  # without effect on a finished stream
+
+    async def generate(
+        self,
+        model: str,
+        prompt: Prompt,
+        sampling: SamplingParameters = _GREEDY,
+        *,
+        timeout: float | None = None,
+        queueing: Queueing = FIRST_COME,
+        traceparent: str | None = None,
+    ) -> Generation:
+        """The whole answer with its timing; errors as in `stream`."""
+        sent_ns = time.monotonic_ns()
+        stream = self.stream(
+            model, prompt, sampling, timeout=timeout, queueing=queueing, traceparent=traceparent
+        )
+        chunks = [chunk async for chunk in stream]
+        return Generation.of(sent_ns, chunks)
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, NDArray[Any]],
+        outputs: Sequence[str] = (),
+        *,
+        timeout: float | None = None,
+        traceparent: str | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """The outputs of one answer, by name; as in `TritonClient.infer`."""
+        from tritonctl.protocol.tensors import infer_request, infer_response
+
+        request = infer_request(model, inputs, outputs)
+        try:
+            response = await self._stubs[self.url].ModelInfer(
+                request,
+                timeout=timeout,
+                metadata=(*self._metadata[self.url], *_trace(traceparent)),
+            )
+        except grpc.RpcError as error:
+            raise _refused_or_failed(error, self.url) from error
+        return infer_response(response)
+
+
+def _trace(traceparent: str | None) -> Metadata:
+    if traceparent is None:
+        return ()
+    if not _TRACEPARENT.fullmatch(traceparent):
+        raise UsageError(
+            f"traceparent {traceparent!r} is not of the form version-trace-parent-flags",
+            remedy="give for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        )
+    return (("traceparent", traceparent),)
+
+
+# How gRPC tells that a connection broke under a call; Triton itself answers with other words.
+_TRANSPORT_WORDS = {
+    grpc.StatusCode.UNKNOWN: "Stream removed",
+    grpc.StatusCode.INTERNAL: "RST_STREAM",
+}
+
+
+def _is_broken(error: Any) -> bool:
+    """Whether the connection failed, not the request."""
+    code, detail = error.code(), error.details() or ""
+    if code == grpc.StatusCode.UNAVAILABLE:
+        return True
+    return code in _TRANSPORT_WORDS and _TRANSPORT_WORDS[code] in detail
+
+
+_REJECTED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+
+
+def _explained(error: Any, url: str) -> TritonctlError:
+    code, detail = error.code(), error.details() or ""
+    if code in _REJECTED:
+        return rejected(detail)
+    if refused := refused_key(error, url):
+        return refused
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServerError(
+            f"{url} did not answer in time", remedy="allow more time, or look at `tritonctl logs`"
+        )
+    return ServerError(
+        f"no answer from Triton at {url}: {code.name}: {detail}",
+        remedy=connection_remedy(detail)
+        or "check that it runs with `tritonctl status`; start it with `tritonctl up`",
+    )
+
+
+def _refused_or_failed(error: Any, url: str) -> TritonctlError:
+    """Of a call with one answer: its queue refuses with a status that a broken server has too."""
+    told = refusal(error.details() or "")
+    return told if isinstance(told, ServerBusyError | StepGoneError) else _explained(error, url)
+
+
+def _broken_off(url: str) -> ServerError:
+    return ServerError(
+        f"{url} ended the stream before its final response",
+        remedy="look at `tritonctl logs`, then send the request again",
+    )

@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text generation on the wire: requests, responses and timings, shared by both clients.
+
+The tensors are those of `ensembles/text_generation.yaml`; with `max_batch_size: 1` each has a
+leading batch dimension of 1. Protocol: KServe V2 over gRPC, `ModelStreamInfer`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tritonctl.errors import RequestRejectedError
+from tritonctl.protocol.refusals import refusal
+
+_NS_PER_MS = 1e6
+_US_PER_SECOND = 1e6
+
+# {"role": "user", "content": "..."}
+Message = Mapping[str, str]
+# Text that the model continues, or a conversation for the checkpoint's chat template to write out.
+Prompt = str | bytes | Sequence[Message]
+
+
+@dataclass(frozen=True)
+class SamplingParameters:
+    """How to choose tokens; None leaves the choice to the server.
+
+    Greedy unless `temperature` > 0, `top_k` > 1 or `top_p` < 1 is given. Equal `random_seed`,
+    equal text. `end_id`: token ids that end the answer instead of the model's own; -1: none.
+    `stop_words` end it on its text; they are part of it only with `include_stop_word`.
+    `exclude_input_in_output=False`: the answer begins with the prompt. Of engines that have them:
+    `lora_name`, an adapter; a guide (json, json_schema, regex or ebnf_grammar) for the answer.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    random_seed: int | None = None
+    min_tokens: int | None = None
+    end_id: int | tuple[int, ...] | None = None
+    stop_words: tuple[str, ...] | None = None
+    include_stop_word: bool | None = None
+    bad_words: tuple[str, ...] | None = None
+    exclude_input_in_output: bool | None = None
+    return_log_probs: bool | None = None
+    lora_name: str | None = None
+    guided_decoding_guide_type: str | None = None
+    guided_decoding_guide: str | None = None
+
+
+@dataclass(frozen=True)
+class Queueing:
+    """How a request waits for a place in the engine; `serving.queue` has the server's side.
+
+    `priority`: 1 goes first; None, or more than the server's `priority_levels`: its default level.
+    `timeout`: seconds of waiting after which it is given up, if the server's own limit is not
+    shorter; not counted once the engine has it. Triton looks about every half second.
+    """
+
+    priority: int | None = None
+    timeout: float | None = None
+
+
+@dataclass(frozen=True)
+class _Wire:
+    datatype: str
+    format: str  # of struct, little-endian as the protocol demands
+
+
+_WIRE = {
+    "max_tokens": _Wire("INT32", "<i"),
+    "temperature": _Wire("FP32", "<f"),
+    "top_k": _Wire("INT32", "<i"),
+    "top_p": _Wire("FP32", "<f"),
+    "repetition_penalty": _Wire("FP32", "<f"),
+    "presence_penalty": _Wire("FP32", "<f"),
+    "frequency_penalty": _Wire("FP32", "<f"),
+    "random_seed": _Wire("UINT64", "<Q"),
+    "min_tokens": _Wire("INT32", "<i"),
+    "end_id": _Wire("INT32", "<i"),
+    "stop_words": _Wire("BYTES", "<I"),  # of each length
+    "include_stop_word": _Wire("BOOL", "<?"),
+    "bad_words": _Wire("BYTES", "<I"),
+    "exclude_input_in_output": _Wire("BOOL", "<?"),
+    "return_log_probs": _Wire("BOOL", "<?"),
+    "lora_name": _Wire("BYTES", "<I"),
+    "guided_decoding_guide_type": _Wire("BYTES", "<I"),
+    "guided_decoding_guide": _Wire("BYTES", "<I"),
+}
+FIRST_COME = Queueing()
+_MOST_QUEUE_SECONDS = 24 * 3600
+_OUTPUTS = ("text_output", "num_input_tokens", "num_output_tokens", "finish_reason")
+_LOG_PROB_OUTPUTS = ("cum_log_probs", "output_log_probs")
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One response of a stream. Counts are of the whole stream so far.
+
+    `finish_reason` is "" until the last chunk: then "stop" (end token, stop word) or "length".
+    `received_ns` is `time.monotonic_ns()` at arrival. With `return_log_probs`: `log_probs` of the
+    tokens of this chunk, `cum_log_prob` of the stream so far. `resumes`: how often the stream broke
+    off so far and went on elsewhere; `token_ids`: of this chunk, where that is possible at all.
+    """
+
+    text: str
+    num_input_tokens: int
+    num_output_tokens: int
+    finish_reason: str
+    received_ns: int
+    log_probs: tuple[float, ...] = ()
+    cum_log_prob: float | None = None
+    token_ids: tuple[int, ...] = ()
+    resumes: int = 0
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Latencies of one stream, milliseconds, from sending the request.
+
+    ITL is the mean gap between tokens, (end to end - TTFT) / (tokens - 1), as AIPerf defines it.
+    The time in which a broken stream found another endpoint counts.
+    None where the stream had too few tokens to tell.
+    """
+
+    ttft_ms: float | None
+    itl_ms: float | None
+    e2e_ms: float
+    tokens_per_second: float | None
+
+    @classmethod
+    def of(cls, sent_ns: int, chunks: list[Chunk]) -> Timing:
+        """The timing of a finished stream."""
+        last_ns = chunks[-1].received_ns if chunks else time.monotonic_ns()
+        e2e_ms = (last_ns - sent_ns) / _NS_PER_MS
+        tokens = chunks[-1].num_output_tokens if chunks else 0
+        first_ns = next((c.received_ns for c in chunks if c.num_output_tokens > 0), None)
+        if first_ns is None:
+            return cls(None, None, e2e_ms, None)
+        ttft_ms = (first_ns - sent_ns) / _NS_PER_MS
+        itl_ms = (e2e_ms - ttft_ms) / (tokens - 1) if tokens > 1 else None
+        return cls(ttft_ms, itl_ms, e2e_ms, tokens / e2e_ms * 1000 if e2e_ms else None)
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A finished stream. `resumes`: how often it went on at another endpoint."""
+
+    text: str
+    num_input_tokens: int
+    num_output_tokens: int
+    finish_reason: str
+    timing: Timing
+    log_probs: tuple[float, ...] = ()
+    cum_log_prob: float | None = None
+    resumes: int = 0
+
+    @classmethod
+    def of(cls, sent_ns: int, chunks: list[Chunk]) -> Generation:
+        """Put the chunks of a finished stream together."""
+        last = chunks[-1] if chunks else Chunk("", 0, 0, "", time.monotonic_ns())
+        return cls(
+            text="".join(chunk.text for chunk in chunks),
+            num_input_tokens=last.num_input_tokens,
+            num_output_tokens=last.num_output_tokens,
+            finish_reason=last.finish_reason,
+            timing=Timing.of(sent_ns, chunks),
+            log_probs=tuple(value for chunk in chunks for value in chunk.log_probs),
+            cum_log_prob=last.cum_log_prob,
+            resumes=last.resumes,
+        )
+
+
+def generation_request(
+    model: str,
+    prompt: Prompt,
+    sampling: SamplingParameters,
+    *,
+    request_id: str = "",
+    queueing: Queueing = FIRST_COME,
+    resume_ids: Sequence[int] | None = None,
+) -> Any:
+    """The ModelInferRequest of a streamed generation.
+
+    Text goes into `text_input`, bytes as they are; messages go into `messages`, as JSON.
+    `resume_ids`: go on behind these ids of an answer that broke off; given, even if empty, the
+    responses bring their ids. Raises RequestRejectedError for a value that its tensor's type
+    cannot hold.
+    """
+    from tritonclient.grpc import service_pb2
+
+    request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    request.parameters["triton_enable_empty_final_response"].bool_param = True
+    _queue(request, queueing)
+    name, text = _prompt_tensor(prompt)
+    _add(request, name, "BYTES", struct.pack("<I", len(text)) + text)
+    _add(request, "stream", "BOOL", b"\1")
+    for field in fields(sampling):
+        value = getattr(sampling, field.name)
+        if value is not None:
+            values = value if isinstance(value, tuple | list) else (value,)
+            content = b"".join(_packed(field.name, item) for item in values)
+            _add(request, field.name, _WIRE[field.name].datatype, content, len(values))
+    if resume_ids:
+        content = struct.pack(f"<{len(resume_ids)}i", *resume_ids)
+        _add(request, "resume_ids", "INT32", content, len(resume_ids))
+    if resume_ids is not None:
+        request.outputs.add(name="output_ids")
+    for name in _OUTPUTS + (_LOG_PROB_OUTPUTS if sampling.return_log_probs else ()):
+        request.outputs.add(name=name)
+    return request
+
+
+def _queue(request: Any, queueing: Queueing) -> None:
+    """Triton's own request parameters; an ensemble hands them on to its steps."""
+    priority, timeout = queueing.priority, queueing.timeout
+    if priority is not None:
+        if not 1 <= priority < 2**32:
+            raise RequestRejectedError(
+                f"priority is {priority}, expected 1 or more", remedy="1 is the highest priority"
+            )
+        request.parameters["priority"].uint64_param = priority
+    if timeout is not None:
+        if not 0 < timeout <= _MOST_QUEUE_SECONDS:
+            raise RequestRejectedError(
+                f"the queue timeout is {timeout} seconds, expected more than 0 and at most "
+                f"{_MOST_QUEUE_SECONDS}",
+                remedy="leave it out to wait as long as the server lets requests wait",
+            )
+        # Rounded up: Triton takes 0 for "no timeout".
+        request.parameters["timeout"].int64_param = math.ceil(timeout * _US_PER_SECOND)
+
+
+def _prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
+    """Name and content. What is not UTF-8 goes out as it is: the server tells where."""
+    if isinstance(prompt, bytes):
+        return "text_input", prompt
+    if isinstance(prompt, str):
+        return "text_input", prompt.encode("utf-8", "surrogatepass")
+    text = json.dumps([dict(message) for message in prompt], ensure_ascii=False)
+    return "messages", text.encode("utf-8", "surrogatepass")
+
+
+def _packed(name: str, value: float | str) -> bytes:
+    try:
+        if isinstance(value, str):
+            content = value.encode("utf-8", "surrogatepass")
+            return struct.pack(_WIRE[name].format, len(content)) + content
+        return struct.pack(_WIRE[name].format, value)
+    except (struct.error, OverflowError) as error:
+        raise RequestRejectedError(
+            f"{name}: {value} does not fit into {_WIRE[name].datatype}",
+            remedy=f"give a {name} within the range of {_WIRE[name].datatype}",
+        ) from error
+
+
+def _add(request: Any, name: str, datatype: str, content: bytes, count: int = 1) -> None:
+    request.inputs.add(name=name, datatype=datatype, shape=[1, count])
+    request.raw_input_contents.append(content)
+
+
+def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
+    """The chunk in a ModelStreamInferResponse, None for the empty final one; and "was it final".
+
+    Raises RequestRejectedError when Triton answered with an error, ServerBusyError when its queue
+    did, StepGoneError when a step's process is dead.
+    """
+    if response.error_message:
+        raise refusal(response.error_message)
+    answer = response.infer_response
+    final = bool(answer.parameters["triton_final_response"].bool_param)
+    if not answer.outputs:
+        return None, final
+    raw = {o.name: r for o, r in zip(answer.outputs, answer.raw_output_contents, strict=True)}
+    return (
+        Chunk(
+            text=_string(raw["text_output"]),
+            num_input_tokens=_int32(raw["num_input_tokens"]),
+            num_output_tokens=_int32(raw["num_output_tokens"]),
+            finish_reason=_string(raw["finish_reason"]),
+            received_ns=time.monotonic_ns(),
+            log_probs=_floats(raw.get("output_log_probs", b"")),
+            cum_log_prob=next(iter(_floats(raw.get("cum_log_probs", b""))), None),
+            token_ids=_int32s(raw.get("output_ids", b"")),
+        ),
+        final,
+    )
+
+
+def _string(raw: bytes) -> str:
+    """One BYTES element: a little-endian uint32 length, then that many bytes."""
+    return raw[4:].decode("utf-8", "replace")
+
+
+def _int32(raw: bytes) -> int:
+    return int(struct.unpack("<i", raw)[0])
+
+
+def _int32s(raw: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(raw) // 4}i", raw)
+
+
+def _floats(raw: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(raw) // 4}f", raw)

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors as a person types them, `name=VALUE` or `name=@FILE`, checked against what is wanted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tritonctl.errors import UsageError
+from tritonctl.protocol.datatypes import TABLE
+from tritonctl.protocol.inspection import TensorMetadata
+
+Array = NDArray[Any]
+
+_NUMPY = {row.wire: row.numpy for row in TABLE if row.numpy}
+_BYTES = "BYTES"
+
+
+def given_inputs(declared: Sequence[TensorMetadata], given: Sequence[str]) -> dict[str, Array]:
+    """The arrays of `--input` options. Raises UsageError for what the model would not take."""
+    tensors = {tensor.name: tensor for tensor in declared}
+    arrays: dict[str, Array] = {}
+    for text in given:
+        name, parted, value = text.partition("=")
+        if not parted or name not in tensors or name in arrays:
+            raise UsageError(
+                f"--input {text}: {_why_not(name, parted, arrays)}",
+                remedy=f"say NAME=VALUE or NAME=@FILE; the model's inputs: {_listing(tensors)}",
+            )
+        arrays[name] = _fitting(tensors[name], _value(tensors[name], value))
+    return arrays
+
+
+def _why_not(name: str, parted: str, arrays: Mapping[str, Array]) -> str:
+    if not parted:
+        return "it has no `=`"
+    return f"{name} is given twice" if name in arrays else f"the model has no input `{name}`"
+
+
+def _listing(tensors: Mapping[str, TensorMetadata]) -> str:
+    return ", ".join(f"{t.name} ({t.datatype}, {list(t.shape)})" for t in tensors.values())
+
+
+def _value(tensor: TensorMetadata, value: str) -> Array:
+    """What was typed or is in the file; its type is that of the source, not the tensor's yet."""
+    if value.startswith("@"):
+        return _from_file(tensor, Path(value[1:]))
+    try:
+        return _from_json(tensor, json.loads(value))
+    except (ValueError, RecursionError) as error:  # no JSON: a text needs no quotes
+        if tensor.datatype != _BYTES:
+            raise UsageError(
+                f"--input {tensor.name}: {value:.100} is not JSON: {error}",
+                remedy=f"write numbers, such as [[1, 2]], for {_listing({'': tensor})}",
+            ) from error
+        return _from_json(tensor, value)
+
+
+def _from_file(tensor: TensorMetadata, file: Path) -> Array:
+    try:
+        if file.suffix == ".npy":
+            array: Array = np.load(file, allow_pickle=False)
+            return array
+        return _from_json(tensor, json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(
+            f"--input {tensor.name}: {file} cannot be read: {error}",
+            remedy="give a file of numpy.save() (.npy), or one with JSON",
+        ) from error
+
+
+def _from_json(tensor: TensorMetadata, value: Any) -> Array:
+    """One value stands for a tensor of one element."""
+    try:
+        array: Array = np.array(value, dtype=object if tensor.datatype == _BYTES else None)
+    except ValueError as error:  # rows of unequal length
+        raise UsageError(
+            f"--input {tensor.name}: {error}", remedy="give rows of equal length"
+        ) from error
+    return array if isinstance(value, list) else array.reshape([1] * len(tensor.shape))
+
+
+def _fitting(tensor: TensorMetadata, array: Array) -> Array:
+    """The array in the tensor's type and shape, or refused."""
+    shape = list(tensor.shape)
+    agree = len(shape) == array.ndim and all(
+        want in (-1, size) for want, size in zip(shape, array.shape, strict=True)
+    )
+    if not agree:
+        raise UsageError(
+            f"--input {tensor.name} has the shape {list(array.shape)}, the model takes {shape}",
+            remedy="-1 is any size; a model that batches wants the batch dimension first",
+        )
+    return _typed(tensor, array)
+
+
+def _typed(tensor: TensorMetadata, array: Array) -> Array:
+    if tensor.datatype == _BYTES:
+        if all(isinstance(item, str | bytes) for item in array.reshape(-1)):
+            return array
+        raise UsageError(
+            f"--input {tensor.name} holds other things than texts",
+            remedy='write them in quotes: "7"',
+        )
+    kind = _NUMPY.get(tensor.datatype)
+    converted = None
+    if kind is not None and array.dtype.kind in "biuf":
+        with np.errstate(all="ignore"):
+            converted = array.astype(kind)
+        # Rounding of a fraction to the tensor's precision is meant; anything else is a mistake.
+        exact = np.dtype(kind).kind == "f" or bool(np.array_equal(converted, array))
+        overflown = np.isfinite(array).all() and not np.isfinite(converted).all()
+        converted = converted if exact and not overflown else None
+    if converted is None:
+        raise UsageError(
+            f"--input {tensor.name}: {array.dtype} does not fit into {tensor.datatype}",
+            remedy=f"give values of the type {tensor.datatype}",
+        )
+    return converted

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An answer that outlives its server: where a stream breaks off, another endpoint continues it.
+
+The ids received so far go to the next endpoint as `resume_ids`; what it sends joins to the text
+that an unbroken stream would have had. Shared by both clients; it does not touch the network.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from tritonctl.errors import (
+    RequestRejectedError,
+    ServerBusyError,
+    ServerError,
+    TritonctlError,
+    UsageError,
+)
+from tritonctl.protocol.generation import (
+    Chunk,
+    Prompt,
+    Queueing,
+    SamplingParameters,
+    generation_request,
+    read_chunk,
+)
+
+# Between one round of endpoints that all failed and the next, doubled each time up to the longest.
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Route:
+    """Endpoints in the order in which they are tried, in a circle; how often to go on to the next.
+
+    Without a second endpoint a broken stream is an error at once.
+    """
+
+    urls: tuple[str, ...]
+    max_resumes: int
+
+    @classmethod
+    def of(cls, url: str, resume_on: str | Sequence[str], max_resumes: int | None) -> Route:
+        """`max_resumes` is the number of further endpoints unless given. Raises UsageError."""
+        further = (resume_on,) if isinstance(resume_on, str) else tuple(resume_on)
+        if max_resumes is not None and (max_resumes < 0 or not further):
+            raise UsageError(
+                f"max_resumes is {max_resumes} with {len(further)} endpoints to resume on",
+                remedy="name one with resume_on (--resume-on HOST:PORT); max_resumes is 0 or more",
+            )
+        return cls((url, *further), len(further) if max_resumes is None else max_resumes)
+
+
+class ResumableAnswer:
+    """One answer from one endpoint after another: what to ask of whom, and what has come.
+
+    A client waits `pause`, sends `request()` to `url`, lets `read` look at each response until
+    `complete`, and tells `broken` when the connection ends before that.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        model: str,
+        prompt: Prompt,
+        sampling: SamplingParameters,
+        queueing: Queueing,
+        timeout: float | None,
+    ) -> None:
+        self.complete = False
+        self._route = route
+        self._asked = (model, prompt, sampling)
+        self._queueing = queueing
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._ids: list[int] = []
+        self._last: Chunk | None = None
+        self._log_prob = 0.0  # of what came before the latest break
+        self._failures: list[TritonctlError] = []
+        self._in_vain = 0  # attempts without a single id since the last one that brought some
+        self._had = 0  # ids at the latest break
+
+    @property
+    def url(self) -> str:
+        """The endpoint to ask now."""
+        return self._route.urls[len(self._failures) % len(self._route.urls)]
+
+    @property
+    def pause(self) -> float:
+        """Seconds to leave the endpoints alone: none, unless all have just failed in a row."""
+        rounds, rest = divmod(self._in_vain, len(set(self._route.urls)))
+        if rest or not rounds:
+            return 0.0
+        pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(rounds - 1, 8), _LONGEST_PAUSE_SECONDS)
+        return pause if self.seconds_left is None else min(pause, self.seconds_left)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Of the timeout for the whole answer."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def request(self) -> Any:
+        """The ModelInferRequest for what is missing."""
+        ids = self._ids if self._resumable else None
+        return generation_request(*self._asked, queueing=self._queueing, resume_ids=ids)
+
+    def read(self, response: Any) -> Chunk | None:
+        """The chunk in a ModelStreamInferResponse, None for the empty final one."""
+        try:
+            chunk, self.complete = read_chunk(response)
+        except (RequestRejectedError, ServerBusyError) as error:
+            if not self._ids:  # nobody has accepted this request yet
+                raise
+            self._give_up(error)
+        return None if chunk is None else self._joined(chunk)
+
+    def broken(self, error: TritonctlError, *, resumable: bool) -> None:
+        """The stream at `url` ended with `error`: go on at the next endpoint, or raise."""
+        if self._last is not None and self._last.finish_reason:
+            self.complete = True  # only the empty final response is missing
+            return
+        if not resumable or len(self._failures) >= self._route.max_resumes:
+            self._give_up(error)
+        self._failures.append(error)
+        self._in_vain = self._in_vain + 1 if len(self._ids) == self._had else 0
+        self._had = len(self._ids)
+        self._log_prob = (self._last and self._last.cum_log_prob) or 0.0
+
+    @property
+    def _resumable(self) -> bool:
+        return self._route.max_resumes > 0
+
+    def _joined(self, chunk: Chunk) -> Chunk:
+        """The chunk as part of the whole answer."""
+        if self._ids and self._last and chunk.num_input_tokens != self._last.num_input_tokens:
+            self._give_up(_other_model(self.url, chunk, self._last))
+        self._ids.extend(chunk.token_ids)
+        log_prob = chunk.cum_log_prob
+        self._last = replace(
+            chunk,
+            resumes=len(self._failures),
+            cum_log_prob=None if log_prob is None else self._log_prob + log_prob,
+        )
+        return self._last
+
+    def _give_up(self, error: TritonctlError) -> NoReturn:
+        if not self._failures:
+            raise error
+        first, *others = [*self._failures, error]
+        counts = Counter(failure.problem for failure in (first, *others))  # in order of appearance
+        told = (problem + (f" ({n} times)" if n > 1 else "") for problem, n in counts.items())
+        raise ServerError(
+            f"{'; then '.join(told)}. The answer had {len(self._ids)} tokens and was continued "
+            f"{len(self._failures)} times (max_resumes {self._route.max_resumes})",
+            remedy=first.remedy,
+        ) from error
+
+
+def _other_model(url: str, chunk: Chunk, before: Chunk) -> ServerError:
+    return ServerError(
+        f"{url} serves another model: the prompt has {chunk.num_input_tokens} tokens there, "
+        f"{before.num_input_tokens} at the endpoint before",
+        remedy="resume only on endpoints that serve the same model",
+    )

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Python backends that exist: `python_backends/<name>/backend.toml` says what each one is."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from tritonctl.engines.build.contract import Tensors, TensorSpec
+from tritonctl.errors import ConfigurationError
+from tritonctl.host import bundled
+from tritonctl.repository.model_config import Tensor
+
+
+class BackendTensor(BaseModel):
+    """A tensor of a backend, without the batch dimension."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    data_type: str
+    dims: list[int]
+    optional: bool = False
+    doc: str = ""
+
+    def tensor(self) -> Tensor:
+        """The tensor as it stands in config.pbtxt."""
+        return Tensor(self.name, self.data_type, tuple(self.dims), self.optional)
+
+
+class PythonBackend(BaseModel):
+    """A `backend.toml`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_: Literal["tritonctl.python_backend/1"] = Field(alias="schema")
+    name: str
+    summary: str
+    shares: list[str] = []
+    files: list[str] = []
+    inlines: list[str] = []
+    max_batch_size: int
+    decoupled: bool = False
+    dynamic_batching: bool = False
+    max_queue_delay_microseconds: int = 0
+    parameters: dict[str, str] = {}
+    tensors: Literal["declared", "artefact"] = "declared"
+    inputs: list[BackendTensor] = []
+    outputs: list[BackendTensor] = []
+    folder: Path = Path()
+    shared_folders: dict[str, Path] = {}
+
+    @model_validator(mode="after")
+    def _tensors_once(self) -> Self:
+        declared = bool(self.inputs or self.outputs)
+        if declared == (self.tensors == "artefact"):
+            raise ValueError(
+                'list inputs and outputs, or set tensors = "artefact": the engine\'s own'
+            )
+        return self
+
+    @property
+    def requirements(self) -> Path:
+        """What the backend's stub process imports, pinned."""
+        return self.folder / "requirements.txt"
+
+    def input_tensors(self) -> tuple[Tensor, ...]:
+        """The inputs as they stand in config.pbtxt.
+
+        `execute` gets every request of a batch by itself, so their shapes need not agree.
+        """
+        return tuple(
+            replace(tensor.tensor(), allow_ragged_batch=self.dynamic_batching and -1 in tensor.dims)
+            for tensor in self.inputs
+        )
+
+    def serving(self, tensors: Tensors) -> PythonBackend:
+        """This backend for an engine with these tensors; declared ones stay as they are."""
+        if self.tensors == "declared":
+            return self
+        sides = {"inputs": tensors.inputs, "outputs": tensors.outputs}
+        return self.model_copy(update={side: _declared(specs) for side, specs in sides.items()})
+
+    def inlining(self, other: PythonBackend) -> PythonBackend:
+        """This backend when it does the work of `other` too and answers with its outputs.
+
+        Raises ConfigurationError if it cannot.
+        """
+        if other.name not in self.inlines:
+            raise ConfigurationError(
+                f"the backend {self.name} cannot do the work of {other.name} "
+                f"({self.folder / 'backend.toml'} does not list it under `inlines`)",
+                remedy=f"remove `inline_{other.name}: true`, or serve it with another engine",
+            )
+        purpose = f"true: it does the work of {other.name} too; true or false"
+        return self.model_copy(
+            update={
+                "shares": _union(self.shares, other.shares),
+                "files": _union(self.files, other.files),
+                "parameters": other.parameters
+                | self.parameters
+                | {f"inline_{other.name}": purpose},
+                "outputs": other.outputs,
+                "shared_folders": other.shared_folders | self.shared_folders,
+            }
+        )
+
+    def code(self) -> list[tuple[Path, str]]:
+        """The source files and where each goes in the version folder."""
+        files = [(self.folder / "model.py", "model.py")]
+        for shared, folder in self.shared_folders.items():
+            files += [(f, f"{shared}/{f.name}") for f in sorted(folder.glob("*.py"))]
+        return files
+
+
+def _declared(specs: list[TensorSpec]) -> list[BackendTensor]:
+    return [BackendTensor(name=t.name, data_type=t.data_type, dims=t.dims) for t in specs]
+
+
+def artefact_tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
+    """An engine's own tensors as they stand in config.pbtxt."""
+    return tuple(tensor.tensor() for tensor in _declared(specs))
+
+
+def _union(own: list[str], others: list[str]) -> list[str]:
+    return list(dict.fromkeys([*own, *others]))
+
+
+def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:
+    """The Python backend of that name. Raises ConfigurationError."""
+    file = bundled.find(f"python_backends/{name}/backend.toml", project_root)
+    try:
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        # A project's own backend may share code that only tritonctl ships.
+        shared = {
+            name: bundled.find(f"python_backends/{name}", project_root)
+            for name in data.get("shares", [])
+        }
+        return PythonBackend.model_validate(
+            {**data, "folder": file.parent, "shared_folders": shared}
+        )
+    except ValueError as error:  # not UTF-8, not TOML, or not this schema
+        raise ConfigurationError(
+            f"{file} is malformed: {error}", remedy="compare it with python_backends/README.md"
+        ) from error

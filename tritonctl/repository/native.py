@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton's own backends for engines: `onnxruntime` and `tensorrt`, in NVIDIA's server images.
+
+They need no code in the repository: the engine's file and a config.pbtxt. The embedded server's
+wheel does not carry them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonctl.engines.build.engine import Artefact
+from tritonctl.errors import ConfigurationError, RepositoryError
+from tritonctl.project.schema import InstanceGroup, Serving, SessionOptions
+
+# The onnxruntime backend's numbers: https://github.com/triton-inference-server/onnxruntime_backend
+_LEVELS = {"basic": -1, "extended": 1, "disabled": 2}
+_MODES = {"sequential": "0", "parallel": "1"}
+
+
+@dataclass(frozen=True)
+class NativeBackend:
+    """A backend of Triton: the file it serves, by its suffix, and what it reads from the config."""
+
+    name: str
+    suffix: str
+    settings: Callable[[SessionOptions], dict[str, Any]]
+    needs_gpu: bool = False
+
+    def instance_group(self, serving: Serving, where: str) -> list[InstanceGroup]:
+        """The project's, or one instance on a GPU where nothing else is possible.
+
+        Raises ConfigurationError for a kind that the backend refuses to load.
+        """
+        if not self.needs_gpu:
+            return serving.instance_group
+        if "instance_group" not in serving.model_fields_set:
+            return [InstanceGroup(kind="KIND_GPU")]
+        wrong = [group.kind for group in serving.instance_group if group.kind != "KIND_GPU"]
+        if wrong:
+            raise ConfigurationError(
+                f"{where}.serving.instance_group: {self.name} runs on GPUs, not as {wrong[0]}",
+                remedy="set `kind: KIND_GPU`, or remove `instance_group`",
+            )
+        return serving.instance_group
+
+
+def _onnxruntime(session: SessionOptions) -> dict[str, Any]:
+    level = _LEVELS.get(session.graph_optimization_level)  # absent: all
+    parameters = {
+        "intra_op_thread_count": str(session.intra_op_num_threads),
+        "inter_op_thread_count": str(session.inter_op_num_threads),
+        "execution_mode": _MODES[session.execution_mode],
+    }
+    record: dict[str, Any] = {
+        "parameters": {key: {"string_value": value} for key, value in parameters.items()}
+    }
+    return record if level is None else record | {"optimization": {"graph": {"level": level}}}
+
+
+def _nothing(_: SessionOptions) -> dict[str, Any]:
+    return {}
+
+
+NATIVE = {
+    "onnxruntime": NativeBackend("onnxruntime", ".onnx", _onnxruntime),
+    "tensorrt": NativeBackend("tensorrt", ".plan", _nothing, needs_gpu=True),
+}
+
+
+def native_backend(asked: str | None, artefact: Artefact, where: str) -> NativeBackend | None:
+    """The backend of Triton that serves an engine; None: a Python backend does.
+
+    `asked` is the project's `serving.backend`. Raises ConfigurationError when it cannot serve it.
+    """
+    own = artefact.manifest.python_backend
+    name = own if asked in (None, "python") else asked
+    if name not in NATIVE:
+        if name == own:
+            return None
+        raise ConfigurationError(
+            f"{where}.serving.backend: there is no backend `{name}` for engines of the builder "
+            f"{artefact.manifest.builder}",
+            remedy=f"choose one of {', '.join(NATIVE)}, or remove `backend`",
+        )
+    native = NATIVE[name]
+    if not _graphs(artefact, native):
+        raise ConfigurationError(
+            f"{where}.serving.backend: {name} serves a {native.suffix} file, and the builder "
+            f"{artefact.manifest.builder} made none",
+            remedy="remove `backend`, or choose the builder of that name",
+        )
+    return native
+
+
+def _graphs(artefact: Artefact, native: NativeBackend) -> list[str]:
+    files = (file.path for file in artefact.manifest.result.files)
+    return [path for path in files if path.endswith(native.suffix)]
+
+
+def graph_files(artefact: Artefact, native: NativeBackend) -> tuple[str, list[tuple[Path, str]]]:
+    """The engine's file name, and what lies in its folder, flat in the version folder.
+
+    Raises RepositoryError when the artefact does not hold exactly one.
+    """
+    graphs = _graphs(artefact, native)
+    if len(graphs) != 1:
+        raise RepositoryError(
+            f"{artefact.folder} holds {len(graphs)} {native.suffix} files, expected one",
+            remedy="make the engine again: `tritonctl build --force`",
+        )
+    folder = Path(graphs[0]).parent
+    beside = [Path(f.path) for f in artefact.manifest.result.files if Path(f.path).parent == folder]
+    files = [(artefact.folder / path, path.name) for path in beside]
+    return Path(graphs[0]).name, files

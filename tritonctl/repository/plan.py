@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a model repository shall contain: project + manifests + ensemble → planned models.
+
+Pure: nothing is written here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonctl.engines.build.engine import Artefact, built_engine
+from tritonctl.engines.build.requests import model_named
+from tritonctl.errors import ConfigurationError
+from tritonctl.project.file import deep_merge
+from tritonctl.project.schema import InstanceGroup, Model, Project, Serving
+from tritonctl.repository import tensorrtllm
+from tritonctl.repository.backends import PythonBackend, artefact_tensors, backend_named
+from tritonctl.repository.engine_parameters import RUNTIME_SETTINGS, backend_parameters
+from tritonctl.repository.engine_queue import (
+    batch_of_places,
+    engine_batching,
+    policy_of,
+)
+from tritonctl.repository.ensembles import (
+    Ensemble,
+    check_graph,
+    ensemble_for,
+    fitted,
+    fold,
+    lower,
+    step_model_name,
+)
+from tritonctl.repository.model_config import ModelConfig
+from tritonctl.repository.native import NativeBackend, graph_files, native_backend
+from tritonctl.repository.pbtxt import to_pbtxt
+from tritonctl.repository.server_fields import refuse_newer_fields
+from tritonctl.version import __version__
+
+HEADER = "Rendered by tritonctl"
+ENGINE_STEP = "engine"
+DETOKENIZER = "detokenizer"
+ENSEMBLE = "ensemble"
+VERSION_FOLDER = "1"
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """One folder of the repository: its config.pbtxt and the files of its version folder."""
+
+    name: str
+    config: str
+    files: tuple[tuple[Path, str], ...]  # (source, path below the version folder)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The models to publish, composing models before the ensembles that need them."""
+
+    models: tuple[PlannedModel, ...]
+    backends: tuple[PythonBackend, ...]
+    native: tuple[str, ...] = ()  # Triton's own backends that the server must have
+
+
+def plan_repository(project: Project) -> Plan:
+    """Plan all models of a project.
+
+    Raises RepositoryError when an engine has not been built, ConfigurationError for a graph or a
+    raw `serving.config` that Triton would refuse.
+    """
+    models: list[PlannedModel] = []
+    backends: dict[str, PythonBackend] = {}
+    native: set[str] = set()
+    for name in sorted(project.models):
+        artefact = built_engine(project, name)
+        model = model_named(project, name)
+        if model.serving.backend == tensorrtllm.BACKEND:
+            models.append(_plan_cpp_engine(project, name, model, artefact))
+            native.add(tensorrtllm.BACKEND)
+            continue
+        triton = native_backend(model.serving.backend, artefact, f"models.{name}")
+        if triton is not None:
+            models.append(_plan_native(project, name, artefact, triton))
+            native.add(triton.name)
+            continue
+        planned, used = _plan_model(project, name, artefact)
+        models += planned
+        backends |= {backend.name: backend for backend in used.values()}
+    _refuse_collisions(models)
+    for planned_model in models:
+        refuse_newer_fields(planned_model.name, planned_model.config, project)
+    in_order = tuple(backends[name] for name in sorted(backends))
+    return Plan(tuple(models), in_order, tuple(sorted(native)))
+
+
+def _plan_native(
+    project: Project, name: str, artefact: Artefact, backend: NativeBackend
+) -> PlannedModel:
+    """The engine as Triton's own backend serves it: the public model itself."""
+    model = model_named(project, name)
+    ensemble, _ = ensemble_for(model.task, project.root)
+    if ensemble.kind != "model":
+        raise ConfigurationError(
+            f"models.{name}.serving.backend: the task {model.task} has steps around its engine, "
+            f"which are wired for a Python backend, not for {backend.name}",
+            remedy="use the task `tensors`, or remove `backend`",
+        )
+    _refuse_other_steps(name, model, tuple(ensemble.steps))
+    file, files = graph_files(artefact, backend)
+    config = ModelConfig(
+        name=name,
+        backend=backend.name,
+        max_batch_size=model.engine.max_batch_size,
+        inputs=artefact_tensors(artefact.manifest.result.tensors.inputs),
+        outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
+        dynamic_batching=_batching(model, 0)
+        | policy_of(model.serving.queue, model.engine.max_batch_size),
+        instance_group=_groups(backend.instance_group(model.serving, f"models.{name}")),
+    )
+    settings = {"default_model_filename": file, **backend.settings(model.serving.session)}
+    raw = model.serving.config.get(next(iter(ensemble.steps)))
+    merged = _with_raw(config, deep_merge(settings, raw or {}))
+    header = _header(name, model, artefact)
+    return PlannedModel(name, to_pbtxt(merged, header=header), tuple(files))
+
+
+def _plan_model(
+    project: Project, name: str, artefact: Artefact
+) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
+    model = model_named(project, name)
+    ensemble, source = ensemble_for(model.task, project.root)
+    used = {
+        step: backend.serving(artefact.manifest.result.tensors)
+        for step, backend in step_backends(
+            ensemble, artefact.manifest.python_backend, project
+        ).items()
+    }
+    if ensemble.kind == "model":
+        _refuse_other_steps(name, model, tuple(ensemble.steps))
+        header = _header(name, model, artefact)
+        return [
+            _plan_step(name, step, model, backend, artefact, header)
+            for step, backend in used.items()
+        ], used
+    ensemble = fitted(ensemble, used)
+    check_graph(ensemble, used, source)
+    backends = used
+    if model.serving.inline_detokenizer:
+        ensemble, backends = _inline(name, ensemble, used)
+    _refuse_other_steps(name, model, (*ensemble.steps, ENSEMBLE))
+    _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
+    header = _header(name, model, artefact)
+    planned = [
+        _plan_step(step_model_name(name, step), step, model, backend, artefact, header)
+        for step, backend in backends.items()
+    ]
+    config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
+    return [*planned, PlannedModel(name, to_pbtxt(config, header=header), ())], used
+
+
+def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
+    """The engine by itself, for NVIDIA's C++ backend."""
+    _refuse_other_steps(name, model, (ENGINE_STEP,))
+    step = step_model_name(name, ENGINE_STEP)
+    folder = project.repository / step / VERSION_FOLDER / "engine"
+    config = tensorrtllm.engine_config(name, step, model, artefact.manifest, folder)
+    text = to_pbtxt(
+        _with_raw(config, model.serving.config.get(ENGINE_STEP)),
+        header=_header(name, model, artefact),
+    )
+    return PlannedModel(step, text, tuple(_artefact_files(artefact, ["engine"])))
+
+
+def _inline(
+    name: str, ensemble: Ensemble, backends: dict[str, PythonBackend]
+) -> tuple[Ensemble, dict[str, PythonBackend]]:
+    """The engine step takes over the detokenizer step."""
+    steps = {step.backend: key for key, step in ensemble.steps.items()}
+    if not {ENGINE_STEP, DETOKENIZER} <= steps.keys():
+        raise ConfigurationError(
+            f"models.{name}.serving.inline_detokenizer: the task {ensemble.task} has no steps "
+            f"with the backends {ENGINE_STEP} and {DETOKENIZER}",
+            remedy="remove `inline_detokenizer: true`",
+        )
+    engine, detokenizer = steps[ENGINE_STEP], steps[DETOKENIZER]
+    try:
+        merged = backends[engine].inlining(backends[detokenizer])
+        folded = fold(ensemble, detokenizer, engine)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"models.{name}.serving.inline_detokenizer: {error.problem}", remedy=error.remedy
+        ) from error
+    return folded, {step: backends[step] for step in folded.steps} | {engine: merged}
+
+
+def step_backends(
+    ensemble: Ensemble, engine_backend: str, project: Project
+) -> dict[str, PythonBackend]:
+    """The Python backend of each step; the step `engine` is served by the engine's own."""
+    return {
+        name: backend_named(
+            engine_backend if step.backend == ENGINE_STEP else step.backend, project.root
+        )
+        for name, step in ensemble.steps.items()
+    }
+
+
+def _plan_step(
+    name: str, step: str, model: Model, backend: PythonBackend, artefact: Artefact, header: str
+) -> PlannedModel:
+    most = _max_batch_size(step, backend, model)
+    batching = _dynamic_batching(step, backend, model)
+    config = ModelConfig(
+        name=name,
+        backend="python",
+        max_batch_size=most,
+        inputs=backend.input_tensors(),
+        outputs=tuple(tensor.tensor() for tensor in backend.outputs),
+        decoupled=backend.decoupled,
+        # Over batches of one, without a queue of its own, a batcher does nothing.
+        dynamic_batching=batching if batching or most > 1 else None,
+        instance_group=_instance_group(step, model.serving),
+        parameters=backend_parameters(backend, model.serving, artefact.manifest),
+    )
+    text = to_pbtxt(_with_raw(config, model.serving.config.get(step)), header=header)
+    files = [*backend.code(), *_artefact_files(artefact, backend.files)]
+    return PlannedModel(config.name, text, tuple(files))
+
+
+def _with_raw(config: ModelConfig, raw: Mapping[str, Any] | None) -> dict[str, Any]:
+    if raw and "name" in raw:
+        raise ConfigurationError(
+            f"serving.config cannot rename `{config.name}`: Triton wants the folder's name there",
+            remedy="remove `name`; rename the model under `models:` instead",
+        )
+    return deep_merge(config.as_dict(), raw or {})
+
+
+def _max_batch_size(step: str, backend: PythonBackend, model: Model) -> int:
+    if step != ENGINE_STEP:
+        return backend.max_batch_size
+    # A decoupled engine keeps its own batch: what Triton hands over only goes there.
+    most = model.engine.max_batch_size
+    return min(backend.max_batch_size, batch_of_places(most) if backend.decoupled else most)
+
+
+def _dynamic_batching(step: str, backend: PythonBackend, model: Model) -> dict[str, Any] | None:
+    if not backend.dynamic_batching:
+        return None
+    if step == ENGINE_STEP and backend.decoupled:
+        return engine_batching(model.serving.queue, model.engine.max_batch_size)
+    batching = _batching(model, backend.max_queue_delay_microseconds)
+    if step == ENGINE_STEP:
+        batching |= policy_of(model.serving.queue, model.engine.max_batch_size)
+    return batching
+
+
+def _batching(model: Model, delay_microseconds: int) -> dict[str, Any]:
+    chosen = model.serving.dynamic_batching.model_dump(exclude_defaults=True)
+    batching = {"max_queue_delay_microseconds": delay_microseconds} | chosen
+    return {key: value for key, value in batching.items() if value}
+
+
+def _instance_group(step: str, serving: Serving) -> tuple[dict[str, Any], ...]:
+    if step == ENGINE_STEP:
+        return _groups(serving.instance_group)
+    # Exactly one: several detokenizer instances would scramble the order inside a stream.
+    return ({"kind": "KIND_CPU", "count": 1},)
+
+
+def _groups(groups: Sequence[InstanceGroup]) -> tuple[dict[str, Any], ...]:
+    records = (group.model_dump() for group in groups)
+    return tuple({k: v for k, v in record.items() if v} for record in records)
+
+
+def _artefact_files(artefact: Artefact, folders: list[str]) -> list[tuple[Path, str]]:
+    return [
+        (artefact.folder / file.path, file.path)
+        for file in artefact.manifest.result.files
+        if file.path.split("/", 1)[0] in folders
+    ]
+
+
+def _header(name: str, model: Model, artefact: Artefact) -> str:
+    settings = json.dumps(model.model_dump(mode="json"), sort_keys=True)
+    digest = hashlib.sha256(f"{settings}{artefact.manifest.fingerprint}".encode()).hexdigest()
+    return (
+        f"{HEADER} {__version__} for model {name} (settings and engine {digest[:16]}).\n"
+        "Change tritonctl.yaml and render again; edits here are lost."
+    )
+
+
+def _refuse_other_steps(name: str, model: Model, known: tuple[str, ...]) -> None:
+    for step in model.serving.config:
+        if step not in known:
+            raise ConfigurationError(
+                f"models.{name}.serving.config: there is no step `{step}`",
+                remedy=f"steps: {', '.join(known)}",
+            )
+
+
+def _refuse_unknown_runtime(name: str, model: Model, engine: PythonBackend | None) -> None:
+    known = [key for key in RUNTIME_SETTINGS if engine and key in engine.parameters]
+    for key in model.serving.runtime:
+        if key not in known:
+            raise ConfigurationError(
+                f"models.{name}.serving.runtime: the engine of builder {model.engine.builder} has "
+                f"no setting `{key}`",
+                remedy=f"settings: {', '.join(known) or 'none'}",
+            )
+
+
+def _refuse_collisions(models: list[PlannedModel]) -> None:
+    seen: set[str] = set()
+    for model in models:
+        if model.name in seen:
+            raise ConfigurationError(
+                f"two models of the project would both be called `{model.name}` in the repository",
+                remedy="rename one of them in tritonctl.yaml",
+            )
+        seen.add(model.name)

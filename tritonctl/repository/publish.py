@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Publishes a plan as a model repository: stage beside it, verify, rename model by model.
+
+Triton must never see half a model, and every sub-folder of a repository is a model: so staging
+happens in a hidden sibling on the same file system. Composing models go in before ensembles.
+"""
+
+from __future__ import annotations
+
+import compileall
+import filecmp
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonctl.errors import RepositoryError
+from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
+from tritonctl.host.progress import Progress
+from tritonctl.project.schema import Project
+from tritonctl.repository.checking import refuse_mistakes
+from tritonctl.repository.plan import HEADER, VERSION_FOLDER, Plan, PlannedModel, plan_repository
+
+CONFIG = "config.pbtxt"
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """What a rendering did; names of models, in publishing order."""
+
+    repository: Path
+    plan: Plan
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    removed: tuple[str, ...]
+
+
+def render(project: Project, progress: Progress) -> Rendered:
+    """Render a project's model repository. Equal input leaves every byte as it is.
+
+    Raises RepositoryError, ConfigurationError or HostError; the repository then still holds
+    only whole models.
+    """
+    plan = plan_repository(project)
+    repository = project.repository
+    with exclusive(_lock(repository), progress, "render"):
+        _refuse_foreign(repository, plan)
+        with progress.step(f"Rendering {repository.name}"), _staging(repository) as staging:
+            for model in plan.models:
+                assemble(model, staging / model.name)
+            refuse_mistakes(staging, project, progress)
+            changed = _publish_all(plan, staging, repository)
+            removed = _remove_dropped(project, plan, staging)
+    unchanged = tuple(m.name for m in plan.models if m.name not in changed)
+    return Rendered(repository, plan, changed, unchanged, removed)
+
+
+def _lock(repository: Path) -> Path:
+    """Not in the project, because two projects may render into one repository."""
+    digest = hashlib.sha256(str(repository).encode()).hexdigest()
+    return cache_folder() / "locks" / f"render-{digest[:16]}.lock"
+
+
+@contextmanager
+def _staging(repository: Path) -> Iterator[Path]:
+    staging = repository.parent / f".{repository.name}.staging"
+    with explained(staging):
+        shutil.rmtree(staging, ignore_errors=True)  # of a rendering that was killed
+        staging.mkdir(parents=True)
+        repository.mkdir(exist_ok=True)
+    try:
+        with explained(staging):
+            yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def assemble(model: PlannedModel, folder: Path) -> None:
+    """Lay a planned model out in a new folder. Raises OSError."""
+    (folder / VERSION_FOLDER).mkdir(parents=True)
+    (folder / CONFIG).write_text(model.config, encoding="utf-8")
+    for source, relative in model.files:
+        target = folder / VERSION_FOLDER / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _place(source, target)
+
+
+def compile_python(folders: Iterable[Path]) -> None:
+    """Write the bytecode of models' Python files, which Triton's stubs otherwise do on loading.
+
+    To Triton a model whose folder has changed since is another one: asked to load an ensemble, it
+    loads the steps below it again, and tritonserver 2.51 corrupts its heap by swapping one.
+    """
+    for folder in folders:
+        compileall.compile_dir(folder, quiet=2)
+
+
+def _place(source: Path, target: Path) -> None:
+    """Hard-link an artefact (engines are large); copy code, which people edit in place."""
+    if source.suffix == ".py" or not _linked(source, target):
+        shutil.copyfile(source, target)
+
+
+def _linked(source: Path, target: Path) -> bool:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system, or one without hard links
+        return False
+    return True
+
+
+def _publish_all(plan: Plan, staging: Path, repository: Path) -> tuple[str, ...]:
+    changed = []
+    for model in plan.models:
+        if not _same_tree(staging / model.name, repository / model.name):
+            _swap_in(staging, model.name, repository)
+            changed.append(model.name)
+    return tuple(changed)
+
+
+def _swap_in(staging: Path, name: str, repository: Path) -> None:
+    target, replaced = repository / name, staging / f"{name}.replaced"
+    if target.exists():
+        os.rename(target, replaced)
+    try:
+        os.rename(staging / name, target)
+    except BaseException:
+        if replaced.exists():
+            os.rename(replaced, target)
+        raise
+
+
+def _same_tree(left: Path, right: Path) -> bool:
+    files, folders = _entries(left)
+    if (files, folders) != _entries(right):
+        return False
+    return all(_same_file(left / name, right / name) for name in files)
+
+
+def _entries(folder: Path) -> tuple[set[Path], set[Path]]:
+    """Relative paths of files and of folders (an ensemble's version folder is empty).
+
+    The bytecode that Triton's stubs leave behind does not count.
+    """
+    paths = {path.relative_to(folder) for path in folder.rglob("*")}
+    ours = {path for path in paths if "__pycache__" not in path.parts}
+    files = {path for path in ours if (folder / path).is_file()}
+    return files, ours - files
+
+
+def _same_file(left: Path, right: Path) -> bool:
+    return left.samefile(right) or filecmp.cmp(left, right, shallow=False)
+
+
+def is_ours(model_folder: Path) -> bool:
+    """Whether a model folder was rendered by tritonctl (its config.pbtxt says so)."""
+    try:
+        with (model_folder / CONFIG).open(encoding="utf-8", errors="replace") as file:
+            return file.readline().startswith(f"# {HEADER}")
+    except OSError:
+        return False
+
+
+def _refuse_foreign(repository: Path, plan: Plan) -> None:
+    for model in plan.models:
+        folder = repository / model.name
+        if folder.exists() and not is_ours(folder):
+            raise RepositoryError(
+                f"{folder} exists and was not rendered by tritonctl",
+                remedy="move it away, or choose another model name or model_repository",
+            )
+
+
+def _remove_dropped(project: Project, plan: Plan, staging: Path) -> tuple[str, ...]:
+    """Remove what an earlier rendering of this project left and the project no longer names."""
+    record = project.state / "rendered.json"
+    names = [model.name for model in plan.models]
+    dropped = [name for name in _earlier(record, project) if name not in names]
+    # Ensembles were published last, so backwards they go first.
+    removed = [name for name in reversed(dropped) if is_ours(project.repository / name)]
+    for name in removed:
+        # Moved out whole: a removal that is killed half-way would leave half a model.
+        os.rename(project.repository / name, staging / f"{name}.removed")
+    write_atomically(
+        record, json.dumps({"repository": str(project.repository), "models": names}, indent=2)
+    )
+    return tuple(removed)
+
+
+def _earlier(record: Path, project: Project) -> list[str]:
+    try:
+        known = json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # first rendering, or a damaged record: nothing is removed
+        return []
+    return known["models"] if known.get("repository") == str(project.repository) else []

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A second set of a model's folders under names of its own, in a repository of its own.
+
+Triton swaps a decoupled step under its ensemble badly (docs/decisions/14-…): a new version comes
+beside the old one, and only the ensemble, which has no work of its own, changes in place.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tritonctl.host.files import explained
+from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
+from tritonctl.repository.plan import PlannedModel
+from tritonctl.repository.publish import assemble, compile_python
+
+_HEADER = "Beside the served version while `tritonctl reload` runs."
+Config = Mapping[str, Any]
+
+
+def renamed(models: Iterable[PlannedModel], tag: str) -> tuple[PlannedModel, ...]:
+    """The same models as `NAME__TAG`, their ensemble wired to them."""
+    planned = list(models)
+    names = {model.name: f"{model.name}__{tag}" for model in planned}
+    return tuple(
+        replace(
+            model,
+            name=names[model.name],
+            config=to_pbtxt(_renamed(parse_pbtxt(model.config), names), header=_HEADER),
+        )
+        for model in planned
+    )
+
+
+def rewired(ensemble: Config, tag: str) -> dict[str, Any]:
+    """The ensemble under its own name, its steps those of `tag`."""
+    names = {step: f"{step}__{tag}" for step in steps_of(ensemble)}
+    return _renamed(ensemble, names)
+
+
+def _renamed(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
+    changed = dict(config) | {"name": names.get(config["name"], config["name"])}
+    if "ensemble_scheduling" in config:
+        steps = [
+            step | {"model_name": names[step["model_name"]]}
+            for step in config["ensemble_scheduling"]["step"]
+        ]
+        changed["ensemble_scheduling"] = {"step": steps}
+    return changed
+
+
+def steps_of(config: Config) -> list[str]:
+    """The composing models of an ensemble in order; none for any other model."""
+    return [step["model_name"] for step in config.get("ensemble_scheduling", {}).get("step", ())]
+
+
+def place(models: Sequence[PlannedModel], repository: Path) -> None:
+    """Assemble models in the repository beside. Raises HostError."""
+    folders = [repository / model.name for model in models]
+    with explained(repository):
+        for model, folder in zip(models, folders, strict=True):
+            assemble(model, folder)
+    compile_python(folders)
+
+
+def emptied(repository: Path) -> Path:
+    """The repository beside for a server that starts. Raises HostError."""
+    with explained(repository):
+        shutil.rmtree(repository, ignore_errors=True)
+        repository.mkdir(parents=True)
+    return repository
+
+
+def names_in(repository: Path) -> set[str]:
+    """The models that lie there, of this reload or of one that was killed."""
+    return {folder.name for folder in repository.glob("*") if folder.is_dir()}
+
+
+def remove(names: Collection[str], repository: Path) -> None:
+    """Remove models' folders from the repository beside."""
+    for name in names:
+        shutil.rmtree(repository / name, ignore_errors=True)

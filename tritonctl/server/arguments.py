@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of tritonserver: the same for the embedded server and for a container."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tritonctl.project.schema import Project
+from tritonctl.project.server import Tls
+from tritonctl.protocol.restrictions import restriction_arguments
+
+
+def server_arguments(
+    project: Project,
+    *,
+    repository: str,
+    address: str,
+    ports: tuple[int, int, int],
+    token: str,
+    plain_address: str | None = None,
+    file: Callable[[Path], str] = str,
+) -> list[str]:
+    """What a project asks of its server, wherever it runs.
+
+    repository, address and ports (gRPC, HTTP, metrics) are as the server itself sees them; backend
+    folders, which differ from place to place, are the caller's. token: of the restricted protocols,
+    new with every start, or a placeholder that becomes one. plain_address: of HTTP and metrics,
+    where it is not `address`. file: where the server finds a certificate of this machine.
+    """
+    grpc, http, metrics = ports
+    plain_address = plain_address or address
+    return [
+        f"--model-repository={repository}",
+        "--model-control-mode=explicit",
+        "--load-model=*",
+        "--disable-auto-complete-config",  # what was rendered is what runs
+        "--exit-on-error=true",
+        f"--exit-timeout-secs={project.server.exit_timeout_seconds}",
+        f"--grpc-address={address}",
+        f"--grpc-port={grpc}",
+        f"--http-address={plain_address}",
+        f"--http-port={http}",
+        f"--metrics-address={plain_address}",
+        f"--metrics-port={metrics}",
+        "--allow-gpu-metrics=false",
+        *restriction_arguments(token),
+        *_tls_arguments(project.server.tls, lambda path: file(project.path(path))),
+        # A gateway pings to notice a frozen server; by default Triton cuts a connection that is
+        # pinged more than every five minutes, with all its streams.
+        "--grpc-http2-min-recv-ping-interval-without-data=1000",
+        "--grpc-keepalive-permit-without-calls=1",
+        *_tracing(project),
+    ]
+
+
+def _tls_arguments(tls: Tls | None, place: Callable[[Path], str]) -> list[str]:
+    if tls is None:
+        return []
+    arguments = [
+        "--grpc-use-ssl=true",
+        f"--grpc-server-cert={place(tls.certificate)}",
+        f"--grpc-server-key={place(tls.key)}",
+    ]
+    if tls.client_ca is not None:
+        arguments += ["--grpc-use-ssl-mutual=true", f"--grpc-root-cert={place(tls.client_ca)}"]
+    return arguments
+
+
+def _tracing(project: Project) -> list[str]:
+    """OpenTelemetry instead of Triton's own format; spans leave in batches, once a second."""
+    tracing = project.server.tracing
+    if tracing is None:
+        return []
+    settings = (
+        "mode=opentelemetry",
+        f"opentelemetry,url={tracing.endpoint}",
+        f"opentelemetry,resource=service.name={tracing.service_name}",
+        "opentelemetry,bsp_schedule_delay=1000",
+        f"rate={tracing.rate}",
+        "level=TIMESTAMPS",
+    )
+    return [f"--trace-config={setting}" for setting in settings]

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A project's Triton in containers: images, Docker Compose, sizes, addresses."""

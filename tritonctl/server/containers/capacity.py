@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the containers of a running deployment can take, for `tritonctl reload`.
+
+A reload changes models. What is the container's own, its image, its mounts, its memory, stays as it
+was started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tritonctl.errors import ServerError
+from tritonctl.host.units import human_bytes, parse_bytes
+from tritonctl.project.schema import Project
+from tritonctl.repository.backends import PythonBackend
+from tritonctl.server.containers.compose import COMPOSE_FILE, render_compose
+from tritonctl.server.containers.compose_command import docker_json
+from tritonctl.server.containers.entrypoint import BESIDE
+from tritonctl.server.containers.presence import each_present
+from tritonctl.server.containers.sizes import model_bytes
+from tritonctl.server.state import Deployment, ServerState
+
+_AGAIN = "run `tritonctl down`, then `tritonctl up`"
+
+
+def refuse_other_container(
+    project: Project, backends: Iterable[PythonBackend], state: ServerState, name: str
+) -> None:
+    """Raises ServerError when a model's new version needs another container than runs.
+
+    That is another image (other Python packages), a folder that is not mounted, more memory.
+    """
+    deployment = state.deployment
+    if deployment is None:
+        return
+    files = render_compose(project, backends, Path(deployment.folder)).files
+    wanted = yaml.safe_load(files[COMPOSE_FILE])["services"][deployment.service]
+    for server in each_present(state):
+        if server.deployment is not None:
+            record = docker_json(server.deployment, "inspect", server.deployment.container)
+            _refuse_other_image(wanted, record, name)
+            _refuse_other_mounts(wanted, record, name)
+            _refuse_too_small(project, server.deployment, record, name)
+
+
+def _refuse_other_image(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:
+    if record["Config"]["Image"] != wanted["image"]:
+        raise ServerError(
+            f"{name} needs another image than the running server has: {wanted['image']}",
+            remedy=_AGAIN,
+        )
+
+
+def _refuse_other_mounts(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:
+    mounts = {mount["Destination"]: mount["Source"] for mount in record["Mounts"]}
+    if not Path(mounts.get(BESIDE, "")).is_dir():
+        raise ServerError(
+            "the running server has no place for a second version: it was started by an older "
+            "tritonctl or by `docker compose` itself",
+            remedy=_AGAIN,
+        )
+    targets = [str(volume["target"]) for volume in wanted["volumes"]]
+    if missing := [target for target in targets if target not in mounts]:
+        raise ServerError(
+            f"{name} reads {', '.join(missing)}, which the running container does not have",
+            remedy=_AGAIN,
+        )
+
+
+def _refuse_too_small(
+    project: Project, deployment: Deployment, record: dict[str, Any], name: str
+) -> None:
+    """The kernel would end the server that serves now."""
+    limit = int(record["HostConfig"]["Memory"])
+    if not limit:
+        return
+    statistics = docker_json(deployment, "stats", "--no-stream", deployment.container)
+    used = parse_bytes(str(statistics["MemUsage"]).split("/")[0].strip())
+    needed = model_bytes(project, name)
+    if used + needed > limit:
+        raise ServerError(
+            f"the container may take {human_bytes(limit)} and has taken {human_bytes(used)}: a "
+            f"second version of {name}, about {human_bytes(needed)}, does not fit beside the first",
+            remedy=f"raise docker.memory, then {_AGAIN}",
+        )

@@ -1,0 +1,334 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl deploy compose`: the files with which Docker Compose runs a project."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonctl.compatibility.exposure import plain_address, refuse_known_holes, release_of_image
+from tritonctl.errors import ConfigurationError
+from tritonctl.host import bundled
+from tritonctl.observe.files import observability_files
+from tritonctl.project.schema import Project
+from tritonctl.project.server import Gateway
+from tritonctl.repository.backends import PythonBackend
+from tritonctl.repository.server_environment import SERVER_VERSION
+from tritonctl.server.arguments import server_arguments
+from tritonctl.server.containers.entrypoint import (
+    BESIDE,
+    BESIDE_VARIABLE,
+    READINESS_PORT,
+    READINESS_VARIABLE,
+    TOKEN_PLACEHOLDER,
+    TOKEN_VARIABLE,
+)
+from tritonctl.server.containers.host_paths import host_paths
+from tritonctl.server.containers.images import gpu_builders, ngc_image
+from tritonctl.server.containers.presence import PORTS
+from tritonctl.server.containers.sizes import Sizes, container_sizes
+from tritonctl.server.gateway.files import gateway_files
+from tritonctl.server.gateway.placement import secret_files as gateway_secrets
+from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
+from tritonctl.version import __version__
+
+COMPOSE_FILE = "compose.yaml"
+TEMPLATE = "docker/compose.yaml.j2"
+MODELS = "/models"
+CPU_BASE_IMAGE = "python:3.12-slim-bookworm"
+PROMETHEUS_IMAGE = "prom/prometheus:v3.5.0"
+GRAFANA_IMAGE = "grafana/grafana:12.2.0"
+_ENVOY_CONFIGURATION = "envoy/envoy.yaml"  # mounted, not part of the image
+# What of tritonctl runs in the image: standard library only.
+_IN_IMAGE = (
+    "__init__.py",
+    "version.py",
+    "server/__init__.py",
+    "server/containers/__init__.py",
+    "server/containers/entrypoint.py",
+    "server/readiness.py",
+    "server/supervisor.py",
+)
+_PACKAGE = Path(__file__).resolve().parents[2]
+# Beyond the time in which streams finish and models unload: Docker's own doing.
+_GRACE_MARGIN_SECONDS = 10
+_GPU_TMP_BYTES = 2 << 30
+_IMAGE_USER = "1000:1000"
+
+
+@dataclass(frozen=True)
+class Rendering:
+    """Relative path to text of every file, and the profile that serves this project."""
+
+    files: Mapping[str, str]
+    profile: str
+
+
+def render_compose(project: Project, backends: Iterable[PythonBackend], output: Path) -> Rendering:
+    """All files of the deployment, for the folder `output`; writes nothing.
+
+    Raises RepositoryError when the repository has not been rendered, ConfigurationError for
+    settings that cannot go together.
+    """
+    context = _image_files(project, backends)
+    files = {f"triton/{name}": text for name, text in context.items()}
+    profile = "gpu" if gpu_builders(project) else "cpu"
+    refuse_known_holes(project, _served_release(project, profile))
+    observability = observability_files(project)
+    gateway = gateway_files(project)
+    _refuse_lonely_replicas(project, gateway)
+    variables = _variables(project, output, _digest(context), profile)
+    variables |= {
+        "envoy": _envoy(project, gateway),
+        "prometheus": PROMETHEUS_IMAGE if observability else None,
+        "grafana": GRAFANA_IMAGE if observability else None,
+        "profiles": _profiles(profile, observability, gateway),
+    }
+    variables["secrets"] = _relative_files(secret_files(project, gateway=bool(gateway)), output)
+    text = _compose_text(project, variables)
+    return Rendering({COMPOSE_FILE: text, **files, **observability, **gateway}, profile)
+
+
+def _served_release(project: Project, profile: str) -> str:
+    """What is known to have holes, or not: nothing of an image of the user's own."""
+    docker = project.docker
+    if docker.image or profile == "gpu":
+        image = docker.image or docker.base_image or ngc_image(project)
+        return release_of_image(image) or image
+    return SERVER_VERSION
+
+
+def deployment_name(project: Project) -> str:
+    """The name of the compose project: the folder's, in the letters that compose allows."""
+    name = re.sub(r"[^a-z0-9_-]+", "-", project.root.name.lower()).strip("-_")
+    return name or "tritonctl"
+
+
+def _image_files(project: Project, backends: Iterable[PythonBackend]) -> dict[str, str]:
+    """The context that both Triton images are built in."""
+    files = {
+        f"{kind}.Dockerfile": _shipped(f"docker/triton-{kind}.Dockerfile", project)
+        for kind in ("cpu", "gpu")
+    }
+    files["lay_out.py"] = _shipped("docker/lay_out.py", project)
+    files["requirements.txt"] = _requirements(backends)
+    for name in _IN_IMAGE:
+        files[f"tritonctl/{name}"] = (_PACKAGE / name).read_text(encoding="utf-8")
+    return files
+
+
+def _shipped(name: str, project: Project) -> str:
+    return bundled.find(name, project.root).read_text(encoding="utf-8")
+
+
+def _requirements(backends: Iterable[PythonBackend]) -> str:
+    """What the backends of this project import, each pin once. Raises ConfigurationError."""
+    pins: dict[str, str] = {}
+    for backend in backends:
+        for line in backend.requirements.read_text(encoding="utf-8").splitlines():
+            pin = line.split("#", 1)[0].strip()
+            if not pin:
+                continue
+            package = re.split(r"[=<>!~\[ ]", pin, maxsplit=1)[0].lower()
+            if pins.setdefault(package, pin) != pin:
+                raise ConfigurationError(
+                    f"{backend.requirements} wants {pin}, another backend {pins[package]}: "
+                    "one image has one environment",
+                    remedy="pin the same version in both",
+                )
+    return "".join(f"{pins[package]}\n" for package in sorted(pins))
+
+
+def _digest(files: Mapping[str, str]) -> str:
+    content = "\0".join(f"{name}\0{files[name]}" for name in sorted(files))
+    return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+
+def _variables(project: Project, output: Path, digest: str, profile: str) -> dict[str, Any]:
+    server, sizes = project.server, container_sizes(project)
+    return {
+        "version": __version__,
+        "name": deployment_name(project),
+        "profile": profile,
+        "user": container_user(project.repository),
+        "repository": _relative(project.repository, output),
+        "host_paths": [str(path) for path in host_paths(project)],
+        "command": _command(project, profile),
+        "token_variable": TOKEN_VARIABLE,
+        "beside": BESIDE,
+        "readiness_port": READINESS_PORT,
+        "readiness_variable": READINESS_VARIABLE,
+        "beside_variable": BESIDE_VARIABLE,
+        "plain_address": plain_address(project),
+        "triton_secrets": sorted(_triton_secrets(project)),
+        "ports": {
+            "grpc": server.grpc_port,
+            "http": server.http_port,
+            "metrics": server.metrics_port,
+        },
+        "address": server.address,
+        "exit_timeout": server.exit_timeout_seconds,
+        "grace": server.exit_timeout_seconds + KILL_MARGIN_SECONDS + _GRACE_MARGIN_SECONDS,
+        "start_period": server.ready_timeout_seconds,
+        "replicas": project.docker.replicas,
+        "services": _services(project, digest, profile),
+        **_gpus(project),
+        **_size_variables(sizes),
+    }
+
+
+def _size_variables(sizes: Sizes) -> dict[str, Any]:
+    return {
+        "memory": str(sizes.memory),
+        "shm": str(sizes.shm),
+        "tmp": sizes.tmp,
+        "gpu_tmp": _GPU_TMP_BYTES,
+        "nofile": sizes.nofile,
+        "reasons": sizes.reasons,
+    }
+
+
+def _command(project: Project, profile: str) -> list[str]:
+    """The server's command line as it is inside the container."""
+    places = {path: f"/run/secrets/{name}" for name, path in _triton_secrets(project).items()}
+    arguments = server_arguments(
+        project,
+        repository=MODELS,
+        address="0.0.0.0",  # noqa: S104 - of the container; published on loopback
+        ports=(PORTS["grpc"], PORTS["http"], PORTS["metrics"]),
+        token=TOKEN_PLACEHOLDER,
+        file=lambda path: places.get(path, str(path)),
+    )
+    if profile == "gpu":  # NVIDIA's images have DCGM
+        arguments.remove("--allow-gpu-metrics=false")
+    return ["tritonserver", *arguments]
+
+
+def _tls_fields(project: Project) -> dict[str, str]:
+    """Secret names of the server's own certificate files, and their fields in `server.tls`."""
+    tls = project.server.tls
+    if tls is None:
+        return {}
+    fields = ("certificate", "key", "client_ca")
+    return {f"server_tls_{field}": field for field in fields if getattr(tls, field) is not None}
+
+
+def _triton_secrets(project: Project) -> dict[str, Path]:
+    return {
+        name: project.path(getattr(project.server.tls, field))
+        for name, field in _tls_fields(project).items()
+    }
+
+
+def secret_files(project: Project, *, gateway: bool) -> dict[str, Path]:
+    """Every key and certificate that the containers read, absolute, by secret name."""
+    return _triton_secrets(project) | (gateway_secrets(project) if gateway else {})
+
+
+def _services(project: Project, digest: str, profile: str) -> dict[str, Any]:
+    """Engines for a CPU run in both images; engines for a GPU in the GPU image only."""
+    images = {"gpu": ngc_image(project)} | ({"cpu": CPU_BASE_IMAGE} if profile == "cpu" else {})
+    return {"cpu": None, "gpu": None} | {
+        kind: _image(project, kind, base, digest, chosen=kind == profile)
+        for kind, base in images.items()
+    }
+
+
+def _image(
+    project: Project, kind: str, base: str, digest: str, *, chosen: bool
+) -> dict[str, str | None]:
+    """`docker.image` and `docker.base_image` are those of the profile that the project needs."""
+    docker = project.docker
+    if chosen and docker.image:
+        return {"image": docker.image, "base_image": None}
+    base = docker.base_image if chosen and docker.base_image else base
+    tag = _digest({"context": digest, "base": base})
+    return {"image": f"tritonctl/triton-{kind}:{tag}", "base_image": base}
+
+
+def _gpus(project: Project) -> dict[str, Any]:
+    groups = (g for model in project.models.values() for g in model.serving.instance_group)
+    engines = (model.engine for model in project.models.values())
+    return {
+        "gpu_ids": sorted({str(gpu) for group in groups for gpu in group.gpus}),
+        "gpu_count": max(engine.tp_size * engine.pp_size for engine in engines),
+    }
+
+
+def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any] | None:
+    if not gateway:
+        return None
+    settings = project.gateway or Gateway()
+    context = {name: text for name, text in gateway.items() if name != _ENVOY_CONFIGURATION}
+    built = f"tritonctl/envoy:{_digest(context)}"
+    return {
+        "image": settings.image or built,
+        "build": settings.image is None,
+        "base_image": project.docker.base_image if not gpu_builders(project) else None,
+        "address": settings.address,
+        "port": settings.port,
+        "admin_port": settings.admin_port,
+        "secrets": sorted(gateway_secrets(project)),
+    }
+
+
+def _refuse_lonely_replicas(project: Project, gateway: Mapping[str, str]) -> None:
+    if project.docker.replicas > 1 and not (project.gateway and gateway):
+        raise ConfigurationError(
+            f"docker.replicas is {project.docker.replicas}, but there is no gateway to share the "
+            "requests among them",
+            remedy="add `gateway: {}` to tritonctl.yaml, or set docker.replicas to 1",
+        )
+
+
+def _profiles(profile: str, observability: Mapping[str, str], gateway: object) -> list[str]:
+    optional = [("observability", observability), ("gateway", gateway)]
+    served = ["cpu", "gpu"] if profile == "cpu" else ["gpu"]
+    return served + [name for name, files in optional if files]
+
+
+def container_user(repository: Path) -> str:
+    """UID:GID. Whoever owns the repository may read it, and the keys; root runs no servers."""
+    owner = repository.stat()
+    return f"{owner.st_uid}:{owner.st_gid}" if owner.st_uid else _IMAGE_USER
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """As compose wants it: relative to its file, so that the repository can be moved."""
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def _relative_files(files: Mapping[str, Path], folder: Path) -> dict[str, str]:
+    return {name: _relative(path, folder) for name, path in sorted(files.items())}
+
+
+def _compose_text(project: Project, variables: Mapping[str, Any]) -> str:
+    import jinja2
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 - YAML: `value` quotes what is not ours
+    )
+    environment.filters["value"] = quoted
+    address = str(variables["address"])
+
+    def published(variable: str, port: int, inside: int, on: str = address) -> str:
+        place = f"[{on}]" if ":" in on else on
+        return f'"{place}:${{{variable}:-{port or ""}}}:{inside}"'
+
+    template = environment.from_string(_shipped(TEMPLATE, project))
+    return template.render(**variables, published=published)
+
+
+def quoted(value: object) -> str:
+    """A YAML scalar or list in JSON's notation; `$` is doubled, or compose would replace it."""
+    return json.dumps(value, ensure_ascii=False).replace("$", "$$")

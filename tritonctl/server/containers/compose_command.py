@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Drives `docker compose`: is it there and usable, and its verbs for one deployment."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.host.process import run
+
+if TYPE_CHECKING:
+    from tritonctl.server.state import Deployment
+
+_ANSWER_SECONDS = 60
+_EMBEDDED = "or run without containers: `tritonctl up --on embedded`"
+_NOT_HERE = re.compile(
+    r"failed to resolve source metadata|pull access denied|manifest unknown|no such host"
+    r"|failed to do request|dial tcp|connection refused|not found|unauthorized|denied",
+    re.IGNORECASE,
+)
+
+
+# Of Docker's own proxy, and of Docker where another container has the port.
+_TAKEN = re.compile(
+    r"(?:listen tcp\d? |Bind for )(\S+):(\d+)\b.*(?:already in use|already allocated)"
+)
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Docker Compose for one deployment: its folder, its name, which profiles are meant."""
+
+    docker: str
+    folder: Path
+    name: str
+    profiles: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+
+    def run(
+        self,
+        *arguments: str,
+        remedy: str,
+        on_line: Callable[[str], object] | None = None,
+    ) -> None:
+        """Run a verb to its end. Raises CommandFailedError with its last lines."""
+        argv = self.command(*arguments)
+        cwd = self.folder if self.folder.is_dir() else None
+        environment = os.environ | dict(self.variables)
+        run(argv, cwd=cwd, environment=environment, on_line=on_line, remedy=remedy)
+
+    def command(self, *arguments: str) -> list[str]:
+        """The whole command line of a verb. compose.yaml and its override are found by folder."""
+        profiles = [part for profile in self.profiles for part in ("--profile", profile)]
+        start = [self.docker, "compose", "--ansi", "never", "--project-name", self.name]
+        return [*start, *profiles, *arguments]
+
+    def ask(self, *arguments: str) -> str:
+        """What a verb prints; "" when it fails."""
+        done = _answer(self.command(*arguments), self.folder, self.variables)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def require_docker(variables: Mapping[str, str] | None = None) -> str:
+    """The program `docker`, once it is certain that Compose v2 and an engine answer.
+
+    Raises HostError saying which of them does not, and why.
+    """
+    docker = shutil.which("docker")
+    if docker is None:
+        raise HostError(
+            "Docker is not installed: there is no program `docker`",
+            remedy=f"install Docker Engine with its compose plugin, {_EMBEDDED}",
+        )
+    _require_compose(docker)
+    answer = _answer([docker, "version", "--format", "{{.Server.Version}}"], None, variables or {})
+    if answer.returncode:
+        raise _engine_error(answer.stderr.strip())
+    return docker
+
+
+def _require_compose(docker: str) -> None:
+    answer = _answer([docker, "compose", "version", "--short"], None, {})
+    if answer.returncode == 0:
+        return
+    old = shutil.which("docker-compose")
+    version = _answer([old, "version", "--short"], None, {}).stdout.strip() if old else ""
+    if version.startswith("1."):
+        raise HostError(
+            f"only Compose v1 is here (docker-compose {version}): it cannot read compose.yaml",
+            remedy="install the plugin of Compose v2 (`apt install docker-compose-plugin` or "
+            f"`docker-compose-v2`), {_EMBEDDED}",
+        )
+    raise HostError(
+        "Docker has no compose plugin: `docker compose` is unknown to it",
+        remedy="install it (`apt install docker-compose-plugin` or `docker-compose-v2`), "
+        f"{_EMBEDDED}",
+        details=answer.stderr.strip(),
+    )
+
+
+def _engine_error(said: str) -> HostError:
+    if "permission denied" in said.lower():
+        return HostError(
+            "no permission to use Docker's socket",
+            remedy='join its group: `sudo usermod -aG docker "$USER"`, then log in again',
+            details=said,
+        )
+    return HostError(
+        "Docker is installed, but its engine does not answer",
+        remedy=f"start it: `sudo systemctl start docker`, {_EMBEDDED}",
+        details=said,
+    )
+
+
+def require_image(compose: Compose, service: str, on_line: Callable[[str], None]) -> None:
+    """Build, find or pull the image of a service. Raises HostError when that cannot be done."""
+    config = json.loads(compose.ask("config", "--format", "json") or "{}")
+    spec: dict[str, Any] = config.get("services", {}).get(service, {})
+    try:
+        if "build" in spec:
+            remedy = "read the lines above; `docker compose build` in that folder repeats it"
+            compose.run("build", service, remedy=remedy, on_line=on_line)
+        elif spec and not image_is_here(compose.docker, str(spec.get("image"))):
+            compose.run("pull", service, remedy="pull it by hand", on_line=on_line)
+    except CommandFailedError as error:
+        raise _image_error(error, spec) from error
+
+
+def image_is_here(docker: str, image: str) -> bool:
+    """Whether an image is on this machine."""
+    return _answer([docker, "image", "inspect", image], None, {}).returncode == 0
+
+
+def _image_error(error: CommandFailedError, spec: Mapping[str, Any]) -> HostError:
+    build = spec.get("build")
+    image = build.get("args", {}).get("BASE_IMAGE") if build else spec.get("image")
+    details = error.details or ""
+    # A failing pip speaks of connections, too: what counts is that the base never came.
+    refused = "failed to resolve source metadata" in details or "load metadata" in details
+    if not build or refused or "pull access denied" in details:
+        word = "docker.base_image" if build else "docker.image"
+        if _NOT_HERE.search(details):
+            return HostError(
+                f"the image {image} is not on this machine, and no registry gives it",
+                remedy=f"bring it here (`docker pull {image}`, or `docker load` of an archive), "
+                f"or set {word} in tritonctl.yaml to one that is here",
+                details=details,
+            )
+    return error
+
+
+def port_error(error: CommandFailedError) -> HostError | None:
+    """What it means where a port that is to be published is taken; None for all others."""
+    found = _TAKEN.search(error.details or "")
+    if found is None:
+        return None
+    address, port = found.groups()
+    return HostError(
+        f"port {port}, which is to be published on {address}, is taken",
+        remedy=f"stop what listens there (`ss -ltnp | grep :{port}`), or choose another one in "
+        "tritonctl.yaml (`server`, `gateway`) or in deploy/",
+        details=error.details,
+    )
+
+
+def other_owner(compose: Compose) -> str | None:
+    """Where another deployment of the same name runs from; starting ours would replace it."""
+    listing = _answer([compose.docker, "compose", "ls", "--all", "--format", "json"], None, {})
+    for entry in json.loads(listing.stdout or "[]"):
+        files = [Path(file) for file in str(entry.get("ConfigFiles", "")).split(",")]
+        if entry.get("Name") == compose.name and compose.folder not in {f.parent for f in files}:
+            return str(files[0].parent)
+    return None
+
+
+def container_status(docker: str, container: str, variables: Mapping[str, str]) -> dict[str, Any]:
+    """Docker's record of a container's state, with its RestartCount; {} when there is none."""
+    done = _answer([docker, "inspect", "--format", "{{json .}}", container], None, variables)
+    if done.returncode:
+        return {}
+    record = json.loads(done.stdout)
+    return {**record["State"], "RestartCount": record["RestartCount"]}
+
+
+def docker_json(deployment: Deployment, verb: str, *arguments: str) -> dict[str, Any]:
+    """What `docker VERB` says of a deployment's container. Raises HostError."""
+    found: dict[str, Any] = json.loads(
+        docker_answer(deployment, verb, "--format", "{{json .}}", *arguments)
+    )
+    return found
+
+
+def docker_answer(deployment: Deployment, *arguments: str, missing: str | None = None) -> str:
+    """What `docker ARGUMENTS` prints; `missing`: words of a refusal that is an answer, too.
+
+    Raises HostError saying whether it is Docker that does not answer.
+    """
+    argv = ["docker", *arguments]
+    variables = deployment.variables
+    done = _answer(argv, None, variables)
+    if done.returncode == 0 or (missing and missing.lower() in done.stderr.lower()):
+        return done.stdout
+    require_docker(variables)
+    raise HostError(
+        f"`{' '.join(argv)}` failed: {done.stderr.strip()}",
+        remedy="see whether the container runs: `docker ps`",
+    )
+
+
+def _answer(
+    argv: Sequence[str], cwd: Path | None, variables: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            argv,
+            cwd=cwd if cwd and cwd.is_dir() else None,
+            env=os.environ | dict(variables),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_ANSWER_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(argv, 1, "", str(error))

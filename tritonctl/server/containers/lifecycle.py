@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts, watches and stops a project's server in containers: `server.mode: docker`."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tritonctl.compatibility.exposure import plain_address
+from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.host.containers import ContainerEngine
+from tritonctl.host.files import explained
+from tritonctl.host.gpus import installed_gpus
+from tritonctl.host.progress import Progress
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.restrictions import new_token
+from tritonctl.repository.publish import Rendered
+from tritonctl.repository.standby import emptied
+from tritonctl.server.containers.compose import COMPOSE_FILE, deployment_name, render_compose
+from tritonctl.server.containers.compose_command import (
+    Compose,
+    other_owner,
+    port_error,
+    require_docker,
+    require_image,
+)
+from tritonctl.server.containers.entrypoint import BESIDE_VARIABLE, TOKEN_VARIABLE
+from tritonctl.server.containers.images import gpu_builders
+from tritonctl.server.containers.presence import PORTS, at, containers
+from tritonctl.server.containers.publishing import bring_up_to_date, publish
+from tritonctl.server.containers.readability import require_readable
+from tritonctl.server.gateway.files import COMPOSE_SERVICE
+from tritonctl.server.health import Health, health
+from tritonctl.server.log import explain_failure, keep_previous
+from tritonctl.server.ports import choose_ports
+from tritonctl.server.probe import probe
+from tritonctl.server.security.certificate_checks import check_gateway
+from tritonctl.server.security.digests import verify_image
+from tritonctl.server.state import Deployment, ServerFiles, ServerState, write_state
+
+FOLDER = "deploy"
+_CLEAR_LINE = "\x1b[2K"  # compose prints it even without a terminal
+_POLL_SECONDS = 0.3
+_ALIVE = ("created", "running", "restarting")
+_VARIABLES = {
+    "grpc": "TRITON_GRPC_PORT",
+    "http": "TRITON_HTTP_PORT",
+    "metrics": "TRITON_METRICS_PORT",
+}
+
+
+def start(
+    project: Project,
+    rendered: Rendered,
+    settings: str,
+    files: ServerFiles,
+    progress: Progress,
+    tls: ClientTls | None = None,
+) -> ServerState:
+    """Build what has to be built, start the containers, wait until every model is ready.
+
+    Raises HostError for what this machine lacks and ServerError for a server that does not come
+    up, after removing whatever had started.
+    """
+    docker = require_docker()
+    service = "triton-gpu" if gpu_builders(project) else "triton"
+    require_gpu(project)
+    check_gateway(project, COMPOSE_SERVICE)
+    require_readable(project)
+    ports = _ports(project)
+    folder = deployment_folder(project, rendered, files, progress)
+    token = new_token()
+    beside = emptied(files.beside)
+    variables = {**ports, TOKEN_VARIABLE: token, BESIDE_VARIABLE: str(beside)}
+    compose = Compose(docker, folder, deployment_name(project), _profiles(project), variables)
+    _refuse_other(compose)
+    with progress.step("Building or finding the image") as step:
+        require_image(compose, service, step.update)
+        if project.docker.image:
+            verify_image(ContainerEngine("docker", docker, ""), project.docker.image)
+    keep_previous(files.log)
+    try:
+        state = _launch(compose, project, rendered, service, settings, progress)
+        state = replace(state, token=token, tls=tls.to_record() if tls else None)
+        write_state(files, state)
+        _wait_until_ready(project, state, files, progress)
+        probe(project, state, progress)
+    except BaseException:
+        _remove(compose, service, files)
+        raise
+    return state
+
+
+def stop(state: ServerState, files: ServerFiles) -> None:
+    """Stop the containers; streams under way may finish. Its log stays."""
+    if state.deployment is None:
+        return
+    compose = compose_of(state.deployment)
+    _remove(compose, state.deployment.service, files)
+
+
+def print_log(
+    deployment: Deployment, lines: int, *, follow: bool, write: Callable[[str], None]
+) -> None:
+    """Hand on the end of what the servers printed; with `follow`, also what they will print."""
+    arguments = ["logs", "--no-log-prefix", "--tail", str(lines)]
+    arguments += ["--follow"] if follow else []
+    compose_of(deployment).run(
+        *arguments,
+        deployment.service,
+        on_line=lambda line: write(f"{_clean(line)}\n"),
+        remedy=f"see `docker logs {deployment.container[:12]}`",
+    )
+
+
+def compose_of(deployment: Deployment) -> Compose:
+    """Docker Compose for a deployment that was started. Raises HostError."""
+    docker = require_docker(deployment.variables)
+    profiles = tuple(deployment.profiles)
+    folder = Path(deployment.folder)
+    return Compose(docker, folder, deployment.name, profiles, deployment.variables)
+
+
+def _profiles(project: Project) -> tuple[str, ...]:
+    served = "gpu" if gpu_builders(project) else "cpu"
+    return (served, "gateway") if project.gateway else (served,)
+
+
+def require_gpu(project: Project) -> None:
+    """Raise HostError where engines need a GPU and this machine has none."""
+    if not gpu_builders(project):
+        return
+    gpus, problem = installed_gpus()
+    if not gpus:
+        raise HostError(
+            f"the project's engines need an NVIDIA GPU, and this machine has none: {problem}",
+            remedy="run it where the GPU is, or choose a profile whose engines run on a CPU "
+            "(`--profile`)",
+        )
+
+
+def _ports(project: Project) -> dict[str, str]:
+    """The ports to publish, as the variables of compose.yaml; free ones where there is 0."""
+    if project.docker.replicas > 1:
+        return {}  # Docker chooses
+    server = project.server
+    wanted = {f"{name}_port": int(getattr(server, f"{name}_port")) for name in PORTS}
+    chosen = choose_ports(server.address, wanted)
+    return {_VARIABLES[name]: str(port) for name, port in zip(PORTS, chosen, strict=True)}
+
+
+def deployment_folder(
+    project: Project, rendered: Rendered, files: ServerFiles, progress: Progress
+) -> Path:
+    """The user's own deployment where there is one, brought up to date; else a rendering of ours.
+
+    Raises ConfigurationError where that would overwrite what the user changed.
+    """
+    own = project.root / FOLDER
+    if not (own / COMPOSE_FILE).is_file():
+        folder = files.folder / FOLDER
+        publish(render_compose(project, rendered.plan.backends, folder).files, folder, force=True)
+        return folder
+    fresh = render_compose(project, rendered.plan.backends, own).files
+    done = bring_up_to_date(fresh, own)
+    if changed := [*done.written, *done.removed]:
+        progress.note(f"{own} was outdated and is rendered anew: {', '.join(changed)}")
+    return own
+
+
+def _refuse_other(compose: Compose) -> None:
+    other = other_owner(compose)
+    if other is not None:
+        raise HostError(
+            f"another deployment is called `{compose.name}`, too: {other}",
+            remedy=f"stop it (`docker compose -p {compose.name} down`), or rename the folder of "
+            "one of the two projects",
+        )
+
+
+def _launch(
+    compose: Compose,
+    project: Project,
+    rendered: Rendered,
+    service: str,
+    settings: str,
+    progress: Progress,
+) -> ServerState:
+    with progress.step("Starting containers") as step:
+        try:
+            compose.run("up", "--detach", on_line=step.update, remedy="read the lines above")
+        except CommandFailedError as error:
+            raise port_error(error) or error from error
+    deployment = Deployment(
+        container="",
+        folder=str(compose.folder),
+        name=compose.name,
+        service=service,
+        profiles=list(compose.profiles),
+        docker_host=os.environ.get("DOCKER_HOST", ""),
+    )
+    state = ServerState(
+        pid=0,
+        process_started=0,
+        address=project.server.address,
+        grpc_port=0,
+        http_port=0,
+        metrics_port=0,
+        repository=str(project.repository),
+        models=sorted(model.name for model in rendered.plan.models),
+        settings=settings,
+        shm_prefix="",
+        exit_timeout_seconds=project.server.exit_timeout_seconds,
+        plain_address=plain_address(project),
+        deployment=deployment,
+    )
+    return at(state, containers(deployment)[0])
+
+
+def _wait_until_ready(
+    project: Project, state: ServerState, files: ServerFiles, progress: Progress
+) -> None:
+    """Until every model of every server is ready. Raises ServerError when that does not come."""
+    deployment = state.deployment
+    if deployment is None:
+        return
+    servers = [at(state, container) for container in containers(deployment)]
+    limit = project.server.ready_timeout_seconds
+    deadline = time.monotonic() + limit
+    with progress.step("Starting Triton") as step:
+        for problem in _problems(servers):
+            slowest = min((health(server) for server in servers), key=Health.count_ready)
+            if slowest.ready:
+                return
+            late = time.monotonic() > deadline
+            if problem or late:
+                _save_log(compose_of(deployment), deployment.service, files)
+                raise explain_failure(
+                    files.log, problem or f"not every model was ready within {limit} s"
+                )
+            step.update(slowest.summary())
+
+
+def _problems(servers: Sequence[ServerState]) -> Iterator[str]:
+    """Now and then, what has happened to a container; "" while nothing has."""
+    while True:
+        for status in [server.deployment.status() for server in servers if server.deployment]:
+            if not status or status["Status"] not in _ALIVE or status["RestartCount"]:
+                yield _ended(status)
+        yield ""
+        time.sleep(_POLL_SECONDS)
+
+
+def _ended(status: Mapping[str, object]) -> str:
+    if status.get("OOMKilled"):
+        return "the container needed more memory than it may have (docker.memory)"
+    return f"tritonserver ended while it started, with status {status.get('ExitCode')}"
+
+
+def _save_log(compose: Compose, service: str, files: ServerFiles) -> None:
+    """What the servers printed so far; `tritonctl logs` shows it when they have gone."""
+    with explained(files.log), files.log.open("w", encoding="utf-8") as log:
+        compose.run(
+            "logs",
+            "--no-log-prefix",
+            service,
+            on_line=lambda line: log.write(f"{_clean(line)}\n"),
+            remedy="see `docker logs`",
+        )
+
+
+def _clean(line: str) -> str:
+    return line.removeprefix(_CLEAR_LINE)
+
+
+def _remove(compose: Compose, service: str, files: ServerFiles) -> None:
+    """Servers first, so that the gateway still carries what they finish; then everything."""
+    by_hand = f"by hand: `docker compose -p {compose.name} down`"
+    compose.run("stop", service, remedy=by_hand)
+    _save_log(compose, service, files)
+    compose.run("down", "--remove-orphans", remedy=by_hand)
+    files.state.unlink(missing_ok=True)

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a deployment's servers are now.
+
+Docker gives a container that it starts again other ports of the host, where it chooses them
+(`docker.replicas` above 1), and whoever runs Compose by hand gets other containers. What `up` wrote
+down is where they were, so Docker is asked each time: the one call that tells whether a container
+runs tells its ports, too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tritonctl.errors import ServerError
+from tritonctl.server.containers.compose_command import docker_answer
+
+if TYPE_CHECKING:
+    from tritonctl.server.state import Deployment, ServerState
+
+# Inside every container, whatever they are outside.
+PORTS = {"grpc": 8001, "http": 8000, "metrics": 8002}
+_THERE = ("running", "paused", "restarting")  # Docker starts the last of them again by itself
+_LABEL = "com.docker.compose"
+
+
+@dataclass(frozen=True)
+class Container:
+    """One of a service, as Docker knows it. `ports`: of the host, 0 while there is none."""
+
+    id: str
+    number: int
+    status: str
+    pid: int
+    ports: Mapping[str, int]
+
+    @property
+    def serves(self) -> bool:
+        """Whether there is somewhere to ask, even if nobody answers for the moment."""
+        return self.status in _THERE and bool(self.ports["grpc"])
+
+
+def present(state: ServerState) -> ServerState | None:
+    """The server as it is now: its own container, else the first other one that serves.
+
+    None when there is none. Raises HostError when Docker does not answer, ServerError while it
+    starts the only ones again on ports that it has not chosen yet.
+    """
+    deployment = state.deployment
+    if deployment is None:
+        return state
+    own = _inspect(deployment, [deployment.container])
+    if own and own[0].serves:
+        return at(state, own[0])
+    every = containers(deployment)
+    for container in every:
+        if container.serves:
+            return at(state, container)
+    if any(container.status in _THERE for container in every):
+        raise _being_started(deployment)
+    return None
+
+
+def each_present(state: ServerState) -> list[ServerState]:
+    """A state for every server of the deployment, by number; one that is embedded is the only one.
+
+    Raises HostError, ServerError as above.
+    """
+    if state.deployment is None:
+        return [state]
+    there = [one for one in containers(state.deployment) if one.status in _THERE]
+    if not all(container.serves for container in there):
+        raise _being_started(state.deployment)
+    return [at(state, container) for container in there]
+
+
+def containers(deployment: Deployment) -> list[Container]:
+    """Every container of the service that serves, also those that have ended. Raises HostError."""
+    wanted = (f"project={deployment.name}", f"service={deployment.service}")
+    filters = [f"--filter=label={_LABEL}.{label}" for label in wanted]
+    listed = docker_answer(deployment, "ps", "--all", "--no-trunc", "--quiet", *filters)
+    return sorted(_inspect(deployment, listed.split()), key=lambda one: one.number)
+
+
+def at(state: ServerState, container: Container) -> ServerState:
+    """The state of the server that this container is."""
+    if state.deployment is None:
+        return state
+    return replace(
+        state,
+        pid=container.pid,
+        grpc_port=container.ports["grpc"],
+        http_port=container.ports["http"],
+        metrics_port=container.ports["metrics"],
+        deployment=replace(state.deployment, container=container.id),
+    )
+
+
+def _inspect(deployment: Deployment, names: list[str]) -> list[Container]:
+    """What Docker knows of containers; one that has gone meanwhile is left out."""
+    if not names:
+        return []
+    told = docker_answer(deployment, "container", "inspect", *names, missing="No such container")
+    return [_container(record) for record in json.loads(told or "[]")]
+
+
+def _container(record: Mapping[str, Any]) -> Container:
+    state, labels = record["State"], record["Config"]["Labels"] or {}
+    return Container(
+        id=record["Id"],
+        number=int(labels.get(f"{_LABEL}.container-number", 1)),
+        status=state["Status"],
+        pid=state["Pid"],
+        ports={name: _port(record, inside) for name, inside in PORTS.items()},
+    )
+
+
+def _port(record: Mapping[str, Any], inside: int) -> int:
+    """As published now; one that was asked for stays so while the container does not run."""
+    for known in (record["NetworkSettings"]["Ports"], record["HostConfig"]["PortBindings"]):
+        for binding in (known or {}).get(f"{inside}/tcp") or ():
+            if port := int(binding["HostPort"] or 0):
+                return port
+    return 0
+
+
+def _being_started(deployment: Deployment) -> ServerError:
+    return ServerError(
+        f"Docker starts the servers of {deployment.name} again: they have no ports yet",
+        remedy="try again in a moment; if that goes on, `tritonctl logs` tells why they ended",
+    )

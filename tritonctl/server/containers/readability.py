@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether the containers' user, who is not root, may read what is mounted for it."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from tritonctl.errors import HostError
+from tritonctl.project.schema import Project
+from tritonctl.server.containers.compose import container_user, secret_files
+
+
+def require_readable(project: Project) -> None:
+    """Raise HostError for a file of the repository, a key or a certificate that it may not read."""
+    uid, gid = map(int, container_user(project.repository).split(":"))
+    for path in (project.repository, *sorted(project.repository.rglob("*"))):
+        # What a link leads nowhere to is told by `check`.
+        if path.exists() and not _may_read(path, uid, gid):
+            raise HostError(
+                f"the server in the container, which is not root, may not read {path}",
+                remedy=f"chmod -R a+rX {project.repository}",
+            )
+    secrets = secret_files(project, gateway=project.gateway is not None)
+    for name, path in sorted(secrets.items()):
+        if path.exists() and not _may_read(path, uid, gid):
+            raise HostError(
+                f"the containers run as user {uid}, who may not read {path} ({name})",
+                remedy=f"chown {uid} {path}",
+            )
+
+
+def _may_read(path: Path, uid: int, gid: int) -> bool:
+    """By the mode alone: access lists and the like are the user's own affair."""
+    found = path.stat()
+    read, search = stat.S_IROTH, stat.S_IXOTH
+    shift = 6 if found.st_uid == uid else 3 if found.st_gid == gid else 0
+    needed = (read | (search if path.is_dir() else 0)) << shift
+    return found.st_mode & needed == needed

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a container of Triton may take: memory, shared memory, open files, from the repository.
+
+A limit that is too low kills the server under load; one that is too high does not protect the
+host. Every figure has its reason, which compose.yaml repeats as a comment. Sources: measured here
+(docs/operate.md), the Python backend's `shm-default-byte-size` and `shm-growth-byte-size` (1 MiB
+each), and NVIDIA's advice for its images, `--ulimit memlock=-1 --ulimit stack=67108864`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tritonctl.checks.analysis.stub_memory import MIB, REGION_BYTES, region_bytes, tensor_bytes
+from tritonctl.engines.planning.plans import plan_model, without_figures
+from tritonctl.errors import RepositoryError, TritonctlError
+from tritonctl.host.units import human_bytes, parse_bytes
+from tritonctl.project.schema import Project
+from tritonctl.repository.pbtxt import parse_pbtxt
+
+# Resident memory, measured with number-speller: tritonserver after 20,000 streams, and a stub that
+# holds a tokenizer; both include what an idle one takes.
+SERVER_BYTES = 128 * MIB
+STUB_BYTES = 96 * MIB
+# One that runs a model of its own has the runtime's libraries besides: estimates.toml has 200 MB
+# for OpenVINO, which is the largest.
+ENGINE_STUB_BYTES = 300 * MIB
+# Weights of an engine that estimates.toml knows nothing of: the file and a packed copy.
+HOST_COPIES = 2.2
+MARGIN = 1.25
+DOCKER_DEFAULT_SHM = 64 * MIB
+TMP_BYTES = 64 * MIB
+# Connections that clients hold open, each a file; 10,000 idle ones are a case of docs/faults.md.
+CONNECTIONS = 10_240
+FILES_PER_MODEL = 64
+BASE_FILES = 1024
+_DEFAULT_LENGTH = 1024
+_STEPS = 3  # tokenizer, engine, detokenizer
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes and counts of one container; `reasons` says in a line where each comes from."""
+
+    memory: int
+    shm: int
+    tmp: int
+    nofile: int
+    reasons: Mapping[str, str]
+
+
+def container_sizes(project: Project) -> Sizes:
+    """The sizes for the rendered repository of a project; `docker:` of the project goes first.
+
+    Raises RepositoryError when it has not been rendered.
+    """
+    configs = repository_configs(project.repository)
+    stubs = sum(_instances(config) for config in configs if config.get("backend") == "python")
+    shm, shm_reason = _shm(project, configs)
+    memory, memory_reason = _memory(project, stubs, shm)
+    nofile = _power_of_two(BASE_FILES + CONNECTIONS + FILES_PER_MODEL * (len(configs) + stubs))
+    return Sizes(
+        memory,
+        shm,
+        TMP_BYTES,
+        nofile,
+        {
+            "memory": memory_reason,
+            "shm": shm_reason,
+            "tmp": "the only place that can be written to; counts as memory",
+            "nofile": f"{CONNECTIONS} connections, {FILES_PER_MODEL} files of each of "
+            f"{len(configs)} models and {stubs} stubs, {BASE_FILES} others",
+        },
+    )
+
+
+def repository_configs(repository: Path) -> list[dict[str, Any]]:
+    """Every config.pbtxt of a repository. Raises RepositoryError when there is none."""
+    files = sorted(repository.glob("*/config.pbtxt"))
+    if not files:
+        raise RepositoryError(
+            f"there is no model in {repository}", remedy="render it: `tritonctl render`"
+        )
+    return [parse_pbtxt(file.read_text(encoding="utf-8")) for file in files]
+
+
+def _instances(config: Mapping[str, Any]) -> int:
+    groups = config.get("instance_group", [])
+    return sum(int(group.get("count", 1)) for group in groups) or 1
+
+
+def _memory(project: Project, stubs: int, shm: int) -> tuple[int, str]:
+    if project.docker.memory:
+        return parse_bytes(project.docker.memory), "docker.memory of tritonctl.yaml"
+    each = [_engine_bytes(project, name) for name in project.models]
+    engines, again = sum(each), max(model_bytes(project, name) for name in project.models)
+    fixed = SERVER_BYTES + stubs * STUB_BYTES
+    total = (fixed + engines + again) * MARGIN + shm + TMP_BYTES
+    reason = (
+        f"server {human_bytes(SERVER_BYTES)}, {stubs} stubs {human_bytes(stubs * STUB_BYTES)}, "
+        f"engines {human_bytes(engines)}, the largest model a second time while it is reloaded "
+        f"{human_bytes(again)}, a quarter more, and /dev/shm and /tmp"
+    )
+    return _round_up(total, 64 * MIB), reason
+
+
+def model_bytes(project: Project, name: str) -> int:
+    """What a second copy of a model takes: its engine and its stubs."""
+    stubs = _STEPS if project.models[name].task == "text_generation" else 1
+    return _engine_bytes(project, name) + stubs * STUB_BYTES
+
+
+def _engine_bytes(project: Project, name: str) -> int:
+    """Host memory of a model's engine: its plan's on a CPU; on a GPU what loading reads."""
+    libraries = ENGINE_STUB_BYTES - STUB_BYTES
+    folders = (project.repository / name, project.repository / f"{name}_engine")
+    files = (file for folder in folders for file in folder.rglob("*"))
+    on_disk = sum(file.stat().st_size for file in files if file.is_file())
+    if name not in without_figures(project):
+        try:
+            [fit, *_] = plan_model(project, name).fits
+        except TritonctlError:  # the checkpoint is gone, or is one that no plan can be made of
+            fit = None
+        if fit is not None and fit.device.name == "host":
+            return fit.needed + libraries
+    return math.ceil(HOST_COPIES * on_disk) + libraries
+
+
+def _shm(project: Project, configs: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
+    if project.docker.shm_size:
+        return parse_bytes(project.docker.shm_size), "docker.shm_size of tritonctl.yaml"
+    python = [config for config in configs if config.get("backend") == "python"]
+    longest = max(_longest(model.engine.max_seq_len) for model in project.models.values())
+    needed = sum(_stub_shm(config, longest) * _instances(config) for config in python)
+    reason = (
+        f"{len(python)} Python models: a region of {human_bytes(REGION_BYTES)} each, growing with "
+        f"the tensors of a batch up to {longest} elements long, doubled; never below Docker's own"
+    )
+    return max(DOCKER_DEFAULT_SHM, _round_up(2 * needed, 16 * MIB)), reason
+
+
+def _longest(max_seq_len: int | None) -> int:
+    return max_seq_len or _DEFAULT_LENGTH
+
+
+def _stub_shm(config: Mapping[str, Any], longest: int) -> int:
+    tensors = [*config.get("input", []), *config.get("output", [])]
+    places = max(int(config.get("max_batch_size", 0)), 1)
+    return region_bytes([_tensor_bytes(tensor, longest) for tensor in tensors], places)
+
+
+def _tensor_bytes(tensor: Mapping[str, Any], longest: int) -> int:
+    dims = (int(size) for size in tensor.get("dims", []))
+    return tensor_bytes(str(tensor["data_type"]), dims, longest)
+
+
+def _round_up(size: float, step: int) -> int:
+    return math.ceil(size / step) * step
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (count - 1).bit_length()

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The embedded tritonserver: a real Triton 2.51 out of nvidia-pytriton's wheel, for laptops.
+
+Only the wheel's binaries are used, not PyTriton's Python API. The release predates the security
+fixes of 2025: it is a development server and stays on loopback.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonctl.errors import HostError
+from tritonctl.host.environments import ensure, site_packages
+from tritonctl.host.files import explained
+from tritonctl.host.progress import Progress
+from tritonctl.repository.backends import PythonBackend
+from tritonctl.repository.server_environment import server_recipe
+
+_LOADER_FAILED = 127
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A usable server: its binary, its backends, and the environment variables it needs."""
+
+    binary: Path
+    backends: Path
+    environment: dict[str, str]
+
+
+def install(backends: Sequence[PythonBackend], progress: Progress) -> Installation:
+    """Make sure that the server and everything these backends import are there.
+
+    Raises HostError when they cannot be installed or this interpreter cannot run Triton's stubs.
+    """
+    environment = ensure(server_recipe(backends), progress)
+    packages = site_packages(environment)
+    triton = packages / "pytriton" / "tritonserver"
+    folder = _backend_folder(environment, triton)
+    variables = _variables(environment, packages)
+    _probe_stub(folder / "python" / "triton_python_backend_stub", variables)
+    return Installation(triton / "bin" / "tritonserver", folder, variables)
+
+
+def _backend_folder(environment: Path, triton: Path) -> Path:
+    """Triton looks for library, utilities and stub in one folder; the wheel keeps them apart."""
+    folder = environment / "tritonserver-backends"
+    if folder.is_dir():
+        return folder
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
+    if not stub.is_file():
+        raise HostError(
+            f"the embedded server has no Python backend stub for Python {version}",
+            remedy="run tritonctl with Python 3.11 or 3.12",
+        )
+    with explained(folder):
+        staging = Path(tempfile.mkdtemp(dir=environment, prefix="backends."))
+        shutil.copytree(triton / "backends" / "python", staging / "python")
+        shutil.copy2(stub, staging / "python" / stub.name)
+        (staging / "python" / stub.name).chmod(0o755)
+        if not folder.is_dir():
+            os.rename(staging, folder)
+    return folder
+
+
+def _variables(environment: Path, packages: Path) -> dict[str, str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    libraries = [packages / "nvidia_pytriton.libs", Path(sysconfig.get_config_var("LIBDIR") or "/")]
+    return kept | {
+        "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+        "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries),
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def _probe_stub(stub: Path, variables: dict[str, str]) -> None:
+    """A stub without arguments complains and ends; one that the loader refuses ends with 127."""
+    # A stub that cannot even find its libraries would fail much later, as "model load timeout".
+    done = subprocess.run(
+        [stub], env=variables, capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
+    if done.returncode == _LOADER_FAILED:
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise HostError(
+            f"Triton's Python stub cannot run here: {done.stderr.strip().rsplit(': ', 2)[-2:]}",
+            remedy=f"it needs glibc >= 2.35 and a shared libpython{version}.so: on Debian or "
+            f"Ubuntu `apt install libpython{version}`, with pyenv build with --enable-shared",
+            details=done.stderr.strip(),
+        )

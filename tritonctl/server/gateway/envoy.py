@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Envoy's whole configuration, as data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tritonctl.project.server import Gateway
+from tritonctl.server.gateway.clusters import ADMIN, Message, admin_address, clusters, socket, typed
+from tritonctl.server.gateway.placement import Placement, edge
+from tritonctl.server.gateway.routes import routes
+from tritonctl.server.gateway.tenants import KEYS, TENANT, tenant_filters, tenant_metadata
+
+HEALTH_PATH, METRICS_PATH = "/ready", "/stats/prometheus"
+_MANAGER = "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"
+_ROUTER = {
+    "name": "envoy.filters.http.router",
+    "typed_config": typed("envoy.extensions.filters.http.router.v3.Router"),
+}
+_TRACE_HEADERS = ("traceparent", "tracestate")
+_MOST_CONNECTIONS = 50_000
+_STREAMS_OF_A_CONNECTION = 1024
+# Of whom, what, how it went, how long, at which replica: no header, no query, no text.
+_LOGGED = {
+    "start_time": "%START_TIME%",
+    "request_id": "%REQ(X-REQUEST-ID)%",
+    "client": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%",
+    "tenant": f"%DYNAMIC_METADATA({KEYS}:{TENANT})%",
+    "protocol": "%PROTOCOL%",
+    "method": "%REQ(:METHOD)%",
+    "path": "%PATH(NQ)%",
+    "status": "%RESPONSE_CODE%",
+    "grpc_status": "%GRPC_STATUS%",
+    "flags": "%RESPONSE_FLAGS%",
+    "details": "%RESPONSE_CODE_DETAILS%",
+    "attempts": "%UPSTREAM_REQUEST_ATTEMPT_COUNT%",
+    "replica": "%UPSTREAM_HOST%",
+    "first_byte_ms": "%RESPONSE_DURATION%",
+    "duration_ms": "%DURATION%",
+    "bytes_received": "%BYTES_RECEIVED%",
+    "bytes_sent": "%BYTES_SENT%",
+}
+
+
+def envoy_configuration(gateway: Gateway, placement: Placement) -> Message:
+    """The bootstrap message: everything static, so that `envoy --mode validate` sees all of it."""
+    return {
+        "admin": {"address": admin_address(placement)},
+        "static_resources": {
+            "listeners": [_listener(gateway, placement), _admin_listener(placement)],
+            "clusters": clusters(gateway, placement),
+        },
+        "overload_manager": {"resource_monitors": [_connection_monitor()]},
+    }
+
+
+def _listener(gateway: Gateway, placement: Placement) -> Message:
+    """gRPC and REST on one port."""
+    return {
+        "name": "inference",
+        "address": socket(placement.address, placement.port),
+        "filter_chains": [_chain(_manager(gateway, placement)) | _edge_tls(gateway, placement)],
+    }
+
+
+def _manager(gateway: Gateway, placement: Placement) -> Message:
+    idle = f"{gateway.stream_idle_seconds}s"
+    host = {
+        "name": "triton",
+        "domains": ["*"],
+        "routes": [
+            route | tenant_metadata(gateway, placement) if "route" in route else route
+            for route in routes(gateway)
+        ],
+    }
+    return {
+        **_server("inference"),
+        "route_config": {"name": "inference", "virtual_hosts": [host], **_trimmed(gateway)},
+        "http_filters": [*tenant_filters(gateway), _ROUTER],
+        "use_remote_address": True,
+        "stream_idle_timeout": idle,
+        "request_headers_timeout": "10s",
+        "common_http_protocol_options": {"idle_timeout": "3600s"},
+        "http2_protocol_options": _http2(gateway),
+        "access_log": [_access_log()],
+    }
+
+
+def _trimmed(gateway: Gateway) -> Message:
+    """Triton traces whatever brings a `traceparent`, whatever its own rate."""
+    return {} if gateway.trust_traces else {"request_headers_to_remove": [*_TRACE_HEADERS]}
+
+
+def _server(name: str) -> Message:
+    """What both listeners are strict about."""
+    return {
+        "stat_prefix": name,
+        "normalize_path": True,
+        "merge_slashes": True,
+        "path_with_escaped_slashes_action": "REJECT_REQUEST",
+    }
+
+
+def _http2(gateway: Gateway) -> Message:
+    """A client sends all its streams over one connection; windows bound what Envoy must hold."""
+    return {
+        # Above max_requests: clients would queue by themselves, unseen, instead of being refused.
+        "max_concurrent_streams": max(_STREAMS_OF_A_CONNECTION, 2 * gateway.max_requests),
+        "initial_stream_window_size": 1 << 20,
+        "initial_connection_window_size": 16 << 20,
+    }
+
+
+def _access_log() -> Message:
+    log = typed(
+        "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+        log_format={"json_format": _LOGGED},
+    )
+    return {"name": "envoy.access_loggers.stdout", "typed_config": log}
+
+
+def _edge_tls(gateway: Gateway, placement: Placement) -> Message:
+    if gateway.tls is None:
+        return {}
+    paths = placement.secrets
+    certificate = {
+        "certificate_chain": {"filename": paths[edge("certificate")]},
+        "private_key": {"filename": paths[edge("key")]},
+    }
+    common: Message = {
+        "alpn_protocols": ["h2", "http/1.1"],
+        "tls_certificates": [certificate],
+        "tls_params": {"tls_minimum_protocol_version": "TLSv1_2"},
+    }
+    client_ca = paths.get(edge("client_ca"))
+    if client_ca:
+        common["validation_context"] = {"trusted_ca": {"filename": client_ca}}
+    context = typed(
+        "envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+        common_tls_context=common,
+        require_client_certificate=client_ca is not None,
+    )
+    return {"transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": context}}
+
+
+def _admin_listener(placement: Placement) -> Message:
+    """Health and metrics; of Envoy's administration nothing else."""
+    paths = [
+        {"match": {"path": path}, "route": {"cluster": ADMIN}}
+        for path in (HEALTH_PATH, METRICS_PATH)
+    ]
+    host = {"name": ADMIN, "domains": ["*"], "routes": paths}
+    manager = {
+        **_server(ADMIN),
+        "route_config": {"name": ADMIN, "virtual_hosts": [host]},
+        "http_filters": [_ROUTER],
+    }
+    return {
+        "name": ADMIN,
+        "address": socket(placement.admin_address, placement.admin_port),
+        "filter_chains": [_chain(manager)],
+        "ignore_global_conn_limit": True,
+    }
+
+
+def _chain(manager: Message) -> Message:
+    config = typed(_MANAGER, **manager)
+    name = "envoy.filters.network.http_connection_manager"
+    return {"filters": [{"name": name, "typed_config": config}]}
+
+
+def _connection_monitor() -> Message:
+    config: dict[str, Any] = typed(
+        "envoy.extensions.resource_monitors.downstream_connections.v3.DownstreamConnectionsConfig",
+        max_active_downstream_connections=_MOST_CONNECTIONS,
+    )
+    return {
+        "name": "envoy.resource_monitors.global_downstream_max_connections",
+        "typed_config": config,
+    }

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gateway's files for a deployment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from tritonctl.host import bundled
+from tritonctl.project.schema import Project
+from tritonctl.server.containers.entrypoint import READINESS_PORT
+from tritonctl.server.gateway.envoy import envoy_configuration
+from tritonctl.server.gateway.placement import Placement, Upstream, gateway_of, in_container
+from tritonctl.version import __version__
+
+CONFIGURATION = "envoy/envoy.yaml"
+_OF_THE_IMAGE = ("envoy.Dockerfile", "drain_gateway.py")
+COMPOSE_SERVICE = "triton"  # its DNS name has the address of every replica
+_HEADER = f"""# SPDX-License-Identifier: Apache-2.0
+# Made by tritonctl {__version__} from tritonctl.yaml (`gateway:`); checked with
+#   envoy --mode validate -c envoy.yaml
+# Keys and certificates are read from the files that are named here.
+"""
+
+
+def gateway_files(project: Project, upstreams: Sequence[Upstream] | None = None) -> dict[str, str]:
+    """Relative path to text, for Envoy in a container; its secrets are `secret_files`.
+
+    With a Dockerfile and what it copies, unless the project names an image of Envoy.
+    """
+    if upstreams is None:
+        # An image of the user's own may have no first process of ours to ask.
+        readiness = None if project.docker.image else READINESS_PORT
+        upstreams = (Upstream(COMPOSE_SERVICE, readiness_port=readiness),)
+    files = {CONFIGURATION: configuration_text(project, in_container(project, upstreams))}
+    if gateway_of(project).image is None:
+        files |= {f"envoy/{name}": _shipped(name, project) for name in _OF_THE_IMAGE}
+    return files
+
+
+def configuration_text(project: Project, placement: Placement) -> str:
+    """envoy.yaml for any placement."""
+    data = envoy_configuration(gateway_of(project), placement)
+    return _HEADER + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100)
+
+
+def _shipped(name: str, project: Project) -> str:
+    return bundled.find(f"docker/{name}", project.root).read_text(encoding="utf-8")
+
+
+class _Dumper(yaml.SafeDumper):
+    """YAML to be read: scripts as blocks, no anchors."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where Envoy runs: what a container and a process on this host see differently.
+
+Keys and certificates are only ever named by their paths: what is in them stays in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonctl.project.schema import Project
+from tritonctl.project.server import EdgeTls, Gateway, Tls
+
+SECRETS = "/run/secrets"
+_KEY = "gateway_api_key_"
+_EDGE = "gateway_tls_"
+_TRITON = "triton_tls_"
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """One server, or a DNS name that stands for several. readiness_port: HTTP's by default."""
+
+    host: str
+    grpc_port: int = 8001
+    http_port: int = 8000
+    readiness_port: int | None = None
+
+    @property
+    def health_port(self) -> int:
+        """Where it tells whether to send it requests."""
+        return self.readiness_port or self.http_port
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Addresses as Envoy itself sees them; `secrets`: the path of each file in `secret_files`."""
+
+    upstreams: tuple[Upstream, ...]
+    address: str
+    port: int
+    admin_address: str
+    admin_port: int
+    secrets: Mapping[str, str]
+
+
+def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:
+    """Every address of the container, whose ports are published as the project says."""
+    gateway = gateway_of(project)
+    return Placement(
+        upstreams=tuple(upstreams),
+        address="0.0.0.0",  # noqa: S104 - of the container
+        port=gateway.port,
+        admin_address="0.0.0.0",  # noqa: S104 - same
+        admin_port=gateway.admin_port,
+        secrets={name: f"{SECRETS}/{name}" for name in secret_files(project)},
+    )
+
+
+def on_this_host(project: Project, upstreams: Sequence[Upstream]) -> Placement:
+    """A process beside the servers; the metrics on loopback whatever the project says."""
+    gateway = gateway_of(project)
+    return Placement(
+        upstreams=tuple(upstreams),
+        address=gateway.address,
+        port=gateway.port,
+        admin_address="127.0.0.1",
+        admin_port=gateway.admin_port,
+        secrets={name: str(path) for name, path in secret_files(project).items()},
+    )
+
+
+def secret_files(project: Project) -> dict[str, Path]:
+    """Every file with a key or a certificate that the gateway reads, absolute, by secret name.
+
+    In a container it lies at /run/secrets/NAME, which is where compose puts a secret of that name.
+    """
+    gateway = gateway_of(project)
+    tenants = gateway.tenants.items()
+    files = {api_key(name): tenant.api_key_file for name, tenant in tenants}
+    files |= _of(_EDGE, gateway.tls, ("certificate", "key", "client_ca"))
+    files |= _of(_TRITON, project.server.tls, ("ca", "client_certificate", "client_key"))
+    return {name: project.path(path) for name, path in files.items()}
+
+
+def gateway_of(project: Project) -> Gateway:
+    """The project's gateway, or the default one."""
+    return project.gateway or Gateway()
+
+
+def api_key(tenant: str) -> str:
+    """Name of the secret that is a tenant's key."""
+    return f"{_KEY}{tenant}"
+
+
+def edge(part: str) -> str:
+    """Name of the secret that is a part of `gateway.tls`."""
+    return f"{_EDGE}{part}"
+
+
+def triton(part: str) -> str:
+    """Name of the secret that is a part of `server.tls`, as a client of Triton needs it."""
+    return f"{_TRITON}{part}"
+
+
+def _of(prefix: str, tls: Tls | EdgeTls | None, parts: Sequence[str]) -> dict[str, Path]:
+    found = {part: getattr(tls, part) for part in parts} if tls else {}
+    return {f"{prefix}{part}": path for part, path in found.items() if path is not None}

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The shipped project, made in a folder: what `tritonctl quickstart` runs on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from tritonctl.errors import TritonctlError
+from tritonctl.host import bundled
+from tritonctl.host.files import explained
+from tritonctl.project.file import FILE_NAME, find_project_file, load_project
+from tritonctl.project.schema import Project
+from tritonctl.server.ports import is_free
+from tritonctl.server.state import ServerFiles, present_state
+
+MODEL = "speller"
+FOLDER = "tritonctl-quickstart"
+EXAMPLE = "examples/number-speller"
+PROMPTS = ("7342 in English:", "70615 in Chinese:", "90210 in Emoji:")
+
+
+def quickstart_project(folder: Path | None) -> Project:
+    """The shipped project: the one around us if it serves the speller, else a fresh folder's.
+
+    A port that something else already uses is replaced by a free one.
+    """
+    if folder is None:
+        here = _project_here()
+        if here is not None:
+            return here
+        folder = Path(FOLDER)
+    if not (folder / FILE_NAME).exists():
+        _copy_into(folder)
+    return _with_free_ports(folder / FILE_NAME)
+
+
+def _project_here() -> Project | None:
+    """The surrounding project, if it serves the shipped model."""
+    try:
+        project = _with_free_ports(find_project_file(Path.cwd()))
+    except TritonctlError:
+        return None
+    return project if MODEL in project.models else None
+
+
+def _with_free_ports(file: Path) -> Project:
+    project = load_project(file)
+    if _running(project):  # it holds its ports itself
+        return project
+    server = project.server
+    ports = ("grpc_port", "http_port", "metrics_port")
+    taken = [port for port in ports if not is_free(server.address, getattr(server, port))]
+    return load_project(file, overrides=[f"server.{port}=0" for port in taken])
+
+
+def _running(project: Project) -> bool:
+    return present_state(ServerFiles.of(project)) is not None
+
+
+def _copy_into(folder: Path) -> None:
+    """Copy the shipped project; its project file last, for that one marks it as whole."""
+    source = bundled.find(EXAMPLE)
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(source / "checkpoint", folder / "checkpoint", dirs_exist_ok=True)
+        shutil.copyfile(source / "prompts.jsonl", folder / "prompts.jsonl")
+        shutil.copyfile(source / FILE_NAME, folder / FILE_NAME)

@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes a model's new version into the running server or servers; no request is lost.
+
+    load it beside the served one → smoke request → switch the ensemble → the old version's streams
+    finish → unload it → the same files under their own names → switch back → unload those beside
+
+At the end server and repository are as after `tritonctl up`. Whatever fails before the first switch
+leaves the old version serving, whatever fails later the new one. Why so: docs/decisions/14-….
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tritonctl.engines.artefacts.store import stored_artefacts, verify_artefact
+from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.build.requests import model_named
+from tritonctl.errors import RepositoryError, ServerError, SettingsRefusedError, TritonctlError
+from tritonctl.host.files import exclusive
+from tritonctl.host.progress import Progress
+from tritonctl.project.schema import Project
+from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.model_control import ModelControl
+from tritonctl.repository import standby
+from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.plan import Plan, PlannedModel, plan_repository
+from tritonctl.repository.publish import compile_python, render
+from tritonctl.server.embedded import install
+from tritonctl.server.lifecycle import running_server
+from tritonctl.server.state import ServerFiles, ServerState, write_state
+from tritonctl.smoke.single_request import Smoke, smoke
+
+_LOOK_SECONDS = 0.25
+# Beyond: a request that Triton has lost holds the model.
+_UNLOAD_SECONDS = 10.0
+# Metrics are published every tenth of a second: one look could miss a request that just came.
+_QUIET_LOOKS = 2
+_BUSY = (
+    "tritonctl_active_streams",
+    "tritonctl_waiting_streams",
+    "nv_inference_pending_request_count",
+)
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What a reload did. `abandoned`: streams of the old version that did not end in time.
+
+    `held`: models that Triton keeps in memory until it ends, for requests that it has lost.
+    """
+
+    model: str
+    fingerprint: str
+    loaded: tuple[str, ...]
+    unloaded: tuple[str, ...]
+    smoke: Smoke | None
+    abandoned: int
+    held: tuple[str, ...]
+    gap_seconds: float
+    seconds: float
+    servers: int
+
+
+def reload(project: Project, name: str, progress: Progress, *, ask: bool = True) -> Reloaded:
+    """Serve what has been built of a model now instead of what runs; without `ask`, unasked.
+
+    Raises ServerError when no server runs or the new version does not load or answer: the old one
+    then goes on. RepositoryError when the engine is not built.
+    """
+    model_named(project, name)
+    began = time.monotonic()
+    files = ServerFiles.of(project)
+    with exclusive(files.lock, progress, "start, stop or reload the server"):
+        state = running_server(project)
+        plan, planned = plan_repository(project), _planned(project, name)
+        _refuse_other_server(project, plan, state, files, name, progress)
+        _refuse_damaged(project, name, progress)
+        done = _reload_each(
+            _servers(state),
+            lambda server: _reload_one(project, name, planned, server, progress, ask=ask),
+        )
+        unloaded = list(dict.fromkeys(model for each in done for model in each.unloaded))
+        write_state(files, replace(state, models=_models(state, unloaded, planned)))
+    return Reloaded(
+        model=name,
+        fingerprint=built_engine(project, name).manifest.fingerprint,
+        loaded=tuple(model.name for model in planned),
+        unloaded=tuple(unloaded),
+        smoke=done[-1].smoke,
+        abandoned=sum(each.abandoned for each in done),
+        held=tuple(dict.fromkeys(model for each in done for model in each.held)),
+        gap_seconds=sum(each.gap_seconds for each in done),
+        seconds=time.monotonic() - began,
+        servers=len(done),
+    )
+
+
+@dataclass(frozen=True)
+class _Done:
+    """What happened on one server."""
+
+    smoke: Smoke | None
+    unloaded: Sequence[str]
+    abandoned: int
+    held: Sequence[str]
+    gap_seconds: float
+
+
+def _servers(state: ServerState) -> list[ServerState]:
+    if state.deployment is None:
+        return [state]
+    from tritonctl.server.containers.presence import each_present
+
+    return each_present(state)
+
+
+def _reload_each(
+    servers: Sequence[ServerState], one: Callable[[ServerState], _Done]
+) -> list[_Done]:
+    """One server after the other: while one has two versions in memory, the others have one."""
+    done: list[_Done] = []
+    for server in servers:
+        try:
+            done.append(one(server))
+        except TritonctlError as error:
+            if not done:
+                raise
+            raise ServerError(
+                f"{error.problem}\n{len(done)} of {len(servers)} servers serve the new version",
+                remedy=f"{error.remedy}; reload again once it is put right",
+                details=error.details,
+            ) from error
+    return done
+
+
+def _reload_one(
+    project: Project,
+    name: str,
+    planned: Sequence[PlannedModel],
+    state: ServerState,
+    progress: Progress,
+    *,
+    ask: bool,
+) -> _Done:
+    with ModelControl(state.endpoint) as control, control.timing_gaps(name) as gaps:
+        files = ServerFiles.of(project)
+        work = _Reload(project, name, planned, state, files, control, progress)
+        asked, unloaded, abandoned = work.run(ask=ask)
+    return _Done(asked, unloaded, abandoned, work.held, sum(gaps))
+
+
+def _planned(project: Project, name: str) -> tuple[PlannedModel, ...]:
+    alone = project.model_copy(update={"models": {name: project.models[name]}})
+    return plan_repository(alone).models
+
+
+def _models(
+    state: ServerState, unloaded: Collection[str], planned: Sequence[PlannedModel]
+) -> list[str]:
+    return sorted({*state.models} - {*unloaded} | {model.name for model in planned})
+
+
+def _refuse_other_server(
+    project: Project,
+    plan: Plan,
+    state: ServerState,
+    files: ServerFiles,
+    name: str,
+    progress: Progress,
+) -> None:
+    """A reload changes a model, not the server: what needs another one is told."""
+    again = "run `tritonctl down`, then `tritonctl up`"
+    if name not in state.models:
+        raise ServerError(f"the running server does not serve {name}", remedy=again)
+    if state.deployment is not None:
+        from tritonctl.server.containers.capacity import refuse_other_container
+
+        refuse_other_container(project, plan.backends, state, name)
+        return
+    specification = json.loads(files.specification.read_text(encoding="utf-8"))
+    if f"--model-repository={files.beside}" not in specification["argv"]:
+        raise ServerError("the running server was started by an older tritonctl", remedy=again)
+    if str(install(plan.backends, progress).binary) != specification["argv"][0]:
+        raise ServerError(
+            f"{name} needs other Python packages than the running server has", remedy=again
+        )
+
+
+def _refuse_damaged(project: Project, name: str, progress: Progress) -> None:
+    folder = built_engine(project, name).folder
+    for stored in stored_artefacts(project):
+        if stored.folder == folder and (findings := verify_artefact(stored, progress)):
+            raise RepositoryError(
+                f"{stored.name} is not as it was built: {findings[0].path}: {findings[0].detail}",
+                remedy=f"build it again: `tritonctl build --force {name}`",
+            )
+
+
+class _Reload:
+    """One reload under way."""
+
+    def __init__(
+        self,
+        project: Project,
+        name: str,
+        planned: Sequence[PlannedModel],
+        state: ServerState,
+        files: ServerFiles,
+        control: ModelControl,
+        progress: Progress,
+    ) -> None:
+        self._project = project
+        self._name = name
+        self._state = state
+        self._beside = files.beside
+        self._control = control
+        self._progress = progress
+        self._planned = {model.name: parse_pbtxt(model.config) for model in planned}
+        self._tag = uuid.uuid4().hex[:6]
+        self._copies = standby.renamed(planned, self._tag)
+        self.held: list[str] = []  # what Triton does not let go of
+
+    def run(self, *, ask: bool) -> tuple[Smoke | None, list[str], int]:
+        """The smoke request, what was unloaded, the old version's streams that were not awaited."""
+        old = standby.steps_of(self._control.config(self._name))
+        self._sweep(old)
+        with self._new_version_beside():
+            answer = self._smoke() if ask else None
+            ensemble = self._planned[self._name]
+            if not standby.steps_of(ensemble):  # Triton swaps a model that is no ensemble well
+                self._from_repository([])
+                return answer, [], 0
+            self._load(self._name, standby.rewired(ensemble, self._tag))
+        abandoned = self._retire(old)
+        with self._new_version_stays():
+            self._from_repository(standby.steps_of(ensemble))
+        abandoned += self._retire([copy.name for copy in self._copies if copy.name != self._copy])
+        self._remove_copies()
+        return answer, [step for step in old if step not in self._planned], abandoned
+
+    @property
+    def _copy(self) -> str:
+        return f"{self._name}__{self._tag}"
+
+    def _sweep(self, serving: Collection[str]) -> None:
+        """Unload what a reload that was killed left behind and nobody uses."""
+        left = standby.names_in(self._beside).difference(serving)
+        for model in sorted(left, key=len):  # the ensemble's name is the beginning of its steps'
+            self._unload(model)
+        standby.remove(left, self._beside)
+
+    @contextmanager
+    def _new_version_beside(self) -> Iterator[None]:
+        """The copies loaded; unloaded again if what follows fails: the old version stays."""
+        try:
+            with self._progress.step(f"Loading {self._name} beside the served version"):
+                standby.place(self._copies, self._beside)
+                self._load(self._copy)  # and with an ensemble its steps, all at a time
+            yield
+        except BaseException as error:
+            self._remove_copies()
+            if isinstance(error, TritonctlError):
+                raise _kept(error, f"the version of {self._name} that was served before") from error
+            raise
+        self._unload(self._copy)
+        standby.remove([self._copy], self._beside)
+
+    @contextmanager
+    def _new_version_stays(self) -> Iterator[None]:
+        try:
+            yield
+        except TritonctlError as error:
+            raise _kept(error, f"the new version of {self._name}, from {self._beside},") from error
+
+    def _remove_copies(self) -> None:
+        names = [copy.name for copy in reversed(self._copies)]
+        for name in names:
+            self._unload(name)
+        standby.remove(names, self._beside)
+
+    def _smoke(self) -> Smoke:
+        with self._progress.step(f"Asking the new version of {self._name}"):
+            config = self._planned[self._name]
+            return smoke(self._project, self._name, self._state.endpoint, self._copy, config)
+
+    def _from_repository(self, steps: Sequence[str]) -> None:
+        """Render, then load what is in the repository under its own names."""
+        repository = render(self._project, self._progress).repository
+        compile_python(repository / model for model in self._planned)
+        with self._progress.step(f"Loading {self._name} from the repository"):
+            for step in steps:
+                self._load(step)
+            self._load(self._name, self._planned[self._name])
+
+    def _unload(self, model: str) -> None:
+        if not self._control.unload(model, _UNLOAD_SECONDS):
+            self.held.append(model)
+
+    def _load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        try:
+            self._control.load(model, config)
+            self._control.wait_until_ready([model])
+        except SettingsRefusedError as error:
+            raise ServerError(error.problem, remedy="see `tritonctl logs`") from error
+
+    def _retire(self, steps: Sequence[str]) -> int:
+        """Unload steps that no request comes to any more, once their streams have ended."""
+        limit = self._state.exit_timeout_seconds
+        with self._progress.step("Waiting for the streams of the old version"):
+            left = wait_until_quiet(self._state.metrics_url, steps, limit)
+        for step in reversed(steps):
+            self._unload(step)
+        standby.remove([s for s in steps if s not in self._planned], self._beside)
+        return left
+
+
+def wait_until_quiet(metrics_url: str, steps: Collection[str], seconds: float) -> int:
+    """Wait until none of these models has a stream or a request; how many there are at the end."""
+    deadline, looks = time.monotonic() + seconds, 0
+    while True:
+        busy = under_way(scrape(metrics_url), steps)
+        looks = 0 if busy else looks + 1
+        if looks >= _QUIET_LOOKS or time.monotonic() > deadline:
+            return busy
+        time.sleep(_LOOK_SECONDS)
+
+
+def under_way(metrics: Metrics, steps: Collection[str]) -> int:
+    """Streams and waiting requests of these models."""
+    return int(sum(metrics.total(name, model=step) for name in _BUSY for step in steps))
+
+
+def _kept(error: TritonctlError, what: str) -> ServerError:
+    return ServerError(
+        f"{error.problem}\n{what} goes on serving", remedy=error.remedy, details=error.details
+    )

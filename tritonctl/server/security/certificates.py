@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Certificates to develop with: an authority, a server's and a client's, all made anew at once.
+
+Not for production: the authority's key lies beside what it signed. There, name the files that your
+own authority gave you in `server.tls`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonctl.errors import UsageError
+from tritonctl.host.files import PRIVATE, explained
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
+HOSTS = ("localhost", "127.0.0.1", "::1")
+LIFETIME = timedelta(days=90)
+KINDS = ("ca", "server", "client")
+# A machine whose clock is a little behind must not refuse them.
+_SKEW = timedelta(hours=1)
+_IGNORE = ".gitignore"
+
+Signer = tuple["x509.Certificate", "EllipticCurvePrivateKey"]
+
+
+def make_certificates(
+    folder: Path,
+    hosts: Sequence[str] = (),
+    *,
+    lifetime: timedelta = LIFETIME,
+    force: bool = False,
+) -> list[Path]:
+    """Write ca, server and client (.crt and .key) into `folder`; returns their paths.
+
+    hosts: names and addresses of the server beside localhost. Keys are for their owner alone, and
+    hidden from git. Raises UsageError rather than overwrite anything, unless `force`.
+    """
+    files = [folder / f"{kind}.{ending}" for kind in KINDS for ending in ("crt", "key")]
+    there = [file for file in files if file.exists()]
+    if there and not force:
+        raise UsageError(
+            f"{there[0]} exists already",
+            remedy=f"use it, choose another folder, or replace the whole set: "
+            f"`tritonctl certs {folder} --force`",
+        )
+    contents = _contents([*HOSTS, *hosts], lifetime)
+    staging = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
+    with explained(folder):
+        try:
+            _write(staging, contents)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in contents:
+                os.replace(staging / name, folder / name)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return files
+
+
+def tls_section(folder: Path) -> dict[str, str]:
+    """`server.tls` of a project file for the set in `folder`, mutual TLS."""
+    return {
+        "certificate": str(folder / "server.crt"),
+        "key": str(folder / "server.key"),
+        "client_ca": str(folder / "ca.crt"),
+        "ca": str(folder / "ca.crt"),
+        "client_certificate": str(folder / "client.crt"),
+        "client_key": str(folder / "client.key"),
+    }
+
+
+def _write(staging: Path, contents: dict[str, bytes]) -> None:
+    staging.mkdir(parents=True, mode=0o700)
+    for name, content in contents.items():
+        mode = PRIVATE if name.endswith(".key") else 0o644
+        descriptor = os.open(staging / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+
+
+def _contents(hosts: Sequence[str], lifetime: timedelta) -> dict[str, bytes]:
+    authority = _authority(lifetime)
+    signed = {
+        "ca": authority,
+        "server": _signed_by(authority, "tritonctl server", hosts, lifetime),
+        "client": _signed_by(authority, "tritonctl client", (), lifetime),
+    }
+    files = {_IGNORE: b"*.key\n"}
+    for name, (certificate, key) in signed.items():
+        files[f"{name}.crt"], files[f"{name}.key"] = _pem(certificate), _pem_key(key)
+    return files
+
+
+def _authority(lifetime: timedelta) -> Signer:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+
+    key = _key()
+    name = _name(f"tritonctl development CA {secrets.token_hex(4)}")
+    usage = _usage(signs_certificates=True)
+    builder = (
+        _builder(name, name, key, lifetime)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+    )
+    return builder.sign(key, hashes.SHA256()), key
+
+
+def _signed_by(authority: Signer, name: str, hosts: Sequence[str], lifetime: timedelta) -> Signer:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    (above, above_key), key = authority, _key()
+    purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(above_key.public_key())
+    builder = (
+        _builder(_name(name), above.subject, key, lifetime)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+        .add_extension(identifier, critical=False)
+    )
+    if hosts:
+        names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys(hosts)])
+        builder = builder.add_extension(names, critical=False)
+    return builder.sign(above_key, hashes.SHA256()), key
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, lifetime: timedelta
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _SKEW)
+        .not_valid_after(now + lifetime)
+        .add_extension(identifier, critical=False)
+    )
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=True,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    from cryptography import x509
+
+    with suppress(ValueError):  # no address: then it is a name, or the mistake told below
+        return x509.IPAddress(ipaddress.ip_address(host))
+    try:
+        return x509.DNSName(host)
+    except ValueError as error:
+        raise UsageError(
+            f"--host {host!r} is neither an address nor a name that a certificate can have",
+            remedy="give names in ASCII, as in DNS (xn--… for others), or IP addresses",
+        ) from error
+
+
+def _key() -> EllipticCurvePrivateKey:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _pem_key(key: EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Watches one tritonserver and cleans up behind it, whatever way it ends.
+
+Run as a process of its own: `python -m tritonctl.server.supervisor SPEC.json`. A server that is
+killed leaves its Python stubs (which ignore SIGTERM) and files in /dev/shm behind; this removes
+both. Standard library only, and what it imports: it lives as long as the server does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from tritonctl.server.readiness import Readiness
+
+_PR_SET_PDEATHSIG = 1
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+# server.cc: "Timeout 9: Found 1 model versions that have in-flight inferences", then each of them.
+_ROUND = re.compile(r"Timeout \d+: Found")
+_IN_FLIGHT = re.compile(r"Model '([^']+)' \(version \d+\) has \d+ in-flight")
+_UNLOADED = re.compile(r"successfully unloaded '([^']+)'")
+_AGREEING_ROUNDS = 2
+# The engines' own metric (python_backends/textlib/engine_metrics.py) and Triton's queues.
+_UNDER_WAY = re.compile(
+    r"^(?:tritonctl_(?:active|waiting)_streams|nv_inference_pending_request_count)\{.*\} (\S+)$",
+    re.MULTILINE,
+)
+_LOOK_SECONDS = 0.25
+_WATCH_SECONDS = 0.5  # while nobody has asked the server to end
+_FIND_SECONDS = 5.0  # a look at every process of the machine is not for nothing
+# Metrics are published every tenth of a second: one look could miss a request that just came.
+_QUIET_LOOKS = 2
+_METRICS_SECONDS = 1.0
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
+_PROGRAMS = (b"/tritonserver", b"/triton_python_backend_stub")
+# tritonserver 2.51 copies a body of HTTP onto the stack of the thread that reads it: 5 MB end it
+# where stacks have the usual 8 MiB. Only addresses are spent on what no thread touches.
+_STACK_BYTES = 64 << 20
+# Beyond Triton's own --exit-timeout-secs: unloading models comes after it.
+KILL_MARGIN_SECONDS = 10
+
+
+def main(specification: Path) -> int:
+    """Run the server that `specification` describes until it ends; returns 0.
+
+    Goes on in the background at once, after printing the process id it does so under.
+    """
+    _detach()
+    spec = json.loads(specification.read_text(encoding="utf-8"))
+    readiness = _readiness(spec)
+    server = _start(spec)
+    ending = Ending(server, spec, readiness)
+    on_signals(ending)
+    try:
+        returncode = server.wait()
+    finally:
+        kill_group(server.pid)
+        clean_up(spec["shm_prefix"])
+    _record_exit(Path(spec["exit_file"]), returncode, requested=ending.requested)
+    return 0
+
+
+def hold_signals() -> None:
+    """A SIGTERM that comes from now on waits until we are ready for it: `on_signals`."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+
+
+def _detach() -> None:
+    """Leave caller, session and terminal: nobody has to wait for us, no Ctrl-C reaches us."""
+    hold_signals()  # once our process id is known, one may come any time
+    daemon = os.fork()
+    if daemon:
+        os.write(sys.stdout.fileno(), f"{daemon}\n".encode())
+        os._exit(0)
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+
+
+def _readiness(spec: dict[str, Any]) -> Readiness | None:
+    """For gateways, where the project has a port for it; bound before there is a server."""
+    if (port := spec.get("readiness_port")) is None:
+        return None
+    readiness = Readiness(spec["ready_url"])
+    try:
+        readiness.listen(spec["plain_address"], port)
+    except OSError as error:
+        with Path(spec["log"]).open("a", encoding="utf-8") as log:
+            log.write(f"tritonctl: cannot listen on port {port} (server.readiness_port): {error}\n")
+        raise
+    return readiness
+
+
+def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+    with Path(spec["log"]).open("ab") as log:
+        return subprocess.Popen(
+            spec["argv"],
+            env=spec["environment"],
+            cwd=spec["folder"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,  # server and stubs end together
+            preexec_fn=prepare_server,  # noqa: PLW1509 - this process has one thread
+        )
+
+
+def prepare_server() -> None:
+    """If the supervisor is killed, the kernel asks the server to end, and it ends in order."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    _, most = resource.getrlimit(resource.RLIMIT_STACK)
+    stack = _STACK_BYTES if most == resource.RLIM_INFINITY else min(most, _STACK_BYTES)
+    resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Ending:
+    """What ends a server: a stub that was killed, at once; SIGTERM, in order.
+
+    A stub that is gone (out of memory, a crash in a library) is not started again by tritonserver
+    2.51: it stays "ready", refuses what needs that stub, and the streams under way hang until
+    their clients give up. Ended, all of them know at once and can go on elsewhere.
+
+    What follows SIGTERM: streams finish, then the server is asked to end, then we insist.
+
+    tritonserver 2.51 cannot do the first itself: once it is asked to end it refuses the calls that
+    a running ensemble makes of its own steps, so that every stream under way is cut off.
+    """
+
+    def __init__(
+        self,
+        server: subprocess.Popen[bytes],
+        spec: dict[str, Any],
+        readiness: Readiness | None = None,
+    ) -> None:
+        self._server = server
+        self._spec = spec
+        self._readiness = readiness
+        self._began: float | None = None
+        self._quiet_looks = 0
+        self._stubs: set[int] = set()
+        self._found = 0.0
+        self._killed: set[int] = set()
+        self._asked = False
+        self._log_size = 0  # when the server was asked to end
+
+    @property
+    def requested(self) -> bool:
+        """Whether somebody has asked."""
+        return self._began is not None
+
+    def stop(self, *_: object) -> None:
+        """Begin; asked a second time, wait for no stream."""
+        if self._began is None:
+            self._began = time.monotonic()
+            if self._readiness:
+                self._readiness.end()
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
+        else:
+            self._terminate()
+
+    def look(self, *_: object) -> None:
+        """Take the next step when it is time for it."""
+        self._look_after_stubs()
+        if self._began is None:
+            return
+        waited, limit = time.monotonic() - self._began, self._spec["exit_timeout_seconds"]
+        if not self._asked:
+            if waited > limit or self._is_quiet():
+                self._terminate()
+        elif self._waits_in_vain() or waited > limit + KILL_MARGIN_SECONDS:
+            kill_group(self._server.pid)
+
+    def _look_after_stubs(self) -> None:
+        if time.monotonic() - self._found > _FIND_SECONDS:
+            self._stubs, self._found = children(self._server.pid), time.monotonic()
+        killed = {pid for pid in self._stubs if was_killed(pid)}
+        # Twice: Triton itself kills a stub that does not unload, and takes note of it at once.
+        if killed & self._killed:
+            self._tell(
+                "tritonctl: a stub process of a Python model was killed; tritonserver cannot start "
+                "it again and would let its streams hang: ending the server"
+            )
+            kill_group(self._server.pid)
+        self._killed = killed
+
+    def _tell(self, text: str) -> None:
+        with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
+            log.write(f"{text}\n")
+
+    def _is_quiet(self) -> bool:
+        if self._readiness and not self._readiness.is_seen():
+            return False  # more may be on its way
+        busy = streams_under_way(self._spec["metrics_url"])
+        self._quiet_looks = 0 if busy else self._quiet_looks + 1
+        return self._quiet_looks >= _QUIET_LOOKS
+
+    def _terminate(self) -> None:
+        if not self._asked:
+            self._asked = True
+            self._mark()
+            self._server.terminate()
+
+    def _waits_in_vain(self) -> bool:
+        return only_ghosts(self._said(), self._spec["composing_models"])
+
+    def _mark(self) -> None:
+        """What the server prints from now on counts."""
+        self._log_size = Path(self._spec["log"]).stat().st_size
+
+    def _said(self) -> str:
+        with Path(self._spec["log"]).open("rb") as file:
+            file.seek(self._log_size)
+            return file.read().decode("utf-8", "replace")
+
+
+def on_signals(ending: Ending) -> None:
+    """From now on SIGTERM and SIGINT begin it."""
+    for number in _STOPPING:
+        signal.signal(number, ending.stop)
+    signal.signal(signal.SIGALRM, ending.look)
+    signal.setitimer(signal.ITIMER_REAL, _WATCH_SECONDS, _WATCH_SECONDS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+
+
+def streams_under_way(metrics_url: str) -> bool:
+    """Whether an engine advances or will advance a stream, or a request waits for its model.
+
+    False for a server that is not there: it has nothing to finish. One that answers late may have.
+    """
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(metrics_url, timeout=_METRICS_SECONDS) as answer:
+            text = answer.read().decode("utf-8", "replace")
+    except (OSError, http.client.HTTPException) as error:
+        # urllib wraps what happens while it connects, and not what happens while it reads.
+        return isinstance(getattr(error, "reason", error), TimeoutError)
+    return any(float(value) > 0 for value in _UNDER_WAY.findall(text))
+
+
+def only_ghosts(log: str, composing_models: Collection[str]) -> bool:
+    """Whether a server that was asked to end waits for nothing but ensembles' lost requests.
+
+    tritonserver 2.51 never forgets an ensemble's request that was cancelled (it stays in flight)
+    or that failed (the ensemble cannot be unloaded) and would wait in vain until its exit timeout.
+    A stream that is really under way keeps a composing model busy, and loaded. `log` is what was
+    printed since; two rounds of its countdown must agree.
+    """
+    return _only_lost_requests(log, composing_models) or _only_ensembles_left(log, composing_models)
+
+
+def _only_lost_requests(log: str, composing_models: Collection[str]) -> bool:
+    rounds = [_IN_FLIGHT.findall(text) for text in _ROUND.split(log)[1:]]
+    busy = [models for models in rounds if models][-_AGREEING_ROUNDS:]
+    idle = [not set(composing_models).intersection(models) for models in busy]
+    return len(idle) == _AGREEING_ROUNDS and all(idle)
+
+
+def _only_ensembles_left(log: str, composing_models: Collection[str]) -> bool:
+    since_last_unload = log[log.rfind("successfully unloaded") :]
+    rounds = len(_ROUND.findall(since_last_unload))
+    unloaded = set(_UNLOADED.findall(log))
+    return unloaded.issuperset(composing_models) and rounds >= _AGREEING_ROUNDS
+
+
+def children(parent: int) -> set[int]:
+    """The child processes of a process, dead ones that it has not noticed among them."""
+    every = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
+    return {pid for pid in every if (fields := _stat(pid)) and int(fields[1]) == parent}
+
+
+def was_killed(pid: int) -> bool:
+    """Whether a signal has ended a process, and its parent has not taken note of it."""
+    fields = _stat(pid)
+    return fields is not None and fields[0] == b"Z" and os.WIFSIGNALED(int(fields[49]))
+
+
+def _stat(pid: int) -> list[bytes] | None:
+    """The fields of /proc/PID/stat from the state on, None when there is no such process."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None
+    # The command name, in parentheses, may itself contain spaces and parentheses.
+    return text.rsplit(b")", 1)[1].split()
+
+
+def kill_group(leader: int) -> None:
+    """Kill whoever is left of a server and its stubs."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return  # everybody has gone by himself
+
+
+def _record_exit(file: Path, returncode: int, *, requested: bool) -> None:
+    record = {"returncode": returncode, "requested": requested, "time": time.time()}
+    temporary = file.with_suffix(".writing")
+    temporary.write_text(json.dumps(record), encoding="utf-8")
+    os.replace(temporary, file)
+
+
+def clean_up(shm_prefix: str) -> None:
+    """Kill what is left of a server and remove its shared memory, both found by its prefix.
+
+    Each server has a prefix of its own; it is on the command lines of server and stubs.
+    """
+    if not shm_prefix:  # it would match every server of the machine
+        return
+    for pid in server_processes(shm_prefix):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    for region in _SHARED_MEMORY.glob(f"{shm_prefix}*"):
+        region.unlink(missing_ok=True)
+
+
+def leftovers(shm_prefix: str) -> list[str]:
+    """What of a server is still there: processes and shared-memory files."""
+    processes = [f"process {pid}" for pid in server_processes(shm_prefix)]
+    return processes + [str(region) for region in _SHARED_MEMORY.glob(f"{shm_prefix}*")]
+
+
+def server_processes(shm_prefix: str) -> list[int]:
+    """The process ids of a server and its stubs."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            arguments = entry.read_bytes().split(b"\0")
+        except OSError:  # it ended while we looked
+            continue
+        ours = any(shm_prefix.encode() in argument for argument in arguments)
+        if ours and arguments[0].endswith(_PROGRAMS):
+            found.append(int(entry.parent.name))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

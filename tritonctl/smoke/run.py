@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A smoke test of a server: which models are asked, by which checks, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonctl.errors import ServerError, TritonctlError, UsageError
+from tritonctl.host.progress import Progress
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.smoke.answers import is_busy
+from tritonctl.smoke.batch_check import batch_check, not_batched, step_outcomes
+from tritonctl.smoke.cancel_check import cancel_check
+from tritonctl.smoke.inputs import Config, is_decoupled, is_text
+from tritonctl.smoke.outcomes import Outcome, SmokeReport
+from tritonctl.smoke.parity import decoder_of
+from tritonctl.smoke.requests import Asker
+from tritonctl.smoke.single_request import first_prompt
+from tritonctl.smoke.stream_checks import stream_checks
+from tritonctl.smoke.subject import Subject, steps_of
+from tritonctl.smoke.tensor_checks import tensor_checks
+from tritonctl.smoke.text_checks import TOKENS, text_checks, text_request
+
+_PROMPT = "1"
+_STREAMS = 8
+_NO_METRICS = "the server's metrics are not known: name them with --metrics"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to ask. `models`: only these; all that are ready without. `metrics_url`: of the engines.
+
+    project: whose server it is, for prompts and checkpoints. cancellation: leave a stream early,
+    too: tritonserver 2.51 keeps such a request in memory until it ends.
+    """
+
+    endpoint: Endpoint
+    models: Sequence[str] = ()
+    metrics_url: str | None = None
+    project: Project | None = None
+    seconds: float = 30.0
+    cancellation: bool = True
+
+
+def smoke_server(plan: Plan, progress: Progress) -> SmokeReport:
+    """Ask every model. Raises ServerError when the server cannot be reached or serves nothing."""
+    with Asker(plan.endpoint, plan.seconds) as asker:
+        states = _states(plan, asker)
+        configs = _configs(asker, [name for name, reason in states.items() if not reason])
+        outcomes: list[Outcome] = []
+        for name, reason in sorted(states.items()):
+            if reason:
+                outcomes.append(Outcome(name, "ready", "fail", reason))
+                continue
+            with progress.step(f"Asking {name}"):
+                outcomes += _outcomes(name, configs, plan, asker)
+    return SmokeReport(plan.endpoint.url, tuple(outcomes))
+
+
+def _states(plan: Plan, asker: Asker) -> dict[str, str]:
+    """The models to ask, and why those that are not ready are not."""
+    known = asker.models()
+    if known is None:
+        if not plan.models:
+            raise UsageError(
+                f"{asker.url} tells the names of its models only to who knows a token",
+                remedy="name them: --model NAME",
+            )
+        return dict.fromkeys(plan.models, "")
+    if unknown := [name for name in plan.models if name not in known]:
+        raise UsageError(
+            f"{asker.url} serves no model {', '.join(unknown)}",
+            remedy=f"it has {', '.join(sorted(known)) or 'none'}",
+        )
+    if not known:
+        raise ServerError(
+            f"{asker.url} serves no model", remedy="load one, then ask again; see its log"
+        )
+    return {name: known[name] for name in plan.models or known}
+
+
+def _configs(asker: Asker, names: Sequence[str]) -> dict[str, Config]:
+    """Of these models, and of the steps of the ensembles among them."""
+    configs: dict[str, Config] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop()
+        if name not in configs:
+            configs[name] = asker.config(name)
+            waiting += steps_of(name, {name: configs[name]})
+    return configs
+
+
+def _outcomes(
+    name: str, configs: Mapping[str, Config], plan: Plan, asker: Asker
+) -> Iterator[Outcome]:
+    users = [user for user in configs if name in steps_of(user, configs)]
+    if users and name not in plan.models:
+        yield Outcome(
+            name, "answers", "skipped", f"a step: asked through {', '.join(sorted(users))}"
+        )
+        return
+    parts = [name, *steps_of(name, configs)]
+    decoupled = any(is_decoupled(configs[part]) for part in parts)
+    subject = Subject(name, configs, asker, _repeat(name, plan), decoupled)
+    checks: list[Callable[[], Iterator[Outcome]]] = [
+        lambda: _first_checks(subject, plan),
+        lambda: _batching(subject, plan),
+        lambda: _cancellation(subject, plan),
+    ]
+    for check in checks:
+        for outcome in _guarded(subject, check):
+            yield outcome
+            if outcome.status == "fail" and outcome.check in ("answers", "asking"):
+                return
+
+
+def _guarded(subject: Subject, check: Callable[[], Iterator[Outcome]]) -> Iterator[Outcome]:
+    """What stops the asking itself (the server gone, a tokenizer broken) is a failure, too."""
+    try:
+        yield from check()
+    except TritonctlError as error:
+        yield Outcome(subject.name, "asking", "fail", error.problem, None, subject.repeat)
+
+
+def _first_checks(subject: Subject, plan: Plan) -> Iterator[Outcome]:
+    if is_text(subject.config):
+        configs = {step: subject.configs[step] for step in subject.steps}
+        decode = decoder_of(plan.project, subject.name, configs)
+        yield from text_checks(subject, _prompt(subject, plan), decode)
+    elif subject.decoupled:
+        yield from stream_checks(subject)
+    else:
+        yield from tensor_checks(subject)
+
+
+def _batching(subject: Subject, plan: Plan) -> Iterator[Outcome]:
+    if "sequence_batching" in subject.config:
+        return
+    if not subject.asker.counts(subject.name):
+        yield subject.skipped("batching", "the server's statistics take a token")
+        return
+    if not subject.steps:
+        if not is_text(subject.config):
+            yield batch_check(subject)
+        return
+    steps = [step for step in subject.steps if not not_batched(subject.configs[step])]
+    before = {step: subject.asker.statistics(step) for step in steps}
+    if is_text(subject.config):
+        request = text_request(subject, _prompt(subject, plan), TOKENS)
+    else:
+        request = subject.request(subject.inputs())
+    answers = subject.asker.ask(*[request.message] * _STREAMS, stream=subject.decoupled)
+    if any(is_busy(answer) for answer in answers):
+        yield subject.skipped("at once", f"its queue does not hold {_STREAMS} requests")
+        return
+    wrong = [a for a in answers if a.error or (subject.decoupled and a.finals != 1)]
+    if wrong:
+        told = f"{len(wrong)} of {_STREAMS} at once: {wrong[0].error or 'no single end'}"
+        yield subject.failed("at once", told, request)
+        return
+    yield subject.passed("at once", f"{_STREAMS} requests at once, each to its one end")
+    yield from step_outcomes(subject, before, request)
+
+
+def _cancellation(subject: Subject, plan: Plan) -> Iterator[Outcome]:
+    if not (subject.decoupled and is_text(subject.config)):
+        return
+    known = plan.project.models.get(subject.name) if plan.project else None
+    metrics: Callable[[], Metrics] | str = _NO_METRICS
+    if not plan.cancellation:
+        metrics = "not asked for"
+    elif known is not None and known.serving.inline_detokenizer:
+        metrics = "serving.inline_detokenizer: Triton does not tell the engine"
+    elif url := plan.metrics_url:
+        metrics = lambda: scrape(url)  # noqa: E731
+    yield cancel_check(subject, _prompt(subject, plan), metrics)
+
+
+def _prompt(subject: Subject, plan: Plan) -> str:
+    known = plan.project.models.get(subject.name) if plan.project else None
+    return first_prompt(known, plan.project.root) if plan.project and known else _PROMPT
+
+
+def _repeat(name: str, plan: Plan) -> str:
+    """The command that asks one model again, as far as it can be typed without secrets."""
+    tls, api_key = plan.endpoint.tls, plan.endpoint.api_key
+    options = (
+        [("--ca", tls.ca), ("--certificate", tls.certificate), ("--key", tls.key)] if tls else []
+    )
+    options += [("--api-key-file", api_key.file)] if api_key else []
+    in_clear = " --api-key-in-clear" if api_key and api_key.in_clear else ""
+    told = "".join(f" {option} {Path(value)}" for option, value in options if value)
+    return f"tritonctl smoke {plan.endpoint.url} --model {name}{told}{in_clear}"

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One real request to a model that shall be served: it must end well and make sense."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from tritonctl.errors import ServerError, TritonctlError
+from tritonctl.project.schema import Model, Project
+from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
+from tritonctl.smoke.inputs import Config, valid_inputs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_PROMPT = "1"
+_TOKENS = 16
+
+
+@dataclass(frozen=True)
+class Smoke:
+    """What was asked and answered."""
+
+    asked: str
+    answered: str
+
+
+def smoke(project: Project, name: str, endpoint: Endpoint, served_as: str, config: Config) -> Smoke:
+    """Ask a project's model, served under that name. Raises ServerError for no or a bad answer."""
+    model, timeout = project.models[name], float(project.server.ready_timeout_seconds)
+    try:
+        if model.task == "text_generation":
+            return _text(endpoint, first_prompt(model, project.root), served_as, timeout)
+        with TritonClient(endpoint.url, tls=endpoint.tls) as client:
+            return _tensors(client, served_as, config, timeout)
+    except TritonctlError as error:
+        raise ServerError(
+            f"{served_as} is loaded but does not answer a smoke request: {error.problem}",
+            remedy="look at `tritonctl logs`",
+        ) from error
+
+
+def _text(endpoint: Endpoint, prompt: str, served_as: str, timeout: float) -> Smoke:
+    """Read to the very end: a call that is cancelled with its last chunk may stay in flight."""
+    from tritonclient.grpc import service_pb2_grpc
+
+    request = generation_request(served_as, prompt, SamplingParameters(max_tokens=_TOKENS))
+    with endpoint.channel() as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        try:
+            answers = list(stub.ModelStreamInfer(iter([request]), timeout=timeout))
+        except grpc.RpcError as error:
+            raise ServerError(error.details() or str(error), remedy="look at the log") from error
+    chunks = [chunk for answer in answers if (chunk := read_chunk(answer)[0])]
+    if not chunks or not chunks[-1].num_output_tokens or not chunks[-1].finish_reason:
+        raise ServerError(f"{prompt!r} was answered with nothing", remedy="try another prompt")
+    return Smoke(prompt, "".join(chunk.text for chunk in chunks))
+
+
+def first_prompt(model: Model, root: Path) -> str:
+    """The first of the evaluation's prompts; some text without one."""
+    if model.evaluation is None:
+        return _PROMPT
+    try:
+        with (root / model.evaluation.prompts).open(encoding="utf-8") as lines:
+            return str(json.loads(next(lines))["text_input"])
+    except (OSError, ValueError, KeyError, StopIteration):  # the build looks at it more closely
+        return _PROMPT
+
+
+def _tensors(client: TritonClient, served_as: str, config: Config, timeout: float) -> Smoke:
+    import numpy as np
+
+    inputs = valid_inputs(config)
+    outputs = client.infer(served_as, inputs, timeout=timeout)
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ServerError(f"output {name} holds NaN or infinity", remedy="check the engine")
+    return Smoke(_shapes(inputs), _shapes(outputs))
+
+
+def _shapes(arrays: Mapping[str, NDArray[Any]]) -> str:
+    return ", ".join(f"{name}{list(array.shape)}" for name, array in arrays.items())

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Everything Triton: its configuration, its repository, its process, its protocol."""

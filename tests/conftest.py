@@ -23,7 +23,7 @@ from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
@@ -136,7 +136,7 @@ def speller_project(speller_engines: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def speller_server(speller_project: Project) -> Iterator[ServerState]:
+def speller_server(speller_project: Project) -> Iterator[Server]:
     """One real Triton serving all three precisions."""
     state, _ = start(speller_project, render(speller_project, Silent()), Silent())
     yield state

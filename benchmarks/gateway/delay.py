@@ -50,7 +50,7 @@ from tests.envoy_process import Envoy, upstream_of  # noqa: E402
 from tritonctl.console.voice import Console  # noqa: E402
 from tritonctl.protocol.client import AsyncTritonClient  # noqa: E402
 from tritonctl.protocol.generation import SamplingParameters  # noqa: E402
-from tritonctl.server.state import ServerState  # noqa: E402
+from tritonctl.server.state import Server  # noqa: E402
 from variants import VARIANTS  # noqa: E402
 
 DIRECT, AGAIN, OURS = "directly", "directly, a second time", "ours"
@@ -137,7 +137,7 @@ def varied(bench: Bench, places: Cores) -> Iterator[tuple[Ways, Envoys]]:
 
 
 @contextmanager
-def changed(folder: Path, state: ServerState, way: str) -> Iterator[Envoy]:
+def changed(folder: Path, state: Server, way: str) -> Iterator[Envoy]:
     """An Envoy with the rendered configuration, which a variant has changed."""
     folder.mkdir()
     envoy = Envoy(folder, [upstream_of(state)])

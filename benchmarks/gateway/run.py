@@ -39,7 +39,7 @@ from tritonctl.project.file import load_project  # noqa: E402
 from tritonctl.repository.publish import render  # noqa: E402
 from tritonctl.server.lifecycle import start, stop  # noqa: E402
 from tritonctl.server.ports import choose_ports  # noqa: E402
-from tritonctl.server.state import ServerState  # noqa: E402
+from tritonctl.server.state import Server  # noqa: E402
 
 MODEL = "speller"
 LEAST_RATIO, MOST_MS = 0.95, 1.0
@@ -147,7 +147,7 @@ def on_this_host(bench: Bench, places: Cores) -> Iterator[dict[str, str]]:
 
 
 @contextmanager
-def served(bench: Bench, places: Cores) -> Iterator[ServerState]:
+def served(bench: Bench, places: Cores) -> Iterator[Server]:
     """The shipped speller on a real Triton."""
     root = bench.folder / "project"
     write_project(root, speller(), server=SERVER)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tritonctl.errors import ServerError
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 SERVER = "tritonserver"
 _STUB = "triton_python_backend_stub"
@@ -50,7 +50,7 @@ class Sample:
 class Sampler:
     """Samples one server."""
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: Server) -> None:
         self._state = state
         self._began = time.monotonic()
 

@@ -33,7 +33,7 @@ from tritonctl.protocol.client import AsyncTritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerFiles, ServerState
+from tritonctl.server.state import Server, ServerFiles
 
 from measure import SERVER, Sample, Sampler
 
@@ -80,7 +80,7 @@ def main() -> int:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[tuple[ServerState, Path]]:
+def serving(folder: Path) -> Iterator[tuple[Server, Path]]:
     """The shipped checkpoint in int8 on a real Triton, on free ports; and the server's log."""
     checkpoint = bundled.find("examples/number-speller/checkpoint")
     engine = {"builder": "openvino", "precision": "int8", "max_seq_len": 512}
@@ -99,7 +99,7 @@ def serving(folder: Path) -> Iterator[tuple[ServerState, Path]]:
         stop(project, Silent())
 
 
-async def soak(state: ServerState, log: Path, arguments: argparse.Namespace) -> int:
+async def soak(state: Server, log: Path, arguments: argparse.Namespace) -> int:
     """Load the server, sample it, judge."""
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -35,10 +35,10 @@ from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channels import ClientTls
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.containers.compose import deployment_name
-from tritonctl.server.containers.presence import each_present
 from tritonctl.server.lifecycle import running_server
+from tritonctl.server.presence import each_present
 from tritonctl.server.security.certificates import make_certificates, tls_section
-from tritonctl.server.state import ServerFiles, ServerState, read_state
+from tritonctl.server.state import Server, ServerFiles, read_state
 
 pytestmark = pytest.mark.docker
 
@@ -130,7 +130,7 @@ def asked(client: TritonClient) -> str:
     return answer.text[-1]
 
 
-def servers(project: Project) -> list[ServerState]:
+def servers(project: Project) -> list[Server]:
     """Both of them."""
     return each_present(running_server(project))
 
@@ -198,7 +198,7 @@ def test_a_rolling_restart_loses_no_stream(
 
 
 @contextmanager
-def somebody_else_at(server: ServerState) -> Iterator[None]:
+def somebody_else_at(server: Server) -> Iterator[None]:
     """Listens where a server was, so that Docker cannot choose those ports again."""
     with ExitStack() as held:
         for port in (server.grpc_port, server.http_port, server.metrics_port):
@@ -206,7 +206,7 @@ def somebody_else_at(server: ServerState) -> Iterator[None]:
         yield
 
 
-def docker_on_first(project: Project, verb: str) -> ServerState:
+def docker_on_first(project: Project, verb: str) -> Server:
     """`docker stop` or `docker start` of the container that `up` wrote down."""
     recorded = read_state(ServerFiles.of(project))
     assert recorded is not None

@@ -12,7 +12,7 @@ import pytest
 from tests.loadtests.locust_process import locust_generator, read_records
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -20,9 +20,7 @@ NUMBERS = (7342, 15, 999, 4021)
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_streams_of_a_real_server(
-    protocol: str, speller_server: ServerState, tmp_path: Path
-) -> None:
+def test_streams_of_a_real_server(protocol: str, speller_server: Server, tmp_path: Path) -> None:
     """As many tokens by either protocol; a class that does not stream has one response."""
     records = measure(protocol, speller_server, tmp_path)
     assert {record["outcome"] for record in records} == {"ok"}
@@ -35,7 +33,7 @@ def test_streams_of_a_real_server(
     assert all(record["in"] >= 3 for record in records)
 
 
-def measure(protocol: str, server: ServerState, folder: Path) -> list[dict[str, Any]]:
+def measure(protocol: str, server: Server, folder: Path) -> list[dict[str, Any]]:
     """Twenty requests of two classes."""
     prompts = folder / "prompts.jsonl"
     lines = [json.dumps({"text_input": f"{number} in English:"}) for number in NUMBERS]

@@ -16,7 +16,7 @@ from tests.conftest import EXAMPLE
 from tests.loadtests.conftest import Ran, command, ran
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 PROTOCOLS = ("grpc", "http")
@@ -28,7 +28,7 @@ def python() -> Path:
     return generator_python(Silent())
 
 
-def load(python: Path, server: ServerState, folder: Path, protocol: str, **changes: Any) -> Ran:
+def load(python: Path, server: Server, folder: Path, protocol: str, **changes: Any) -> Ran:
     """Carry a plan out."""
     port = server.grpc_port if protocol == "grpc" else server.http_port
     plan = {
@@ -51,7 +51,7 @@ def speller(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_text(python: Path, speller_server: ServerState, tmp_path: Path, protocol: str) -> None:
+def test_text(python: Path, speller_server: Server, tmp_path: Path, protocol: str) -> None:
     """Streams, conversations and cancellations; tokens as the server counts them."""
     classes = [
         speller(parameters={"temperature": 0}),
@@ -81,9 +81,7 @@ def test_text(python: Path, speller_server: ServerState, tmp_path: Path, protoco
     assert any(r["outcome"] == "cancelled" for r in by_class["cut"])
 
 
-def test_the_same_requests_over_both(
-    python: Path, speller_server: ServerState, tmp_path: Path
-) -> None:
+def test_the_same_requests_over_both(python: Path, speller_server: Server, tmp_path: Path) -> None:
     """What is asked does not depend on the protocol: greedy answers have equal lengths."""
     runs = [
         load(python, speller_server, tmp_path / protocol, protocol, classes=[speller()])
@@ -95,7 +93,7 @@ def test_the_same_requests_over_both(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_tensors(python: Path, speller_server: ServerState, tmp_path: Path, protocol: str) -> None:
+def test_tensors(python: Path, speller_server: Server, tmp_path: Path, protocol: str) -> None:
     """One answer each, without tokens: the tokenizer step on its own."""
     inputs = {"text_input": {"shape": [1, 1], "datatype": "BYTES", "data": ["7 in English:"]}}
     path = tmp_path / "inputs.jsonl"
@@ -108,7 +106,7 @@ def test_tensors(python: Path, speller_server: ServerState, tmp_path: Path, prot
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_refused_requests(
-    python: Path, speller_server: ServerState, tmp_path: Path, protocol: str
+    python: Path, speller_server: Server, tmp_path: Path, protocol: str
 ) -> None:
     """Triton's own words are in the record; the run goes on."""
     classes = [speller(max_tokens=100_000)]
@@ -119,18 +117,14 @@ def test_refused_requests(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_unknown_model(
-    python: Path, speller_server: ServerState, tmp_path: Path, protocol: str
-) -> None:
+def test_unknown_model(python: Path, speller_server: Server, tmp_path: Path, protocol: str) -> None:
     """Exit 3, before anything is sent."""
     run = load(python, speller_server, tmp_path, protocol, classes=[speller()], model="nobody")
     assert (run.code, run.progress) == (3, [])
     assert "has no model 'nobody'" in json.loads(run.stderr)["problem"]
 
 
-def test_the_other_protocol_s_port(
-    python: Path, speller_server: ServerState, tmp_path: Path
-) -> None:
+def test_the_other_protocol_s_port(python: Path, speller_server: Server, tmp_path: Path) -> None:
     """A gRPC plan for the HTTP port, and the other way round: said so."""
     ports = {"grpc": speller_server.http_port, "http": speller_server.grpc_port}
     for protocol, port in ports.items():

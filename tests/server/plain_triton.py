@@ -17,7 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
-from tritonctl.server.embedded import install
+from tritonctl.server.embedded.installation import install
 from tritonctl.server.ports import choose_ports
 
 PATIENCE = 60.0

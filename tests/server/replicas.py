@@ -19,6 +19,7 @@ from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.presence import alive
 from tritonctl.server.supervisor import clean_up
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -73,7 +74,7 @@ class Replica:
 
     def revive(self) -> None:
         """Start again, unless it is as it was started."""
-        if self.spent or not self.state.alive():
+        if self.spent or not alive(self.state):
             clean_up(self.state.shm_prefix)
             self.wait_until_gone()
             self.start_again()
@@ -105,7 +106,7 @@ class Replica:
     def wait_until_gone(self) -> None:
         """Until its supervisor has tidied up."""
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.state.alive():
+        while alive(self.state):
             assert time.monotonic() < deadline, "the supervisor never noticed"
             time.sleep(0.05)
 

@@ -30,7 +30,8 @@ from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.presence import alive
+from tritonctl.server.state import Server
 from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
@@ -85,18 +86,18 @@ def project(speller_project: Project, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def started(project: Project) -> Iterator[list[ServerState]]:
+def started(project: Project) -> Iterator[list[Server]]:
     """Its servers so far; none leaves anything in shared memory."""
-    states: list[ServerState] = []
+    states: list[Server] = []
     yield states
     stop(project, Silent())
     assert [left for state in states for left in leftovers(state.shm_prefix)] == []
 
 
 @pytest.fixture
-def server(project: Project, started: list[ServerState]) -> ServerState:
+def server(project: Project, started: list[Server]) -> Server:
     """The running one, or another where cancellations have ended it: tritonserver 2.51 may."""
-    if not started or not started[-1].alive():
+    if not started or not alive(started[-1]):
         started.append(start(project, render(project, Silent()), Silent())[0])
     return started[-1]
 
@@ -106,12 +107,12 @@ def slots(metrics: Metrics) -> float:
     return metrics.total("tritonctl_active_streams", model="int8_engine")
 
 
-def cancelled(state: ServerState) -> float:
+def cancelled(state: Server) -> float:
     """Streams that the engine has ended because nobody wanted them."""
     return scrape(state.metrics_url).total("tritonctl_requests_total", outcome="cancelled")
 
 
-def wait_for(state: ServerState, streams: int, seconds: float = 10.0) -> float:
+def wait_for(state: Server, streams: int, seconds: float = 10.0) -> float:
     """Seconds until the engine has that many streams."""
     began = time.monotonic()
     while slots(scrape(state.metrics_url)) != streams:
@@ -120,7 +121,7 @@ def wait_for(state: ServerState, streams: int, seconds: float = 10.0) -> float:
     return time.monotonic() - began
 
 
-def assert_cancelled(state: ServerState, count: float) -> None:
+def assert_cancelled(state: Server, count: float) -> None:
     """That many streams ended because nobody wanted them, and in what follows not one more."""
     deadline = time.monotonic() + 5.0
     while cancelled(state) < count:
@@ -138,7 +139,7 @@ def undisturbed(url: str) -> str:
 
 
 @contextmanager
-def bystanders(state: ServerState, count: int) -> Iterator[None]:
+def bystanders(state: Server, count: int) -> Iterator[None]:
     """Streams of other clients, which must all get the text that an undisturbed one gets."""
     expected = undisturbed(state.grpc_url)
     texts: list[str] = []
@@ -157,7 +158,7 @@ def bystanders(state: ServerState, count: int) -> Iterator[None]:
     assert texts == [expected] * count
 
 
-def client_process(state: ServerState) -> subprocess.Popen[str]:
+def client_process(state: Server) -> subprocess.Popen[str]:
     """A client in a process of its own, with its first tokens read."""
     process = subprocess.Popen(
         [sys.executable, "-c", CLIENT, state.grpc_url, PROMPT], stdout=subprocess.PIPE, text=True
@@ -167,7 +168,7 @@ def client_process(state: ServerState) -> subprocess.Popen[str]:
     return process
 
 
-def http_request(state: ServerState, max_tokens: int = 480) -> socket.socket:
+def http_request(state: Server, max_tokens: int = 480) -> socket.socket:
     """The socket of an HTTP generate_stream request that has just been sent."""
     url = urlsplit(state.http_url)
     connection = socket.create_connection((url.hostname, url.port))
@@ -178,7 +179,7 @@ def http_request(state: ServerState, max_tokens: int = 480) -> socket.socket:
     return connection
 
 
-def http_stream(state: ServerState, max_tokens: int = 480) -> socket.socket:
+def http_stream(state: Server, max_tokens: int = 480) -> socket.socket:
     """The same with its first token read."""
     connection = http_request(state, max_tokens)
     received = b""
@@ -187,13 +188,13 @@ def http_stream(state: ServerState, max_tokens: int = 480) -> socket.socket:
     return connection
 
 
-def leave_by_cancel(state: ServerState) -> None:
+def leave_by_cancel(state: Server) -> None:
     """gRPC's own cancellation."""
     with TritonClient(state.grpc_url) as client:
         next(client.stream("int8", PROMPT, LONG))  # dropping the iterator cancels the call
 
 
-def leave_by_kill(state: ServerState) -> None:
+def leave_by_kill(state: Server) -> None:
     """SIGKILL to the client's process."""
     process = client_process(state)
     process.send_signal(signal.SIGKILL)
@@ -202,7 +203,7 @@ def leave_by_kill(state: ServerState) -> None:
     process.stdout.close()
 
 
-def leave_by_closed_socket(state: ServerState) -> None:
+def leave_by_closed_socket(state: Server) -> None:
     """A browser tab that is closed."""
     http_stream(state).close()
 
@@ -210,7 +211,7 @@ def leave_by_closed_socket(state: ServerState) -> None:
 @pytest.mark.parametrize("others", [0, 8])
 @pytest.mark.parametrize("leave", [leave_by_cancel, leave_by_kill, leave_by_closed_socket])
 def test_slot_of_a_vanished_client_is_free_at_once(
-    server: ServerState, leave: Callable[[ServerState], None], others: int
+    server: Server, leave: Callable[[Server], None], others: int
 ) -> None:
     """Alone and among others, whose texts stay exact."""
     wait_for(server, 0)
@@ -225,7 +226,7 @@ def test_slot_of_a_vanished_client_is_free_at_once(
     assert_cancelled(server, before + 1)
 
 
-def test_leaving_before_the_first_token_is_noticed_too(server: ServerState) -> None:
+def test_leaving_before_the_first_token_is_noticed_too(server: Server) -> None:
     """Nothing was ever acknowledged then; cut at 30 moments from 2 to 60 ms after the request.
 
     Most of them over HTTP: gRPC cancels by the thousand crash tritonserver 2.51 (decision 7).
@@ -240,7 +241,7 @@ def test_leaving_before_the_first_token_is_noticed_too(server: ServerState) -> N
         assert wait_for(server, 4) <= LIMIT_SECONDS
 
 
-def test_many_leave_at_once_and_the_others_stay_exact(server: ServerState) -> None:
+def test_many_leave_at_once_and_the_others_stay_exact(server: Server) -> None:
     """Twelve sockets close together, eight streams go on."""
     before = cancelled(server)
     with bystanders(server, 8):
@@ -252,7 +253,7 @@ def test_many_leave_at_once_and_the_others_stay_exact(server: ServerState) -> No
     assert_cancelled(server, before + 12)
 
 
-def test_a_direct_call_is_not_missed_for_acknowledgements(server: ServerState) -> None:
+def test_a_direct_call_is_not_missed_for_acknowledgements(server: Server) -> None:
     """Nobody acknowledges what the engine sends to a caller of its own; its cancel is heard."""
     before = cancelled(server)
     counts: list[int] = []
@@ -286,7 +287,7 @@ def test_a_direct_call_is_not_missed_for_acknowledgements(server: ServerState) -
     client.close()
 
 
-def test_a_client_that_reads_slowly_gets_its_whole_answer(server: ServerState) -> None:
+def test_a_client_that_reads_slowly_gets_its_whole_answer(server: Server) -> None:
     """Living clients may dawdle: what the server holds for them counts as received."""
     sampling = SamplingParameters(max_tokens=200, end_id=-1)
     with TritonClient(server.grpc_url) as client:
@@ -300,7 +301,7 @@ def test_a_client_that_reads_slowly_gets_its_whole_answer(server: ServerState) -
 
 
 def test_a_client_that_stops_reading_keeps_its_slot_for_its_answer_only(
-    server: ServerState,
+    server: Server,
 ) -> None:
     """Triton takes what nobody reads, so it looks alive: it costs its own budget, no more."""
     with bystanders(server, 4):
@@ -310,7 +311,7 @@ def test_a_client_that_stops_reading_keeps_its_slot_for_its_answer_only(
     connection.close()
 
 
-def test_engine_metrics_add_up(server: ServerState) -> None:
+def test_engine_metrics_add_up(server: Server) -> None:
     """Tokens, responses and both histograms of one request, in Prometheus' own layout."""
     time.sleep(0.3)  # what earlier streams did is published
     before = scrape(server.metrics_url)

@@ -20,7 +20,7 @@ from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Message, Prompt, SamplingParameters
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -35,7 +35,7 @@ def user(text: str) -> list[Message]:
 
 
 @pytest.fixture
-def client(speller_server: ServerState) -> Iterator[TritonClient]:
+def client(speller_server: Server) -> Iterator[TritonClient]:
     """A client of the session's server."""
     with TritonClient(speller_server.grpc_url) as client:
         yield client
@@ -223,7 +223,7 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal(speller_server: ServerState, speller_project: Project) -> Iterator[Terminal]:
+def terminal(speller_server: Server, speller_project: Project) -> Iterator[Terminal]:
     """A session that has shown its first prompt."""
     opened = Terminal(speller_project, "exact", "--max-tokens", "400")
     opened.until("> ")
@@ -242,9 +242,7 @@ def test_ctrl_c_cancels_the_running_answer_only(terminal: Terminal) -> None:
     assert terminal.end() == 0
 
 
-def test_cancelled_answer_ends_at_once(
-    speller_server: ServerState, speller_project: Project
-) -> None:
+def test_cancelled_answer_ends_at_once(speller_server: Server, speller_project: Project) -> None:
     """No timing line for it, and the next turn is answered."""
     opened = Terminal(speller_project, "exact", "--temperature", "5", "--seed", "3")
     try:

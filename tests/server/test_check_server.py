@@ -19,7 +19,7 @@ from tritonctl.checks.findings import Finding
 from tritonctl.checks.live.server import check_server, inspect_for
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channels import Endpoint
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -238,7 +238,7 @@ def test_command(triton: PlainTriton, edited: Path, cli: Cli) -> None:
 
 
 def test_the_project_s_own_server(
-    speller_project: Project, speller_server: ServerState, cli: Cli
+    speller_project: Project, speller_server: Server, cli: Cli
 ) -> None:
     """It serves what was rendered, and shows a stranger nothing but its release."""
     done = cli("check", "--server", "project", "--format", "json", cwd=speller_project.root)

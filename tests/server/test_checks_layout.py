@@ -18,7 +18,7 @@ from tritonctl.checks.rule import Example, File
 from tritonctl.checks.rules import RULES
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
-from tritonctl.server.embedded import install
+from tritonctl.server.embedded.installation import install
 from tritonctl.server.ports import choose_ports
 
 pytestmark = pytest.mark.server

@@ -27,7 +27,8 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Chunk, SamplingParameters
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.presence import alive
+from tritonctl.server.state import Server
 from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
@@ -77,7 +78,7 @@ def other(project: Project, tmp_path: Path) -> Iterator[Project]:
 class Streams:
     """Answers under way, each in a thread."""
 
-    def __init__(self, state: ServerState) -> None:
+    def __init__(self, state: Server) -> None:
         self.last: list[Chunk] = []
         self.errors: list[str] = []
         self._begun = threading.Semaphore(0)
@@ -109,25 +110,25 @@ class Streams:
             thread.join()
 
 
-def down(project: Project, state: ServerState) -> None:
+def down(project: Project, state: Server) -> None:
     """`tritonctl down`."""
-    assert state.alive()
+    assert alive(state)
     subprocess.run([sys.executable, "-m", "tritonctl", "down"], cwd=project.root, check=True)
 
 
-def sigterm(project: Project, state: ServerState) -> None:
+def sigterm(project: Project, state: Server) -> None:
     """As a service manager does it."""
     assert project.root.is_dir()
     os.kill(state.pid, signal.SIGTERM)
     deadline = time.monotonic() + PATIENCE
-    while state.alive():
+    while alive(state):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 @pytest.mark.parametrize("end", [down, sigterm])
 def test_sixteen_streams_come_to_their_end(
-    project: Project, end: Callable[[Project, ServerState], None]
+    project: Project, end: Callable[[Project, Server], None]
 ) -> None:
     """All tokens of all streams, and nothing of the server left."""
     state, _ = start(project, render(project, Silent()), Silent())
@@ -173,12 +174,12 @@ def test_two_servers_are_restarted_one_after_the_other(project: Project, other: 
     assert asked["whole"] > STREAMS
 
 
-def _short_waiting(project: Project) -> ServerState:
+def _short_waiting(project: Project) -> Server:
     quick = load_project(project.root, overrides=[QUICKLY])
     return start(quick, render(quick, Silent()), Silent())[0]
 
 
-def restart(project: Project, state: ServerState) -> None:
+def restart(project: Project, state: Server) -> None:
     """As users do it, on the ports that clients know.
 
     In processes of their own: in this one gRPC shares the clients' connections, and their waiting

@@ -25,7 +25,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.protocol.generation import Chunk, SamplingParameters, generation_request, read_chunk
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -120,7 +120,7 @@ def server(
     request: pytest.FixtureRequest,
     kinds: dict[str, tuple[Path, Kind]],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[ServerState]:
+) -> Iterator[Server]:
     """One Triton, four models; with a detokenizer step, then without."""
     folder = tmp_path_factory.mktemp("replay")
     project = replay_project(
@@ -179,9 +179,7 @@ def check_complete(answer: Answer, ids: int) -> None:
 
 
 @pytest.mark.parametrize("name", sample_tokenizers.KINDS)
-def test_streams_are_exact(
-    server: ServerState, kinds: dict[str, tuple[Path, Kind]], name: str
-) -> None:
+def test_streams_are_exact(server: Server, kinds: dict[str, tuple[Path, Kind]], name: str) -> None:
     """A hundred hard streams, ten at a time, in chunks of 1 to 16 ids."""
     kind = kinds[name][1]
     for first in range(0, STREAMS_PER_KIND, 10):
@@ -193,7 +191,7 @@ def test_streams_are_exact(
 
 @pytest.mark.parametrize("name", sample_tokenizers.KINDS)
 def test_streams_go_on_behind_any_cut(
-    server: ServerState, kinds: dict[str, tuple[Path, Kind]], name: str
+    server: Server, kinds: dict[str, tuple[Path, Kind]], name: str
 ) -> None:
     """From the ids of the responses alone, which are those of the script, inside characters too."""
     kind = kinds[name][1]
@@ -214,7 +212,7 @@ def test_streams_go_on_behind_any_cut(
 
 @pytest.mark.parametrize("name", sample_tokenizers.KINDS)
 def test_concurrent_long_streams(
-    server: ServerState, kinds: dict[str, tuple[Path, Kind]], name: str
+    server: Server, kinds: dict[str, tuple[Path, Kind]], name: str
 ) -> None:
     """64 streams of 800 ids and more at once: exact, in order, complete."""
     kind = kinds[name][1]
@@ -226,7 +224,7 @@ def test_concurrent_long_streams(
         check_complete(answer, len(kind.scripts[number]["ids"]))
 
 
-def test_no_token_and_one_token(server: ServerState, kinds: dict[str, tuple[Path, Kind]]) -> None:
+def test_no_token_and_one_token(server: Server, kinds: dict[str, tuple[Path, Kind]]) -> None:
     """Both end with one final response that has the counts and the reason."""
     zero, one = replay(server.grpc_url, "byte_level", [ZERO, ONE])
     assert (zero.text, [chunk.num_output_tokens for chunk in zero.chunks]) == ("", [0])
@@ -235,7 +233,7 @@ def test_no_token_and_one_token(server: ServerState, kinds: dict[str, tuple[Path
     check_complete(one, 1)
 
 
-def test_errors_are_final_once(server: ServerState) -> None:
+def test_errors_are_final_once(server: Server) -> None:
     """At once, after some tokens, and refused: one error, nothing after it."""
     answers = replay(server.grpc_url, "byte_level", [FAILS, FAILS_LATE, 10**6])
     assert [(answer.finals, answer.after_final) for answer in answers] == [(1, 0)] * 3

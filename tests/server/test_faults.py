@@ -28,7 +28,8 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import ServerState
+from tritonctl.server.presence import alive
+from tritonctl.server.state import Server
 from tritonctl.server.supervisor import leftovers, server_processes
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
@@ -48,7 +49,7 @@ def text_of(url: str, sampling: SamplingParameters) -> str:
         return client.generate("int8", PROMPT, sampling).text
 
 
-def stub_of(state: ServerState, model: str) -> int:
+def stub_of(state: Server, model: str) -> int:
     """The process of a Python model."""
     for pid in server_processes(state.shm_prefix):
         with contextlib.suppress(OSError):
@@ -95,7 +96,7 @@ class Stream(threading.Thread):
 
 @pytest.mark.parametrize("step", ["tokenizer", "engine", "detokenizer"])
 def test_a_stub_is_killed_under_streams(
-    cli: Cli, small_project: Project, speller_server: ServerState, step: str
+    cli: Cli, small_project: Project, speller_server: Server, step: str
 ) -> None:
     """All streams know soon; those with a second server lose and repeat nothing; `up` starts anew.
 
@@ -110,7 +111,7 @@ def test_a_stub_is_killed_under_streams(
         assert stream.begun.wait(SOON_SECONDS)
     os.kill(stub_of(state, f"int8_{step}"), signal.SIGKILL)
     killed = time.monotonic()
-    wait_until(lambda: not state.alive())
+    wait_until(lambda: not alive(state))
     gone = time.monotonic() - killed
     for stream in streams:
         stream.join(SOON_SECONDS)
@@ -172,7 +173,7 @@ def test_an_engine_file_is_cut_short_in_place(cli: Cli, small_project: Project) 
 
     with pytest.raises(ServerError):
         ask_until_the_end()
-    wait_until(lambda: not state.alive())
+    wait_until(lambda: not alive(state))
     print(f"ended {time.monotonic() - began:.2f} s after the file was cut")  # noqa: T201
     assert leftovers(state.shm_prefix) == []
     again = cli("up", cwd=small_project.root)
@@ -304,7 +305,7 @@ class Reader:
 
 
 @contextlib.contextmanager
-def that_never_read(state: ServerState, count: int) -> Iterator[None]:
+def that_never_read(state: Server, count: int) -> Iterator[None]:
     """Clients with a long stream that they stop reading after its first token."""
     reader = Reader(state.grpc_port)
     clients = [TritonClient(f"127.0.0.1:{reader.port}") for _ in range(count)]

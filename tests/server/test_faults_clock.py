@@ -25,6 +25,7 @@ from tests.server.replicas import MODEL, PATIENCE_SECONDS, Replica, wait_until
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.server.lifecycle import stop
+from tritonctl.server.presence import alive
 from tritonctl.server.state import ServerFiles
 from tritonctl.server.supervisor import leftovers
 
@@ -178,7 +179,7 @@ def test_supervision_does_not_notice(clock: FakedClock, server: Replica, jump: i
     [stub] = [pid for pid in server.processes() if b"_detokenizer" in command_line(pid)]
     began = time.monotonic()
     os.kill(stub, signal.SIGKILL)
-    wait_until(lambda: not server.state.alive(), "the server ends", PATIENCE_SECONDS)
+    wait_until(lambda: not alive(server.state), "the server ends", PATIENCE_SECONDS)
     gone = time.monotonic() - began
     print(f"jump {jump:+d} s: down after {down:.1f} s, killed stub told after {gone:.1f} s")  # noqa: T201
     with living_by(clock):

@@ -35,6 +35,7 @@ from tritonctl.errors import ServerError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
+from tritonctl.server.presence import alive
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -270,7 +271,7 @@ def test_a_replica_is_frozen_under_streams(
         pair[0].thaw()
     # It may end instead: Triton's Python backend gives up a lock that it has waited too long for.
     wait_until(
-        lambda: healthy(envoy) == 1 + pair[0].state.alive(), "it is back if it lives, else left out"
+        lambda: healthy(envoy) == 1 + alive(pair[0].state), "it is back if it lives, else left out"
     )
     wait_until(lambda: requests_under_way(envoy) == 0, "nothing is left under way")
     assert text_of(envoy.url)

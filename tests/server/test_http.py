@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tritonctl.protocol.client import TritonClient
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -25,7 +25,7 @@ Post = Callable[..., tuple[int, bytes]]
 
 
 @pytest.fixture
-def post(speller_server: ServerState) -> Post:
+def post(speller_server: Server) -> Post:
     """Sends a JSON object to an endpoint of a model: status and body."""
 
     def send(endpoint: str, content: dict[str, Any], model: str = "exact") -> tuple[int, bytes]:
@@ -62,7 +62,7 @@ def test_generate(post: Post) -> None:
 
 
 @pytest.mark.parametrize("script", ["English", "Chinese", "Emoji", "Thai", "Hindi", "Korean"])
-def test_generate_stream_is_exact(post: Post, speller_server: ServerState, script: str) -> None:
+def test_generate_stream_is_exact(post: Post, speller_server: Server, script: str) -> None:
     """Events over time; put together they are the text that gRPC gives, in every script."""
     prompt = f"907342 in {script}:"
     status, body = post("generate_stream", {"text_input": prompt, "stream": True})
@@ -133,7 +133,7 @@ def test_unknown_model(post: Post) -> None:
     assert "nonsense" in json.loads(body)["error"]
 
 
-def test_curl(speller_server: ServerState) -> None:
+def test_curl(speller_server: Server) -> None:
     """The real one, streaming without a buffer (-N), as in Triton's manual."""
     curl = shutil.which("curl")
     if curl is None:

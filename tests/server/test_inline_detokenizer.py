@@ -30,7 +30,7 @@ from tritonctl.protocol.generation import Generation, Prompt, SamplingParameters
 from tritonctl.protocol.metrics import scrape
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -54,7 +54,7 @@ def project(speller_project: Project, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[ServerState]:
+def server(project: Project) -> Iterator[Server]:
     """It alone."""
     state, _ = start(project, render(project, Silent()), Silent())
     yield state
@@ -62,20 +62,20 @@ def server(project: Project) -> Iterator[ServerState]:
 
 
 @pytest.fixture
-def client(server: ServerState) -> Iterator[TritonClient]:
+def client(server: Server) -> Iterator[TritonClient]:
     """A client of it."""
     with TritonClient(server.grpc_url) as client:
         yield client
 
 
 @pytest.fixture
-def steps(speller_server: ServerState) -> Iterator[TritonClient]:
+def steps(speller_server: Server) -> Iterator[TritonClient]:
     """A client of the server with three steps."""
     with TritonClient(speller_server.grpc_url) as client:
         yield client
 
 
-def test_two_steps(server: ServerState, project: Project) -> None:
+def test_two_steps(server: Server, project: Project) -> None:
     """What is served."""
     names = [folder.name for folder in project.repository.iterdir()]
     assert sorted(names) == ["int8", "int8_engine", "int8_tokenizer"]
@@ -132,7 +132,7 @@ def test_refusals_name_the_public_tensor(client: TritonClient) -> None:
     assert client.generate(MODEL, "7 in English:").text == " seven"
 
 
-def _post(server: ServerState, endpoint: str, content: dict[str, Any]) -> tuple[int, str]:
+def _post(server: Server, endpoint: str, content: dict[str, Any]) -> tuple[int, str]:
     connection = http.client.HTTPConnection(server.address, server.http_port, timeout=60)
     try:
         connection.request("POST", f"/v2/models/{MODEL}/{endpoint}", body=json.dumps(content))
@@ -142,7 +142,7 @@ def _post(server: ServerState, endpoint: str, content: dict[str, Any]) -> tuple[
         connection.close()
 
 
-def test_http(server: ServerState, steps: TritonClient) -> None:
+def test_http(server: Server, steps: TritonClient) -> None:
     """One object without streaming; server-sent events with it; an error is a 400."""
     content = {"text_input": "907342 in Emoji:"}
     text = steps.generate(MODEL, content["text_input"]).text
@@ -158,7 +158,7 @@ def test_http(server: ServerState, steps: TritonClient) -> None:
     assert (status, "max_tokens is 0" in body) == (400, True)
 
 
-def test_perf_analyzer(server: ServerState, project: Project, tmp_path: Path) -> None:
+def test_perf_analyzer(server: Server, project: Project, tmp_path: Path) -> None:
     """NVIDIA's tool counts every streamed response."""
     profile = tmp_path / "profile.json"
     arguments: list[str | Path] = ["-m", MODEL, "--input-data", EXAMPLE / "perf_analyzer.json"]
@@ -190,12 +190,12 @@ def _direct_inputs(max_tokens: int) -> list[grpcclient.InferInput]:
     return inputs
 
 
-def _ended(server: ServerState, outcome: str) -> float:
+def _ended(server: Server, outcome: str) -> float:
     metrics = scrape(server.metrics_url)
     return metrics.total("tritonctl_requests_total", model=ENGINE, outcome=outcome)
 
 
-def test_direct_calls_of_the_engine(server: ServerState) -> None:
+def test_direct_calls_of_the_engine(server: Server) -> None:
     """They get text, only the outputs they ask for, and their cancel frees the slot."""
     client = grpcclient.InferenceServerClient(server.grpc_url)
     answers: list[Any] = []
@@ -217,7 +217,7 @@ def test_direct_calls_of_the_engine(server: ServerState) -> None:
     client.close()
 
 
-def test_a_vanished_client_costs_its_own_budget(server: ServerState) -> None:
+def test_a_vanished_client_costs_its_own_budget(server: Server) -> None:
     """The price (docs/decisions/10): not noticed, but no more than was asked for."""
     before = _ended(server, "length")
     http_stream(server, max_tokens=40).close()

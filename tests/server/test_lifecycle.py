@@ -20,7 +20,8 @@ from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
-from tritonctl.server.state import ServerFiles, ServerState, read_state
+from tritonctl.server.presence import alive
+from tritonctl.server.state import Server, ServerFiles, read_state
 from tritonctl.server.supervisor import leftovers
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
@@ -30,7 +31,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def state_of(project: Project) -> ServerState:
+def state_of(project: Project) -> Server:
     """The recorded state, which must be there."""
     state = read_state(ServerFiles.of(project))
     assert state is not None
@@ -45,14 +46,14 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.05)
 
 
-def up(cli: Cli, project: Project, *arguments: str) -> ServerState:
+def up(cli: Cli, project: Project, *arguments: str) -> Server:
     """Start the server, insisting on success."""
     done = cli("up", *arguments, cwd=project.root)
     assert done.returncode == 0, done.stderr
     return state_of(project)
 
 
-def server_pid(state: ServerState) -> int:
+def server_pid(state: Server) -> int:
     """The process id of tritonserver itself, from its command line."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -66,7 +67,7 @@ def server_pid(state: ServerState) -> int:
     raise AssertionError("tritonserver is not running")
 
 
-def assert_answers(state: ServerState) -> None:
+def assert_answers(state: Server) -> None:
     """The server generates text."""
     with TritonClient(state.grpc_url) as client:
         assert client.generate("int8", "7 in English:").text == " seven"
@@ -176,7 +177,7 @@ def test_killed_server_leaves_nothing_and_starts_again(cli: Cli, small_project: 
     """SIGKILL of tritonserver: stubs and shared memory go, status says so, up works."""
     state = up(cli, small_project)
     os.kill(server_pid(state), signal.SIGKILL)
-    wait_until(lambda: not state.alive())
+    wait_until(lambda: not alive(state))
     assert leftovers(state.shm_prefix) == []
     status = cli("status", cwd=small_project.root)
     assert status.returncode == 7
@@ -204,7 +205,7 @@ def test_interrupted_up_leaves_nothing(small_project: Project) -> None:
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert leftovers(state.shm_prefix) == []
-    assert not state.alive()
+    assert not alive(state)
     assert not files.state.exists()
 
 

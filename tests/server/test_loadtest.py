@@ -23,7 +23,7 @@ from tritonctl.loadtest.analysis.summary import read_summary
 from tritonctl.project.schema import Project
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 from tritonctl.server.supervisor import server_processes
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
@@ -107,7 +107,7 @@ def _generators(folder: Path) -> dict[int, int]:
 
 
 @pytest.fixture(scope="module")
-def project(speller_project: Project, speller_server: ServerState) -> Project:
+def project(speller_project: Project, speller_server: Server) -> Project:
     """The project of the running server."""
     return speller_project
 

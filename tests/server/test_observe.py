@@ -31,7 +31,7 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = [
     pytest.mark.server,
@@ -66,7 +66,7 @@ OpenvinoEngine.step = _slow_step
 class Watched:
     """A server and the Prometheus that looks at it."""
 
-    state: ServerState
+    state: Server
     prometheus: Prometheus
 
 
@@ -102,7 +102,7 @@ def watched(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield Watched(state, looking)
 
 
-def traffic(state: ServerState) -> None:
+def traffic(state: Server) -> None:
     """Answers, refusals and clients that go away."""
     with TritonClient(state.grpc_url) as client:
         for _ in range(ANSWERED):

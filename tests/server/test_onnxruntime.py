@@ -25,7 +25,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
 
@@ -79,7 +79,7 @@ def project(
 
 
 @pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[ServerState]:
+def server(project: Project) -> Iterator[Server]:
     """One Triton with all of them."""
     state, _ = start(project, render(project, Silent()), Silent())
     yield state
@@ -87,7 +87,7 @@ def server(project: Project) -> Iterator[ServerState]:
 
 
 @pytest.fixture(scope="module")
-def client(server: ServerState) -> Iterator[TritonClient]:
+def client(server: Server) -> Iterator[TritonClient]:
     """A client, shared by threads."""
     with TritonClient(server.grpc_url) as client:
         yield client
@@ -165,7 +165,7 @@ def executions(url: str, model: str) -> tuple[int, int]:
 
 
 def test_concurrent_requests_share_runs_and_keep_their_answers(
-    server: ServerState, project: Project, client: TritonClient, reference: Reference
+    server: Server, project: Project, client: TritonClient, reference: Reference
 ) -> None:
     """Clients with one to three rows each and four lengths: everyone gets the rows they sent."""
     before = executions(server.grpc_url, "mixed_fp32")

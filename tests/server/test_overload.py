@@ -27,7 +27,7 @@ from tritonctl.protocol.generation import FIRST_COME, Queueing, SamplingParamete
 from tritonctl.protocol.metrics import scrape
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -57,13 +57,13 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
 
 
 @pytest.fixture(scope="module")
-def server(project: Project) -> ServerState:
+def server(project: Project) -> Server:
     """The server of that project."""
     return start(project, render(project, Silent()), Silent())[0]
 
 
 @pytest.fixture(scope="module")
-def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
+def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The same without priorities and timeouts: the engine keeps the queue."""
     tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
     project = replay_project(
@@ -83,18 +83,18 @@ def tokens(count: int) -> SamplingParameters:
     return SamplingParameters(max_tokens=count, random_seed=0)
 
 
-def waiting(state: ServerState) -> float:
+def waiting(state: Server) -> float:
     """Requests in Triton's queue in front of the engine."""
     metrics = scrape(state.metrics_url)
     return metrics.total("nv_inference_pending_request_count", model="slow_engine")
 
 
-def failed(state: ServerState) -> float:
+def failed(state: Server) -> float:
     """Requests that the ensemble answered with an error."""
     return scrape(state.metrics_url).total("nv_inference_request_failure", model="slow")
 
 
-async def until_waiting(state: ServerState, count: int) -> None:
+async def until_waiting(state: Server, count: int) -> None:
     """Until so many requests are in the queue."""
     deadline = time.monotonic() + PATIENCE
     while (now := await asyncio.to_thread(waiting, state)) != count:
@@ -119,7 +119,7 @@ def direct_call(timeout_microseconds: int) -> Any:
 
 
 @asynccontextmanager
-async def busy(state: ServerState, timeout_microseconds: int = 0) -> AsyncIterator[None]:
+async def busy(state: Server, timeout_microseconds: int = 0) -> AsyncIterator[None]:
     """The only place is taken by a stream that does not end until it is cancelled."""
     began, ended = asyncio.Event(), asyncio.Event()
     async with grpc.aio.insecure_channel(state.grpc_url) as channel:
@@ -148,7 +148,7 @@ async def ask(client: AsyncTritonClient, count: int, queueing: Queueing = FIRST_
     return (await client.generate("slow", "x", tokens(count), queueing=queueing)).text
 
 
-def test_a_flood_is_refused_beyond_the_bound_and_at_once(server: ServerState) -> None:
+def test_a_flood_is_refused_beyond_the_bound_and_at_once(server: Server) -> None:
     """Of 80 requests, 8 wait and are answered exactly, 72 are refused while the place is taken."""
 
     async def run() -> None:
@@ -173,7 +173,7 @@ def test_a_flood_is_refused_beyond_the_bound_and_at_once(server: ServerState) ->
     asyncio.run(run())
 
 
-def test_the_engine_s_own_queue_is_bounded_too(plain_server: ServerState) -> None:
+def test_the_engine_s_own_queue_is_bounded_too(plain_server: Server) -> None:
     """The default: refused by the engine, which names the numbers; what waits is answered."""
 
     async def run() -> None:
@@ -196,7 +196,7 @@ def test_the_engine_s_own_queue_is_bounded_too(plain_server: ServerState) -> Non
     asyncio.run(run())
 
 
-def test_high_priority_overtakes_what_waits(server: ServerState) -> None:
+def test_high_priority_overtakes_what_waits(server: Server) -> None:
     """Four requests of the default, lowest level came first; two of level 1 are answered first."""
 
     async def run() -> list[str]:
@@ -219,7 +219,7 @@ def test_high_priority_overtakes_what_waits(server: ServerState) -> None:
     assert asyncio.run(run()) == ["high"] * 2 + ["low"] * 4
 
 
-def test_each_level_has_a_bound_of_its_own(server: ServerState) -> None:
+def test_each_level_has_a_bound_of_its_own(server: Server) -> None:
     """A flood of the lowest level does not lock the highest out."""
 
     async def run() -> None:
@@ -236,7 +236,7 @@ def test_each_level_has_a_bound_of_its_own(server: ServerState) -> None:
     asyncio.run(run())
 
 
-def test_queue_timeout_ends_what_waits_and_not_what_runs(server: ServerState) -> None:
+def test_queue_timeout_ends_what_waits_and_not_what_runs(server: Server) -> None:
     """Not before its time; the stream at work, whose own time is up by then, goes on."""
 
     async def run() -> float:
@@ -258,7 +258,7 @@ def test_queue_timeout_ends_what_waits_and_not_what_runs(server: ServerState) ->
     assert asyncio.run(run()) >= 1.5
 
 
-def test_the_command_and_http_say_it_too(server: ServerState, project: Project, cli: Cli) -> None:
+def test_the_command_and_http_say_it_too(server: Server, project: Project, cli: Cli) -> None:
     """Exit code 7 and the reason; HTTP has 400 for every error of a generate endpoint."""
 
     def post() -> tuple[int, bytes]:

@@ -19,7 +19,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -82,7 +82,7 @@ def profiled(libraries: Path, url: str, profile: Path) -> list[dict[str, Any]]:
 
 
 def test_perf_analyzer_measures_every_streamed_response(
-    speller_server: ServerState, libraries: Path, tmp_path: Path
+    speller_server: Server, libraries: Path, tmp_path: Path
 ) -> None:
     """With the shipped prompts, four streams at a time: many responses a request, all timed."""
     requests = profiled(libraries, speller_server.grpc_url, tmp_path / "profile.json")
@@ -92,7 +92,7 @@ def test_perf_analyzer_measures_every_streamed_response(
 
 
 def test_random_bytes_in_optional_tensors_are_refused_by_name(
-    speller_server: ServerState, libraries: Path
+    speller_server: Server, libraries: Path
 ) -> None:
     """Without input data perf_analyzer fills optional tensors with garbage: never served as is."""
     # perf_analyzer asks for their lengths

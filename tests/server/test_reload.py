@@ -33,7 +33,7 @@ from tritonctl.repository.publish import render
 from tritonctl.server.health import health
 from tritonctl.server.lifecycle import running_server, start, stop
 from tritonctl.server.reload import Reloaded, reload
-from tritonctl.server.state import ServerFiles, ServerState
+from tritonctl.server.state import Server, ServerFiles
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -68,7 +68,7 @@ def project(tmp_path: Path) -> Iterator[Project]:
         stop(project, Silent())
 
 
-def answer(state: ServerState) -> str:
+def answer(state: Server) -> str:
     """The letter that is answered now."""
     with TritonClient(state.grpc_url) as client:
         return client.generate(MODEL, "x", ASK).text[-1]
@@ -114,7 +114,7 @@ class Load:
                 thread.join()
 
 
-def assert_clean(project: Project, state: ServerState) -> None:
+def assert_clean(project: Project, state: Server) -> None:
     """The server as after `up`: the project's models and none beside them."""
     assert list(ServerFiles.of(project).beside.iterdir()) == []
     seen = health(state)

@@ -29,7 +29,7 @@ from tritonctl.repository.publish import render
 from tritonctl.server.health import health
 from tritonctl.server.lifecycle import running_server, start, stop
 from tritonctl.server.reload import reload
-from tritonctl.server.state import ServerFiles, ServerState
+from tritonctl.server.state import Server, ServerFiles
 
 pytestmark = [pytest.mark.engine, pytest.mark.server, pytest.mark.alone]
 
@@ -67,7 +67,7 @@ def build(project: Project, graph: str) -> None:
 
 
 @contextmanager
-def load(state: ServerState) -> Iterator[tuple[Counter[str], Counter[str]]]:
+def load(state: Server) -> Iterator[tuple[Counter[str], Counter[str]]]:
     """Users who ask without a pause: answers by graph, and every error."""
     answers: Counter[str] = Counter()
     errors: Counter[str] = Counter()
@@ -101,7 +101,7 @@ def until(answers: Counter[str], graph: str, more: int = USERS) -> None:
         time.sleep(0.02)
 
 
-def assert_clean(project: Project, state: ServerState) -> None:
+def assert_clean(project: Project, state: Server) -> None:
     """One model, ready, and nothing beside it."""
     assert list(ServerFiles.of(project).beside.iterdir()) == []
     seen = health(state)

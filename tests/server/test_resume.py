@@ -38,7 +38,8 @@ from tritonctl.protocol.generation import (
 )
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.presence import alive
+from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -103,7 +104,7 @@ class Doomed:
         """SIGKILL to tritonserver and its stubs; the supervisor tidies up."""
         os.killpg(server_pid(self.state), signal.SIGKILL)
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.state.alive():
+        while alive(self.state):
             assert time.monotonic() < deadline, "the supervisor never noticed"
             time.sleep(0.05)
 
@@ -183,7 +184,7 @@ def asker() -> Iterator[Asker]:
         yield Asker(pool)
 
 
-def unbroken(server: ServerState, prompt: Prompt, sampling: SamplingParameters) -> Generation:
+def unbroken(server: Server, prompt: Prompt, sampling: SamplingParameters) -> Generation:
     """What a server says that nobody kills."""
     with TritonClient(server.grpc_url) as client:
         return client.generate("int8", prompt, sampling)
@@ -202,7 +203,7 @@ def assert_same(got: Generation, whole: Generation) -> None:
 
 
 def test_killed_server_changes_no_text(
-    speller_server: ServerState, doomed: Callable[[], Doomed], asker: Asker
+    speller_server: Server, doomed: Callable[[], Doomed], asker: Asker
 ) -> None:
     """SIGKILL amid texts, conversations, options, both clients; the survivor answers the rest."""
     server = doomed()
@@ -234,7 +235,7 @@ def test_killed_server_changes_no_text(
 
 
 def test_server_after_server_dies(
-    speller_server: ServerState, doomed: Callable[[], Doomed], asker: Asker
+    speller_server: Server, doomed: Callable[[], Doomed], asker: Asker
 ) -> None:
     """Twice is possible where twice is allowed, also for an answer that was sampled."""
     first, second = doomed(), doomed()
@@ -255,7 +256,7 @@ def test_server_after_server_dies(
         once.result(PATIENCE_SECONDS)
 
 
-def test_command_line(cli: Cli, speller_project: Project, speller_server: ServerState) -> None:
+def test_command_line(cli: Cli, speller_project: Project, speller_server: Server) -> None:
     """`--resume-on` takes over from a server that is not there; the timing line says so."""
     arguments = ["generate", "exact", "7342 in English:", "--url", NOBODY]
     done = cli(*arguments, "--resume-on", speller_server.grpc_url, cwd=speller_project.root)
@@ -267,7 +268,7 @@ def test_command_line(cli: Cli, speller_project: Project, speller_server: Server
 
 @pytest.mark.parametrize("model", ["exact", "int8"])
 def test_held_out_prompts_cut_anywhere(
-    speller_server: ServerState, held_out: list[dict[str, str]], model: str
+    speller_server: Server, held_out: list[dict[str, str]], model: str
 ) -> None:
     """The rest comes from ids alone: each text is that of the unbroken answer."""
     source = random.Random(f"tritonctl {model}")  # noqa: S311 - test data
@@ -302,7 +303,7 @@ def _text(chunks: Sequence[Chunk]) -> str:
     return "".join(chunk.text for chunk in chunks)
 
 
-def test_what_the_engine_cannot_continue_is_refused(speller_server: ServerState) -> None:
+def test_what_the_engine_cannot_continue_is_refused(speller_server: Server) -> None:
     """OpenVINO GenAI counts for these penalties only what it made itself."""
     sampling = SamplingParameters(frequency_penalty=0.5)
     request = generation_request("int8", "7 in English:", sampling, resume_ids=[9])

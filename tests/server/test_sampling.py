@@ -25,7 +25,7 @@ from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Generation, SamplingParameters
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -39,7 +39,7 @@ TOKENIZER = Path(__file__).parents[2] / "examples/number-speller/checkpoint/toke
 
 
 @pytest.fixture
-def client(speller_server: ServerState) -> Iterator[TritonClient]:
+def client(speller_server: Server) -> Iterator[TritonClient]:
     """A client of the session's server."""
     with TritonClient(speller_server.grpc_url) as client:
         yield client
@@ -152,7 +152,7 @@ def test_log_probs(client: TritonClient) -> None:
     assert len(stopped.log_probs) == stopped.num_output_tokens
 
 
-def post(server: ServerState, verb: str, body: dict[str, Any]) -> str:
+def post(server: Server, verb: str, body: dict[str, Any]) -> str:
     """The body that HTTP `generate` or `generate_stream` answers with."""
     request = urllib.request.Request(  # noqa: S310 - our own server
         f"{server.http_url}/v2/models/exact/{verb}", data=json.dumps(body).encode()
@@ -162,14 +162,14 @@ def post(server: ServerState, verb: str, body: dict[str, Any]) -> str:
     return text
 
 
-def test_nvidias_documented_request(speller_server: ServerState) -> None:
+def test_nvidias_documented_request(speller_server: Server) -> None:
     """The curl of NVIDIA's README: max_tokens, and empty stop_words and bad_words."""
     body = {"text_input": ENGLISH, "max_tokens": 20, "bad_words": "", "stop_words": ""}
     answer = json.loads(post(speller_server, "generate", body))
     assert answer["text_output"] == IN_ENGLISH
 
 
-def test_one_response_without_streaming(speller_server: ServerState) -> None:
+def test_one_response_without_streaming(speller_server: Server) -> None:
     """HTTP generate: whole, with stop words as text or list, log probabilities and the prompt."""
     body = {"text_input": ENGLISH, "stop_words": [" hundred", "zzz"], "return_log_probs": True}
     answer = json.loads(post(speller_server, "generate", body))
@@ -182,7 +182,7 @@ def test_one_response_without_streaming(speller_server: ServerState) -> None:
     )
 
 
-def test_generate_stream_with_a_stop_word(speller_server: ServerState) -> None:
+def test_generate_stream_with_a_stop_word(speller_server: Server) -> None:
     """The same text in pieces."""
     body = {"text_input": ENGLISH, "stop_words": ["-two"], "stream": True}
     lines = post(speller_server, "generate_stream", body).split("\n\n")
@@ -191,7 +191,7 @@ def test_generate_stream_with_a_stop_word(speller_server: ServerState) -> None:
     assert "".join(event["text_output"] for event in events) == IN_ENGLISH.removesuffix("-two")
 
 
-def test_http_refusal(speller_server: ServerState) -> None:
+def test_http_refusal(speller_server: Server) -> None:
     """A client error, with the tensor's name."""
     with pytest.raises(urllib.error.HTTPError) as refusal:
         post(speller_server, "generate", {"text_input": ENGLISH, "stop_words": ["a", ""]})

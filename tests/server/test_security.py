@@ -34,9 +34,10 @@ from tritonctl.protocol.model_control import ModelControl
 from tritonctl.protocol.restrictions import GRPC_HEADER, HTTP_HEADER
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
+from tritonctl.server.presence import alive
 from tritonctl.server.security.certificate_checks import certificate_files
 from tritonctl.server.security.certificates import make_certificates, tls_section
-from tritonctl.server.state import ServerFiles, ServerState
+from tritonctl.server.state import Server, ServerFiles
 
 pytestmark = pytest.mark.server
 
@@ -70,7 +71,7 @@ def project(speller_project: Project, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[ServerState]:
+def server(project: Project) -> Iterator[Server]:
     """It runs."""
     state, _ = start(project, render(project, Silent()), Silent())
     yield state
@@ -83,7 +84,7 @@ def ask(url: str, tls: ClientTls | None) -> str:
         return client.generate(MODEL, PROMPT, timeout=20).text
 
 
-def test_the_right_certificate_streams_text(server: ServerState) -> None:
+def test_the_right_certificate_streams_text(server: Server) -> None:
     """Both clients, with what the state file names."""
     assert ask(server.grpc_url, server.client_tls) == TEXT
 
@@ -118,7 +119,7 @@ def _of(project: Project, **files: str) -> ClientTls:
     ids=["plaintext", "no-certificate", "other-ca-s-certificate", "other-ca-trusted"],
 )
 def test_everybody_else_is_refused(
-    project: Project, server: ServerState, files: dict[str, str] | None
+    project: Project, server: Server, files: dict[str, str] | None
 ) -> None:
     """The connection is not made; the server goes on for those who may use it."""
     tls = None if files is None else _of(project, **files)
@@ -127,7 +128,7 @@ def test_everybody_else_is_refused(
     assert ask(server.grpc_url, server.client_tls) == TEXT
 
 
-def test_a_file_that_is_not_there(project: Project, server: ServerState) -> None:
+def test_a_file_that_is_not_there(project: Project, server: Server) -> None:
     """The client says which."""
     with pytest.raises(HostError, match=r"nowhere\.crt cannot be read"):
         ask(server.grpc_url, _of(project, ca="nowhere.crt"))
@@ -135,7 +136,7 @@ def test_a_file_that_is_not_there(project: Project, server: ServerState) -> None
 
 @pytest.mark.parametrize("engine", ["asyncio", "locust"])
 def test_the_command_line_needs_no_option(
-    project: Project, server: ServerState, cli: Cli, engine: str
+    project: Project, server: Server, cli: Cli, engine: str
 ) -> None:
     """`status`, `generate` and `loadtest run`, its generators in processes of their own."""
     assert cli("status", cwd=project.root).returncode == 0
@@ -152,9 +153,7 @@ def test_the_command_line_needs_no_option(
     assert server.token not in plan
 
 
-def test_perf_analyzer_over_mutual_tls(
-    project: Project, server: ServerState, tmp_path: Path
-) -> None:
+def test_perf_analyzer_over_mutual_tls(project: Project, server: Server, tmp_path: Path) -> None:
     """NVIDIA's own client, unmodified, with its own flags."""
     certs = project.root / "certs"
     arguments: list[str | Path] = ["-m", MODEL, "--input-data", EXAMPLE / "perf_analyzer.json"]
@@ -169,7 +168,7 @@ def test_perf_analyzer_over_mutual_tls(
     assert "throughput" in done.stdout
 
 
-def test_another_server_by_url(project: Project, server: ServerState, cli: Cli) -> None:
+def test_another_server_by_url(project: Project, server: Server, cli: Cli) -> None:
     """--url with the files named; without them it is not reached."""
     url = ["--url", server.grpc_url, "--timeout", "20"]
     names = ["--ca", "certs/ca.crt", "--certificate", "certs/client.crt", "--key"]
@@ -182,7 +181,7 @@ def test_another_server_by_url(project: Project, server: ServerState, cli: Cli) 
 
 
 def test_a_stranger_with_a_certificate(
-    project: Project, server: ServerState, cli: Cli, tmp_path: Path
+    project: Project, server: Server, cli: Cli, tmp_path: Path
 ) -> None:
     """Far from the project, its server is asked and compared by its address and the files named."""
     certs = project.root / "certs"
@@ -197,7 +196,7 @@ def test_a_stranger_with_a_certificate(
     assert cli(*compare, cwd=tmp_path).returncode == 7
 
 
-def test_the_token_is_nobody_else_s(project: Project, server: ServerState) -> None:
+def test_the_token_is_nobody_else_s(project: Project, server: Server) -> None:
     """In files that only their owner may read, and not in the log."""
     files = ServerFiles.of(project)
     for file in (files.state, files.specification):
@@ -241,7 +240,7 @@ def call(endpoint: Endpoint, name: str, request: Any, *metadata: tuple[str, str]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_restricted_over_grpc(server: ServerState, name: str) -> None:
+def test_restricted_over_grpc(server: Server, name: str) -> None:
     """Refused without the token and with a wrong one."""
     for metadata in ((), ((GRPC_HEADER, "wrong"),), ((HTTP_HEADER, server.token),)):
         assert call(server.endpoint, name, CALLS[name], *metadata) == "UNAVAILABLE"
@@ -249,18 +248,18 @@ def test_restricted_over_grpc(server: ServerState, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["RepositoryIndex", "LogSettings", "TraceSetting"])
-def test_the_token_opens_them(server: ServerState, name: str) -> None:
+def test_the_token_opens_them(server: Server, name: str) -> None:
     """With Triton's own prefix."""
     assert call(server.endpoint, name, CALLS[name], *server.endpoint.admin_metadata) == "OK"
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_what_nvidia_s_clients_read_stays_open(server: ServerState, name: str) -> None:
+def test_what_nvidia_s_clients_read_stays_open(server: Server, name: str) -> None:
     """No token."""
     assert call(server.endpoint, name, OPEN[name]) == "OK"
 
 
-def http_status(server: ServerState, method: str, path: str, **headers: str) -> int:
+def http_status(server: Server, method: str, path: str, **headers: str) -> int:
     """The status of one HTTP request."""
     connection = http.client.HTTPConnection(urlsplit(server.http_url).netloc, timeout=20)
     try:
@@ -285,13 +284,13 @@ def http_status(server: ServerState, method: str, path: str, **headers: str) -> 
         ("POST", "/v2/logging"),
     ],
 )
-def test_restricted_over_http(server: ServerState, method: str, path: str) -> None:
+def test_restricted_over_http(server: Server, method: str, path: str) -> None:
     """403 without the token and with a wrong one."""
     assert http_status(server, method, path) == 403
     assert http_status(server, method, path, **{HTTP_HEADER: "wrong"}) == 403
 
 
-def test_http_with_the_token_and_what_is_open(server: ServerState) -> None:
+def test_http_with_the_token_and_what_is_open(server: Server) -> None:
     """Health and metadata need none."""
     assert http_status(server, "GET", "/v2/logging", **{HTTP_HEADER: server.token}) == 200
     for path in ("/v2", "/v2/health/ready", f"/v2/models/{MODEL}", f"/v2/models/{MODEL}/config"):
@@ -299,7 +298,7 @@ def test_http_with_the_token_and_what_is_open(server: ServerState) -> None:
     assert http_status(server, "GET", f"/v2/models/{MODEL}/stats") == 200
 
 
-def test_model_control_sends_it(server: ServerState) -> None:
+def test_model_control_sends_it(server: Server) -> None:
     """As the tuner does; without it the server is as good as not there."""
     name = f"{MODEL}_tokenizer"
     with ModelControl(server.endpoint) as control:
@@ -374,4 +373,4 @@ def test_every_start_has_its_own_token(small_project: Project) -> None:
     stop(small_project, Silent())
     second, _ = start(small_project, render(small_project, Silent()), Silent())
     assert first.token != second.token
-    assert not first.alive()
+    assert not alive(first)

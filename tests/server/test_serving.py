@@ -17,7 +17,7 @@ from tritonctl.errors import RequestRejectedError, ServerError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Generation, SamplingParameters
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -29,7 +29,7 @@ CONCURRENT_STREAMS = 32
 
 
 @pytest.fixture
-def client(speller_server: ServerState) -> Iterator[TritonClient]:
+def client(speller_server: Server) -> Iterator[TritonClient]:
     """A client of the session's server."""
     with TritonClient(speller_server.grpc_url) as client:
         yield client
@@ -53,7 +53,7 @@ def ask_all(url: str, model: str, prompts: list[str]) -> list[Generation]:
 
 @pytest.fixture(scope="module")
 def answers_of(
-    speller_server: ServerState, held_out: list[dict[str, str]]
+    speller_server: Server, held_out: list[dict[str, str]]
 ) -> Callable[[str], list[Generation]]:
     """What a model answers to all held-out prompts; asked once."""
     prompts = [prompt["text_input"] for prompt in held_out]
@@ -103,7 +103,7 @@ def test_quantised_engines_still_spell(
 
 
 def test_concurrent_streams_stay_exact(
-    speller_server: ServerState, held_out: list[dict[str, str]], reference: list[str]
+    speller_server: Server, held_out: list[dict[str, str]], reference: list[str]
 ) -> None:
     """32 streams at any time, every one equal to its reference."""
     deadline = time.monotonic() + STRESS_SECONDS

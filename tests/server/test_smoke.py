@@ -22,7 +22,7 @@ from tritonctl.errors import UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channels import Endpoint
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.run import Plan, smoke_server
 
@@ -182,7 +182,7 @@ def test_command(triton: PlainTriton, cli: Cli, tmp_path: Path) -> None:
     assert "no answer from Triton at 127.0.0.1:9" in gone.stderr
 
 
-def test_the_spellers(speller_project: Project, speller_server: ServerState, cli: Cli) -> None:
+def test_the_spellers(speller_project: Project, speller_server: Server, cli: Cli) -> None:
     """The project's own server: every check of a text ensemble passes, parity included."""
     done = cli("smoke", "--json", "--quiet", cwd=speller_project.root)
     record = json.loads(done.stdout)

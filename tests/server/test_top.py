@@ -21,7 +21,8 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import ServerState
+from tritonctl.server.presence import alive
+from tritonctl.server.state import Server
 from tritonctl.top.counters import Reading
 from tritonctl.top.figures import Figures, ServerFigures, figures
 from tritonctl.top.layout import layout_of
@@ -43,7 +44,7 @@ def ask(url: str, lengths: list[int]) -> None:
             lengths.append(client.generate("int8", PROMPT, sampling).num_output_tokens)  # noqa: PERF401
 
 
-def under_load(state: ServerState, project: Project) -> Figures:
+def under_load(state: Server, project: Project) -> Figures:
     """The figures of a window with a known number of requests."""
     before = at_rest(state, project)
     lengths: list[int] = []
@@ -66,7 +67,7 @@ def under_load(state: ServerState, project: Project) -> Figures:
         time.sleep(0.1)
 
 
-def at_rest(state: ServerState, project: Project) -> Reading:
+def at_rest(state: Server, project: Project) -> Reading:
     """A reading after which nothing is told of the request that `up` sends when all is loaded."""
     deadline = time.monotonic() + PUBLISHED_SECONDS
     before = Reading.of(scrape(state.metrics_url), time.monotonic())
@@ -175,7 +176,7 @@ def test_a_server_that_is_killed_and_started_again(cli: Cli, small_project: Proj
         os.kill(server_pid(state), signal.SIGKILL)
         gone = next(record for record in seen if record["problem"])
         assert "models" not in gone
-        wait_until(lambda: not state.alive())
+        wait_until(lambda: not alive(state))
         again = up(cli, small_project)
         back = next(record for record in seen if not record["problem"])
         assert back["url"] == again.metrics_url != state.metrics_url

@@ -27,7 +27,7 @@ from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -46,7 +46,7 @@ STEPS = ("int8_tokenizer", "int8_engine", "int8_detokenizer")
 class Traced:
     """A server that traces, and who gets the traces."""
 
-    state: ServerState
+    state: Server
     receiver: Receiver
     project: Project
 

@@ -19,7 +19,7 @@ from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -29,7 +29,7 @@ PATIENCE = 30.0
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """An engine of release 1.2.1."""
     folder = tmp_path_factory.mktemp("trtllm")
     project = trtllm_project(folder, world="engine", version="1.2.1")
@@ -39,13 +39,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
 
 
 @pytest.fixture
-def client(server: ServerState) -> Iterator[TritonClient]:
+def client(server: Server) -> Iterator[TritonClient]:
     """A client of it."""
     with TritonClient(server.grpc_url) as client:
         yield client
 
 
-def wait_for(server: ServerState, holds: Callable[[Metrics], bool]) -> None:
+def wait_for(server: Server, holds: Callable[[Metrics], bool]) -> None:
     """Until the engine's own metrics say so."""
     deadline = time.monotonic() + PATIENCE
     while not holds(scrape(server.metrics_url)):
@@ -71,9 +71,7 @@ def test_guides(client: TritonClient) -> None:
     assert client.generate("speller", PROMPT, sampling).text in {" one", " eight hundred"}
 
 
-def test_a_client_that_goes_away_frees_the_runtime(
-    server: ServerState, client: TritonClient
-) -> None:
+def test_a_client_that_goes_away_frees_the_runtime(server: Server, client: TritonClient) -> None:
     """Aborted there: no stream is active and no block is in use, long before its budget."""
     endless = SamplingParameters(end_id=-1, max_tokens=490)
     next(client.stream("speller", PROMPT, endless))  # dropping the iterator cancels the call
@@ -83,7 +81,7 @@ def test_a_client_that_goes_away_frees_the_runtime(
     assert client.generate("speller", PROMPT).text == ANSWER
 
 
-def test_metrics_of_the_cache(server: ServerState, client: TritonClient) -> None:
+def test_metrics_of_the_cache(server: Server, client: TritonClient) -> None:
     """From the runtime's own statistics."""
     long = " ".join([PROMPT] * 12)
     for _ in range(2):

@@ -24,7 +24,7 @@ from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import running_server, start, stop
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 from tritonctl.tuning.applying import TunedServer
 from tritonctl.tuning.knobs import space_of
 from tritonctl.tuning.outcome import Step
@@ -69,12 +69,12 @@ def project(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
 
 
 @pytest.fixture
-def server(project: Project) -> ServerState:
+def server(project: Project) -> Server:
     """Triton as `tritonctl up` starts it."""
     return start(project, render(project, Silent()), Silent())[0]
 
 
-def live_configs(state: ServerState) -> dict[str, Any]:
+def live_configs(state: Server) -> dict[str, Any]:
     """What every model runs with."""
     with ModelControl(state.endpoint) as control:
         return {name: control.config(name) for name in state.models}
@@ -112,7 +112,7 @@ class LiveWatcher:
 
 
 def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
-    project: Project, server: ServerState
+    project: Project, server: Server
 ) -> None:
     """A session with a tiny budget on the server that runs, and its report."""
     before, files = live_configs(server), repository_bytes(project)
@@ -143,7 +143,7 @@ def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
     assert edit.difference.count("\n+ ") == 1
 
 
-def test_every_knob_can_be_turned_and_put_back(project: Project, server: ServerState) -> None:
+def test_every_knob_can_be_turned_and_put_back(project: Project, server: Server) -> None:
     """Through model control where that is enough, with a restart where files change."""
     before = live_configs(server)
     space = space_of(project, MODEL, priorities=2, cores=2)
@@ -194,7 +194,7 @@ def cancelled(client: TritonClient) -> None:
 
 @pytest.mark.parametrize("lose", [refused, cancelled])
 def test_a_lost_request_does_not_hold_up_other_settings(
-    project: Project, server: ServerState, lose: Callable[[TritonClient], None]
+    project: Project, server: Server, lose: Callable[[TritonClient], None]
 ) -> None:
     """tritonserver 2.51 never ends an ensemble that had one: nobody waits for that.
 
@@ -217,7 +217,7 @@ def test_a_lost_request_does_not_hold_up_other_settings(
     assert live_configs(running_server(project)) == before
 
 
-def test_refused_settings_leave_the_server_as_it_was(project: Project, server: ServerState) -> None:
+def test_refused_settings_leave_the_server_as_it_was(project: Project, server: Server) -> None:
     """An engine that cannot be loaded: the error is named, the old one still answers."""
     space = space_of(project, MODEL, priorities=0, cores=2)
     before = live_configs(server)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.server.state import process_started
+from tritonctl.host.process import process_started
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox, WaitUntil

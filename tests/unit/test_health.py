@@ -12,10 +12,11 @@ from typing import ClassVar
 
 import pytest
 
+from tests.unit.test_server_state import STATE as SERVER
 from tritonctl.server.health import Health, health
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
-STATE = ServerState(1, 1, "127.0.0.1", 1, 1, 1, "/r", ["a", "b"], "{}", "p_", 30)
+STATE = dataclasses.replace(SERVER, models=["a", "b"])
 
 
 class _Index(BaseHTTPRequestHandler):
@@ -37,7 +38,7 @@ class _Index(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def state() -> Iterator[ServerState]:
+def state() -> Iterator[Server]:
     """The state of a server whose HTTP port answers."""
     with HTTPServer(("127.0.0.1", 0), _Index) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
@@ -53,7 +54,7 @@ def _says(monkeypatch: pytest.MonkeyPatch, status: int, body: object) -> None:
     monkeypatch.setattr(_Index, "body", raw)
 
 
-def test_all_ready(state: ServerState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_ready(state: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of ours is READY; others do not matter."""
     entries = [{"name": n, "version": "1", "state": "READY"} for n in ("a", "b")]
     _says(monkeypatch, 200, [*entries, {"name": "c", "state": "UNAVAILABLE"}])
@@ -62,7 +63,7 @@ def test_all_ready(state: ServerState, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer.summary() == "2 of 2 models ready"
 
 
-def test_loading_and_missing(state: ServerState, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_and_missing(state: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model without a state is still loading, one that is not listed is missing."""
     _says(monkeypatch, 200, [{"name": "a"}])
     answer = health(state)
@@ -73,7 +74,7 @@ def test_loading_and_missing(state: ServerState, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(("status", "body"), [(500, []), (400, b""), (200, b"not json")])
 def test_answers_that_are_none(
-    state: ServerState, monkeypatch: pytest.MonkeyPatch, status: int, body: object
+    state: Server, monkeypatch: pytest.MonkeyPatch, status: int, body: object
 ) -> None:
     """A server that cannot tell is not live."""
     _says(monkeypatch, status, body)

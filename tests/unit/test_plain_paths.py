@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.server.plain_paths import PlainPaths
+from tritonctl.server.embedded.plain_paths import PlainPaths
 
 AWKWARD = ["a b", "a;b", "$(b)", "a&b", "a'b", 'a"b', "a(b)", "a*", "größe", "a\nb", "~b"]
 

@@ -12,7 +12,7 @@ import pytest
 
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host import process
-from tritonctl.server.state import process_started
+from tritonctl.host.process import process_started
 
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil

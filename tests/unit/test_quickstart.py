@@ -12,9 +12,10 @@ import pytest
 
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import bundled
+from tritonctl.host.process import process_started
 from tritonctl.server import quickstart
 from tritonctl.server.quickstart import EXAMPLE, FOLDER, quickstart_project
-from tritonctl.server.state import ServerFiles, ServerState, process_started, write_state
+from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
 
 
 @pytest.fixture
@@ -66,7 +67,19 @@ def test_ports_of_our_own_server_stay(shipped: Path, tmp_path: Path) -> None:
     started = process_started(pid)
     assert started is not None
     port = project.server.http_port
-    state = ServerState(pid, started, "127.0.0.1", 1, port, 2, "/r", [], "{}", "p_", 30)
+    state = EmbeddedServer(
+        pid=pid,
+        process_started=started,
+        address="127.0.0.1",
+        grpc_port=1,
+        http_port=port,
+        metrics_port=2,
+        repository="/r",
+        models=[],
+        settings="{}",
+        shm_prefix="p_",
+        exit_timeout_seconds=30,
+    )
     write_state(ServerFiles.of(project), state)
     with socket.create_server(("127.0.0.1", port)):
         assert quickstart_project(tmp_path / "mine").server.http_port == port

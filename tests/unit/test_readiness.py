@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tritonctl.errors import ServerError
+from tritonctl.host.process import process_started
 from tritonctl.server.ports import choose_ports
 from tritonctl.server.readiness import Readiness
-from tritonctl.server.state import process_started
 
 if TYPE_CHECKING:
     from tests.unit.conftest import WaitUntil

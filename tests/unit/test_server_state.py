@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tritonctl.host.process import process_started
+from tritonctl.server.presence import alive
 from tritonctl.server.state import (
+    ContainerServer,
+    Deployment,
+    EmbeddedServer,
     ServerFiles,
-    ServerState,
-    process_started,
     read_state,
+    to_record,
     write_state,
 )
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox, WaitUntil
 
-STATE = ServerState(
+STATE = EmbeddedServer(
     pid=os.getpid(),
     process_started=process_started(os.getpid()) or 0,
     address="127.0.0.1",
@@ -36,6 +40,8 @@ STATE = ServerState(
     shm_prefix="p_",
     exit_timeout_seconds=30,
 )
+
+_EMBEDDED_ONLY = {"process_started", "shm_prefix", "readiness_port"}
 
 
 @pytest.fixture
@@ -51,6 +57,16 @@ def test_round_trip(files: ServerFiles) -> None:
     assert read_state(files) == STATE
 
 
+def test_a_server_in_containers_comes_back_as_one(files: ServerFiles) -> None:
+    """And the file has the same keys whatever the server."""
+    deployment = Deployment("c" * 64, "/deploy", "demo", "triton", ["cpu"], "")
+    common = {k: v for k, v in to_record(STATE).items() if k not in _EMBEDDED_ONLY}
+    server = ContainerServer(**common | {"deployment": deployment})
+    write_state(files, server)
+    assert read_state(files) == server
+    assert to_record(server).keys() == to_record(STATE).keys()
+
+
 def test_urls() -> None:
     """Endpoints as clients want them."""
     assert STATE.grpc_url == "127.0.0.1:1"
@@ -61,13 +77,13 @@ def test_urls() -> None:
 def test_this_process_is_alive() -> None:
     """Same pid, same start time."""
     assert STATE.process_started > 0
-    assert STATE.alive()
+    assert alive(STATE)
 
 
 def test_a_reused_pid_is_not_the_server() -> None:
     """Same pid, started at another time: somebody else."""
     other = dataclasses.replace(STATE, process_started=STATE.process_started - 1)
-    assert not other.alive()
+    assert not alive(other)
 
 
 def test_ended_process_and_zombie_are_not_alive(wait_until: WaitUntil) -> None:
@@ -76,13 +92,13 @@ def test_ended_process_and_zombie_are_not_alive(wait_until: WaitUntil) -> None:
     started = process_started(process.pid)
     assert started is not None
     state = dataclasses.replace(STATE, pid=process.pid, process_started=started)
-    assert state.alive()
+    assert alive(state)
     process.kill()
-    wait_until(lambda: not state.alive())
+    wait_until(lambda: not alive(state))
     assert Path(f"/proc/{process.pid}").exists()  # not yet waited for: a zombie
     process.wait()
     assert process_started(process.pid) is None
-    assert not state.alive()
+    assert not alive(state)
 
 
 def test_a_process_name_with_parentheses_and_spaces(tmp_path: Path) -> None:
@@ -114,7 +130,7 @@ def test_damaged_file_is_no_state(files: ServerFiles, text: str) -> None:
 
 def test_state_of_another_version_is_no_state(files: ServerFiles) -> None:
     """A field too many or too few."""
-    record = dataclasses.asdict(STATE)
+    record = to_record(STATE)
     files.folder.mkdir()
     for damaged in (record | {"new": 1}, {k: v for k, v in record.items() if k != "pid"}):
         files.state.write_text(json.dumps(damaged), encoding="utf-8")

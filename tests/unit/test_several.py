@@ -17,7 +17,7 @@ from rich.console import Console as RichConsole
 
 from tritonctl.console.build_view import BuildTable
 from tritonctl.engines.build.stages import plan_stages
-from tritonctl.server.state import process_started
+from tritonctl.host.process import process_started
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.server.state import process_started
+from tritonctl.host.process import process_started
 from tritonctl.server.supervisor import (
     children,
     clean_up,

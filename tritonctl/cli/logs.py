@@ -21,12 +21,12 @@ def command(
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""
     from tritonctl.server.log import tail
-    from tritonctl.server.state import ServerFiles, read_state
+    from tritonctl.server.state import ContainerServer, ServerFiles, read_state
 
     console = options.console(as_json=False, quiet=False)
     files = ServerFiles.of(options.open_project(project, profile, overrides))
     log, state = files.log, read_state(files)
-    if state is not None and state.deployment is not None:
+    if isinstance(state, ContainerServer):
         from tritonctl.server.containers.lifecycle import print_log
 
         print_log(state.deployment, lines, follow=follow, write=console.text)

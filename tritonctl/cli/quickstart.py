@@ -14,7 +14,7 @@ from tritonctl.cli.generate import show, timing_line
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
     from tritonctl.project.schema import Project
-    from tritonctl.server.state import ServerState
+    from tritonctl.server.state import Server
 
 
 def command(
@@ -43,7 +43,7 @@ def command(
     )
 
 
-def _serve(project: Project, console: Console) -> ServerState:
+def _serve(project: Project, console: Console) -> Server:
     from tritonctl.engines.build.engine import build_engine
     from tritonctl.repository.publish import render
     from tritonctl.server.lifecycle import start
@@ -56,7 +56,7 @@ def _serve(project: Project, console: Console) -> ServerState:
     return state
 
 
-def _ask(console: Console, state: ServerState) -> list[dict[str, Any]]:
+def _ask(console: Console, state: Server) -> list[dict[str, Any]]:
     from tritonctl.protocol.client import TritonClient
     from tritonctl.server.quickstart import MODEL, PROMPTS
 

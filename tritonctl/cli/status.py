@@ -13,6 +13,7 @@ from tritonctl.errors import ServerError
 
 if TYPE_CHECKING:
     from tritonctl.server.lifecycle import Status
+    from tritonctl.server.state import Server
 
 
 def command(
@@ -51,8 +52,15 @@ def _addresses(server: Status) -> dict[str, Any]:
         "grpc": state.grpc_url,
         "http": state.http_url,
         "metrics": state.metrics_url,
-        "readiness": state.readiness_url,
+        "readiness": _readiness(state),
     }
+
+
+def _readiness(state: Server) -> str | None:
+    """Where gateways ask an embedded server; containers publish no such port."""
+    from tritonctl.server.state import EmbeddedServer
+
+    return state.readiness_url if isinstance(state, EmbeddedServer) else None
 
 
 def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator[str]:
@@ -71,8 +79,8 @@ def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator
 def _where(server: Status, *, several: bool) -> str:
     state = server.state
     urls = f"gRPC {state.grpc_url}  HTTP {state.http_url}  metrics {state.metrics_url}"
-    if state.readiness_url:
-        urls += f"  readiness {state.readiness_url}"
+    if readiness := _readiness(state):
+        urls += f"  readiness {readiness}"
     if not several:
         return f"  {urls}"
     if not state.grpc_port:

@@ -75,6 +75,7 @@ def _endpoint(
     from tritonctl.errors import ConfigurationError
     from tritonctl.loadtest.run.server_usage import ServerUsage
     from tritonctl.server.lifecycle import running_server
+    from tritonctl.server.state import EmbeddedServer
     from tritonctl.top.figures import Layout
     from tritonctl.top.layout import layout_of
     from tritonctl.top.watching import Endpoint, metrics_address
@@ -82,7 +83,7 @@ def _endpoint(
     if url is None:
         opened = options.open_project(project, profile, overrides)
         state = running_server(opened)
-        usage = ServerUsage(state.shm_prefix) if state.shm_prefix else None  # not of containers
+        usage = ServerUsage(state.shm_prefix) if isinstance(state, EmbeddedServer) else None
         return Endpoint(state.metrics_url, layout_of(opened.repository), usage)
     try:
         layout = layout_of(options.open_project(project, profile, overrides).repository)

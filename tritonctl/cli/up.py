@@ -26,6 +26,7 @@ def command(
     """Start Triton on the project's models; returns when every model is ready."""
     from tritonctl.repository.publish import render
     from tritonctl.server.lifecycle import require_machine, start
+    from tritonctl.server.state import ContainerServer
 
     console = options.console(as_json, quiet)
     chosen = [*(overrides or ()), *([f"server.mode={on}"] if on else [])]
@@ -35,7 +36,7 @@ def command(
     record = {
         "started": started,
         "pid": state.pid,
-        "container": state.deployment.container if state.deployment else None,
+        "container": state.deployment.container if isinstance(state, ContainerServer) else None,
         "grpc": state.grpc_url,
         "http": state.http_url,
         "metrics": state.metrics_url,

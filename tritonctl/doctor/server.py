@@ -13,7 +13,8 @@ from tritonctl.errors import TritonctlError
 from tritonctl.project.schema import Project
 from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.server.ports import is_free
-from tritonctl.server.state import ServerFiles, ServerState, present_state
+from tritonctl.server.presence import present_state
+from tritonctl.server.state import Server, ServerFiles
 
 _NAMED = 3
 
@@ -66,7 +67,7 @@ def _wanted(project: Project) -> Iterator[_Wanted]:
         yield _Wanted("gateway.admin_port", "127.0.0.1", gateway.admin_port)
 
 
-def _running(project: Project) -> ServerState | None:
+def _running(project: Project) -> Server | None:
     try:
         return present_state(ServerFiles.of(project))
     except TritonctlError:  # Docker does not answer: a finding of its own

@@ -139,3 +139,14 @@ def end_group(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             continue
     process.wait()
+
+
+def process_started(pid: int) -> int | None:
+    """Start time of a process (field 22 of /proc/PID/stat), None when it is gone or a zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The command name, in parentheses, may itself contain spaces and parentheses.
+    fields = text.rsplit(")", 1)[1].split()
+    return None if fields[0] == "Z" else int(fields[19])

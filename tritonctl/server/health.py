@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 
 from tritonctl.protocol.restrictions import http_headers
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 _TIMEOUT_SECONDS = 2.0
 _OK = 200
@@ -35,7 +35,7 @@ class Health:
         return f"{self.count_ready()} of {len(self.models)} models ready"
 
 
-def health(state: ServerState) -> Health:
+def health(state: Server) -> Health:
     """Ask the server. One that does not answer is not live, and none of its models is ready."""
     index = _repository_index(state)
     if index is None:
@@ -44,7 +44,7 @@ def health(state: ServerState) -> Health:
     return Health(live=True, models={name: known.get(name, "MISSING") for name in state.models})
 
 
-def _repository_index(state: ServerState) -> list[dict[str, str]] | None:
+def _repository_index(state: Server) -> list[dict[str, str]] | None:
     """Triton's model repository extension: POST v2/repository/index."""
     connection = http.client.HTTPConnection(
         state.http_address, state.http_port, timeout=_TIMEOUT_SECONDS

@@ -15,7 +15,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
-from tritonctl.server.state import ServerState
+from tritonctl.server.state import Server
 
 
 def _one_token(client: TritonClient, model: str, timeout: float) -> None:
@@ -25,7 +25,7 @@ def _one_token(client: TritonClient, model: str, timeout: float) -> None:
 PROBES: dict[str, Callable[[TritonClient, str, float], None]] = {"text_generation": _one_token}
 
 
-def probe(project: Project, state: ServerState, progress: Progress) -> None:
+def probe(project: Project, state: Server, progress: Progress) -> None:
     """Ask each of the project's models. Raises ServerError for one that does not answer."""
     timeout = float(project.server.ready_timeout_seconds)
     client = TritonClient(state.grpc_url, tls=state.client_tls)

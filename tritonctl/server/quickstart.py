@@ -12,7 +12,8 @@ from tritonctl.host.files import explained
 from tritonctl.project.file import FILE_NAME, find_project_file, load_project
 from tritonctl.project.schema import Project
 from tritonctl.server.ports import is_free
-from tritonctl.server.state import ServerFiles, present_state
+from tritonctl.server.presence import present_state
+from tritonctl.server.state import ServerFiles
 
 MODEL = "speller"
 FOLDER = "tritonctl-quickstart"

@@ -31,9 +31,11 @@ from tritonctl.repository import standby
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, PlannedModel, plan_repository
 from tritonctl.repository.publish import compile_python, render
-from tritonctl.server.embedded import install
+from tritonctl.server.containers.capacity import refuse_other_container
+from tritonctl.server.embedded.installation import install
 from tritonctl.server.lifecycle import running_server
-from tritonctl.server.state import ServerFiles, ServerState, write_state
+from tritonctl.server.presence import each_present
+from tritonctl.server.state import ContainerServer, Server, ServerFiles, write_state
 from tritonctl.smoke.single_request import Smoke, smoke
 
 _LOOK_SECONDS = 0.25
@@ -82,7 +84,7 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
         _refuse_other_server(project, plan, state, files, name, progress)
         _refuse_damaged(project, name, progress)
         done = _reload_each(
-            _servers(state),
+            each_present(state),
             lambda server: _reload_one(project, name, planned, server, progress, ask=ask),
         )
         unloaded = list(dict.fromkeys(model for each in done for model in each.unloaded))
@@ -112,17 +114,7 @@ class _Done:
     gap_seconds: float
 
 
-def _servers(state: ServerState) -> list[ServerState]:
-    if state.deployment is None:
-        return [state]
-    from tritonctl.server.containers.presence import each_present
-
-    return each_present(state)
-
-
-def _reload_each(
-    servers: Sequence[ServerState], one: Callable[[ServerState], _Done]
-) -> list[_Done]:
+def _reload_each(servers: Sequence[Server], one: Callable[[Server], _Done]) -> list[_Done]:
     """One server after the other: while one has two versions in memory, the others have one."""
     done: list[_Done] = []
     for server in servers:
@@ -143,7 +135,7 @@ def _reload_one(
     project: Project,
     name: str,
     planned: Sequence[PlannedModel],
-    state: ServerState,
+    state: Server,
     progress: Progress,
     *,
     ask: bool,
@@ -160,16 +152,14 @@ def _planned(project: Project, name: str) -> tuple[PlannedModel, ...]:
     return plan_repository(alone).models
 
 
-def _models(
-    state: ServerState, unloaded: Collection[str], planned: Sequence[PlannedModel]
-) -> list[str]:
+def _models(state: Server, unloaded: Collection[str], planned: Sequence[PlannedModel]) -> list[str]:
     return sorted({*state.models} - {*unloaded} | {model.name for model in planned})
 
 
 def _refuse_other_server(
     project: Project,
     plan: Plan,
-    state: ServerState,
+    state: Server,
     files: ServerFiles,
     name: str,
     progress: Progress,
@@ -178,9 +168,7 @@ def _refuse_other_server(
     again = "run `tritonctl down`, then `tritonctl up`"
     if name not in state.models:
         raise ServerError(f"the running server does not serve {name}", remedy=again)
-    if state.deployment is not None:
-        from tritonctl.server.containers.capacity import refuse_other_container
-
+    if isinstance(state, ContainerServer):
         refuse_other_container(project, plan.backends, state, name)
         return
     specification = json.loads(files.specification.read_text(encoding="utf-8"))
@@ -210,7 +198,7 @@ class _Reload:
         project: Project,
         name: str,
         planned: Sequence[PlannedModel],
-        state: ServerState,
+        state: Server,
         files: ServerFiles,
         control: ModelControl,
         progress: Progress,

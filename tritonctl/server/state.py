@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a running server, in `.tritonctl/server/state.json`.
+"""What is known of a running server, in `.tritonctl/server/state.json`. Data: asks nobody.
 
-The file may outlive its process (power cut, SIGKILL): a state counts only while the process it
-names is the very one that was started.
+The file may outlive its server (power cut, SIGKILL): `presence` says whether it still runs, and
+where.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tritonctl.protocol.channels import ClientTls, Endpoint, client_tls
 
 @dataclass(frozen=True)
 class Deployment:
-    """A server in containers: its first container, and what `docker compose` needs to find it."""
+    """Servers in containers: the first container, and what `docker compose` needs to find them."""
 
     container: str
     folder: str
@@ -30,27 +31,19 @@ class Deployment:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Of the environment: which Docker it is that runs it."""
+        """Environment variables that name the Docker which runs it."""
         return {"DOCKER_HOST": self.docker_host} if self.docker_host else {}
 
-    def status(self) -> dict[str, Any]:
-        """Docker's record of the container's state; {} when it is gone."""
-        from tritonctl.server.containers.compose_command import container_status
 
-        return container_status("docker", self.container, self.variables)
-
-
-@dataclass(frozen=True)
-class ServerState:
-    """A started server. `process_started` is the kernel's start time, ticks since boot.
+@dataclass(frozen=True, kw_only=True)
+class _Server:
+    """What every started server has. `pid`: of its supervisor, or of its container.
 
     `plain_address`: of HTTP and metrics, which have no TLS, where it is not `address`. `token`: for
     restricted protocols. `tls`: the files that clients use, as `ClientTls` (paths, no contents).
-    `readiness_port`: where an embedded server tells gateways whether to send it requests.
     """
 
     pid: int
-    process_started: int
     address: str
     grpc_port: int
     http_port: int
@@ -58,18 +51,10 @@ class ServerState:
     repository: str
     models: list[str]
     settings: str
-    shm_prefix: str
     exit_timeout_seconds: int
     plain_address: str = ""
     token: str = field(default="", repr=False)
     tls: dict[str, str | None] | None = None
-    deployment: Deployment | None = None
-    readiness_port: int | None = None
-
-    def __post_init__(self) -> None:
-        """A state that comes from a file has plain data for its deployment."""
-        if isinstance(self.deployment, dict):
-            object.__setattr__(self, "deployment", Deployment(**self.deployment))
 
     @property
     def grpc_url(self) -> str:
@@ -101,6 +86,19 @@ class ServerState:
         """URL of the Prometheus metrics."""
         return f"http://{self.http_address}:{self.metrics_port}/metrics"
 
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddedServer(_Server):
+    """A tritonserver of this environment. `process_started`: the kernel's, ticks since boot.
+
+    `shm_prefix`: of its stubs' shared memory. `readiness_port`: where it tells gateways whether to
+    send it requests.
+    """
+
+    process_started: int
+    shm_prefix: str
+    readiness_port: int | None = None
+
     @property
     def readiness_url(self) -> str | None:
         """URL that gateways ask, where the project has a port for it."""
@@ -108,20 +106,36 @@ class ServerState:
             return None
         return f"http://{self.http_address}:{self.readiness_port}/"
 
-    def present(self) -> ServerState | None:
-        """The server where it is now, None when it has gone: containers come back on other ports.
 
-        Raises HostError when Docker does not answer, ServerError while it starts containers again.
-        """
-        if self.deployment is not None:
-            from tritonctl.server.containers.presence import present
+@dataclass(frozen=True, kw_only=True)
+class ContainerServer(_Server):
+    """A tritonserver in a container of a deployment."""
 
-            return present(self)
-        return self if process_started(self.pid) == self.process_started else None
+    deployment: Deployment
 
-    def alive(self) -> bool:
-        """Whether the supervising process, or a container, still runs."""
-        return self.present() is not None
+
+Server = EmbeddedServer | ContainerServer
+# The file has every key, whatever the server: null, 0 or "" where it has no such thing.
+_ABSENT: dict[str, Any] = {
+    "process_started": 0,
+    "shm_prefix": "",
+    "readiness_port": None,
+    "deployment": None,
+}
+
+
+def to_record(server: Server) -> dict[str, Any]:
+    """A server as plain data."""
+    return _ABSENT | asdict(server)
+
+
+def from_record(record: Mapping[str, Any]) -> Server:
+    """The server that `to_record` made plain. Raises TypeError for another record."""
+    deployment = record.get("deployment")
+    if deployment is None:
+        return EmbeddedServer(**{k: v for k, v in record.items() if k != "deployment"})
+    known = {k: v for k, v in record.items() if k not in _ABSENT}
+    return ContainerServer(**known, deployment=Deployment(**deployment))
 
 
 @dataclass(frozen=True)
@@ -171,31 +185,14 @@ class ServerFiles:
         return self.folder / "lock"
 
 
-def process_started(pid: int) -> int | None:
-    """Start time of a process (field 22 of /proc/PID/stat), None when it is gone or a zombie."""
+def read_state(files: ServerFiles) -> Server | None:
+    """The recorded server, alive or not; None when there is none or it is unreadable."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    # The command name, in parentheses, may itself contain spaces and parentheses.
-    fields = text.rsplit(")", 1)[1].split()
-    return None if fields[0] == "Z" else int(fields[19])
-
-
-def read_state(files: ServerFiles) -> ServerState | None:
-    """The recorded state, alive or not; None when there is none or it is unreadable."""
-    try:
-        return ServerState(**json.loads(files.state.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):  # absent, damaged, or of another version
+        return from_record(json.loads(files.state.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError, AttributeError):  # absent, damaged, another version's
         return None
 
 
-def present_state(files: ServerFiles) -> ServerState | None:
-    """The running server as it is now, None when there is none. Raises as `ServerState.present`."""
-    state = read_state(files)
-    return None if state is None else state.present()
-
-
-def write_state(files: ServerFiles, state: ServerState) -> None:
+def write_state(files: ServerFiles, server: Server) -> None:
     """Record a started server."""
-    write_atomically(files.state, json.dumps(asdict(state), indent=2), mode=PRIVATE)
+    write_atomically(files.state, json.dumps(to_record(server), indent=2), mode=PRIVATE)

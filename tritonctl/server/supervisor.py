@@ -66,6 +66,7 @@ def main(specification: Path) -> int:
     try:
         returncode = server.wait()
     finally:
+        stop_looking()
         kill_group(server.pid)
         clean_up(spec["shm_prefix"])
     _record_exit(Path(spec["exit_file"]), returncode, requested=ending.requested)
@@ -234,6 +235,15 @@ def on_signals(ending: Ending) -> None:
     signal.signal(signal.SIGALRM, ending.look)
     signal.setitimer(signal.ITIMER_REAL, _WATCH_SECONDS, _WATCH_SECONDS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+
+
+def stop_looking() -> None:
+    """No more looks: the server has ended.
+
+    Python puts the default handlers back on its way out; a timer that still runs would then end
+    this process by SIGALRM, and its status would be lost.
+    """
+    signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def streams_under_way(metrics_url: str) -> bool:

@@ -24,7 +24,8 @@ from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import Rendered, render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import ServerFiles, ServerState, present_state, write_state
+from tritonctl.server.presence import alive, present_state
+from tritonctl.server.state import Server, ServerFiles, from_record, to_record, write_state
 from tritonctl.tuning.space import Space, overlaid
 from tritonctl.tuning.trials import Settings
 
@@ -75,14 +76,14 @@ class TunedServer:
         self._progress = progress
         self._configs: dict[str, Config] = {}
         self._files: list[Any] | None = None
-        self._state: ServerState | None = None
+        self._state: Server | None = None
         self._before: _Before | None = None
         self._suspect = False
 
     @property
-    def state(self) -> ServerState:
+    def state(self) -> Server:
         """The running server. Raises ServerError when it has gone."""
-        if self._state is None or not self._state.alive():
+        if self._state is None or not alive(self._state):
             raise ServerError(
                 "the server ended while it was tuned",
                 remedy="see `tritonctl logs`; what was measured is kept: `tritonctl tune --resume`",
@@ -141,7 +142,7 @@ class TunedServer:
     @property
     def alive(self) -> bool:
         """Whether the server answers; one that has crashed may hang instead of ending."""
-        if self._state is None or not self._state.alive():
+        if self._state is None or not alive(self._state):
             return False
         with ModelControl(self._state.endpoint) as control:
             return control.live()
@@ -186,7 +187,7 @@ class TunedServer:
         if wanted.load:
             control.wait_until_ready([self._space.model])
 
-    def _take_over(self, running: ServerState, left: _Before | None) -> None:
+    def _take_over(self, running: Server, left: _Before | None) -> None:
         self._state = running
         plan = plan_repository(self._space.project)
         with ModelControl(running.endpoint) as control:
@@ -194,7 +195,7 @@ class TunedServer:
         if left is not None and left.state.get("pid") == running.pid:
             self._before = left
         else:
-            self._before = _Before(json.loads(json.dumps(running.__dict__)), live)
+            self._before = _Before(to_record(running), live)
             record = json.dumps(self._before.__dict__)  # with the server's token
             write_atomically(self._folder / _BEFORE, record, mode=PRIVATE)
         planned = planned_configs(plan)
@@ -224,7 +225,7 @@ class TunedServer:
         self._files, self._configs = _files(rendered.plan), planned_configs(rendered.plan)
         self._suspect = False
 
-    def _started(self, project: Project, rendered: Rendered) -> ServerState:
+    def _started(self, project: Project, rendered: Rendered) -> Server:
         """Another try where somebody else took a port that was free."""
         for _ in range(_STARTS - 1):
             with suppress(ServerError):
@@ -241,8 +242,8 @@ class TunedServer:
         return {"server": {"mode": "embedded", **ports}}
 
     def _put_back(self, before: _Before) -> None:
-        state = ServerState(**before.state)
-        if not state.alive() or self._suspect or not self.alive:
+        state = from_record(before.state)
+        if not alive(state) or self._suspect or not self.alive:
             self._start_as(state)
         try:
             self._swap_back(before.configs)
@@ -252,7 +253,7 @@ class TunedServer:
             self._start_as(state)
             self._swap_back(before.configs)
 
-    def _start_as(self, state: ServerState) -> None:
+    def _start_as(self, state: Server) -> None:
         project = self._space.project
         stop(project, self._progress)
         again = overlaid(project, self._ports())

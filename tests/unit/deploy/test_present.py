@@ -7,6 +7,7 @@ Real containers that come back on other ports are in tests/docker/test_secured.p
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,14 @@ from tests.unit.deploy.test_compose_command import WITH_COMPOSE, install
 from tests.unit.test_server_state import STATE
 from tritonctl.errors import HostError, ServerError
 from tritonctl.server.containers.presence import containers, each_present
-from tritonctl.server.state import Deployment, ServerState, write_state
+from tritonctl.server.presence import alive, present
+from tritonctl.server.state import (
+    ContainerServer,
+    Deployment,
+    from_record,
+    to_record,
+    write_state,
+)
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -67,15 +75,18 @@ def record(container: str, number: int, status: str, port: int, asked: str = "")
     }
 
 
-def state(programs: Path, *records: dict[str, Any]) -> ServerState:
+def state(programs: Path, *records: dict[str, Any]) -> ContainerServer:
     """The state that `up` wrote, while Docker knows of these containers."""
     install(programs, "docker", ANSWERS.format(records=json.dumps(records)))
-    return ServerState(**{**STATE.__dict__, "deployment": DEPLOYMENT})
+    known = to_record(STATE) | {"deployment": asdict(DEPLOYMENT)}
+    server = from_record(known)
+    assert isinstance(server, ContainerServer)
+    return server
 
 
 def test_the_same_container_on_other_ports(programs: Path) -> None:
     """And under another process id; nothing else is asked for."""
-    here = state(programs, record(FIRST, 1, "running", 40000)).present()
+    here = present(state(programs, record(FIRST, 1, "running", 40000)))
     assert here is not None
     assert (here.grpc_port, here.http_port, here.metrics_port) == (40000, 40001, 40002)
     assert (here.pid, here.deployment) == (4001, DEPLOYMENT)
@@ -85,28 +96,26 @@ def test_the_same_container_on_other_ports(programs: Path) -> None:
 def test_another_one_while_it_is_away(programs: Path, status: str) -> None:
     """As long as one serves there is a server."""
     two = (record(FIRST, 1, status, 0), record(SECOND, 2, "running", 40000))
-    here = state(programs, *two).present()
+    here = present(state(programs, *two))
     assert here is not None
-    assert here.deployment is not None
     assert (here.deployment.container, here.grpc_port) == (SECOND, 40000)
 
 
 def test_containers_that_compose_has_made_anew(programs: Path) -> None:
     """The one that was written down is gone, Docker says so, and its labels name the new one."""
-    here = state(programs, record(SECOND, 1, "running", 40000)).present()
+    here = present(state(programs, record(SECOND, 1, "running", 40000)))
     assert here is not None
-    assert here.deployment is not None
     assert here.deployment.container == SECOND
 
 
 def test_a_frozen_one_is_there(programs: Path) -> None:
     """`docker pause`: it does not answer, and has not ended either."""
-    assert state(programs, record(FIRST, 1, "paused", 40000)).alive()
+    assert alive(state(programs, record(FIRST, 1, "paused", 40000)))
 
 
 def test_a_fixed_port_stays_while_it_starts_again(programs: Path) -> None:
     """Docker tells it only as what was asked for."""
-    here = state(programs, record(FIRST, 1, "restarting", 0, asked="8001")).present()
+    here = present(state(programs, record(FIRST, 1, "restarting", 0, asked="8001")))
     assert here is not None
     assert here.grpc_port == 8001
 
@@ -115,7 +124,7 @@ def test_none_while_docker_has_chosen_no_port(programs: Path) -> None:
     """Somebody else may listen where it was."""
     starting = state(programs, record(FIRST, 1, "restarting", 0), record(SECOND, 2, "exited", 0))
     with pytest.raises(ServerError, match="Docker starts the servers of demo again") as error:
-        starting.present()
+        present(starting)
     assert "tritonctl logs" in error.value.remedy
 
 
@@ -132,8 +141,8 @@ def test_all_of_them_by_number(programs: Path) -> None:
 
 def test_none_at_all(programs: Path) -> None:
     """They have ended, or are gone."""
-    assert state(programs, record(FIRST, 1, "exited", 0)).present() is None
-    assert state(programs).present() is None
+    assert present(state(programs, record(FIRST, 1, "exited", 0))) is None
+    assert present(state(programs)) is None
 
 
 def test_a_docker_that_does_not_answer_is_told_as_that(programs: Path) -> None:
@@ -141,7 +150,7 @@ def test_a_docker_that_does_not_answer_is_told_as_that(programs: Path) -> None:
     here = state(programs)
     install(programs, "docker", WITH_COMPOSE)
     with pytest.raises(HostError, match="engine does not answer"):
-        here.present()
+        present(here)
 
 
 def test_commands_end_with_4_where_docker_has_gone(

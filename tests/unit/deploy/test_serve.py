@@ -65,6 +65,19 @@ def test_a_server_that_dies_is_told_by_the_status() -> None:
     assert process.returncode == 137
 
 
+def test_the_status_survives_a_slow_exit() -> None:
+    """Python's default handlers are back while it ends: no timer may ring by then."""
+    slow = "import atexit, time\natexit.register(time.sleep, 1.5)\n"  # beyond a look's time
+    program = (
+        f"import sys; sys.path.insert(0, {str(SERVE.parents[3])!r})\n{slow}"
+        "import signal\n"
+        "atexit.register(signal.signal, signal.SIGALRM, signal.SIG_DFL)\n"  # runs first
+        "from tritonctl.server.containers import entrypoint\n"
+        "sys.exit(entrypoint.main([sys.executable, '-c', 'raise SystemExit(3)']))"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 3
+
+
 def test_streams_are_waited_for(tmp_path: Path, busy_metrics: int) -> None:
     """While metrics tell of a stream the server is not asked; after the exit timeout it is."""
     process = start(f"--metrics-port={busy_metrics}", "--exit-timeout-secs=1")

@@ -17,6 +17,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channels import ClientTls, Endpoint
 from tritonctl.server.lifecycle import running_server
+from tritonctl.server.state import EmbeddedServer
 
 
 @dataclass(frozen=True)
@@ -53,9 +54,10 @@ def target_of(
         error.remedy += "; or name another one with --url HOST:PORT"
         raise
     metrics_url = metrics_url or state.metrics_url
+    shm_prefix = state.shm_prefix if isinstance(state, EmbeddedServer) else ""
     if protocol == "http":
-        return Target(f"{state.http_address}:{state.http_port}", metrics_url, state.shm_prefix)
-    return Target(state.grpc_url, metrics_url, state.shm_prefix, state.client_tls)
+        return Target(f"{state.http_address}:{state.http_port}", metrics_url, shm_prefix)
+    return Target(state.grpc_url, metrics_url, shm_prefix, state.client_tls)
 
 
 def _named(named: Endpoint, protocol: str, metrics_url: str | None) -> Target:

@@ -22,29 +22,26 @@ from tritonctl.server.containers.compose_command import docker_json
 from tritonctl.server.containers.entrypoint import BESIDE
 from tritonctl.server.containers.presence import each_present
 from tritonctl.server.containers.sizes import model_bytes
-from tritonctl.server.state import Deployment, ServerState
+from tritonctl.server.state import ContainerServer, Deployment
 
 _AGAIN = "run `tritonctl down`, then `tritonctl up`"
 
 
 def refuse_other_container(
-    project: Project, backends: Iterable[PythonBackend], state: ServerState, name: str
+    project: Project, backends: Iterable[PythonBackend], state: ContainerServer, name: str
 ) -> None:
     """Raises ServerError when a model's new version needs another container than runs.
 
     That is another image (other Python packages), a folder that is not mounted, more memory.
     """
     deployment = state.deployment
-    if deployment is None:
-        return
     files = render_compose(project, backends, Path(deployment.folder)).files
     wanted = yaml.safe_load(files[COMPOSE_FILE])["services"][deployment.service]
     for server in each_present(state):
-        if server.deployment is not None:
-            record = docker_json(server.deployment, "inspect", server.deployment.container)
-            _refuse_other_image(wanted, record, name)
-            _refuse_other_mounts(wanted, record, name)
-            _refuse_too_small(project, server.deployment, record, name)
+        record = docker_json(server.deployment, "inspect", server.deployment.container)
+        _refuse_other_image(wanted, record, name)
+        _refuse_other_mounts(wanted, record, name)
+        _refuse_too_small(project, server.deployment, record, name)
 
 
 def _refuse_other_image(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:

@@ -11,13 +11,11 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.process import run
-
-if TYPE_CHECKING:
-    from tritonctl.server.state import Deployment
+from tritonctl.server.state import Deployment
 
 _ANSWER_SECONDS = 60
 _EMBEDDED = "or run without containers: `tritonctl up --on embedded`"

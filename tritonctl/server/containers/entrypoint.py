@@ -60,6 +60,7 @@ def main(argv: Sequence[str]) -> int:
     ending = _ContainerEnding(server, specification(argv), readiness, heard)
     supervisor.on_signals(ending)
     returncode = server.wait()
+    supervisor.stop_looking()
     supervisor.kill_group(server.pid)
     echo.join(_ANSWER_SECONDS)
     return 0 if ending.requested else _as_status(returncode)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tritonctl.compatibility.exposure import plain_address
 from tritonctl.errors import CommandFailedError, HostError
@@ -23,6 +24,7 @@ from tritonctl.repository.standby import emptied
 from tritonctl.server.containers.compose import COMPOSE_FILE, deployment_name, render_compose
 from tritonctl.server.containers.compose_command import (
     Compose,
+    container_status,
     other_owner,
     port_error,
     require_docker,
@@ -40,7 +42,7 @@ from tritonctl.server.ports import choose_ports
 from tritonctl.server.probe import probe
 from tritonctl.server.security.certificate_checks import check_gateway
 from tritonctl.server.security.digests import verify_image
-from tritonctl.server.state import Deployment, ServerFiles, ServerState, write_state
+from tritonctl.server.state import ContainerServer, Deployment, ServerFiles, write_state
 
 FOLDER = "deploy"
 _CLEAR_LINE = "\x1b[2K"  # compose prints it even without a terminal
@@ -60,7 +62,7 @@ def start(
     files: ServerFiles,
     progress: Progress,
     tls: ClientTls | None = None,
-) -> ServerState:
+) -> ContainerServer:
     """Build what has to be built, start the containers, wait until every model is ready.
 
     Raises HostError for what this machine lacks and ServerError for a server that does not come
@@ -95,10 +97,8 @@ def start(
     return state
 
 
-def stop(state: ServerState, files: ServerFiles) -> None:
+def stop(state: ContainerServer, files: ServerFiles) -> None:
     """Stop the containers; streams under way may finish. Its log stays."""
-    if state.deployment is None:
-        return
     compose = compose_of(state.deployment)
     _remove(compose, state.deployment.service, files)
 
@@ -189,7 +189,7 @@ def _launch(
     service: str,
     settings: str,
     progress: Progress,
-) -> ServerState:
+) -> ContainerServer:
     with progress.step("Starting containers") as step:
         try:
             compose.run("up", "--detach", on_line=step.update, remedy="read the lines above")
@@ -203,9 +203,8 @@ def _launch(
         profiles=list(compose.profiles),
         docker_host=os.environ.get("DOCKER_HOST", ""),
     )
-    state = ServerState(
+    state = ContainerServer(
         pid=0,
-        process_started=0,
         address=project.server.address,
         grpc_port=0,
         http_port=0,
@@ -213,7 +212,6 @@ def _launch(
         repository=str(project.repository),
         models=sorted(model.name for model in rendered.plan.models),
         settings=settings,
-        shm_prefix="",
         exit_timeout_seconds=project.server.exit_timeout_seconds,
         plain_address=plain_address(project),
         deployment=deployment,
@@ -222,12 +220,10 @@ def _launch(
 
 
 def _wait_until_ready(
-    project: Project, state: ServerState, files: ServerFiles, progress: Progress
+    project: Project, state: ContainerServer, files: ServerFiles, progress: Progress
 ) -> None:
     """Until every model of every server is ready. Raises ServerError when that does not come."""
     deployment = state.deployment
-    if deployment is None:
-        return
     servers = [at(state, container) for container in containers(deployment)]
     limit = project.server.ready_timeout_seconds
     deadline = time.monotonic() + limit
@@ -245,14 +241,20 @@ def _wait_until_ready(
             step.update(slowest.summary())
 
 
-def _problems(servers: Sequence[ServerState]) -> Iterator[str]:
+def _problems(servers: Sequence[ContainerServer]) -> Iterator[str]:
     """Now and then, what has happened to a container; "" while nothing has."""
     while True:
-        for status in [server.deployment.status() for server in servers if server.deployment]:
+        for status in map(_status, servers):
             if not status or status["Status"] not in _ALIVE or status["RestartCount"]:
                 yield _ended(status)
         yield ""
         time.sleep(_POLL_SECONDS)
+
+
+def _status(server: ContainerServer) -> dict[str, Any]:
+    """Docker's record of the container's state; {} when it is gone."""
+    deployment = server.deployment
+    return container_status("docker", deployment.container, deployment.variables)
 
 
 def _ended(status: Mapping[str, object]) -> str:

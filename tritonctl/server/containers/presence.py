@@ -12,13 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tritonctl.errors import ServerError
 from tritonctl.server.containers.compose_command import docker_answer
-
-if TYPE_CHECKING:
-    from tritonctl.server.state import Deployment, ServerState
+from tritonctl.server.state import ContainerServer, Deployment
 
 # Inside every container, whatever they are outside.
 PORTS = {"grpc": 8001, "http": 8000, "metrics": 8002}
@@ -42,15 +40,13 @@ class Container:
         return self.status in _THERE and bool(self.ports["grpc"])
 
 
-def present(state: ServerState) -> ServerState | None:
+def present(state: ContainerServer) -> ContainerServer | None:
     """The server as it is now: its own container, else the first other one that serves.
 
     None when there is none. Raises HostError when Docker does not answer, ServerError while it
     starts the only ones again on ports that it has not chosen yet.
     """
     deployment = state.deployment
-    if deployment is None:
-        return state
     own = _inspect(deployment, [deployment.container])
     if own and own[0].serves:
         return at(state, own[0])
@@ -63,13 +59,8 @@ def present(state: ServerState) -> ServerState | None:
     return None
 
 
-def each_present(state: ServerState) -> list[ServerState]:
-    """A state for every server of the deployment, by number; one that is embedded is the only one.
-
-    Raises HostError, ServerError as above.
-    """
-    if state.deployment is None:
-        return [state]
+def each_present(state: ContainerServer) -> list[ContainerServer]:
+    """A state for every server of the deployment, by number. Raises as `present`."""
     there = [one for one in containers(state.deployment) if one.status in _THERE]
     if not all(container.serves for container in there):
         raise _being_started(state.deployment)
@@ -84,10 +75,8 @@ def containers(deployment: Deployment) -> list[Container]:
     return sorted(_inspect(deployment, listed.split()), key=lambda one: one.number)
 
 
-def at(state: ServerState, container: Container) -> ServerState:
+def at(state: ContainerServer, container: Container) -> ContainerServer:
     """The state of the server that this container is."""
-    if state.deployment is None:
-        return state
     return replace(
         state,
         pid=container.pid,

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of the rooms: each imports only what stands below it, wherever in a module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# From the top down. A room is a package of tritonctl/, or a module that lies loose in it.
+ROOMS = (
+    "__main__",
+    "cli",
+    "console",
+    "__init__",
+    "tuning",
+    "top",
+    "doctor",
+    "loadtest",
+    "server",
+    "observe",
+    "smoke",
+    "repository",
+    "checks",
+    "engines",
+    "protocol",
+    "compatibility",
+    "project",
+    "formats",
+    "host",
+    "errors",
+    "version",
+)
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted((ROOT / "tritonctl").rglob("*.py"))
+    if "_bundled" not in path.parts
+}
+
+
+def _room(module: str) -> str:
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def _imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and module of every import of ours: in functions and for type checkers, too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            names = [name if name in MODULES else node.module or "" for name in inner]
+        else:
+            continue
+        yield from ((node.lineno, name) for name in names if name in MODULES)
+
+
+def _arrows() -> Mapping[str, set[str]]:
+    return {
+        module: {target for _, target in _imports(path)} - {module}
+        for module, path in MODULES.items()
+    }
+
+
+def test_every_room_has_its_place() -> None:
+    """A new room is named here, and so are its neighbours."""
+    assert {_room(module) for module in MODULES} == set(ROOMS)
+
+
+def test_no_arrow_runs_up() -> None:
+    """A room that imports one above it belongs there, or one of its modules belongs below."""
+    up = [
+        f"{path.relative_to(ROOT)}:{line}: {module} imports {target}"
+        for module, path in MODULES.items()
+        for line, target in _imports(path)
+        if ROOMS.index(_room(module)) > ROOMS.index(_room(target))
+    ]
+    assert up == []
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Two modules that need each other are one, or a third is missing."""
+    circle: list[str] = []
+    try:
+        TopologicalSorter(_arrows()).prepare()
+    except CycleError as error:
+        circle = error.args[1]
+    assert circle == []
+
+
+def test_nothing_is_imported_by_its_name() -> None:
+    """`importlib` would hide an arrow. The command line loads the verb that was typed, its own."""
+    hidden = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for module, path in MODULES.items()
+        if module != "tritonctl.cli"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).rsplit(".", 1)[-1] in {"import_module", "__import__"}
+    ]
+    assert hidden == []

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts, watches and stops a project's server in this environment: `server.mode: embedded`."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tritonctl.compatibility.exposure import plain_address, refuse_known_holes
+from tritonctl.errors import ServerError
+from tritonctl.host.files import PRIVATE, write_atomically
+from tritonctl.host.process import process_started
+from tritonctl.host.progress import Progress
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.restrictions import new_token
+from tritonctl.repository.publish import Rendered, compile_python
+from tritonctl.repository.server_environment import SERVER_VERSION
+from tritonctl.repository.standby import emptied
+from tritonctl.server import supervisor
+from tritonctl.server.arguments import server_arguments
+from tritonctl.server.embedded.installation import Installation, install
+from tritonctl.server.embedded.plain_paths import PlainPaths
+from tritonctl.server.health import Health, health
+from tritonctl.server.log import explain_failure, keep_previous
+from tritonctl.server.ports import choose_ports, refuse_names
+from tritonctl.server.presence import alive
+from tritonctl.server.probe import probe
+from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
+
+_POLL_SECONDS = 0.1
+
+
+def require_servable(project: Project, rendered: Rendered) -> None:
+    """Raise ServerError or ConfigurationError for what an embedded server cannot serve."""
+    _refuse_native(project, rendered)
+    refuse_names(project.server.address)
+
+
+def start(
+    project: Project,
+    rendered: Rendered,
+    settings: str,
+    files: ServerFiles,
+    progress: Progress,
+    tls: ClientTls | None = None,
+) -> EmbeddedServer:
+    """Install what is missing, start the server, wait until every model is ready and answers.
+
+    Raises HostError for what this machine lacks and ServerError for a server that does not come
+    up, after removing whatever had started.
+    """
+    refuse_known_holes(project, SERVER_VERSION)
+    installation = install(rendered.plan.backends, progress)
+    compile_python(rendered.repository / model.name for model in rendered.plan.models)
+    server = _launch(project, rendered, installation, settings, files, tls)
+    try:
+        _wait_until_ready(project, server, files, progress)
+        probe(project, server, progress)
+    except BaseException:
+        stop(server, files)
+        raise
+    return server
+
+
+def stop(server: EmbeddedServer, files: ServerFiles) -> None:
+    """End a server and everything it started, then forget it; streams under way may finish."""
+    if alive(server):
+        os.kill(server.pid, signal.SIGTERM)
+        patience = server.exit_timeout_seconds + 2 * supervisor.KILL_MARGIN_SECONDS
+        deadline = time.monotonic() + patience
+        while alive(server) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+    if alive(server):
+        os.killpg(server.pid, signal.SIGKILL)
+    supervisor.clean_up(server.shm_prefix)
+    files.state.unlink(missing_ok=True)
+
+
+def _launch(
+    project: Project,
+    rendered: Rendered,
+    installation: Installation,
+    settings: str,
+    files: ServerFiles,
+    tls: ClientTls | None,
+) -> EmbeddedServer:
+    wanted = project.server
+    grpc, http, metrics, *readiness = choose_ports(wanted.address, wanted.wanted_ports)
+    prefix = f"tritonctl_{uuid.uuid4().hex[:12]}_"
+    token, http_address = new_token(), plain_address(project)
+    paths = PlainPaths(files.paths)
+    argv = [
+        str(installation.binary),
+        *server_arguments(
+            project,
+            repository=paths.of(project.repository, "repository"),
+            address=wanted.address,
+            ports=(grpc, http, metrics),
+            token=token,
+            plain_address=http_address,
+        ),
+        f"--model-repository={paths.of(emptied(files.beside), 'beside')}",
+        f"--backend-directory={paths.of(installation.backends, 'backends')}",
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
+    ]
+    server = EmbeddedServer(
+        pid=0,
+        process_started=0,
+        address=wanted.address,
+        grpc_port=grpc,
+        http_port=http,
+        metrics_port=metrics,
+        repository=str(project.repository),
+        models=sorted(model.name for model in rendered.plan.models),
+        settings=settings,
+        shm_prefix=prefix,
+        exit_timeout_seconds=wanted.exit_timeout_seconds,
+        plain_address=http_address,
+        token=token,
+        tls=tls.to_record() if tls else None,
+        readiness_port=readiness[0] if readiness else None,
+    )
+    pid = _supervise(argv, installation, project, server, files)
+    server = replace(server, pid=pid, process_started=process_started(pid) or 0)
+    write_state(files, server)
+    return server
+
+
+def _supervise(
+    argv: list[str],
+    installation: Installation,
+    project: Project,
+    server: EmbeddedServer,
+    files: ServerFiles,
+) -> int:
+    """Start the supervisor, which outlives this command and its terminal; returns its pid."""
+    files.exit.unlink(missing_ok=True)
+    keep_previous(files.log)
+    specification = {
+        "argv": argv,
+        "environment": installation.environment,
+        "folder": str(files.paths),
+        "log": str(files.log),
+        "exit_file": str(files.exit),
+        "shm_prefix": server.shm_prefix,
+        "metrics_url": server.metrics_url,
+        "ready_url": f"{server.http_url}/v2/health/ready",
+        "plain_address": server.http_address,
+        "readiness_port": server.readiness_port,
+        "composing_models": sorted(set(server.models) - set(project.models)),
+        "exit_timeout_seconds": project.server.exit_timeout_seconds,
+    }
+    text = json.dumps(specification, indent=2)  # with the token
+    write_atomically(files.specification, text, mode=PRIVATE)
+    done = subprocess.run(
+        [sys.executable, "-m", "tritonctl.server.supervisor", str(files.specification)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def _wait_until_ready(
+    project: Project, server: EmbeddedServer, files: ServerFiles, progress: Progress
+) -> None:
+    deadline = time.monotonic() + project.server.ready_timeout_seconds
+    with progress.step("Starting Triton") as step:
+        for seen in _poll(server):
+            if seen is None:
+                raise explain_failure(files.log, "tritonserver ended while it started")
+            if seen.ready:
+                return
+            if time.monotonic() > deadline:
+                raise explain_failure(
+                    files.log,
+                    f"not every model was ready within {project.server.ready_timeout_seconds} s",
+                )
+            step.update(seen.summary())
+
+
+def _poll(server: EmbeddedServer) -> Iterator[Health | None]:
+    """The server's health every 0.1 s; None once its supervisor has gone."""
+    while True:
+        yield health(server) if alive(server) else None
+        time.sleep(_POLL_SECONDS)
+
+
+def _refuse_native(project: Project, rendered: Rendered) -> None:
+    native = rendered.plan.native
+    if native:
+        server = "NVIDIA's server image"
+        if "tensorrtllm" in native:
+            server += " with TensorRT-LLM (up to 26.07)"
+        raise ServerError(
+            f"the embedded server has no backend {' and no backend '.join(native)}",
+            remedy=f"start {server} at {project.repository}, or remove `serving.backend`",
+        )

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a recorded server still runs, and where it is now."""
+
+from __future__ import annotations
+
+from tritonctl.host.process import process_started
+from tritonctl.server.containers import presence as containers
+from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state
+
+
+def present(server: Server) -> Server | None:
+    """The server where it is now, None when it has gone: containers come back on other ports.
+
+    Raises HostError when Docker does not answer, ServerError while it starts containers again.
+    """
+    if isinstance(server, EmbeddedServer):
+        return server if process_started(server.pid) == server.process_started else None
+    return containers.present(server)
+
+
+def alive(server: Server) -> bool:
+    """Whether its supervisor, or a container, still runs. Raises as `present`."""
+    return present(server) is not None
+
+
+def each_present(server: Server) -> list[Server]:
+    """Every server of a deployment, by number; an embedded one is the only one.
+
+    Raises as `present`.
+    """
+    if isinstance(server, EmbeddedServer):
+        return [server]
+    return [*containers.each_present(server)]
+
+
+def present_state(files: ServerFiles) -> Server | None:
+    """The running server as it is now, None when there is none. Raises as `present`."""
+    server = read_state(files)
+    return None if server is None else present(server)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -44,9 +45,14 @@ def _room(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+@cache
+def _nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def _imports(path: Path) -> Iterator[tuple[int, str]]:
     """Line and module of every import of ours: in functions and for type checkers, too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in _nodes(path):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -97,7 +103,7 @@ def test_nothing_is_imported_by_its_name() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for module, path in MODULES.items()
         if module != "tritonctl.cli"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in _nodes(path)
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).rsplit(".", 1)[-1] in {"import_module", "__import__"}
     ]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl.engines.build.engine import Artefact, built_engine
+from tritonctl.engines.build.engine import Artefact, built_engines
 from tritonctl.engines.build.requests import model_named
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.file import deep_merge
@@ -50,9 +50,13 @@ VERSION_FOLDER = "1"
 
 @dataclass(frozen=True)
 class PlannedModel:
-    """One folder of the repository: its config.pbtxt and the files of its version folder."""
+    """One folder of the repository: its config.pbtxt and the files of its version folder.
+
+    `owner`: the project's model that it is, or is a step of.
+    """
 
     name: str
+    owner: str
     config: str
     files: tuple[tuple[Path, str], ...]  # (source, path below the version folder)
 
@@ -63,11 +67,16 @@ class Plan:
 
     models: tuple[PlannedModel, ...]
     backends: tuple[PythonBackend, ...]
-    native: tuple[str, ...] = ()  # Triton's own backends that the server must have
+    native: tuple[str, ...]  # Triton's own backends that the server must have
+    artefacts: Mapping[str, Artefact]  # the engine of each of the project's models
+
+    def models_of(self, owner: str) -> tuple[PlannedModel, ...]:
+        """The folders of one of the project's models, composing models first."""
+        return tuple(model for model in self.models if model.owner == owner)
 
 
-def plan_repository(project: Project) -> Plan:
-    """Plan all models of a project.
+def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None = None) -> Plan:
+    """Plan all models of a project, of `artefacts` where the caller has resolved them already.
 
     Raises RepositoryError when an engine has not been built, ConfigurationError for a graph or a
     raw `serving.config` that Triton would refuse.
@@ -75,8 +84,9 @@ def plan_repository(project: Project) -> Plan:
     models: list[PlannedModel] = []
     backends: dict[str, PythonBackend] = {}
     native: set[str] = set()
+    resolved = built_engines(project) if artefacts is None else artefacts
     for name in sorted(project.models):
-        artefact = built_engine(project, name)
+        artefact = resolved[name]
         model = model_named(project, name)
         if model.serving.backend == tensorrtllm.BACKEND:
             models.append(_plan_cpp_engine(project, name, model, artefact))
@@ -94,7 +104,7 @@ def plan_repository(project: Project) -> Plan:
     for planned_model in models:
         refuse_newer_fields(planned_model.name, planned_model.config, project)
     in_order = tuple(backends[name] for name in sorted(backends))
-    return Plan(tuple(models), in_order, tuple(sorted(native)))
+    return Plan(tuple(models), in_order, tuple(sorted(native)), resolved)
 
 
 def _plan_native(
@@ -125,7 +135,7 @@ def _plan_native(
     raw = model.serving.config.get(next(iter(ensemble.steps)))
     merged = _with_raw(config, deep_merge(settings, raw or {}))
     header = _header(name, model, artefact)
-    return PlannedModel(name, to_pbtxt(merged, header=header), tuple(files))
+    return PlannedModel(name, name, to_pbtxt(merged, header=header), tuple(files))
 
 
 def _plan_model(
@@ -143,7 +153,7 @@ def _plan_model(
         _refuse_other_steps(name, model, tuple(ensemble.steps))
         header = _header(name, model, artefact)
         return [
-            _plan_step(name, step, model, backend, artefact, header)
+            _plan_step(name, name, step, model, backend, artefact, header)
             for step, backend in used.items()
         ], used
     ensemble = fitted(ensemble, used)
@@ -155,11 +165,11 @@ def _plan_model(
     _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
     header = _header(name, model, artefact)
     planned = [
-        _plan_step(step_model_name(name, step), step, model, backend, artefact, header)
+        _plan_step(name, step_model_name(name, step), step, model, backend, artefact, header)
         for step, backend in backends.items()
     ]
     config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
-    return [*planned, PlannedModel(name, to_pbtxt(config, header=header), ())], used
+    return [*planned, PlannedModel(name, name, to_pbtxt(config, header=header), ())], used
 
 
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
@@ -172,7 +182,7 @@ def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefa
         _with_raw(config, model.serving.config.get(ENGINE_STEP)),
         header=_header(name, model, artefact),
     )
-    return PlannedModel(step, text, tuple(_artefact_files(artefact, ["engine"])))
+    return PlannedModel(step, name, text, tuple(_artefact_files(artefact, ["engine"])))
 
 
 def _inline(
@@ -210,7 +220,13 @@ def step_backends(
 
 
 def _plan_step(
-    name: str, step: str, model: Model, backend: PythonBackend, artefact: Artefact, header: str
+    owner: str,
+    name: str,
+    step: str,
+    model: Model,
+    backend: PythonBackend,
+    artefact: Artefact,
+    header: str,
 ) -> PlannedModel:
     most = _max_batch_size(step, backend, model)
     batching = _dynamic_batching(step, backend, model)
@@ -228,7 +244,7 @@ def _plan_step(
     )
     text = to_pbtxt(_with_raw(config, model.serving.config.get(step)), header=header)
     files = [*backend.code(), *_artefact_files(artefact, backend.files)]
-    return PlannedModel(config.name, text, tuple(files))
+    return PlannedModel(name, owner, text, tuple(files))
 
 
 def _with_raw(config: ModelConfig, raw: Mapping[str, Any] | None) -> dict[str, Any]:

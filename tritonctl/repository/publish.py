@@ -13,11 +13,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from tritonctl.engines.build.engine import Artefact
 from tritonctl.errors import RepositoryError
 from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
 from tritonctl.host.progress import Progress
@@ -39,13 +40,16 @@ class Rendered:
     removed: tuple[str, ...]
 
 
-def render(project: Project, progress: Progress) -> Rendered:
+def render(
+    project: Project, progress: Progress, artefacts: Mapping[str, Artefact] | None = None
+) -> Rendered:
     """Render a project's model repository. Equal input leaves every byte as it is.
 
+    artefacts: the engines, where the caller has resolved them already.
     Raises RepositoryError, ConfigurationError or HostError; the repository then still holds
     only whole models.
     """
-    plan = plan_repository(project)
+    plan = plan_repository(project, artefacts)
     repository = project.repository
     with exclusive(_lock(repository), progress, "render"):
         _refuse_foreign(repository, plan)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tritonctl.engines.artefacts.store import stored_artefacts, verify_artefact
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.build.engine import Artefact
 from tritonctl.engines.build.requests import model_named
 from tritonctl.errors import RepositoryError, ServerError, SettingsRefusedError, TritonctlError
 from tritonctl.host.files import exclusive
@@ -80,18 +80,19 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start, stop or reload the server"):
         state = running_server(project)
-        plan, planned = plan_repository(project), _planned(project, name)
+        plan = plan_repository(project)
+        planned, artefact = plan.models_of(name), plan.artefacts[name]
         _refuse_other_server(project, plan, state, files, name, progress)
-        _refuse_damaged(project, name, progress)
+        _refuse_damaged(project, artefact, progress)
         done = _reload_each(
             each_present(state),
-            lambda server: _reload_one(project, name, planned, server, progress, ask=ask),
+            lambda server: _reload_one(project, name, plan, server, progress, ask=ask),
         )
         unloaded = list(dict.fromkeys(model for each in done for model in each.unloaded))
         write_state(files, replace(state, models=_models(state, unloaded, planned)))
     return Reloaded(
         model=name,
-        fingerprint=built_engine(project, name).manifest.fingerprint,
+        fingerprint=artefact.manifest.fingerprint,
         loaded=tuple(model.name for model in planned),
         unloaded=tuple(unloaded),
         smoke=done[-1].smoke,
@@ -134,7 +135,7 @@ def _reload_each(servers: Sequence[Server], one: Callable[[Server], _Done]) -> l
 def _reload_one(
     project: Project,
     name: str,
-    planned: Sequence[PlannedModel],
+    plan: Plan,
     state: Server,
     progress: Progress,
     *,
@@ -142,14 +143,9 @@ def _reload_one(
 ) -> _Done:
     with ModelControl(state.endpoint) as control, control.timing_gaps(name) as gaps:
         files = ServerFiles.of(project)
-        work = _Reload(project, name, planned, state, files, control, progress)
+        work = _Reload(project, name, plan, state, files, control, progress)
         asked, unloaded, abandoned = work.run(ask=ask)
     return _Done(asked, unloaded, abandoned, work.held, sum(gaps))
-
-
-def _planned(project: Project, name: str) -> tuple[PlannedModel, ...]:
-    alone = project.model_copy(update={"models": {name: project.models[name]}})
-    return plan_repository(alone).models
 
 
 def _models(state: Server, unloaded: Collection[str], planned: Sequence[PlannedModel]) -> list[str]:
@@ -180,13 +176,12 @@ def _refuse_other_server(
         )
 
 
-def _refuse_damaged(project: Project, name: str, progress: Progress) -> None:
-    folder = built_engine(project, name).folder
+def _refuse_damaged(project: Project, artefact: Artefact, progress: Progress) -> None:
     for stored in stored_artefacts(project):
-        if stored.folder == folder and (findings := verify_artefact(stored, progress)):
+        if stored.folder == artefact.folder and (findings := verify_artefact(stored, progress)):
             raise RepositoryError(
                 f"{stored.name} is not as it was built: {findings[0].path}: {findings[0].detail}",
-                remedy=f"build it again: `tritonctl build --force {name}`",
+                remedy=f"build it again: `tritonctl build --force {stored.model}`",
             )
 
 
@@ -197,7 +192,7 @@ class _Reload:
         self,
         project: Project,
         name: str,
-        planned: Sequence[PlannedModel],
+        plan: Plan,
         state: Server,
         files: ServerFiles,
         control: ModelControl,
@@ -209,6 +204,8 @@ class _Reload:
         self._beside = files.beside
         self._control = control
         self._progress = progress
+        self._artefacts = plan.artefacts
+        planned = plan.models_of(name)
         self._planned = {model.name: parse_pbtxt(model.config) for model in planned}
         self._tag = uuid.uuid4().hex[:6]
         self._copies = standby.renamed(planned, self._tag)
@@ -279,7 +276,7 @@ class _Reload:
 
     def _from_repository(self, steps: Sequence[str]) -> None:
         """Render, then load what is in the repository under its own names."""
-        repository = render(self._project, self._progress).repository
+        repository = render(self._project, self._progress, self._artefacts).repository
         compile_python(repository / model for model in self._planned)
         with self._progress.step(f"Loading {self._name} from the repository"):
             for step in steps:

@@ -114,7 +114,7 @@ class TunedServer:
         """
         began = time.monotonic()
         project = self._space.tuned(settings)
-        plan = plan_repository(project)
+        plan = plan_repository(project, self._space.artefacts)
         configs = planned_configs(plan)
         if _files(plan) != self._files or self._suspect or not self.alive:
             self._start(project)
@@ -189,7 +189,7 @@ class TunedServer:
 
     def _take_over(self, running: Server, left: _Before | None) -> None:
         self._state = running
-        plan = plan_repository(self._space.project)
+        plan = plan_repository(self._space.project, self._space.artefacts)
         with ModelControl(running.endpoint) as control:
             live = {name: control.config(name) for name in running.models}
         if left is not None and left.state.get("pid") == running.pid:
@@ -216,7 +216,7 @@ class TunedServer:
         own = overlaid(project, {"model_repository": str(self._folder / _REPOSITORY), **ports})
         record = project.state / "rendered.json"  # which is about the project's own repository
         kept = record.read_text(encoding="utf-8") if record.is_file() else None
-        rendered = render(own, Silent())
+        rendered = render(own, Silent(), self._space.artefacts)
         if kept is None:
             record.unlink(missing_ok=True)
         else:
@@ -257,7 +257,7 @@ class TunedServer:
         project = self._space.project
         stop(project, self._progress)
         again = overlaid(project, self._ports())
-        self._state = self._started(again, render(project, Silent()))
+        self._state = self._started(again, render(project, Silent(), self._space.artefacts))
         # It was started with the settings of `tritonctl up`, which may leave ports open.
         self._state = replace(self._state, settings=state.settings)
         write_state(ServerFiles.of(project), self._state)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritonctl.engines.artefacts.manifest import Manifest
-from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.build.engine import built_engines
 from tritonctl.engines.build.requests import model_named
 from tritonctl.project.schema import Model, Project
 from tritonctl.repository.backends import PythonBackend
@@ -38,7 +38,8 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
     priorities: the lowest priority that the load uses, 0: none.
     """
     model = model_named(project, name)
-    manifest = built_engine(project, name).manifest
+    artefacts = built_engines(project)
+    manifest = artefacts[name].manifest
     ensemble, _ = ensemble_for(model.task, project.root)
     backends: Mapping[str, PythonBackend] = {}
     if model.serving.backend in (None, "python"):
@@ -49,7 +50,8 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
     knobs = [*found.of_engine(), *found.of_queue(priorities)]
     if not whole:
         knobs += found.of_text_path()
-    return Space(project, name, tuple(k for k in knobs if len(k.values) > 1), cores)
+    turned = tuple(knob for knob in knobs if len(knob.values) > 1)
+    return Space(project, name, turned, cores, artefacts)
 
 
 @dataclass(frozen=True)

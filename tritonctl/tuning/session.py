@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tritonctl.engines.build.engine import built_engine
 from tritonctl.errors import UsageError
 from tritonctl.host.files import write_atomically
 from tritonctl.loadtest.run.plan import load_plan, slo_of
@@ -77,7 +76,7 @@ def context_of(project: Project, scenario: Scenario, space: Space) -> str:
     record: Mapping[str, Any] = {
         "tritonctl": __version__,
         "server": SERVER_VERSION,
-        "engine": built_engine(project, space.model).manifest.fingerprint,
+        "engine": space.artefacts[space.model].manifest.fingerprint,
         "serving": project.models[space.model].serving.model_dump(mode="json"),
         "plan": plan,
         "arrivals": {k: v for k, v in arrivals.items() if k != "rate"},

@@ -8,9 +8,10 @@ what is written back. None of them needs a new engine: candidates stay within th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from tritonctl.engines.build.engine import Artefact
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import Project
 from tritonctl.tuning.trials import Settings, Value
@@ -52,6 +53,7 @@ class Space:
     model: str
     knobs: tuple[Knob, ...]
     cores: int
+    artefacts: Mapping[str, Artefact]  # of the project: none of the knobs needs another
 
     @property
     def base(self) -> dict[str, Value]:
@@ -85,7 +87,7 @@ class Space:
     def only(self, names: Sequence[str]) -> Space:
         """The same with some of the knobs only."""
         kept = tuple(knob for knob in self.knobs if knob.name in names)
-        return Space(self.project, self.model, kept, self.cores)
+        return replace(self, knobs=kept)
 
 
 def overlaid(project: Project, over: Mapping[str, Any]) -> Project:

@@ -38,6 +38,7 @@ SPACE = Space(
         knob("others", "m_tokenizer", "queue"),
     ),
     cores=2,
+    artefacts={},
 )
 
 

@@ -16,7 +16,7 @@ def made(*knobs: Knob, cores: int = 2) -> Space:
     serving = {"queue": {"max_queue_size": 4}}
     models = {"m": {"checkpoint": "c", "engine": engine, "serving": serving}}
     project = Project.at(Path(), {"schema": "tritonctl/v1", "models": models})
-    return Space(project, "m", knobs, cores)
+    return Space(project, "m", knobs, cores, artefacts={})
 
 
 def knob(name: str, *values: int | bool) -> Knob:

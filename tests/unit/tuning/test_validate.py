@@ -80,7 +80,7 @@ def session_with(found: float, held: float, before: float) -> Tuned:
     old = Standing({**SETTINGS, "instances": 1}, before, before * 1.05, trial(before))
     best = Standing(SETTINGS, found, found * 1.05, trial(found))
     outcome = Outcome(old, best, True, "side by side", (), (), (trial(found),), True)
-    space = Space(PROJECT, "m", (), cores=2)
+    space = Space(PROJECT, "m", (), cores=2, artefacts={})
     trials = tuple(trial(held * factor) for factor in FACTORS)
     session = Session(Path("folder"), "context")
     return Tuned(session, space, None, lambda _: None, outcome, Validation(held, trials))

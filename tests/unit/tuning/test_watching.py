@@ -23,6 +23,7 @@ SPACE = Space(
     "m",
     tuple(Knob(name, values, 1, lambda _: {}, "m", "") for name, values in VALUES.items()),
     cores=4,
+    artefacts={},
 )
 FIGURES = LiveFigures(
     *(3.0, 4.5, 150, 150, 140, 0, 10, 700, 50.0, 46.7, 233.3),

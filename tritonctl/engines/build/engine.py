@@ -115,6 +115,11 @@ def built_engine(project: Project, name: str) -> Artefact:
     return Artefact(engine.folder, read_manifest(engine.folder), fresh=False)
 
 
+def built_engines(project: Project) -> dict[str, Artefact]:
+    """The engine of every model, by the model's name. Raises RepositoryError for one not built."""
+    return {name: built_engine(project, name) for name in sorted(project.models)}
+
+
 def _build_and_publish(build: StageBuild, progress: Progress) -> None:
     with _staging(build) as staging:
         workplace = runners.RUNNERS[build.runner](build, staging, progress)

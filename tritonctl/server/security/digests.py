@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from tritonctl.engines.build.engine import built_engine
 from tritonctl.engines.build.fingerprint import sha256
 from tritonctl.errors import HostError, RepositoryError
 from tritonctl.host.containers import ContainerEngine, image_digests
@@ -31,7 +30,7 @@ def verify_repository(project: Project, plan: Plan, progress: Progress) -> int:
 
     Raises RepositoryError for the first that differs, HostError for one that cannot be read.
     """
-    files = list(_served(project, plan, dict(_expected(project))))
+    files = list(_served(project, plan, dict(_expected(plan))))
     threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)))  # hashing holds no lock of Python's
     with progress.step("Verifying engines"), explained(project.repository), threads:
         for found, (model, file, digest) in zip(
@@ -51,10 +50,9 @@ def _different(model: str, file: Path) -> RepositoryError:
     )
 
 
-def _expected(project: Project) -> Iterator[tuple[Path, tuple[str, str]]]:
+def _expected(plan: Plan) -> Iterator[tuple[Path, tuple[str, str]]]:
     """Each file of each engine: the model it belongs to, and its digest."""
-    for name in project.models:
-        artefact = built_engine(project, name)
+    for name, artefact in plan.artefacts.items():
         for file in artefact.manifest.result.files:
             yield artefact.folder / file.path, (name, file.sha256)
 

@@ -318,6 +318,6 @@ def test_malformed_table(tmp_path: Path) -> None:
     """The file is named."""
     own = tmp_path / "builders" / "compatibility.toml"
     own.parent.mkdir()
-    own.write_text('schema = "tritonctl.compatibility.rules/2"\n', encoding="utf-8")
+    own.write_text('schema = "tritonctl.compatibility/2"\n', encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"compatibility\.toml is malformed"):
         table(tmp_path)

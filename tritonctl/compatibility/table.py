@@ -103,7 +103,7 @@ class KnownHole(_Record):
 class Compatibility(_Record):
     """The whole table."""
 
-    schema_: Literal["tritonctl.compatibility.rules/1"] = Field(alias="schema")
+    schema_: Literal["tritonctl.compatibility/1"] = Field(alias="schema")
     default_release: str
     trtllm_image: str
     tensorrt_image: str

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.errors import ServerError
 from tritonctl.host.process import process_started
-from tritonctl.server.ports import choose_ports
+from tritonctl.server.ports import held_ports
 from tritonctl.server.readiness import Readiness
 
 if TYPE_CHECKING:
@@ -31,13 +30,21 @@ ADDRESS = "127.0.0.1"
 
 
 @pytest.fixture
-def triton() -> Iterator[str]:
-    """URL of a readiness that is always good."""
+def busy() -> threading.Event:
+    """Whether the server has a stream under way."""
+    return threading.Event()
+
+
+@pytest.fixture
+def triton(busy: threading.Event) -> Iterator[str]:
+    """URL of a readiness that is always good; metrics beside it."""
 
     class Ready(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
+            if busy.is_set():
+                self.wfile.write(b'tritonctl_active_streams{model="m"} 1\n')
 
         def log_message(self, *_: object) -> None:
             """Silent."""
@@ -46,11 +53,6 @@ def triton() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://{ADDRESS}:{server.server_port}/v2/health/ready"
         server.shutdown()
-
-
-def free_port() -> int:
-    """One that nobody has now."""
-    return choose_ports(ADDRESS, {"port": 0})[0]
 
 
 def told(port: int, address: str = ADDRESS) -> int | None:
@@ -67,9 +69,8 @@ def told(port: int, address: str = ADDRESS) -> int | None:
 
 def test_as_triton_until_the_end(triton: str) -> None:
     """Ready while Triton is and nobody has asked the server to end."""
-    port = free_port()
     readiness = Readiness(triton)
-    readiness.listen(ADDRESS, port)
+    port = readiness.listen(ADDRESS, 0)
     assert told(port) == 200
     readiness.end()
     assert told(port) == 503
@@ -77,41 +78,61 @@ def test_as_triton_until_the_end(triton: str) -> None:
 
 def test_a_triton_that_does_not_answer_is_not_ready() -> None:
     """Nor is one whose models still load."""
-    port = free_port()
-    Readiness(NOBODY).listen(ADDRESS, port)
+    port = Readiness(NOBODY).listen(ADDRESS, 0)
     assert told(port) == 503
 
 
 def test_over_ipv6(triton: str) -> None:
     """An address with colons."""
     try:
-        port = choose_ports("::1", {"port": 0})[0]
-    except ServerError:
+        port = Readiness(triton).listen("::1", 0)
+    except OSError:
         pytest.skip("::1 is no address of this machine")
-    Readiness(triton).listen("::1", port)
     assert told(port, "::1") == 200
 
 
-def test_without_a_gateway_nothing_is_waited_for(triton: str) -> None:
-    """Who has asked within the last seconds has to see the end first."""
-    readiness = Readiness(triton)
+class Clock:
+    """Time that passes when the test says so."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Stands still."""
+    return Clock()
+
+
+def test_without_a_gateway_nothing_is_waited_for(triton: str, clock: Clock) -> None:
+    """Who has asked within the last five seconds has to see the end first."""
+    readiness = Readiness(triton, clock=clock)
     assert readiness.is_seen()
-    readiness.answer()
+    assert readiness.answer()
+    assert not readiness.is_seen()
+    clock.now += 4.9
     assert not readiness.is_seen()
     readiness.end()
     assert not readiness.is_seen()
+    clock.now += 0.1
+    assert readiness.is_seen()
 
 
-def test_gateways_have_seen_it_after_a_while(triton: str, wait_until: WaitUntil) -> None:
-    """They go on asking, and the end goes on."""
-    readiness = Readiness(triton)
+def test_gateways_have_seen_it_after_three_seconds(triton: str, clock: Clock) -> None:
+    """They go on asking; a second call of `end` does not start the three seconds again."""
+    readiness = Readiness(triton, clock=clock)
+    assert readiness.answer()
     readiness.end()
-
-    def asked_and_seen() -> bool:
-        return not readiness.answer() and readiness.is_seen()
-
-    assert not asked_and_seen()
-    wait_until(asked_and_seen)
+    for _ in range(2):
+        clock.now += 1.4
+        assert not readiness.answer()
+        assert not readiness.is_seen()
+        readiness.end()
+    clock.now += 0.2
+    assert not readiness.answer()
+    assert readiness.is_seen()
 
 
 def supervise(tmp_path: Path, triton: str, port: int, script: str) -> int:
@@ -124,8 +145,8 @@ def supervise(tmp_path: Path, triton: str, port: int, script: str) -> int:
         "exit_file": str(tmp_path / "exit.json"),
         "shm_prefix": "",
         "composing_models": [],
-        "metrics_url": "http://127.0.0.1:1/metrics",
-        "exit_timeout_seconds": 60,
+        "metrics_url": triton,
+        "exit_timeout_seconds": 3600,
         "ready_url": triton,
         "readiness_port": port,
         "plain_address": ADDRESS,
@@ -137,17 +158,19 @@ def supervise(tmp_path: Path, triton: str, port: int, script: str) -> int:
 
 
 def test_a_supervised_server_goes_when_gateways_know(
-    tmp_path: Path, triton: str, wait_until: WaitUntil
+    tmp_path: Path, triton: str, busy: threading.Event, wait_until: WaitUntil
 ) -> None:
     """SIGTERM: they are told at once, while the server still runs; then it ends, and the port."""
-    port = free_port()
-    pid = supervise(tmp_path, triton, port, f"echo $$ > {tmp_path}/pid; exec sleep 600")
-    try:
+    busy.set()
+    with held_ports(ADDRESS, {"port": 0}) as (port,):
+        pid = supervise(tmp_path, triton, port, f"echo $$ > {tmp_path}/pid; exec sleep 600")
         wait_until(lambda: told(port) == 200)
+    try:
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: told(port) == 503)
         server = int((tmp_path / "pid").read_text(encoding="utf-8"))
         assert process_started(server) is not None
+        busy.clear()
         wait_until(lambda: told(port) is None)
         wait_until((tmp_path / "exit.json").exists)
         assert process_started(server) is None

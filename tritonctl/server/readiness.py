@@ -12,6 +12,7 @@ import http.server
 import socket
 import threading
 import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
 # In which a gateway, which asks every second, has seen that the server is to end.
@@ -25,13 +26,17 @@ _UNAVAILABLE = 503
 class Readiness:
     """Answers gateways: ready as Triton is, until the server is to end."""
 
-    def __init__(self, ready_url: str) -> None:
+    def __init__(self, ready_url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._ready_url = ready_url
+        self._clock = clock
         self._asked: float | None = None  # when a gateway asked last
         self._ended: float | None = None
 
-    def listen(self, address: str, port: int) -> None:
-        """Answer on that port, in threads, from now on. Raises OSError for one that is taken."""
+    def listen(self, address: str, port: int) -> int:
+        """Answer on that port, in threads, from now on; returns it: 0 leaves it to the system.
+
+        Raises OSError for one that is taken.
+        """
         readiness = self
 
         class Answer(http.server.BaseHTTPRequestHandler):
@@ -44,20 +49,22 @@ class Readiness:
                 """Silent."""
 
         kind = _Listening6 if ":" in address else _Listening
-        threading.Thread(target=kind((address, port), Answer).serve_forever, daemon=True).start()
+        server = kind((address, port), Answer)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return server.server_port
 
     def answer(self) -> bool:
         """What a gateway is told that asks now."""
-        self._asked = time.monotonic()
+        self._asked = self._clock()
         return self._ended is None and is_ready(self._ready_url)
 
     def end(self) -> None:
         """From now on: no more requests."""
-        self._ended = self._ended or time.monotonic()
+        self._ended = self._ended or self._clock()
 
     def is_seen(self) -> bool:
         """Whether the gateways know that the server is to end, as far as any have asked lately."""
-        now = time.monotonic()
+        now = self._clock()
         watched = self._asked is not None and now - self._asked < _WATCHED_SECONDS
         return not watched or (self._ended is not None and now - self._ended >= _SEEN_SECONDS)
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +128,11 @@ def prepare_server() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def ring_every(seconds: float) -> None:
+    """A SIGALRM each so many seconds, from now on."""
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+
+
 class Ending:
     """What ends a server: a stub that was killed, at once; SIGTERM, in order.
 
@@ -146,7 +151,12 @@ class Ending:
         server: subprocess.Popen[bytes],
         spec: dict[str, Any],
         readiness: Readiness | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        set_alarm: Callable[[float], object] = ring_every,
     ) -> None:
+        self._clock = clock
+        self._set_alarm = set_alarm
         self._server = server
         self._spec = spec
         self._readiness = readiness
@@ -166,10 +176,10 @@ class Ending:
     def stop(self, *_: object) -> None:
         """Begin; asked a second time, wait for no stream."""
         if self._began is None:
-            self._began = time.monotonic()
+            self._began = self._clock()
             if self._readiness:
                 self._readiness.end()
-            signal.setitimer(signal.ITIMER_REAL, _LOOK_SECONDS, _LOOK_SECONDS)
+            self._set_alarm(_LOOK_SECONDS)
         else:
             self._terminate()
 
@@ -178,7 +188,7 @@ class Ending:
         self._look_after_stubs()
         if self._began is None:
             return
-        waited, limit = time.monotonic() - self._began, self._spec["exit_timeout_seconds"]
+        waited, limit = self._clock() - self._began, self._spec["exit_timeout_seconds"]
         if not self._asked:
             if waited > limit or self._is_quiet():
                 self._terminate()
@@ -186,8 +196,8 @@ class Ending:
             kill_group(self._server.pid)
 
     def _look_after_stubs(self) -> None:
-        if time.monotonic() - self._found > _FIND_SECONDS:
-            self._stubs, self._found = children(self._server.pid), time.monotonic()
+        if self._clock() - self._found > _FIND_SECONDS:
+            self._stubs, self._found = children(self._server.pid), self._clock()
         killed = {pid for pid in self._stubs if was_killed(pid)}
         # Twice: Triton itself kills a stub that does not unload, and takes note of it at once.
         if killed & self._killed:
@@ -233,7 +243,7 @@ def on_signals(ending: Ending) -> None:
     for number in _STOPPING:
         signal.signal(number, ending.stop)
     signal.signal(signal.SIGALRM, ending.look)
-    signal.setitimer(signal.ITIMER_REAL, _WATCH_SECONDS, _WATCH_SECONDS)
+    ring_every(_WATCH_SECONDS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
 
 

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`Ending`, look by look: a clock that the test sets, no process, no metrics endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from tritonctl.server import supervisor
+from tritonctl.server.readiness import Readiness
+from tritonctl.server.supervisor import KILL_MARGIN_SECONDS, Ending
+
+SERVER, STUB, OTHER_STUB = 4711, 4712, 4713
+LIMIT = 30
+GHOSTS = """\
+"Timeout 9: Found 1 model versions that have in-flight inferences"
+"Model 'speller' (version 1) has 1 in-flight inferences"
+"Timeout 8: Found 1 model versions that have in-flight inferences"
+"Model 'speller' (version 1) has 1 in-flight inferences"
+"""
+
+
+class World:
+    """A server, its stubs, its metrics and the time; what was done to them, in order."""
+
+    pid = SERVER
+
+    def __init__(self, folder: Path) -> None:
+        self.now = 100.0
+        self.busy = False
+        self.stubs: set[int] = set()
+        self.killed: Collection[int] = ()
+        self.log = folder / "log"
+        self.log.touch()
+        self.done: list[str] = []
+        self.metrics_read = 0
+        self.searches = 0
+        self.readiness = Readiness("http://127.0.0.1:1/", clock=lambda: self.now)
+        spec = {
+            "exit_timeout_seconds": LIMIT,
+            "metrics_url": "metrics",
+            "log": str(self.log),
+            "composing_models": ["speller_engine"],
+        }
+        self.ending = Ending(
+            self,  # type: ignore[arg-type] # a Popen, of which it needs these two
+            spec,
+            self.readiness,
+            clock=lambda: self.now,
+            set_alarm=lambda seconds: self.done.append(f"alarm {seconds}"),
+        )
+
+    def terminate(self) -> None:
+        """SIGTERM to the server."""
+        self.done.append("terminate")
+
+    def kill_group(self, leader: int) -> None:
+        """SIGKILL to server and stubs."""
+        self.done.append(f"kill {leader}")
+
+    def streams_under_way(self, url: str) -> bool:
+        """What the metrics tell."""
+        assert url == "metrics"
+        self.metrics_read += 1
+        return self.busy
+
+    def children(self, parent: int) -> set[int]:
+        """A search through all processes."""
+        assert parent == SERVER
+        self.searches += 1
+        return set(self.stubs)
+
+    def looks(self, count: int = 1, *, apart: float = 0.25) -> list[str]:
+        """So many looks; what was done in them."""
+        before = len(self.done)
+        for _ in range(count):
+            self.now += apart
+            self.ending.look()
+        return self.done[before:]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """An idle server that nobody has asked to end."""
+    made = World(tmp_path)
+    monkeypatch.setattr(supervisor, "kill_group", made.kill_group)
+    monkeypatch.setattr(supervisor, "streams_under_way", made.streams_under_way)
+    monkeypatch.setattr(supervisor, "children", made.children)
+    monkeypatch.setattr(supervisor, "was_killed", lambda pid: pid in made.killed)
+    return made
+
+
+def test_until_somebody_asks_nothing_happens(world: World) -> None:
+    """Not even the metrics are read."""
+    assert world.looks(1000) == []
+    assert world.metrics_read == 0
+    assert not world.ending.requested
+
+
+def test_two_quiet_looks_running_end_it(world: World) -> None:
+    """One could miss a request that just came; a busy look begins the count anew."""
+    world.ending.stop()
+    assert world.ending.requested
+    assert world.done == ["alarm 0.25"]
+    for busy in (True, False, True, False, True):
+        world.busy = busy
+        assert world.looks() == []
+    world.busy = False
+    assert world.looks() == []
+    assert world.looks() == ["terminate"]
+
+
+def test_it_is_asked_to_end_once(world: World) -> None:
+    """Further quiet looks, and further signals, ask nothing more."""
+    world.ending.stop()
+    assert world.looks(2) == ["terminate"]
+    world.ending.stop()
+    world.ending.stop()
+    assert world.looks(20) == []
+    assert world.metrics_read == 2
+
+
+def test_a_second_signal_waits_for_no_stream(world: World) -> None:
+    """At once, without a look; the alarm is set once."""
+    world.busy = True
+    world.ending.stop()
+    world.ending.stop()
+    assert world.done == ["alarm 0.25", "terminate"]
+
+
+def test_streams_have_the_exit_timeout(world: World) -> None:
+    """They may use all of it, and no more."""
+    world.busy = True
+    world.ending.stop()
+    assert world.looks(apart=LIMIT) == []
+    assert world.looks(apart=0.01) == ["terminate"]
+
+
+def test_a_server_that_does_not_end_is_killed(world: World) -> None:
+    """The margin comes on top of the exit timeout, both counted from the first signal."""
+    world.ending.stop()
+    assert world.looks(2) == ["terminate"]
+    assert world.looks(apart=LIMIT + KILL_MARGIN_SECONDS - 0.5) == []
+    assert world.looks(apart=0.01) == [f"kill {SERVER}"]
+
+
+def test_a_server_that_waits_for_ghosts_is_killed(world: World) -> None:
+    """What its log said before it was asked to end does not count."""
+    world.log.write_text(GHOSTS, encoding="utf-8")
+    world.ending.stop()
+    assert world.looks(4) == ["terminate"]
+    with world.log.open("a", encoding="utf-8") as log:
+        log.write(GHOSTS)
+    assert world.looks() == [f"kill {SERVER}"]
+
+
+def test_gateways_see_the_end_before_quiet_looks_count(world: World) -> None:
+    """More requests may be on their way until then: the metrics are not even read."""
+    world.readiness.answer()
+    world.ending.stop()
+    assert not world.readiness.answer()
+    assert world.looks(11) == []
+    assert world.metrics_read == 0
+    assert world.looks(2) == ["terminate"]
+
+
+def test_gateways_have_the_exit_timeout_too(world: World) -> None:
+    """One that asks and asks cannot hold the server."""
+    world.busy = True
+    world.ending.stop()
+    world.now += LIMIT
+    world.readiness.answer()
+    assert world.looks(apart=0.01) == ["terminate"]
+
+
+def test_a_stub_seen_killed_once_ends_nothing(world: World) -> None:
+    """Triton itself kills one that does not unload, and takes note of it at once."""
+    world.stubs = {STUB, OTHER_STUB}
+    assert world.looks() == []
+    world.killed = {STUB}
+    assert world.looks() == []
+    world.killed = ()
+    assert world.looks() == []
+    world.killed = {STUB}
+    assert world.looks() == []
+    world.killed = {OTHER_STUB}
+    assert world.looks() == []
+    assert world.log.read_text(encoding="utf-8") == ""
+
+
+def test_a_stub_seen_killed_twice_ends_the_server(world: World) -> None:
+    """Its streams would hang; the log says why, and nobody has asked for it."""
+    world.stubs = {STUB, OTHER_STUB}
+    world.killed = {STUB}
+    assert world.looks() == []
+    world.killed = {STUB, OTHER_STUB}
+    assert world.looks() == [f"kill {SERVER}"]
+    told = world.log.read_text(encoding="utf-8")
+    assert told.startswith("tritonctl: a stub process of a Python model was killed; ")
+    assert told.count("\n") == 1
+    assert not world.ending.requested
+
+
+def test_stubs_are_watched_while_streams_finish(world: World) -> None:
+    """A stream whose stub was killed would never finish."""
+    world.stubs, world.busy = {STUB}, True
+    world.ending.stop()
+    assert world.looks(3) == []
+    world.killed = {STUB}
+    assert world.looks(2) == [f"kill {SERVER}"]
+
+
+def test_stubs_are_searched_for_every_five_seconds(world: World) -> None:
+    """Which looks at every process of the machine; a stub that comes later is found, too."""
+    world.looks(11, apart=0.5)
+    assert world.searches == 1
+    world.stubs = world.killed = {STUB}
+    assert world.looks(apart=0.25) == []
+    assert world.searches == 2
+    assert world.looks() == [f"kill {SERVER}"]

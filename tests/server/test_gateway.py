@@ -59,7 +59,7 @@ def start(pair: list[Replica], tmp_path: Path) -> Iterator[Start]:
 
     yield make
     for envoy in running:
-        envoy.stop()
+        envoy.close()
 
 
 def text_of(url: str, prompt: str = PROMPT, metadata: Metadata = ()) -> str:

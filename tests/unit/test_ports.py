@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tritonctl.errors import HostError
-from tritonctl.server.ports import choose_ports, is_free
+from tritonctl.server.ports import choose_ports, held_ports, is_free
 
 LOOPBACK = "127.0.0.1"
 FIELDS = ("grpc_port", "http_port", "metrics_port")
@@ -62,6 +62,19 @@ def test_foreign_address_is_refused() -> None:
     """An address that is not this machine's (RFC 5737) is told with the field."""
     with pytest.raises(HostError, match=r"cannot listen on 192\.0\.2\.1:0 \(server.grpc_port\)"):
         choose_ports("192.0.2.1", {"grpc_port": 0})
+
+
+def test_a_held_port_is_for_the_server_alone() -> None:
+    """It can listen there; whoever leaves the choice to the system gets other ports."""
+    with held_ports(LOOPBACK, dict.fromkeys(FIELDS, 0)) as ports:
+        assert len(set(ports)) == 3
+        for port in ports:
+            with socket.create_server((LOOPBACK, port)):  # with SO_REUSEADDR
+                assert not is_free(LOOPBACK, port)
+            with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+                stranger.bind((LOOPBACK, port))
+    with socket.socket() as stranger:
+        stranger.bind((LOOPBACK, ports[0]))
 
 
 def test_is_free() -> None:

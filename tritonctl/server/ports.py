@@ -6,20 +6,30 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 
 from tritonctl.errors import ConfigurationError, HostError
 
 
-def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
-    """A usable port for each wanted one, 0 replaced by a free one.
+@contextmanager
+def held_ports(address: str, wanted: Mapping[str, int]) -> Iterator[list[int]]:
+    """A usable port for each wanted one, 0 replaced by a free one; reserved during the context.
 
     `wanted` maps the field of `server` to its port. Raises HostError naming the field whose
-    port is taken. All are held at once while choosing, so that no two are the same.
+    port is taken. Meanwhile the system gives none of them to anybody who leaves the choice to it;
+    a server that sets SO_REUSEADDR, as nearly all do, can listen on them.
     """
     with ExitStack() as held:
-        return [_claim(held, address, field, port) for field, port in wanted.items()]
+        with ExitStack() as probes:
+            ports = [_claim(held, probes, address, *each) for each in wanted.items()]
+        yield ports
+
+
+def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
+    """As `held_ports`, for a moment: somebody else may be faster than the server."""
+    with held_ports(address, wanted) as ports:
+        return ports
 
 
 def refuse_names(address: str) -> None:
@@ -46,18 +56,23 @@ def is_free(address: str, port: int) -> bool:
     return True
 
 
-def _claim(held: ExitStack, address: str, field: str, port: int) -> int:
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    probe = held.enter_context(socket.socket(family))
-    # As Triton does: a port in TIME_WAIT is usable, one that somebody listens on is not.
-    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def _claim(held: ExitStack, probes: ExitStack, address: str, field: str, port: int) -> int:
+    """Two sockets: one that is bound and does not listen reserves, one that listens finds out."""
     try:
-        probe.bind((address, port))
-        probe.listen()
+        chosen: int = _bound(held, address, port).getsockname()[1]
+        _bound(probes, address, chosen).listen()
     except OSError as error:
         raise _refusal(error, address, field, port) from error
-    chosen: int = probe.getsockname()[1]
     return chosen
+
+
+def _bound(sockets: ExitStack, address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    made = sockets.enter_context(socket.socket(family))
+    # As Triton does: a port in TIME_WAIT is usable, one that somebody listens on is not.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind((address, port))
+    return made
 
 
 def _refusal(error: OSError, address: str, field: str, port: int) -> HostError:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tritonctl.compatibility.exposure import plain_address, refuse_known_holes
@@ -30,7 +30,7 @@ from tritonctl.server.embedded.installation import Installation, install
 from tritonctl.server.embedded.plain_paths import PlainPaths
 from tritonctl.server.health import Health, health
 from tritonctl.server.log import explain_failure, keep_previous
-from tritonctl.server.ports import choose_ports, refuse_names
+from tritonctl.server.ports import held_ports, refuse_names
 from tritonctl.server.presence import alive
 from tritonctl.server.probe import probe
 from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
@@ -60,13 +60,15 @@ def start(
     refuse_known_holes(project, SERVER_VERSION)
     installation = install(rendered.plan.backends, progress)
     compile_python(rendered.repository / model.name for model in rendered.plan.models)
-    server = _launch(project, rendered, installation, settings, files, tls)
-    try:
-        _wait_until_ready(project, server, files, progress)
-        probe(project, server, progress)
-    except BaseException:
-        stop(server, files)
-        raise
+    # Held until Triton listens on them: loading models takes a while.
+    with held_ports(project.server.address, project.server.wanted_ports) as ports:
+        server = _launch(project, rendered, installation, settings, files, tls, ports)
+        try:
+            _wait_until_ready(project, server, files, progress)
+            probe(project, server, progress)
+        except BaseException:
+            stop(server, files)
+            raise
     return server
 
 
@@ -91,9 +93,10 @@ def _launch(
     settings: str,
     files: ServerFiles,
     tls: ClientTls | None,
+    ports: Sequence[int],
 ) -> EmbeddedServer:
     wanted = project.server
-    grpc, http, metrics, *readiness = choose_ports(wanted.address, wanted.wanted_ports)
+    grpc, http, metrics, *readiness = ports
     prefix = f"tritonctl_{uuid.uuid4().hex[:12]}_"
     token, http_address = new_token(), plain_address(project)
     paths = PlainPaths(files.paths)

@@ -152,12 +152,70 @@ def test_steps_out_of_order(tmp_path: Path) -> None:
         _check(tmp_path, text)
 
 
-def test_variable_dimensions_fit_fixed_ones(tmp_path: Path) -> None:
-    """-1 on either side fits any size, not any rank."""
-    answer = "{name: answer, data_type: TYPE_STRING, dims: [%s]}"
-    text = FILE.replace(answer % "1", answer % "-1")
-    assert text != FILE
-    _check(tmp_path, text)
+def _between_steps(tmp_path: Path, written: list[int], read: list[int]) -> None:
+    """Checks the graph where step encode writes `_ids` so, and step decode reads it so."""
+    (tmp_path / "ensembles").mkdir()
+    (tmp_path / "ensembles" / "t.yaml").write_text(FILE, encoding="utf-8")
+    ensemble, source = ensemble_for("t", tmp_path)
+    encode = BACKENDS["encode"]
+    ids = encode.outputs[0].model_copy(update={"dims": written})
+    decode = BACKENDS["decode"]
+    inputs = [decode.inputs[0].model_copy(update={"dims": read}), *decode.inputs[1:]]
+    backends = {
+        "encode": encode.model_copy(update={"outputs": [ids]}),
+        "decode": decode.model_copy(update={"inputs": inputs}),
+    }
+    check_graph(ensemble, backends, source)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ([-1], [4]),
+        ([4], [-1]),
+        ([-1], [-1]),
+        ([4], [4]),
+        ([-1, 3], [2, 3]),
+        ([-1, 3], [2, -1]),
+        ([2, -1], [2, 3]),
+        ([], []),
+    ],
+)
+def test_variable_dimensions_fit_fixed_ones(
+    tmp_path: Path, written: list[int], read: list[int]
+) -> None:
+    """-1 fits any size, whoever says it: the step that writes or the one that reads."""
+    _between_steps(tmp_path, written, read)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ([-1], [4, 4]),
+        ([-1], [-1, -1]),
+        ([-1], []),
+        ([-1, 3], [-1]),
+        ([4], [-1, 4]),
+        ([-1, 3], [2, 4]),
+        ([3, -1], [4, 2]),
+        ([2, 3], [3, 2]),
+    ],
+)
+def test_variable_dimensions_fit_no_other_rank(
+    tmp_path: Path, written: list[int], read: list[int]
+) -> None:
+    """Nor do they excuse the sizes beside them."""
+    with pytest.raises(ConfigurationError) as caught:
+        _between_steps(tmp_path, written, read)
+    said = f"step encode writes `_ids` as TYPE_INT32{written}, "
+    assert f"{said}step decode reads it as TYPE_INT32{read}" in caught.value.problem
+
+
+@pytest.mark.parametrize("dims", ["[-1]", "[1]"])
+def test_variable_outputs_of_the_ensemble(tmp_path: Path, dims: str) -> None:
+    """The ensemble itself may leave open what its last step fixes."""
+    answer = "{name: answer, data_type: TYPE_STRING, dims: %s}"
+    _check(tmp_path, FILE.replace(answer % "[1]", answer % dims))
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,73 @@ def test_a_dimension_that_is_added_or_stripped_is_no_difference() -> None:
     assert rules(ensemble(config, whole, varying, row)) == []
 
 
+def _ids(written: str, *read: str, batch: int = 8) -> Example:
+    """Step tokenize writes `ids` so; each further step reads it so."""
+    text, ids = {"TEXT": "STRING [ 1 ]"}, {"IDS": f"INT32 {written}"}
+    tokenize = composing("tokenize", text, ids, batch=batch)
+    first, *others = (
+        composing(name, {"IDS": f"INT32 {dims}"}, {"SCORES": "FP32 [ 2 ]"}, batch=batch)
+        for name, dims in zip(("classify", "rank"), read, strict=False)
+    )
+    config = ENSEMBLE.replace("max_batch_size: 8", f"max_batch_size: {batch}")
+    if others:
+        step = '{ model_name: "rank" model_version: -1 input_map { key: "IDS" value: "ids" } '
+        step += 'output_map { key: "SCORES" value: "ranks" } }'
+        out = '{ name: "ranks" data_type: TYPE_FP32 dims: [ 2 ] }'
+        config = config.replace("dims: [ 2 ] }", f"dims: [ 2 ] }}, {out}")
+        config = config.replace("    }\n  ]", f"    }},\n    {step}\n  ]")
+    return ensemble(config, tokenize, first, *others)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("[ -1 ]", "[ 4 ]"),
+        ("[ 4 ]", "[ -1 ]"),
+        ("[ -1 ]", "[ -1 ]"),
+        ("[ -1, 4 ]", "[ 2, -1 ]"),
+        ("[ 2, -1 ]", "[ 2, 4 ]"),
+    ],
+)
+def test_a_variable_size_fits_any_whoever_says_it(written: str, read: str) -> None:
+    """The step that writes, or the one that reads."""
+    assert rules(_ids(written, read)) == []
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("[ -1 ]", "[ 4, 4 ]"),
+        ("[ -1 ]", "[ -1, -1 ]"),
+        ("[ -1, 4 ]", "[ -1 ]"),
+        ("[ -1, 4 ]", "[ 2, 5 ]"),
+        ("[ 4, -1 ]", "[ 5, -1 ]"),
+    ],
+)
+def test_a_variable_size_fits_no_other_rank(written: str, read: str) -> None:
+    """Nor does it excuse the sizes beside it."""
+    finding = only(_ids(written, read))
+    assert finding.rule == "TC325"
+    batched = [f"[batch, {dims.strip('[] ')}]" for dims in (written, read)]
+    assert finding.message == f"ids is {batched[0]} in tokenize and {batched[1]} in classify"
+
+
+def test_a_variable_size_hides_that_its_readers_differ() -> None:
+    """Triton compares each of them with the writer alone; the last one is underlined."""
+    finding = only(_ids("[ -1 ]", "[ 4 ]", "[ 5 ]"))
+    assert (finding.rule, finding.severity) == ("TC326", "warning")
+    assert finding.message == (
+        "ids is [batch, 4] in classify and [batch, 5] in rank; "
+        "[batch, -1] in tokenize hides it from Triton"
+    )
+    assert (finding.line, underlined(finding)) == (20, '"ids"')
+    [finding] = findings(_ids("[ -1 ]", "[ 4 ]", "[ 5 ]", batch=0))
+    assert finding.message.startswith("ids is [4] in classify and [5] in rank; ")
+    for same in (("[ 4 ]", "[ 4 ]"), ("[ 4 ]", "[ -1 ]"), ("[ -1 ]", "[ 5 ]")):
+        assert rules(_ids("[ -1 ]", *same)) == []
+    assert rules(_ids("[ 4 ]", "[ 4 ]", "[ 5 ]")) == ["TC325"]
+
+
 def test_one_mistake_is_told_once() -> None:
     """Not also by what follows from it."""
     assert rules(changed('value: "SCORES"', 'value: "scores"')) == ["TC312"]

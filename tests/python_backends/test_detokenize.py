@@ -217,6 +217,58 @@ def test_leading_space_goes_once(fallback_case: Case) -> None:
         fallback_case.check(ids, [SLOTS])
 
 
+# Ids that open a stream otherwise than they go on with it; 2 is skipped, 3 has no bytes.
+TWO_WAYS = TokenBytes(
+    data=[b" a", b" b", b"", b""],
+    head=[b"a", b"b", b"", b""],
+    opens=[True, True, False, True],
+)
+
+
+def in_the_middle(window: list[int], position: int, token_ids: Sequence[int] = (0, 1)) -> str:
+    """What a chunk of these ids adds behind such a window."""
+    reason = FinishReason.NONE
+    chunk = TokenChunk(1, 1, False, reason, 1, 9, window, token_ids, position=position)
+    return decode_chunk(TWO_WAYS, chunk)
+
+
+@pytest.mark.parametrize(
+    ("window", "position", "begun"),
+    [
+        ([], 0, False),
+        ([2], 1, False),  # a skipped id is no text
+        ([2] * 6, 6, False),
+        ([2] * WINDOW, WINDOW, False),  # the window holds all there ever was
+        ([2] * WINDOW, WINDOW + 1, True),  # what came before it left the window: most likely text
+        ([2] * WINDOW, 1000, True),
+        ([], 1, False),  # ids without text alone, which take no place
+        ([], 1000, False),
+        ([2] * 6, 1000, False),  # a window with room: everything with text is in it
+        ([0], 1, True),
+        ([2, 0], 2, True),
+        ([0] + [2] * 6, WINDOW, True),
+        ([1] * WINDOW, WINDOW, True),
+        ([3], 1, True),  # the decoder sees it, though it has no bytes
+    ],
+)
+def test_whether_a_stream_has_begun(window: list[int], position: int, begun: bool) -> None:
+    """Only the very first id with text is decoded as one, and nothing behind it."""
+    assert in_the_middle(window, position) == (" a b" if begun else "a b")
+    assert in_the_middle(window, position, [2, 0]) == (" a" if begun else "a")
+    assert in_the_middle(window, position, [2]) == ""
+
+
+def test_the_first_id_with_text_opens_the_stream_wherever_it_is_cut() -> None:
+    """Skipped ids before it, in chunks of their own or in its own, do not count."""
+    for ids in ([0, 1, 0], [2, 0, 1], [2, 2, 2, 0, 1], [3, 0, 1]):
+        expected = "".join(
+            (TWO_WAYS.data if [t for t in ids[:at] if t != 2] else TWO_WAYS.head)[token].decode()
+            for at, token in enumerate(ids)
+        )
+        for size in range(1, len(ids) + 1):
+            assert streamed(TWO_WAYS, ids, [size]) == expected
+
+
 def test_negative_and_unknown_ids_decode_to_nothing(bytes_case: Case) -> None:
     """An engine may pad its vocabulary beyond the tokenizer's."""
     token = bytes_case.tokenizer.encode("a").ids[0]

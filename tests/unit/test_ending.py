@@ -119,6 +119,7 @@ def test_it_is_asked_to_end_once(world: World) -> None:
     world.ending.stop()
     world.ending.stop()
     assert world.looks(20) == []
+    assert world.done == ["alarm 0.25", "terminate"]
     assert world.metrics_read == 2
 
 

@@ -1,17 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of a reload that need no server: names, wiring, what is asked, what is under way."""
+"""The parts of a reload that need no server: names, wiring, what is asked, and in what order."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
+from tritonctl.errors import ServerError, SettingsRefusedError
+from tritonctl.host.progress import Silent
 from tritonctl.protocol.metrics import Metrics
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.standby import renamed, rewired, steps_of
-from tritonctl.server.reload import under_way
+from tritonctl.server import reload as reloading
+from tritonctl.server.reload import under_way, wait_until_quiet
+from tritonctl.server.state import Server, ServerFiles
 from tritonctl.smoke.inputs import valid_inputs
 from tritonctl.smoke.single_request import first_prompt
 
@@ -82,3 +90,222 @@ def test_the_first_prompt_of_the_evaluation(built: Sandbox) -> None:
     assert first_prompt(project.models["speller"], project.root) == "1"
     (built.root / "prompts.jsonl").write_text('{"text_input": "7 in Thai:"}\n', encoding="utf-8")
     assert first_prompt(project.models["speller"], project.root) == "7 in Thai:"
+
+
+class Busy:
+    """Metrics that tell of so many streams, one look after the other, and the time of each."""
+
+    def __init__(self, *streams: int) -> None:
+        self._streams = iter(streams)
+        self.now = 50.0
+        self.looks = 0
+
+    def read(self, url: str) -> Metrics:
+        """One look."""
+        assert url == "metrics"
+        self.looks += 1
+        return Metrics.parse(f'tritonctl_active_streams{{model="a"}} {next(self._streams)}\n')
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes."""
+        self.now += seconds
+
+    def wait(self, seconds: float) -> int:
+        """Streams that are left."""
+        return wait_until_quiet(
+            "metrics", ["a"], seconds, read=self.read, clock=lambda: self.now, sleep=self.sleep
+        )
+
+
+@pytest.mark.parametrize(
+    ("streams", "looks"), [((0, 0), 2), ((3, 0, 0), 3), ((0, 1, 0, 0), 4), ((0, 1, 0, 1, 0, 0), 6)]
+)
+def test_quiet_is_two_looks_running(streams: tuple[int, ...], looks: int) -> None:
+    """One could miss a request that just came."""
+    busy = Busy(*streams)
+    assert busy.wait(100) == 0
+    assert busy.looks == looks
+    assert busy.now == 50 + 0.25 * (looks - 1)
+
+
+def test_streams_that_do_not_end_are_counted() -> None:
+    """The last look that the limit allows is told; all of it may be used."""
+    busy = Busy(*range(9, 0, -1))
+    assert busy.wait(1.0) == 4
+    assert busy.now == 51.25
+
+
+class Server:
+    """In the place of model control, metrics and rendering: what a reload did, in order."""
+
+    def __init__(self, serving: Mapping[str, Any]) -> None:
+        self.done: list[str] = []
+        self.serving = serving
+        self.refused = ""
+        self.kept: Collection[str] = ()
+        self.streams = {"old": 0, "beside": 0}
+
+    def config(self, model: str) -> Mapping[str, Any]:
+        """What is served now."""
+        assert model == "speller"
+        return self.serving
+
+    def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        """An ensemble with the first of its steps, where it is loaded with a configuration."""
+        told = model if config is None else f"{model} → {', '.join(steps_of(config)[:1])}"
+        self.done.append(f"load {_plain(told)}")
+        if _plain(model) == self.refused:
+            raise SettingsRefusedError("no", remedy="none")
+
+    def wait_until_ready(self, models: Sequence[str]) -> None:
+        """At once."""
+
+    def unload(self, model: str, seconds: float) -> bool:
+        """Whether it lets go."""
+        assert seconds == 10
+        self.done.append(f"unload {_plain(model)}")
+        return _plain(model) not in self.kept
+
+    def wait(self, url: str, steps: Sequence[str], seconds: float) -> int:
+        """Until nothing is under way."""
+        assert (url, seconds) == ("http://127.0.0.1:3/metrics", 30)
+        self.done.append(f"await {' '.join(map(_plain, steps))}")
+        return self.streams["beside" if "__" in steps[0] else "old"]
+
+    def smoke(self, *_: object) -> str:
+        """Asks."""
+        self.done.append("ask")
+        return "answer"
+
+    def render(self, project: Any, _: object) -> SimpleNamespace:
+        """The repository."""
+        self.done.append("render")
+        return SimpleNamespace(repository=project.repository)
+
+
+def _plain(name: str) -> str:
+    """Copies end in a tag that is another one each time: in its place a star."""
+    return re.sub(r"__\w{6}$", "*", name)
+
+
+class Reload:
+    """A reload of `speller` on a server whose old version has a tokenizer of its own."""
+
+    def __init__(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+        project = sandbox.load()
+        planned = plan_repository(project).models
+        ensemble = next(parse_pbtxt(m.config) for m in planned if m.name == "speller")
+        steps = ["speller_old", *STEPS[1:]]
+        wired = ensemble["ensemble_scheduling"]["step"]
+        old = [s | {"model_name": n} for s, n in zip(wired, steps, strict=True)]
+        self.server = Server(ensemble | {"ensemble_scheduling": {"step": old}})
+        self.files = ServerFiles.of(project)
+        monkeypatch.setattr(reloading, "wait_until_quiet", self.server.wait)
+        monkeypatch.setattr(reloading, "smoke", self.server.smoke)
+        monkeypatch.setattr(reloading, "render", self.server.render)
+        monkeypatch.setattr(reloading, "compile_python", lambda _: None)
+        state = Server(1, 1, "127.0.0.1", 1, 2, 3, "/r", ["speller"], "{}", "p_", 30)
+        control: Any = self.server
+        self.work = reloading._Reload(
+            project, "speller", planned, state, self.files, control, Silent()
+        )
+
+    def beside(self) -> list[str]:
+        """Folders of the repository beside."""
+        return sorted(folder.name for folder in self.files.beside.glob("*"))
+
+
+@pytest.fixture
+def reload(built: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Reload:
+    """Ready to run."""
+    return Reload(built, monkeypatch)
+
+
+TOKENIZER, ENGINE, DETOKENIZER = STEPS
+NEW_BESIDE = ["load speller*", "ask", "load speller → speller_tokenizer*", "unload speller*"]
+OLD_GOES = [
+    f"await speller_old {ENGINE} {DETOKENIZER}",
+    f"unload {DETOKENIZER}",
+    f"unload {ENGINE}",
+    "unload speller_old",
+]
+FROM_REPOSITORY = [
+    "render",
+    f"load {TOKENIZER}",
+    f"load {ENGINE}",
+    f"load {DETOKENIZER}",
+    f"load speller → {TOKENIZER}",
+]
+COPIES_GO = [f"unload {DETOKENIZER}*", f"unload {ENGINE}*", f"unload {TOKENIZER}*"]
+
+
+def test_the_order_of_a_reload(reload: Reload) -> None:
+    """What somebody may still use goes last: an ensemble before its steps, those from the end.
+
+    The old version goes after the switch, the copies after the switch back.
+    """
+    answer, unloaded, abandoned = reload.work.run(ask=True)
+    assert reload.server.done == [
+        *NEW_BESIDE,
+        *OLD_GOES,
+        *FROM_REPOSITORY,
+        f"await {TOKENIZER}* {ENGINE}* {DETOKENIZER}*",
+        *COPIES_GO,
+        "unload speller*",
+        *COPIES_GO,
+    ]
+    assert (answer, unloaded, abandoned) == ("answer", ["speller_old"], 0)
+    assert reload.work.held == []
+    assert reload.beside() == []
+
+
+def test_unasked(reload: Reload) -> None:
+    """No smoke request, everything else as ever."""
+    answer, _, _ = reload.work.run(ask=False)
+    assert answer is None
+    assert reload.server.done[:2] == [NEW_BESIDE[0], NEW_BESIDE[2]]
+
+
+def test_what_was_not_awaited_and_what_is_held_is_told(reload: Reload) -> None:
+    """Streams of both switches together; models by name, each time that they were not let go."""
+    reload.server.streams = {"old": 2, "beside": 3}
+    reload.server.kept = ("speller_old", ENGINE)
+    _, _, abandoned = reload.work.run(ask=True)
+    assert abandoned == 5
+    assert reload.work.held == [ENGINE, "speller_old"]
+
+
+def test_a_new_version_that_does_not_load(reload: Reload) -> None:
+    """Its copies go, their ensemble first; the old version stays."""
+    reload.server.refused = "speller*"
+    with pytest.raises(ServerError, match="the version of speller that was served before goes on"):
+        reload.work.run(ask=True)
+    assert reload.server.done == ["load speller*", "unload speller*", *COPIES_GO]
+    assert reload.beside() == []
+
+
+def test_a_repository_that_does_not_load(reload: Reload) -> None:
+    """After the switch the copies serve, and stay."""
+    reload.server.refused = ENGINE
+    with pytest.raises(ServerError, match=r"the new version of speller, from .* goes on serving"):
+        reload.work.run(ask=True)
+    assert reload.server.done == [*NEW_BESIDE, *OLD_GOES, *FROM_REPOSITORY[:3]]
+    assert len(reload.beside()) == 3
+
+
+def test_what_a_killed_reload_left_is_swept_first(reload: Reload) -> None:
+    """The ensemble before its steps; what serves, stays."""
+    for name in ("speller_engine__0ld000", "speller__0ld000", "speller_old"):
+        (reload.files.beside / name).mkdir(parents=True)
+    reload.work.run(ask=True)
+    assert reload.server.done[:3] == ["unload speller*", f"unload {ENGINE}*", NEW_BESIDE[0]]
+
+
+def test_a_model_that_is_no_ensemble(reload: Reload, built: Sandbox) -> None:
+    """Triton swaps it well by itself: no switch to the copy, nothing to retire."""
+    plain = {"name": "speller", "backend": "python"}
+    reload.server.serving = plain
+    reload.work._planned = {"speller": plain}
+    assert reload.work.run(ask=True) == ("answer", [], 0)
+    expected = ["load speller*", "ask", "render", "load speller → "]
+    assert [done for done in reload.server.done if "unload" not in done] == expected

@@ -305,15 +305,23 @@ class _Reload:
         return left
 
 
-def wait_until_quiet(metrics_url: str, steps: Collection[str], seconds: float) -> int:
+def wait_until_quiet(
+    metrics_url: str,
+    steps: Collection[str],
+    seconds: float,
+    *,
+    read: Callable[[str], Metrics] = scrape,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> int:
     """Wait until none of these models has a stream or a request; how many there are at the end."""
-    deadline, looks = time.monotonic() + seconds, 0
+    deadline, looks = clock() + seconds, 0
     while True:
-        busy = under_way(scrape(metrics_url), steps)
+        busy = under_way(read(metrics_url), steps)
         looks = 0 if busy else looks + 1
-        if looks >= _QUIET_LOOKS or time.monotonic() > deadline:
+        if looks >= _QUIET_LOOKS or clock() > deadline:
             return busy
-        time.sleep(_LOOK_SECONDS)
+        sleep(_LOOK_SECONDS)
 
 
 def under_way(metrics: Metrics, steps: Collection[str]) -> int:

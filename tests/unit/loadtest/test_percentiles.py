@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
@@ -65,12 +63,59 @@ def test_no_histogram() -> None:
 
 
 @settings(deadline=None)
-@given(durations, st.floats(0.01, 0.999))
-def test_a_percentile_is_a_measured_value(values: list[int], q: float) -> None:
-    """The nearest rank, as numpy's inverted_cdf; histograms agree to three digits."""
+@given(durations, st.integers(1, 999))
+def test_a_percentile_is_a_measured_value(values: list[int], thousandths: int) -> None:
+    """The nearest rank, with whole numbers: the smallest value that so many do not exceed."""
+    rank = -(-thousandths * len(values) // 1000)
     sample = Sample.of(series(values))
-    exact = sorted(values)[math.ceil(q * len(values) * (1 - 1e-12)) - 1]
-    assert sample.quantile(q) == exact
+    assert sample.quantile(thousandths / 1000) == sorted(values)[rank - 1]
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "rank"),
+    [
+        (1, 0.5, 1),
+        (2, 0.5, 1),  # a rank that is whole is not the next one
+        (3, 0.5, 2),
+        (10, 0.9, 9),
+        (11, 0.9, 10),  # 9.9: up
+        (12, 0.95, 12),  # 11.4: up, too
+        (20, 0.95, 19),
+        (100, 0.55, 55),  # 100 * 0.55 is 55.00000000000001 in floating point
+        (100, 0.07, 7),
+        (100, 0.99, 99),
+        (101, 0.99, 100),
+        (1000, 0.999, 999),
+        (1001, 0.999, 1000),
+        (5, 0.001, 1),
+        (5, 0.999, 5),
+    ],
+)
+def test_ranks_are_rounded_up(n: int, q: float, rank: int) -> None:
+    """Value number k is k: the percentile tells its rank; one request of weight n, the same."""
+    assert Sample.of(series(list(range(1, n + 1)))).quantile(q) == rank
+    weights = [rank, n - rank] if rank < n else [n]
+    assert Sample.of(series([1, 2][: len(weights)], weights)).quantile(q) == 1
+
+
+@pytest.mark.parametrize(
+    ("n", "q", "rank"), [(1, 0.5, 1), (2, 0.5, 1), (10, 0.9, 9), (11, 0.9, 10), (500, 0.99, 495)]
+)
+def test_ranks_in_a_histogram(n: int, q: float, rank: int) -> None:
+    """Up to 2,048 microseconds each value has a bucket of its own; told in milliseconds."""
+    made = histogram(series(list(range(1, n + 1))))
+    assert histogram_percentiles(made, [q]) == {q: rank / 1000}
+
+
+def test_microseconds_are_told_as_milliseconds() -> None:
+    """To a billionth of a second, in every figure; what is counted is the whole microsecond."""
+    parts = Series(np.array([0.0004, 1234.5678, 1234.6]), np.array([1, 1, 2]), np.arange(3))
+    found = distribution(parts)
+    assert (found.min_ms, found.max_ms) == (0.0, 1.2346)
+    assert found.mean_ms == 0.925942  # (0.0004 + 1234.5678 + 2 * 1234.6) / 4 / 1000
+    assert [p.ms for p in found.percentiles] == [1.234568, 1.2346, 1.2346]
+    made = decode(found.histogram)
+    assert [made.get_count_at_value(v) for v in (1, 1234, 1235)] == [1, 0, 3]
 
 
 @settings(deadline=None)

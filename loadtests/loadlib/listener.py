@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is heard of one request; for any engine."""
+"""Listens to the responses of one request and tells the recorder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from loadlib.workload import Turn
 
 
 class Listener:
-    """Takes down the responses of one request. `cancel`: ends the call, set by whoever can."""
+    """Listens to one request. `cancel` ends the call; whoever can do that sets it."""
 
     __slots__ = (
         "_clock",
@@ -39,14 +39,14 @@ class Listener:
         self._clock = clock
 
     def responded(self, tokens: int, input_tokens: int | None, *, final: bool) -> bool:
-        """A response came with so many new tokens; whether the request is to be cancelled now."""
+        """Note a response and its new tokens; whether to cancel the request now."""
         now = self._clock.now_us()
         flight = self.flight
         flight.input_tokens = input_tokens
         if tokens > 0:
             self._recorder.responded(flight, tokens, now)
         if final:
-            # Before the stream is closed: the answer is whole now.
+            # Before the stream is closed: the answer is complete now.
             self.finish("ok", now)
             return False
         cancel = self._turn.cancel
@@ -55,13 +55,13 @@ class Listener:
         return self.stopped
 
     def cut(self) -> None:
-        """Cancel it on purpose, if it has not ended."""
+        """Cancel the request on purpose, unless it has ended."""
         if not self.ended:
             self.stopped = True
             self.cancel()
 
     def finish(self, outcome: str, now: int, error: Failure | None = None) -> None:
-        """The request is over; only the first word counts."""
+        """End the request; later calls change nothing."""
         if not self.ended:
             self.ended = True
             self._recorder.ended(self.flight, outcome, now, error)

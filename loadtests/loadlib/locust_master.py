@@ -1,124 +1,206 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locust's master: hands the plan out, takes records and histograms in, notices who is lost."""
+"""The part of a Locust process that leads a run: hands the plan out, starts all workers together,
+takes in what they measure and notices who is lost.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import gevent
 from gevent.event import Event
+from locust.runners import MasterRunner
 
-from loadlib.locust_options import plan_content
-from loadlib.locust_sinks import PROGRESS, RECORDS, FolderSink
-from loadlib.locust_worker import LOG, REFUSED, STOP, finish, refuse
+from loadlib.locust_options import plan_content, share_of
+from loadlib.locust_results import Results
+from loadlib.locust_worker import LOST, PROGRESS, READY, RECORDS, REFUSED, START, STOP
 from loadlib.plan import parse_plan
 from loadlib.refusal import Refusal
 from loadlib.share import INTERRUPTED
 
-_LEAD_SECONDS = 1.5
+LOG = logging.getLogger("locust.tritonctl")
+_INTERRUPTED = 130  # before anything was sent; later it ends as planned
+_LEAD_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 _MARGIN_SECONDS = 10.0
 _MISSING = "missing"  # a worker that Locust has not heard of for some seconds
 
 
 class Master:
-    """Ties runs to the life of a master."""
+    """Ties runs to the life of a master, or of a process that has none."""
 
     def __init__(self, environment: Any) -> None:
         self._environment = environment
+        self._options = environment.parsed_options
         self._runner = environment.runner
-        self._sink: FolderSink | None = None
+        self._results = Results(None)
+        self._started_at: float | None = None
         self._patience = 0.0
-        self._pending: dict[str, int] = {}
+        # By number: the workers that have not connected yet, and those that have not finished.
+        self._unready: set[int] = set()
+        self._unfinished: dict[int, str] = {}
         self._lost: list[int] = []
+        self._ends_early = False
         self._over = Event()
         self._over.set()
         events = environment.events
         events.test_start.add_listener(self._on_start)
         events.test_stopping.add_listener(self._on_stopping)
         events.quitting.add_listener(self._on_stopping)
-        self._runner.register_message(RECORDS, self._on_records)
-        self._runner.register_message(PROGRESS, self._on_progress)
-        self._runner.register_message(REFUSED, self._on_refused)
-        if environment.parsed_options.headless:
+        for message, listener in (
+            (READY, self._on_ready),
+            (RECORDS, self._on_records),
+            (PROGRESS, self._on_progress),
+            (LOST, self._on_lost),
+            (REFUSED, self._on_refused),
+        ):
+            self._runner.register_message(message, listener)
+        if self._options.headless:
+            # Locust's own SIGINT unwinds whatever greenlet happens to run.
             gevent.signal_handler(signal.SIGINT, self._interrupt)
 
     def _on_start(self, **_: Any) -> None:
-        options = self._environment.parsed_options
-        try:
-            content = plan_content(options, self._runner.target_user_count)
-            plan = parse_plan(content)
-        except Refusal as refusal:
-            refuse(self._environment, refusal)
-            return
-        # All of them begin at the same moment, once each has its part.
-        started_at = max(plan.started_at or 0.0, time.time() + _LEAD_SECONDS)
-        content = content | {"started_at": started_at}
-        clients = self._runner.clients
-        ready = [*clients.ready, *clients.spawning, *clients.running]
-        self._pending = {client.id: number for number, client in enumerate(ready)}
         # Locust sends its workers every option that is not its own.
-        options.tritonctl_job = {"plan": content, "numbers": dict(self._pending)}
-        self._sink = FolderSink(Path(options.output) if options.output else None)
-        self._patience = plan.cool_down_seconds + _MARGIN_SECONDS
+        self._options.tritonctl_job = None
+        try:
+            content = plan_content(self._options, self._runner.target_user_count)
+            numbers, workers = self._numbers()
+        except Refusal as refusal:
+            self._refuse(refusal)
+            return
+        plan = parse_plan(content)
+        self._options.tritonctl_job = {"plan": content, "numbers": numbers, "workers": workers}
+        self._unfinished = {number: client_id for client_id, number in numbers.items()}
+        self._unready = set(self._unfinished)
         self._lost = []
+        self._ends_early = False
+        self._started_at = plan.started_at
+        self._patience = plan.cool_down_seconds + _MARGIN_SECONDS
+        self._results = Results(Path(self._options.output) if self._options.output else None)
         self._over.clear()
-        gevent.spawn(self._watch, self._sink)
+        gevent.spawn(self._watch)
 
-    def _watch(self, sink: FolderSink) -> None:
-        """Until every worker has told its end, or is lost."""
-        while self._pending:
+    def _numbers(self) -> tuple[dict[str, int], int]:
+        """The number of each worker by its client id, and of how many. Refusal."""
+        if not isinstance(self._runner, MasterRunner):
+            worker, workers = share_of(self._options)
+            return {self._runner.client_id: worker}, workers
+        clients = self._runner.clients
+        ids = [client.id for client in (*clients.ready, *clients.spawning, *clients.running)]
+        return {client_id: number for number, client_id in enumerate(ids)}, len(ids)
+
+    def _watch(self) -> None:
+        """Until every worker has finished or is lost."""
+        while self._unfinished:
             gevent.sleep(_LOOK_SECONDS)
-            self._look_for_lost()
-            if sink.trouble:
-                self._tell_all_to_stop(sink.trouble)
-                sink.trouble = None
-        self._over.set()
-        finish(self._environment, sink, len(self._lost))
+            if isinstance(self._runner, MasterRunner):
+                self._look_for_lost()
+        if not self._over.is_set():
+            self._over.set()
+            self._finish()
 
     def _look_for_lost(self) -> None:
         clients = self._runner.clients
-        for client_id, number in list(self._pending.items()):
+        for number, client_id in list(self._unfinished.items()):
             client = clients.get(client_id)
             if client is None or client.state == _MISSING:
-                del self._pending[client_id]
-                self._lost.append(number)
-                LOG.error("worker %d (%s) was lost; what it had told is kept", number, client_id)
+                self._lose(number)
 
-    def _tell_all_to_stop(self, reason: str) -> None:
-        for client_id in self._pending:
-            self._runner.send_message(STOP, {"reason": reason}, client_id=client_id)
+    def _lose(self, number: int) -> None:
+        if self._unfinished.pop(number, None) is not None:
+            self._lost.append(number)
+            LOG.error("worker %d was lost; what it had reported is kept", number)
+            self._start_when_ready(number)
+
+    def _start_when_ready(self, number: int) -> None:
+        """All begin at the same moment, once each is connected."""
+        waited = bool(self._unready)
+        self._unready.discard(number)
+        if waited and not self._unready:
+            start = self._started_at
+            if len(self._unfinished) > 1:
+                start = max(start or 0.0, time.time() + _LEAD_SECONDS)
+            self._send_all(START, {"start": start})
+
+    def _send_all(self, message: str, data: dict[str, Any]) -> None:
+        for client_id in list(self._unfinished.values()):
+            self._runner.send_message(message, data, client_id=client_id)
+
+    def _stop(self, reason: str) -> None:
+        self._send_all(STOP, {"stop": reason})
 
     def _interrupt(self) -> None:
-        if self._over.is_set():
-            os.kill(os.getpid(), signal.SIGTERM)  # Locust's own way out
-        else:
-            self._tell_all_to_stop(INTERRUPTED)
+        if not self._over.is_set():
+            self._stop(INTERRUPTED)
+            return
+        if self._environment.process_exit_code is None:
+            self._environment.process_exit_code = _INTERRUPTED
+        os.kill(os.getpid(), signal.SIGTERM)  # Locust's own way out
 
     def _on_stopping(self, **_: Any) -> None:
         """Before Locust sends its workers away: let what is in flight finish."""
         if not self._over.is_set():
-            self._tell_all_to_stop(INTERRUPTED)
+            self._stop(INTERRUPTED)
             self._over.wait(self._patience)
 
+    def _on_ready(self, msg: Any, **_: Any) -> None:
+        self._start_when_ready(msg.data["worker"])
+
     def _on_records(self, msg: Any, **_: Any) -> None:
-        if self._sink is not None:
-            self._sink.records(msg.data["worker"], msg.data["lines"])
+        self._results.records(msg.data["worker"], msg.data["lines"])
 
     def _on_progress(self, msg: Any, **_: Any) -> None:
-        if self._sink is not None:
-            self._sink.progress(msg.data)
-            if msg.data.get("finished"):
-                self._pending.pop(msg.node_id, None)
+        line = msg.data["line"]
+        self._results.progress(line)
+        if self._results.trouble and not self._ends_early:
+            self._ends_early = True
+            LOG.error("the run ends early: %s", self._results.trouble)
+            self._stop(self._results.trouble)
+        if "finished" in line:
+            self._unfinished.pop(msg.data["worker"], None)
+
+    def _on_lost(self, msg: Any, **_: Any) -> None:
+        self._lose(msg.data["worker"])
 
     def _on_refused(self, msg: Any, **_: Any) -> None:
-        if self._pending:
+        self._unfinished.pop(msg.data["worker"], None)
+        if not self._over.is_set():
+            self._over.set()
+            self._stop(INTERRUPTED)
+            self._unfinished.clear()
             told = msg.data
-            self._pending = {}
-            self._tell_all_to_stop(INTERRUPTED)
-            refusal = Refusal(told["problem"], remedy=told["remedy"], exit_code=told["exit_code"])
-            refuse(self._environment, refusal)
+            self._refuse(
+                Refusal(told["problem"], remedy=told["remedy"], exit_code=told["exit_code"])
+            )
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Say why nothing is sent, as a line of JSON; end the process, or only the run."""
+        sys.stderr.write(json.dumps(refusal.to_record()) + "\n")
+        sys.stderr.flush()
+        LOG.error("%s; %s", refusal, refusal.remedy)
+        self._environment.process_exit_code = refusal.exit_code
+        self._leave()
+
+    def _finish(self) -> None:
+        """After the last answer: the merged percentiles; end the process, or only the run."""
+        self._results.close()
+        for row in self._results.table():
+            LOG.info(row)
+        if self._lost:
+            LOG.error("the run is not valid: it lost %d of its workers", len(self._lost))
+            self._environment.process_exit_code = 1
+        elif self._options.output:
+            # The plan was carried out, also if requests failed.
+            self._environment.process_exit_code = 0
+        self._leave()
+
+    def _leave(self) -> None:
+        """Headless, the process ends; with a web UI it waits for the next run."""
+        gevent.spawn(self._runner.quit if self._options.headless else self._runner.stop)

@@ -6,11 +6,11 @@ They are fields of the web UI, too, so values may come as text.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from loadlib.plan import SCHEMA, parse_plan, read_plan
+from loadlib.arrivals import Closed
+from loadlib.plan import SCHEMA, parse_plan, read_content, read_plan
 from loadlib.refusal import Refusal
 
 _SECONDS = 60
@@ -20,7 +20,7 @@ _ARRIVALS = ("poisson", "constant", "gamma", "closed")
 def add_arguments(parser: Any) -> None:
     """For Locust's init_command_line_parser event."""
     add = parser.add_argument_group("tritonctl load test").add_argument
-    add("--plan", default="", help="load plan (JSON); the options below are for runs without one")
+    add("--plan", default="", help="load plan (JSON); without one, the options below")
     add("--output", default="", help="folder for records; progress lines go to standard output")
     add("--model", default="", help="the model to ask")
     add("--prompts", default="", help="file of prompts: .txt or JSON lines")
@@ -36,18 +36,14 @@ def add_arguments(parser: Any) -> None:
 
 
 def plan_content(options: Any, users: int | None) -> dict[str, Any]:
-    """The plan as JSON, checked. Refusal when it is wrong or there is none."""
-    content = _from_file(options) if options.plan else _from_options(options, users)
+    """The plan as JSON, checked. Refusal when it is wrong or missing."""
+    if not options.plan:
+        content = _from_options(options, users)
+    else:
+        content = read_content(Path(options.plan))
+        if options.host and isinstance(content.get("endpoint"), dict):
+            content["endpoint"]["url"] = options.host
     parse_plan(content)
-    return content
-
-
-def _from_file(options: Any) -> dict[str, Any]:
-    path = Path(options.plan)
-    read_plan(path)
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if options.host:
-        content["endpoint"] = {**content["endpoint"], "url": options.host}
     return content
 
 
@@ -55,7 +51,7 @@ def _from_options(options: Any, users: int | None) -> dict[str, Any]:
     for name in ("model", "prompts", "host"):
         if not getattr(options, name):
             raise Refusal(
-                f"there is no --plan, and no --{name}",
+                f"give --plan, or --{name}",
                 remedy="locust -f locustfile.py --host 127.0.0.1:8001 --model MODEL --prompts FILE",
             )
     one = {"name": options.model, "prompts": options.prompts}
@@ -89,14 +85,16 @@ def share_of(options: Any) -> tuple[int, int]:
     worker, _, workers = options.share.partition("/")
     if worker.isdigit() and workers.isdigit() and int(worker) < int(workers):
         return int(worker), int(workers)
-    raise Refusal(f"--share {options.share}: no worker of several", remedy="give 0/2 or 1/2")
+    raise Refusal(f"--share {options.share} is not K/N", remedy="give K/N, such as 0/2 or 1/2")
 
 
 def _number(option: str, text: Any) -> float | int:
     try:
         number = float(text)
     except ValueError:
-        raise Refusal(f"{option} {text}: no number", remedy=f"give {option} a number") from None
+        raise Refusal(
+            f"{option} {text} is not a number", remedy=f"give {option} a number"
+        ) from None
     return int(number) if number.is_integer() else number
 
 
@@ -104,19 +102,20 @@ def default_users(options: Any) -> None:
     """Users where the command line has none: a closed loop's concurrency, or one per worker."""
     users = max(1, int(options.expect_workers)) if options.master else 1
     if options.plan and not options.num_users:
-        arrivals = _peek(options.plan).get("arrivals", {})
-        if isinstance(arrivals, dict) and arrivals.get("process") == "closed":
-            users = int(arrivals.get("concurrency", 1))
+        users = _planned_users(options) or users
     options.num_users = options.num_users or users
     options.spawn_rate = options.spawn_rate or options.num_users
-    # The plan ends the run; Locust would cut its last answers off.
-    options.plan_seconds, options.run_time = options.run_time, None
+    options.plan_seconds = None
+    if not options.plan:
+        # The plan made of these options ends the run; Locust would interrupt it.
+        options.plan_seconds, options.run_time = options.run_time, None
 
 
-def _peek(path: str) -> dict[str, Any]:
-    """A plan that nobody has checked yet."""
+def _planned_users(options: Any) -> int | None:
+    """This process's users in a closed loop; None for an open loop or a plan to be refused."""
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        arrivals = read_plan(Path(options.plan)).arrivals
+        worker, workers = share_of(options)
+    except Refusal:
+        return None
+    return arrivals.share(worker, workers) if isinstance(arrivals, Closed) else None

@@ -97,17 +97,24 @@ class Plan:
     started_at: float | None
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan in a file; Refusal when it cannot be read or something in it is wrong."""
+def read_plan(path: Path | None) -> Plan:
+    """The plan in a file, or in the first line of standard input; Refusal for a bad one."""
+    return parse_plan(read_content(path))
+
+
+def read_content(path: Path | None) -> Any:
+    """Its JSON, not checked yet. Refusal."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        if path is not None:
+            return json.loads(path.read_text(encoding="utf-8"))
+        with open(0, "rb", buffering=0, closefd=False) as stdin:
+            return json.loads(stdin.readline())
     except OSError as error:
         raise Refusal(
             f"cannot read the plan {path}: {error.strerror}", remedy="check --plan"
         ) from error
     except ValueError as error:
-        raise Refusal(f"{path} is no JSON: {error}", remedy="write the plan anew") from error
-    return parse_plan(content)
+        raise Refusal(f"{path or 'the plan'} is not JSON: {error}", remedy="write JSON") from error
 
 
 def parse_plan(content: Any) -> Plan:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one worker sees of its run: counts and HdrHistograms, a line each second.
+"""Counts and HdrHistograms of one worker, a line each second.
 
 Times run from the planned moment; ITL is the gap between two responses divided by the tokens of
 the later one, once for each of them.
@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from loadlib.records import Flight
+from typing import Any
 
 US = 1_000_000
 LOWEST_US, HIGHEST_US, DIGITS = 1, 3_600_000_000, 3
@@ -50,28 +47,28 @@ class Meter:
         return self._sent - sum(self._outcomes.values())
 
     def sent(self, lag_us: int, *, first: bool = True) -> None:
-        """A request went out, so long after its time; not the `first` one of a conversation."""
+        """A request went out, so long after its time; `first`: of its conversation, or alone."""
         self._sent += 1
         self._later_turns += not first
         self._lags.append(max(0, lag_us))
 
     def woke(self, late_us: int) -> None:
-        """The loop should have come by so long ago."""
+        """The loop woke so late."""
         self._woke.record_value(_valid(late_us))
 
-    def responded(self, flight: Flight, gap_us: int | None, tokens: int) -> None:
-        """Tokens came; `gap_us` since those before, None for the first."""
+    def responded(self, tokens: int, microseconds: int, *, first: bool) -> None:
+        """Tokens came, so long after those before, or, the `first`, after the planned moment."""
         self._tokens += tokens
-        if gap_us is None:
-            self._second["ttft"].record_value(_valid(flight.at[-1] - flight.planned))
+        if first:
+            self._second["ttft"].record_value(_valid(microseconds))
         else:
-            self._second["itl"].record_value(_valid(gap_us // tokens), tokens)
+            self._second["itl"].record_value(_valid(microseconds // tokens), tokens)
 
-    def ended(self, flight: Flight) -> None:
-        """A request is over. End to end counts where it went well."""
-        self._outcomes[flight.outcome] += 1
-        if flight.outcome == "ok":
-            self._second["e2e"].record_value(_valid(flight.end - flight.planned))
+    def ended(self, outcome: str, microseconds: int) -> None:
+        """A request ended, so long after the planned moment; only good ones count end to end."""
+        self._outcomes[outcome] += 1
+        if outcome == "ok":
+            self._second["e2e"].record_value(_valid(microseconds))
 
     def line(self, now_us: int) -> dict[str, Any]:
         """The line of the second that ends now."""

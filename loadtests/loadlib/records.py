@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A record for each request: JSON lines, written when it ends, flushed each second.
 
-A disk that is full ends no measurement: what is there stays whole lines, the rest is counted.
+On a full disk the measurement goes on: the file keeps whole lines, the lost ones are counted.
 """
 
 from __future__ import annotations
@@ -10,12 +10,11 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from loadlib.failures import Failure
-    from loadlib.progress import Meter
-    from loadlib.workload import PlannedRequest
+from loadlib.failures import Failure
+from loadlib.progress import Meter
+from loadlib.workload import PlannedRequest
 
 
 class Flight:
@@ -75,8 +74,15 @@ def _or_null(value: int | None) -> str:
     return "null" if value is None else str(value)
 
 
+class Records(Protocol):
+    """Takes records, a line each."""
+
+    def add(self, line: str) -> None:
+        """Keep a line for the next flush."""
+
+
 class RecordFile:
-    """Appends whole lines. `failure`: why no more can be written; `lost`: lines that were not."""
+    """Appends whole lines. `failure`: why writing failed; `lost`: lines that were not written."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -90,7 +96,7 @@ class RecordFile:
         self._waiting.append(line)
 
     def flush(self) -> None:
-        """Write what waits. After a failure it is tried again: space may have come back."""
+        """Write what waits, also after a failure: there may be space again."""
         content, self._waiting = "".join(self._waiting).encode(), []
         written = 0
         try:
@@ -105,7 +111,7 @@ class RecordFile:
 
     def _keep_whole_lines(self, written: bytes) -> None:
         self._size += written.rfind(b"\n") + 1
-        # A device or pipe has no length. Readers leave out a cut last line; `failure` is told.
+        # A device or pipe has no length; readers skip a last line that is cut off.
         with suppress(OSError):
             os.ftruncate(self._fd, self._size)
             os.lseek(self._fd, self._size, os.SEEK_SET)
@@ -117,10 +123,10 @@ class RecordFile:
 
 
 class Recorder:
-    """Told of each request by an engine; tells the record file and the meter."""
+    """Writes the records of the engine's requests, and counts them."""
 
-    def __init__(self, file: RecordFile, meter: Meter, *, worker: int, text: bool) -> None:
-        self._file = file
+    def __init__(self, records: Records, meter: Meter, *, worker: int, text: bool) -> None:
+        self._records = records
         self._meter = meter
         self._worker = worker
         self._text = text
@@ -131,17 +137,17 @@ class Recorder:
         return Flight(request, turn, planned, now_us)
 
     def responded(self, flight: Flight, tokens: int, now_us: int) -> None:
-        """A response came. One without tokens is no token's time."""
+        """A response came; one without tokens counts nowhere."""
         if tokens > 0:
-            gap = now_us - flight.at[-1] if flight.at else None
+            before = flight.at[-1] if flight.at else flight.planned
+            self._meter.responded(tokens, now_us - before, first=not flight.at)
             flight.at.append(now_us)
             flight.n.append(tokens)
-            self._meter.responded(flight, gap, tokens)
 
     def ended(
         self, flight: Flight, outcome: str, now_us: int, error: Failure | None = None
     ) -> None:
-        """It is over: ok, error, cancelled, timeout or abandoned."""
+        """It ended: ok, error, cancelled, timeout or abandoned."""
         flight.end, flight.outcome, flight.error = now_us, outcome, error
-        self._meter.ended(flight)
-        self._file.add(_line(flight, self._worker, self._text))
+        self._meter.ended(outcome, now_us - flight.planned)
+        self._records.add(_line(flight, self._worker, self._text))

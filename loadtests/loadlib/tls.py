@@ -55,15 +55,8 @@ def parse_tls(endpoint: Fields) -> Tls | None:
     )
 
 
-def channel(url: str, tls: Tls | None, options: Options) -> grpc.Channel:
-    """A synchronous channel."""
-    if tls is None:
-        return grpc.insecure_channel(url, options=list(options))
-    return grpc.secure_channel(url, tls.credentials(), options=tls.options(options))
-
-
-def aio_channel(url: str, tls: Tls | None, options: Options) -> grpc.aio.Channel:
-    """A channel of asyncio's."""
+def channel(url: str, tls: Tls | None, options: Options) -> grpc.aio.Channel:
+    """An asyncio channel."""
     if tls is None:
         return grpc.aio.insecure_channel(url, options=list(options))
     return grpc.aio.secure_channel(url, tls.credentials(), options=tls.options(options))

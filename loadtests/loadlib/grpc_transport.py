@@ -11,11 +11,11 @@ from tritonclient.grpc import service_pb2
 from loadlib import grpc_wire
 from loadlib.api_key import key_metadata
 from loadlib.failures import Failure, WireError, rpc_failure
+from loadlib.listener import Listener
 from loadlib.plan import Plan, RequestClass
 from loadlib.prompts import Message
 from loadlib.signature import Signature, check_inputs, unknown_model, unusable
-from loadlib.tls import aio_channel
-from loadlib.transport import Heard
+from loadlib.tls import channel
 from loadlib.workload import Turn
 
 _PROBE_SECONDS = 5.0
@@ -28,7 +28,7 @@ class GrpcTransport:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._metadata = key_metadata(plan.api_key_file)
-        self._channel = aio_channel(plan.url, plan.tls, grpc_wire.CHANNEL_OPTIONS)
+        self._channel = channel(plan.url, plan.tls, grpc_wire.CHANNEL_OPTIONS)
         path = grpc_wire.STREAM if plan.kind == "text" else grpc_wire.INFER
         # One request a stream: on the wire this is the bidirectional call, half closed at once.
         text = plan.kind == "text"
@@ -45,23 +45,22 @@ class GrpcTransport:
         self._bodies = grpc_wire.Bodies(self._plan, signature)
 
     async def _signature(self) -> Signature:
-        channel, model = self._channel, self._plan.model
-        ready = channel.unary_unary(
+        model = self._plan.model
+        ready = self._channel.unary_unary(
             grpc_wire.READY,
             service_pb2.ModelReadyRequest.SerializeToString,
             service_pb2.ModelReadyResponse.FromString,
         )
-        metadata = channel.unary_unary(
+        metadata = self._channel.unary_unary(
             grpc_wire.METADATA,
             service_pb2.ModelMetadataRequest.SerializeToString,
             service_pb2.ModelMetadataResponse.FromString,
         )
         request = service_pb2.ModelReadyRequest(name=model)
-        known = {"timeout": _PROBE_SECONDS, "metadata": self._metadata}
-        if not (await ready(request, **known)).ready:
+        call = {"timeout": _PROBE_SECONDS, "metadata": self._metadata}
+        if not (await ready(request, **call)).ready:
             raise unknown_model(self._plan, "it is not ready")
-        told = await metadata(service_pb2.ModelMetadataRequest(name=model), **known)
-        return Signature.of(told)
+        return Signature.of(await metadata(service_pb2.ModelMetadataRequest(name=model), **call))
 
     def body(
         self, request_class: RequestClass, turn: Turn, messages: list[Message] | None
@@ -70,31 +69,28 @@ class GrpcTransport:
         assert self._bodies is not None, "prepare() was not called"  # noqa: S101
         return self._bodies.body(request_class, turn, messages)
 
-    async def exchange(self, body: bytes, heard: Heard) -> str:
-        """Send a request and tell `heard` of each response; WireError when it fails.
-
-        The whole text, if it is kept, comes back.
-        """
+    async def exchange(self, body: bytes, listener: Listener) -> str:
+        """Send it, report each response; the text, if kept. WireError when it fails."""
         call = self._call(body, timeout=self._plan.timeout_seconds, metadata=self._metadata)
         try:
             if self._plan.kind == "text":
-                return await self._stream(call, heard)
+                return await self._stream(call, listener)
             await call
-            heard.responded(0, None, final=True)
+            listener.responded(0, None, final=True)
             return ""
         except grpc.RpcError as error:
             raise WireError(rpc_failure(error)) from error
 
-    async def _stream(self, stream: Any, heard: Heard) -> str:
-        reader = grpc_wire.StreamReader(heard.keeps_text)
+    async def _stream(self, stream: Any, listener: Listener) -> str:
+        reader = grpc_wire.StreamReader(listener.keeps_text)
         try:
             while (content := await stream.read()) is not grpc.aio.EOF:
                 tokens = reader.feed(content)
-                if heard.responded(tokens, reader.input_tokens, final=reader.final):
+                if listener.responded(tokens, reader.input_tokens, final=reader.final):
                     break
         finally:
             stream.cancel()  # without effect on a finished stream
-        if not reader.final and not heard.stopped:
+        if not reader.final and not listener.stopped:
             raise WireError(_UNFINISHED)
         return reader.text
 

@@ -13,10 +13,10 @@ import aiohttp
 from loadlib import http_wire
 from loadlib.api_key import key_headers
 from loadlib.failures import CONNECTION, TIMEOUT, Failure, WireError
+from loadlib.listener import Listener
 from loadlib.plan import Plan, RequestClass
 from loadlib.prompts import Message
 from loadlib.signature import Signature, check_inputs, not_answered, unreachable
-from loadlib.transport import Heard
 from loadlib.workload import Turn
 
 _PROBE = aiohttp.ClientTimeout(total=5.0)
@@ -50,17 +50,17 @@ class HttpTransport:
 
     async def _signature(self) -> Signature:
         model = self._plan.model
-        async with self._asked(http_wire.metadata_path(model)) as answer:
+        async with self._get(http_wire.metadata_path(model)) as answer:
             if answer.status != _OK:
                 raise not_answered(self._plan, answer.status, await answer.text())
             signature = Signature.of_json(await answer.json())
-        async with self._asked(http_wire.ready_path(model)) as answer:
+        async with self._get(http_wire.ready_path(model)) as answer:
             if answer.status != _OK:
                 raise not_answered(self._plan, answer.status, await answer.text())
         return signature
 
-    def _asked(self, path: str) -> Any:
-        # Elsewhere there is no server under test, and nobody who may know the key.
+    def _get(self, path: str) -> Any:
+        # A redirect leads away from the server under test, and would take the key along.
         return self._session.get(path, timeout=_PROBE, allow_redirects=False)
 
     def body(
@@ -71,37 +71,37 @@ class HttpTransport:
         content = self._bodies.body(request_class, turn, messages)
         return self._paths[request_class.name], content
 
-    async def exchange(self, body: tuple[str, bytes], heard: Heard) -> str:
-        """Send a request and tell `heard` of each response; WireError when it fails."""
+    async def exchange(self, body: tuple[str, bytes], listener: Listener) -> str:
+        """Send it, report each response; the text, if kept. WireError when it fails."""
         path, content = body
         try:
             async with self._session.post(
                 path, data=content, timeout=self._timeout, allow_redirects=False
             ) as answer:
                 if failure := http_wire.refusal(answer.status, b""):
-                    raise WireError(failure._replace(message=await _told(answer)))
-                return await self._read(answer, heard)
+                    raise WireError(failure._replace(message=await _message(answer)))
+                return await self._read(answer, listener)
         except TimeoutError as error:
             raise WireError(Failure(TIMEOUT, "no whole answer in time")) from error
         except (aiohttp.ClientError, ConnectionError) as error:
             raise WireError(Failure(CONNECTION, f"{type(error).__name__}: {error}")) from error
 
-    async def _read(self, answer: Any, heard: Heard) -> str:
+    async def _read(self, answer: Any, listener: Listener) -> str:
         if self._plan.kind == "tensors":
             await answer.read()
-            heard.responded(0, None, final=True)
+            listener.responded(0, None, final=True)
             return ""
-        reader = http_wire.EventReader(heard.keeps_text)
+        reader = http_wire.EventReader(listener.keeps_text)
         if answer.content_type != "text/event-stream":
             tokens = reader.event(await answer.read())
-            heard.responded(tokens, reader.input_tokens, final=True)
+            listener.responded(tokens, reader.input_tokens, final=True)
             return reader.text
         async for content in answer.content.iter_any():
             for tokens in reader.feed(content):
-                if heard.responded(tokens, reader.input_tokens, final=False):
+                if listener.responded(tokens, reader.input_tokens, final=False):
                     answer.close()
                     return reader.text
-        heard.responded(0, reader.input_tokens, final=True)
+        listener.responded(0, reader.input_tokens, final=True)
         return reader.text
 
     async def close(self) -> None:
@@ -112,12 +112,12 @@ class HttpTransport:
 
 
 def _allow_many_sockets() -> None:
-    """As many as the machine lets us: each request under way has one, and 1,024 is soon too few."""
+    """Raise the limit as far as allowed: each request in flight has one, 1,024 is too few."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-async def _told(answer: Any) -> str:
+async def _message(answer: Any) -> str:
     failure = http_wire.refusal(answer.status, await answer.read())
     return failure.message if failure else ""

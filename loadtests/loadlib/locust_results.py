@@ -1,55 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where records and progress go: into a folder and to standard output, or to Locust's master."""
+"""What the workers of a run measured: records in a folder, progress on standard output."""
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
+from loadlib.json_lines import encoded
 from loadlib.progress import METRICS, new_histogram
 from loadlib.records import RecordFile
 from loadlib.share import FULL, INTERRUPTED
 
-RECORDS, PROGRESS = "tritonctl_records", "tritonctl_progress"
 _QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
 
-class Sink(Protocol):
-    """Takes what one or several workers tell. `trouble`: why no more should be sent."""
-
-    trouble: str | None
-
-    def records(self, worker: int, lines: str) -> None:
-        """Records of requests that have ended."""
-
-    def progress(self, line: dict[str, Any]) -> None:
-        """The line of a second, or a worker's last."""
-
-
-class MasterSink:
-    """Sends everything to the master, in order."""
-
-    trouble: str | None = None
-
-    def __init__(self, runner: Any) -> None:
-        self._runner = runner
-
-    def records(self, worker: int, lines: str) -> None:
-        """A message, if there is something to say."""
-        if lines:
-            self._runner.send_message(RECORDS, {"worker": worker, "lines": lines})
-
-    def progress(self, line: dict[str, Any]) -> None:
-        """A message."""
-        self._runner.send_message(PROGRESS, line)
-
-
-class FolderSink:
-    """Keeps everything: the contract's files if there is a folder, merged histograms anyway."""
+class Results:
+    """Writes files if there is a folder; merges histograms anyway. `trouble`: why to end early."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -60,7 +29,7 @@ class FolderSink:
             folder.mkdir(parents=True, exist_ok=True)
 
     def records(self, worker: int, lines: str) -> None:
-        """Appended to the worker's file."""
+        """Append to the worker's file."""
         if self._folder is None:
             return
         if worker not in self._files:
@@ -72,7 +41,7 @@ class FolderSink:
             self.trouble = FULL
 
     def progress(self, line: dict[str, Any]) -> None:
-        """Printed; histograms of a worker's whole run are merged, never averaged."""
+        """Print it; histograms of a worker's whole run are merged, never averaged."""
         if line.get("finished"):
             for name in METRICS:
                 self._merged[name].add(HdrHistogram.decode(line["histograms"][name]))
@@ -81,11 +50,11 @@ class FolderSink:
             if self.trouble == FULL:
                 line["reason"] = FULL
         if self._folder is not None:
-            self._say(line)
+            self._print(line)
 
-    def _say(self, line: dict[str, Any]) -> None:
+    def _print(self, line: dict[str, Any]) -> None:
         try:
-            sys.stdout.write(json.dumps(line, separators=(",", ":")) + "\n")
+            sys.stdout.write(encoded(line))
             sys.stdout.flush()
         except BrokenPipeError:
             self.trouble = self.trouble or INTERRUPTED  # whoever listened is gone

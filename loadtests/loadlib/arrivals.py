@@ -18,21 +18,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from loadlib.distributions import Distribution, parse
-from loadlib.fields import Fields, refused
+from loadlib.schema import refused
 from loadlib.trace import TraceEntry, read_trace
 
 US = 1_000_000
-PROCESSES = ("closed", "constant", "poisson", "gamma", "ramp", "spike", "steps", "trace")
-_FIELDS = {
-    "closed": ("concurrency", "think_seconds"),
-    "constant": ("rate",),
-    "poisson": ("rate",),
-    "gamma": ("rate", "cv"),
-    "ramp": ("from", "to"),
-    "spike": ("rate", "peak", "at_seconds", "for_seconds"),
-    "steps": ("steps",),
-    "trace": ("file", "speed"),
-}
 
 
 class Piece(NamedTuple):
@@ -45,7 +34,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Closed:
-    """Users that send their next request when the last is answered and they have thought."""
+    """Users; each waits for its answer, thinks, and sends the next request."""
 
     concurrency: int
     think_seconds: Distribution
@@ -74,59 +63,40 @@ class Trace:
 Arrivals = Closed | Open | Trace
 
 
-def parse_arrivals(content: Any, where: str, seconds: float | None) -> Arrivals:
+def parse_arrivals(fields: dict[str, Any], seconds: float | None) -> Arrivals:
     """The arrivals of a plan of that many seconds (None: it ends by count). Refusal if wrong."""
-    known = ("process", *sorted({name for names in _FIELDS.values() for name in names}))
-    process = Fields(content, where, known).text("process", choices=PROCESSES)
-    fields = Fields(content, where, ("process", *_FIELDS[process]))
+    process = fields["process"]
     if process == "closed":
-        think = parse(fields.value("think_seconds", 0), fields.at("think_seconds"))
-        return Closed(fields.whole("concurrency", least=1), think)
+        think = parse(fields["think_seconds"], "arrivals.think_seconds")
+        return Closed(fields["concurrency"], think)
     if process == "trace":
-        speed = fields.number("speed", 1.0, above=0)
-        return Trace(read_trace(fields.text("file"), fields.at("file")), speed)
-    cv = 0.0 if process == "constant" else 1.0
-    if process == "gamma":
-        cv = fields.number("cv", above=0)
-    return Open(tuple(_pieces(process, fields, seconds)), cv)
+        return Trace(read_trace(fields["file"], "arrivals.file"), fields["speed"])
+    cv = {"constant": 0.0, "gamma": fields.get("cv", 1.0)}.get(process, 1.0)
+    pieces = tuple(_pieces(process, fields, seconds))
+    if not any(piece.first + piece.last for piece in pieces):
+        raise refused("arrivals", "every rate is 0", "let one of them be above 0")
+    if seconds is None and process == "ramp":
+        raise refused("arrivals", "a ramp goes over the duration", "set duration_seconds")
+    return Open(pieces, cv)
 
 
-def _pieces(process: str, fields: Fields, seconds: float | None) -> Iterator[Piece]:
+def _pieces(process: str, fields: dict[str, Any], seconds: float | None) -> Iterator[Piece]:
     if process == "ramp":
-        yield _ramp(fields, seconds)
+        yield Piece(seconds or math.inf, fields["from"], fields["to"])
     elif process == "steps":
-        yield from _steps(fields)
-    elif process == "spike":
-        rate = fields.number("rate", above=0)
-        yield Piece(fields.number("at_seconds"), rate, rate)
-        peak = fields.number("peak", above=0)
-        yield Piece(fields.number("for_seconds", above=0), peak, peak)
-        yield Piece(math.inf, rate, rate)
+        for step in fields["steps"]:
+            yield Piece(step["seconds"], step["rate"], step["rate"])
     else:
-        rate = fields.number("rate", above=0)
+        rate = fields["rate"]
+        if process == "spike":
+            peak = fields["peak"]
+            yield Piece(fields["at_seconds"], rate, rate)
+            yield Piece(fields["for_seconds"], peak, peak)
         yield Piece(math.inf, rate, rate)
-
-
-def _ramp(fields: Fields, seconds: float | None) -> Piece:
-    if seconds is None:
-        raise refused(
-            fields.where, "a ramp goes over the duration, and there is none", "set duration_seconds"
-        )
-    first, last = fields.number("from"), fields.number("to")
-    if not first + last:
-        raise refused(fields.where, "from and to are both 0", "let one of them be above 0")
-    return Piece(seconds, first, last)
-
-
-def _steps(fields: Fields) -> Iterator[Piece]:
-    for number, step in enumerate(fields.items("steps")):
-        one = Fields(step, f"{fields.at('steps')}[{number}]", ("rate", "seconds"))
-        rate = one.number("rate")
-        yield Piece(one.number("seconds", above=0), rate, rate)
 
 
 def has_end(arrivals: Arrivals) -> bool:
-    """Whether they end by themselves."""
+    """Whether they end on their own."""
     if isinstance(arrivals, Open):
         return arrivals.pieces[-1].seconds < math.inf
     return isinstance(arrivals, Trace)

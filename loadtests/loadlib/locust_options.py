@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from loadlib.arrivals import Closed
-from loadlib.plan import SCHEMA, parse_plan, read_content, read_plan
+from loadlib.plan import parse_plan, read_content, read_plan
 from loadlib.refusal import Refusal
+from loadlib.schema import SCHEMA, choices
 
 _SECONDS = 60
 _ARRIVALS = ("poisson", "constant", "gamma", "closed")
@@ -24,8 +25,8 @@ def add_arguments(parser: Any) -> None:
     add("--output", default="", help="folder for records; progress lines go to standard output")
     add("--model", default="", help="the model to ask")
     add("--prompts", default="", help="file of prompts: .txt or JSON lines")
-    add("--kind", default="text", choices=("text", "tensors"), help="what the model takes")
-    add("--protocol", default="grpc", choices=("grpc", "http"), help="of --host")
+    add("--kind", default="text", choices=choices("LoadPlan", "kind"), help="what the model takes")
+    add("--protocol", default="grpc", choices=choices("PlanEndpoint", "protocol"), help="of --host")
     add("--arrivals", default="poisson", choices=_ARRIVALS, help="closed: --users is concurrency")
     add("--rate", default="5", help="arrivals per second, over all workers [default: 5]")
     add("--cv", default="2", help="of gamma arrivals' gaps [default: 2]")

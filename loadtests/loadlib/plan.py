@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load plan, "tritonctl/loadplan/v1": what the host asks for, read and checked.
-
-Every complaint names the field and, where a name is wrong, the nearest valid one.
-"""
+"""The load plan, "tritonctl/loadplan/v1": what the host asks for, read and checked."""
 
 from __future__ import annotations
 
@@ -13,19 +10,14 @@ from typing import Any
 
 from loadlib.arrivals import Arrivals, Trace, has_end, parse_arrivals
 from loadlib.distributions import Distribution, parse
-from loadlib.fields import Fields, nearest, refused
 from loadlib.refusal import Refusal
+from loadlib.schema import checked, nearest, refused
 from loadlib.tls import Tls, parse_tls
 from loadlib.trace import TraceEntry
 
-SCHEMA = "tritonctl/loadplan/v1"
-_FIELDS = (
-    "schema",
-    "endpoint",
+_AS_THEY_ARE = (
     "model",
     "kind",
-    "classes",
-    "arrivals",
     "duration_seconds",
     "count",
     "seed",
@@ -33,21 +25,8 @@ _FIELDS = (
     "cool_down_seconds",
     "started_at",
 )
-_CLASS_FIELDS = (
-    "name",
-    "weight",
-    "prompts",
-    "order",
-    "max_tokens",
-    "input_tokens",
-    "parameters",
-    "stream",
-    "priority",
-    "cancel",
-    "turns",
-    "think_seconds",
-)
-_MOST_PRIORITY = 2**32 - 1
+_TEXT_ONLY = ("max_tokens", "input_tokens", "turns", "cancel")
+_DISTRIBUTIONS = ("max_tokens", "input_tokens", "turns", "think_seconds")
 
 
 @dataclass(frozen=True)
@@ -119,45 +98,29 @@ def read_content(path: Path | None) -> Any:
 
 def parse_plan(content: Any) -> Plan:
     """A plan out of its JSON; Refusal where something is wrong."""
-    fields = Fields(content, "plan", _FIELDS)
-    fields.text("schema", choices=(SCHEMA,))
-    endpoint = Fields(
-        fields.value("endpoint"), "endpoint", ("protocol", "url", "tls", "api_key_file")
-    )
-    kind = fields.text("kind", "text", ("text", "tensors"))
-    seconds, count = _extent(fields)
-    arrivals = parse_arrivals(fields.value("arrivals"), "arrivals", seconds)
+    fields = checked("LoadPlan", content, "plan")
+    endpoint, kind = fields["endpoint"], fields["kind"]
+    seconds, count = fields["duration_seconds"], fields["count"]
+    if seconds is not None and count is not None:
+        raise refused("plan.count", "duration_seconds and count exclude each other", "set one")
+    arrivals = parse_arrivals(fields["arrivals"], seconds)
     if seconds is None and count is None and not has_end(arrivals):
-        raise refused("plan", "it has no end", "set duration_seconds or count")
+        raise refused("plan", "it never ends", "set duration_seconds or count")
     plan = Plan(
-        protocol=endpoint.text("protocol", "grpc", ("grpc", "http")),
-        url=_url(endpoint.text("url")),
+        protocol=endpoint["protocol"],
+        url=_url(endpoint["url"]),
         tls=parse_tls(endpoint),
-        api_key_file=_path(endpoint, "api_key_file"),
-        model=fields.text("model"),
-        kind=kind,
-        classes=_classes(fields.items("classes"), kind),
+        api_key_file=_path(endpoint["api_key_file"]),
+        classes=_classes(fields["classes"], kind),
         arrivals=arrivals,
-        duration_seconds=seconds,
-        count=count,
-        seed=fields.whole("seed", 1),
-        timeout_seconds=fields.number("timeout_seconds", 60.0, above=0),
-        cool_down_seconds=fields.number("cool_down_seconds", 30.0),
-        started_at=fields.number("started_at") if "started_at" in fields else None,
+        **{name: fields[name] for name in _AS_THEY_ARE},
     )
     _check_together(plan)
     return plan
 
 
-def _extent(fields: Fields) -> tuple[float | None, int | None]:
-    if "duration_seconds" in fields and "count" in fields:
-        raise refused("plan.count", "duration_seconds is there, too", "set one of them")
-    seconds = fields.number("duration_seconds", above=0) if "duration_seconds" in fields else None
-    return seconds, fields.whole("count", least=1) if "count" in fields else None
-
-
-def _path(fields: Fields, name: str) -> Path | None:
-    return Path(fields.text(name)) if name in fields else None
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)
 
 
 def _url(text: str) -> str:
@@ -165,78 +128,32 @@ def _url(text: str) -> str:
     url = text.removeprefix("http://").rstrip("/")
     host, _, port = url.rpartition(":")
     if not host or not port.isdigit():
-        raise refused("endpoint.url", f"{text!r} is no HOST:PORT", "give one, as 127.0.0.1:8001")
+        raise refused("endpoint.url", f"{text!r} is not HOST:PORT", "give one, as 127.0.0.1:8001")
     return url
 
 
-def _classes(contents: list[Any], kind: str) -> tuple[RequestClass, ...]:
-    classes = tuple(_class(item, f"classes[{n}]", kind) for n, item in enumerate(contents))
-    names = [one.name for one in classes]
+def _classes(contents: list[dict[str, Any]], kind: str) -> tuple[RequestClass, ...]:
+    names = [one["name"] for one in contents]
     for number, name in enumerate(names):
         if name in names[:number]:
-            raise refused(f"classes[{number}].name", f"{name!r} is there twice", "rename one")
-    if not sum(one.weight for one in classes):
-        raise refused("classes", "all weights are 0", "let one be above 0")
-    return classes
+            raise refused(f"classes[{number}].name", f"two classes are called {name!r}", "rename")
+    return tuple(_class(one, f"classes[{number}]", kind) for number, one in enumerate(contents))
 
 
-def _class(content: Any, where: str, kind: str) -> RequestClass:
-    fields = Fields(content, where, _CLASS_FIELDS)
-    turns = _distribution(fields, "turns")
+def _class(fields: dict[str, Any], where: str, kind: str) -> RequestClass:
     if kind == "tensors":
-        for name in ("max_tokens", "input_tokens", "turns", "cancel"):
-            if name in fields:
-                raise refused(fields.at(name), "only for kind text", f"leave {name} out")
-    return RequestClass(
-        name=fields.text("name"),
-        weight=fields.number("weight", 1.0),
-        prompts=_path(fields, "prompts"),
-        order=fields.text("order", "shuffled", ("shuffled", "sequential", "random")),
-        max_tokens=_distribution(fields, "max_tokens"),
-        input_tokens=_distribution(fields, "input_tokens"),
-        parameters=_parameters(fields),
-        stream=fields.flag("stream", True),
-        priority=_priority(fields),
-        cancel=_cancel(fields.value("cancel"), fields.at("cancel")) if "cancel" in fields else None,
-        turns=turns,
-        think_seconds=_distribution(fields, "think_seconds"),
-    )
-
-
-def _distribution(fields: Fields, name: str) -> Distribution | None:
-    return parse(fields.value(name), fields.at(name)) if name in fields else None
-
-
-def _parameters(fields: Fields) -> dict[str, Any]:
-    parameters = fields.value("parameters", {})
-    if not isinstance(parameters, dict):
-        raise refused(fields.at("parameters"), "no object", "give tensors by name")
-    return {name: value for name, value in parameters.items() if value is not None}
-
-
-def _priority(fields: Fields) -> int | None:
-    if "priority" not in fields:
-        return None
-    priority = fields.whole("priority", least=1)
-    if priority > _MOST_PRIORITY:
-        raise refused(fields.at("priority"), f"{priority} is too large", "1 goes first")
-    return priority
-
-
-def _cancel(content: Any, where: str) -> Cancel:
-    fields = Fields(content, where, ("share", "after_tokens", "after_ms"))
-    share = fields.number("share", 1.0)
-    if share > 1:
-        raise refused(fields.at("share"), f"{share:g} is more than all", "give 0 to 1")
-    tokens = fields.whole("after_tokens", least=1) if "after_tokens" in fields else None
-    after_ms = fields.number("after_ms") if "after_ms" in fields else None
-    if (tokens is None) == (after_ms is None):
-        raise refused(where, "cancel when?", "give after_tokens or after_ms, one of them")
-    return Cancel(share, tokens, after_ms)
+        for name in _TEXT_ONLY:
+            if fields[name] is not None:
+                raise refused(f"{where}.{name}", "only for kind text", f"leave {name} out")
+    for name in _DISTRIBUTIONS:
+        if fields[name] is not None:
+            fields[name] = parse(fields[name], f"{where}.{name}")
+    cancel = fields["cancel"] and Cancel(**fields["cancel"])
+    return RequestClass(**fields | {"cancel": cancel, "prompts": _path(fields["prompts"])})
 
 
 def _check_together(plan: Plan) -> None:
-    """What only shows when the whole plan is there."""
+    """What one part of the plan demands of another."""
     names = [one.name for one in plan.classes]
     for number, one in enumerate(plan.classes):
         _check_class(plan, one, f"classes[{number}]")
@@ -246,7 +163,7 @@ def _check_together(plan: Plan) -> None:
             unknown = f"unknown: {entry.class_name!r}"
             raise refused(f"{where}: class", unknown, nearest(entry.class_name, names))
         if plan.kind == "tensors" and (entry.max_tokens or entry.text_input is not None):
-            raise refused(where, "it has text, kind is tensors", "leave max_tokens, text_input out")
+            raise refused(where, "text where kind is tensors", "leave max_tokens, text_input out")
 
 
 def _entries(plan: Plan) -> tuple[TraceEntry, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from loadlib.fields import refused
+from loadlib.schema import refused
 from loadlib.tensors import check_tensor
 from loadlib.trace import json_line, read_lines
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from loadlib.fields import nearest, refused
 from loadlib.plan import Plan
 from loadlib.refusal import ENDPOINT_REFUSED, Refusal
+from loadlib.schema import nearest, refused
 
 _UNAUTHORIZED = 401
 

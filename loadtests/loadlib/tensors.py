@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from loadlib.fields import nearest, refused
+from loadlib.schema import nearest, refused
 
 FORMATS = {
     "BOOL": "?",

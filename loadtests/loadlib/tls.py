@@ -10,10 +10,11 @@ from typing import Any
 
 import grpc
 
-from loadlib.fields import Fields, refused
 from loadlib.refusal import Refusal
+from loadlib.schema import refused
 
 Options = Sequence[tuple[str, Any]]
+_FILES = ("ca", "certificate", "key")
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,17 @@ class Tls:
         return [*options, *([("grpc.ssl_target_name_override", name)] if name else [])]
 
 
-def parse_tls(endpoint: Fields) -> Tls | None:
-    """`endpoint.tls` of a plan; None where there is none. Refusal for what cannot be."""
-    if "tls" not in endpoint:
+def parse_tls(endpoint: dict[str, Any]) -> Tls | None:
+    """`endpoint.tls` of a plan. Refusal for a contradiction."""
+    fields, where = endpoint["tls"], "endpoint.tls"
+    if fields is None:
         return None
-    where = endpoint.at("tls")
-    if endpoint.text("protocol", "grpc") != "grpc":
+    if endpoint["protocol"] != "grpc":
         raise refused(where, "Triton has TLS on gRPC only", "leave tls out, or use grpc")
-    fields = Fields(endpoint.value("tls"), where, ("ca", "certificate", "key", "server_name"))
-    if ("certificate" in fields) != ("key" in fields):
+    if (fields["certificate"] is None) != (fields["key"] is None):
         raise refused(where, "certificate and key go together", "name both, or neither")
-    return Tls(
-        ca=_path(fields, "ca"),
-        certificate=_path(fields, "certificate"),
-        key=_path(fields, "key"),
-        server_name=fields.text("server_name") if "server_name" in fields else None,
-    )
+    files = {name: Path(fields[name]) if fields[name] else None for name in _FILES}
+    return Tls(**files, server_name=fields["server_name"])
 
 
 def channel(url: str, tls: Tls | None, options: Options) -> grpc.aio.Channel:
@@ -60,10 +56,6 @@ def channel(url: str, tls: Tls | None, options: Options) -> grpc.aio.Channel:
     if tls is None:
         return grpc.aio.insecure_channel(url, options=list(options))
     return grpc.aio.secure_channel(url, tls.credentials(), options=tls.options(options))
-
-
-def _path(fields: Fields, name: str) -> Path | None:
-    return Path(fields.text(name)) if name in fields else None
 
 
 def _read(path: Path | None) -> bytes | None:

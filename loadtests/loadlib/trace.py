@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loadlib.fields import Fields, refused
+from loadlib.schema import checked, refused
 
 
 @dataclass(frozen=True)
 class TraceEntry:
-    """One arrival; None where the class of the request decides."""
+    """One arrival; None leaves it to the class of the request."""
 
     at: float
     class_name: str | None = None
@@ -34,11 +34,11 @@ def read_lines(path: Path, field: str) -> list[str]:
 
 
 def json_line(line: str, where: str) -> Any:
-    """What stands on a line; Refusal when it is no JSON."""
+    """The JSON on a line; Refusal when it is not JSON."""
     try:
         return json.loads(line)
     except ValueError as error:
-        raise refused(where, f"no JSON: {error}", "write one JSON object a line") from error
+        raise refused(where, f"not JSON: {error}", "write one JSON object per line") from error
 
 
 def read_trace(file: str, field: str) -> tuple[TraceEntry, ...]:
@@ -62,10 +62,5 @@ def read_trace(file: str, field: str) -> tuple[TraceEntry, ...]:
 
 
 def _entry(content: Any, where: str) -> TraceEntry:
-    fields = Fields(content, where, ("at", "class", "max_tokens", "text_input"))
-    return TraceEntry(
-        at=fields.number("at"),
-        class_name=fields.text("class") if "class" in fields else None,
-        max_tokens=fields.whole("max_tokens", least=1) if "max_tokens" in fields else None,
-        text_input=fields.text("text_input") if "text_input" in fields else None,
-    )
+    fields = checked("TraceEntry", content, where)
+    return TraceEntry(class_name=fields.pop("class"), **fields)

@@ -12,15 +12,23 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loadlib.arrivals import US, Open, Trace, parse_arrivals, schedule
+from loadlib.arrivals import US, Arrivals, Open, Trace, parse_arrivals, schedule
 from loadlib.refusal import Refusal
+from loadlib.schema import SCHEMA, checked
 
 RATE, SECONDS = 50.0, 200.0
 
 
+def parsed(content: dict[str, Any], seconds: float | None) -> Arrivals:
+    """Some arrivals, checked and with their defaults."""
+    plan = {"schema": SCHEMA, "endpoint": {"url": "localhost:1"}, "model": "m", "classes": [{}]}
+    fields = checked("LoadPlan", plan | {"arrivals": content}, "plan")
+    return parse_arrivals(fields["arrivals"], seconds)
+
+
 def made(content: dict[str, Any], seconds: float | None = SECONDS, seed: int = 1) -> list[int]:
     """The schedule of some arrivals."""
-    arrivals = parse_arrivals(content, "arrivals", seconds)
+    arrivals = parsed(content, seconds)
     assert isinstance(arrivals, Open | Trace)
     return list(schedule(arrivals, seconds, None, seed))
 
@@ -113,7 +121,7 @@ def test_a_step_of_rate_0_is_a_pause() -> None:
 @settings(deadline=None)
 def test_as_many_as_counted(rate: float, count: int, seed: int, cv: float) -> None:
     """`count` is exact, whatever is drawn."""
-    arrivals = parse_arrivals({"process": "gamma", "rate": rate, "cv": cv}, "arrivals", None)
+    arrivals = parsed({"process": "gamma", "rate": rate, "cv": cv}, None)
     assert isinstance(arrivals, Open)
     due = list(schedule(arrivals, None, count, seed))
     assert len(due) == count
@@ -133,9 +141,9 @@ def test_a_trace_at_another_speed(tmp_path: Path) -> None:
     ("lines", "told"),
     [
         ('{"at": 1}\n{"at": 0.5}\n', ":2: a negative gap: at 0.5 after 1"),
-        ('{"at": -1}\n', ":1.at: -1 is too small"),
-        ('{"when": 1}\n', ":1.when: no such field"),
-        ("at 1\n", ":1: no JSON"),
+        ('{"at": -1}\n', ":1.at: -1 is out of range"),
+        ('{"when": 1}\n', ":1.when: unknown field"),
+        ("at 1\n", ":1: not JSON"),
         ("\n", ":1: no arrivals"),
     ],
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from loadlib.arrivals import Closed, Open, Trace
 from loadlib.plan import Plan, parse_plan
 from loadlib.workload import Workload
 
+from tests.loadtests.conftest import LOADTESTS
 from tritonctl.loadtest.run.plan import load_plan
+from tritonctl.loadtest.run.plan_schema import plan_schema
 from tritonctl.project.scenario import Scenario
 from tritonctl.protocol.channels import Endpoint
 
@@ -67,6 +70,19 @@ def read(root: Path, scenario: dict[str, Any]) -> Plan:
     """A scenario, written by the host and read by a generator."""
     written = load_plan(root, Scenario.model_validate(scenario), Endpoint("127.0.0.1:8001"))
     return parse_plan(json.loads(json.dumps(written)))
+
+
+def test_the_generators_check_by_the_schema_of_the_models() -> None:
+    """Their file is up to date: each fact of a plan is written once."""
+    file = json.loads((LOADTESTS / "loadplan.schema.json").read_text(encoding="utf-8"))
+    assert file == plan_schema(), f"write it anew: {plan_schema.__module__} says how"
+
+
+def test_every_field_is_documented() -> None:
+    """The table of plans names all of them."""
+    readme = (LOADTESTS / "README.md").read_text(encoding="utf-8")
+    fields = {name for one in plan_schema()["$defs"].values() for name in one["properties"]}
+    assert [name for name in sorted(fields) if not re.search(rf"\b{name}\b", readme)] == []
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS, ids=[one["process"] for one in ARRIVALS])

@@ -33,20 +33,20 @@ def changed(plan: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     ("path", "value", "problem", "remedy"),
     [
         ("schema", "tritonctl/loadplan/v0", "plan.schema: unknown", '"tritonctl/loadplan/v1"'),
-        ("durations", 3, "plan.durations: no such field", '"duration_seconds"'),
-        ("duration_seconds", 3, "plan.count: duration_seconds is there, too", "one of them"),
-        ("count", None, "plan: it has no end", "set duration_seconds or count"),
-        ("count", 2.5, "plan.count: 2.5 is no whole number", ""),
+        ("durations", 3, "plan.durations: unknown field", '"duration_seconds"'),
+        ("duration_seconds", 3, "plan.count: duration_seconds and count", "set one"),
+        ("count", None, "plan: it never ends", "set duration_seconds or count"),
+        ("count", 2.5, "plan.count: 2.5 is not a whole number", ""),
         ("model", None, "plan.model: missing", "add model"),
         ("kind", "txt", "plan.kind: unknown: 'txt'", '"text"'),
-        ("endpoint.url", "localhost", "endpoint.url: 'localhost' is no HOST:PORT", "127.0.0.1"),
-        ("endpoint.tls", {"crt": "x"}, "endpoint.tls.crt: no such field", "certificate"),
+        ("endpoint.url", "localhost", "endpoint.url: 'localhost' is not HOST:PORT", "127.0.0.1"),
+        ("endpoint.tls", {"crt": "x"}, "endpoint.tls.crt: unknown field", "certificate"),
         ("endpoint.tls", {"certificate": "x"}, "endpoint.tls: certificate and key", "name both"),
         ("endpoint.protocol", "grcp", "endpoint.protocol: unknown", '"grpc"'),
-        ("timeout_seconds", 0, "plan.timeout_seconds: 0 is too small", "more than 0"),
+        ("timeout_seconds", 0, "plan.timeout_seconds: 0 is out of range", "more than 0"),
         ("arrivals.process", "poison", "arrivals.process: unknown: 'poison'", '"poisson"'),
-        ("arrivals.rate", 0, "arrivals.rate: 0 is too small", "more than 0"),
-        ("arrivals.cv", 2, "arrivals.cv: no such field", "known: process, rate"),
+        ("arrivals.rate", 0, "arrivals.rate: 0 is out of range", "more than 0"),
+        ("arrivals.cv", 2, "arrivals.cv: unknown field", "known: process, rate"),
         ("arrivals", {"process": "ramp", "from": 1, "to": 2}, "a ramp goes over", "duration"),
         (
             "arrivals",
@@ -54,26 +54,31 @@ def changed(plan: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
             "arrivals.steps[0].seconds: missing",
             "add seconds",
         ),
-        ("classes", [], "plan.classes: no list with something in it", "at least one"),
-        ("classes.0.max_token", 3, "classes[0].max_token: no such field", '"max_tokens"'),
+        ("classes", [], "plan.classes: [] is not a list of 1 or more", "1 or more"),
+        ("classes.0.max_token", 3, "classes[0].max_token: unknown field", '"max_tokens"'),
         ("classes.0.max_tokens", {"unform": [1, 2]}, "classes[0].max_tokens.unform", '"uniform"'),
-        ("classes.0.max_tokens", {"uniform": [2, 1]}, "[2, 1] is no range", "lowest"),
+        ("classes.0.max_tokens", {"uniform": [2, 1]}, "max_tokens.uniform: 2 is above 1", "lowest"),
         (
             "classes.0.max_tokens",
             {"choice": {"values": [1, 2], "weights": [1]}},
             "classes[0].max_tokens.choice.weights: 1 weights for 2 values",
             "each value",
         ),
-        ("classes.0.weight", 0, "classes: all weights are 0", "above 0"),
+        ("classes.0.weight", 0, "classes[0].weight: 0 is out of range", "more than 0"),
         ("classes.0.order", "shuffle", "classes[0].order: unknown", '"shuffled"'),
         ("classes.0.prompts", None, "classes[0].prompts: missing", "name a file"),
-        ("classes.0.priority", 0, "classes[0].priority: 0 is too small", "at least 1"),
-        ("classes.0.cancel", {"share": 0.5}, "classes[0].cancel: cancel when?", "after_tokens"),
+        ("classes.0.priority", 0, "classes[0].priority: 0 is out of range", "at least 1"),
+        (
+            "classes.0.cancel",
+            {"share": 0.5},
+            "classes[0].cancel: needs exactly one of",
+            "after_tokens",
+        ),
         (
             "classes.0.cancel",
             {"share": 2, "after_ms": 1},
-            "classes[0].cancel.share: 2 is more than all",
-            "0 to 1",
+            "classes[0].cancel.share: 2 is out of range",
+            "at most 1",
         ),
         ("kind", "tensors", "classes[0].max_tokens: only for kind text", "leave"),
     ],
@@ -90,7 +95,11 @@ def test_refused(plan: dict[str, Any], path: str, value: Any, problem: str, reme
     ("line", "changes", "told"),
     [
         ({"at": 1, "class": "shrt"}, {}, "arrival 1: class: unknown: 'shrt'"),
-        ({"at": 1, "text_input": "a"}, {"kind": "tensors"}, "arrival 1: it has text"),
+        (
+            {"at": 1, "text_input": "a"},
+            {"kind": "tensors"},
+            "arrival 1: text where kind is tensors",
+        ),
         ({"at": 1}, {"prompts": None}, "classes[0].prompts: missing"),
         (
             {"at": 1, "text_input": "a"},
@@ -148,7 +157,7 @@ def test_no_priority_over_generate(plan: dict[str, Any]) -> None:
         ("p.txt", "\n\n", ":1: no prompts in the file"),
         ("p.jsonl", '{"text_input": "a"}\n{"text": "b"}\n', ":2: neither text_input nor messages"),
         ("p.jsonl", '{"messages": []}\n', ":1: messages: no conversation"),
-        ("p.jsonl", "seven\n", ":1: no JSON"),
+        ("p.jsonl", "seven\n", ":1: not JSON"),
     ],
 )
 def test_bad_prompts(
@@ -219,5 +228,5 @@ def test_a_file_of_numbers(tmp_path: Path) -> None:
     distribution, random = parse({"file": str(path)}, "here"), Random(1)  # noqa: S311
     assert {distribution.draw(random) for _ in range(50)} == {3.0, 8.0}
     path.write_text("3\nmany\n", encoding="utf-8")
-    with pytest.raises(Refusal, match=r"lengths\.txt:2: 'many' is no number"):
+    with pytest.raises(Refusal, match=r"lengths\.txt:2: 'many' is not a number"):
         parse({"file": str(path)}, "here")

@@ -2,7 +2,8 @@
 """`loadtests:` of the project file: what is sent to a model, when, and for how long.
 
 Pure schema; `tritonctl.loadtest.run.plan` makes a load plan of it, which the generators in
-`loadtests/` carry out.
+`loadtests/` carry out. They check plans with the schema that `loadtest.run.plan_schema` makes of
+this.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from tritonctl.project.base import AboveZero, NotNegative, Positive, Share, Slo, Strict
 
@@ -53,6 +54,8 @@ class Choice(Strict):
 class Distribution(Strict):
     """Where a number is drawn from: exactly one of these."""
 
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
     uniform: Annotated[list[NotNegative], Field(min_length=2, max_length=2)] | None = Field(
         None, description="[lowest, highest]"
     )
@@ -89,7 +92,11 @@ Number = Annotated[
 class Cancel(Strict):
     """Clients that go away before their answer is complete."""
 
-    share: Share = Field(description="of the requests of this class")
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["after_tokens"]}, {"required": ["after_ms"]}]}
+    )
+
+    share: Share = Field(1, description="of the requests of this class")
     after_tokens: Positive | None = None
     after_ms: AboveZero | None = Field(None, description="milliseconds since it was sent")
 
@@ -223,15 +230,16 @@ Arrivals = Annotated[
 DEFAULT_SECONDS = 30.0
 
 
-class Scenario(Strict):
-    """A load test."""
+Protocol = Literal["grpc", "http"]
+
+
+class Load(Strict):
+    """What a load test of the project file and a load plan have in common."""
 
     model: str = Field(description="a model of this project, or any other on the server")
-    protocol: Literal["grpc", "http"] = Field("grpc", description="http: generate, generate_stream")
     kind: Literal["text", "tensors"] = Field(
         "text", description="text: a streamed answer; tensors: one answer, inputs from the prompts"
     )
-    requests: list[RequestClass] = Field(description="drawn by weight", min_length=1)
     arrivals: Arrivals
     duration_seconds: AboveZero | None = Field(
         None, description="of the schedule; 30 unless `count`, steps or a trace say it"
@@ -242,8 +250,6 @@ class Scenario(Strict):
     cool_down_seconds: NotNegative = Field(
         30, description="what requests under way get at the end; then they count as abandoned"
     )
-    slo: Slo | None = Field(None, description="instead of the model's own")
-    workers: Positive = Field(1, description="generator processes")
 
     @model_validator(mode="after")
     def _ends_in_one_way(self) -> Self:
@@ -253,6 +259,15 @@ class Scenario(Strict):
         if process == "ramp" and self.count is not None:
             raise ValueError("a ramp needs duration_seconds, not count: it says how steep it is")
         return self
+
+
+class Scenario(Load):
+    """A load test."""
+
+    protocol: Protocol = Field("grpc", description="http: generate, generate_stream")
+    requests: list[RequestClass] = Field(description="drawn by weight", min_length=1)
+    slo: Slo | None = Field(None, description="instead of the model's own")
+    workers: Positive = Field(1, description="generator processes")
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tritonctl.errors import UsageError
+from tritonctl.loadtest.run.plan_schema import SCHEMA
 from tritonctl.project.base import Slo
 from tritonctl.project.scenario import (
     DEFAULT_SECONDS,
@@ -26,7 +27,6 @@ from tritonctl.project.scenario import (
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channels import Endpoint
 
-SCHEMA = "tritonctl/loadplan/v1"
 _IMPLIED_RATE = 5.0
 
 

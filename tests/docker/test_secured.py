@@ -32,7 +32,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
-from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.containers.compose import deployment_name
 from tritonctl.server.lifecycle import running_server

@@ -17,7 +17,7 @@ from tests.loadtests.conftest import LOADTESTS
 from tritonctl.loadtest.run.plan import load_plan
 from tritonctl.loadtest.run.plan_schema import plan_schema
 from tritonctl.project.scenario import Scenario
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 
 FILES = {
     "prompts.txt": "one two three\nfour\n",

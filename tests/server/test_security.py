@@ -28,7 +28,7 @@ from tritonctl.errors import HostError, ServerError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import ClientTls, Endpoint
+from tritonctl.protocol.channel import ClientTls, Endpoint
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.protocol.restrictions import GRPC_HEADER, HTTP_HEADER

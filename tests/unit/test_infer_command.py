@@ -15,8 +15,8 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import UsageError
-from tritonctl.protocol.given_inputs import given_inputs
-from tritonctl.protocol.inspection import TensorMetadata
+from tritonctl.protocol.server_description import TensorMetadata
+from tritonctl.protocol.tensor_arguments import given_inputs
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli

@@ -26,7 +26,7 @@ from tritonctl.loadtest.run.plan import (
 from tritonctl.project.base import Slo
 from tritonctl.project.scenario import Closed, Gamma, Poisson, Scenario
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 
 REQUEST = {"prompts": "prompts.txt", "max_tokens": 8, "parameters": {"temperature": 1.0}}
 SCENARIO: dict[str, Any] = {

@@ -20,8 +20,8 @@ from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError, UsageError
 from tritonctl.host.progress import Silent
-from tritonctl.protocol.channels import Endpoint
-from tritonctl.protocol.inspecting import inspect
+from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.inspection import inspect
 from tritonctl.smoke.answers import faults
 from tritonctl.smoke.batch_check import not_batched, step_outcomes
 from tritonctl.smoke.inputs import (
@@ -33,7 +33,7 @@ from tritonctl.smoke.inputs import (
     valid_inputs,
 )
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.requests import Statistics
+from tritonctl.smoke.recording_client import Statistics
 from tritonctl.smoke.run import Plan, smoke_server
 from tritonctl.smoke.subject import steps_of
 from tritonctl.smoke.text_checks import Part, order_faults

@@ -19,7 +19,7 @@ from tritonctl.errors import RequestRejectedError
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
-    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.generation import Message, SamplingParameters
 
 

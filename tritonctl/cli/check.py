@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tritonctl.checks.live.rules import LiveRule
     from tritonctl.checks.repository import Target
     from tritonctl.checks.rule import Rule
-    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.channel import Endpoint
 
     AnyRule = Rule | LiveRule
 

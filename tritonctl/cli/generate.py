@@ -17,7 +17,7 @@ from tritonctl.cli import sampling_options as asked
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
-    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.client import TritonClient
     from tritonctl.protocol.generation import Chunk, Generation
 

@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Ask a tensor model once: outputs as JSON, or as .npy files."""
     from tritonctl.protocol.client import TritonClient
-    from tritonctl.protocol.given_inputs import given_inputs
-    from tritonctl.protocol.inspecting import model_inputs
+    from tritonctl.protocol.inspection import model_inputs
+    from tritonctl.protocol.tensor_arguments import given_inputs
 
     console = options.console(as_json, quiet)
     named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)

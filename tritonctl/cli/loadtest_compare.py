@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tritonctl.loadtest.analysis.compare import Change, Estimate
     from tritonctl.loadtest.run.interleaving import Sides
     from tritonctl.project.schema import Project
-    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.channel import Endpoint
 
 Side = Annotated[
     str,

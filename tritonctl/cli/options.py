@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tritonctl.console.voice import Console
     from tritonctl.project.schema import Project
     from tritonctl.protocol.api_key import ApiKey
-    from tritonctl.protocol.channels import ClientTls, Endpoint
+    from tritonctl.protocol.channel import ClientTls, Endpoint
 
 ProjectOption = Annotated[
     Path | None,
@@ -80,7 +80,7 @@ def named_server(
                 remedy="leave them out: the project's own server is reached by `server.tls`",
             )
         return None
-    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.channel import Endpoint
 
     tls = _client_tls(ca, certificate, key)
     return Endpoint(url, tls, api_key=_api_key(api_key_file, api_key_in_clear))
@@ -94,7 +94,7 @@ def _client_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> 
             "--certificate and --key go together, with --ca",
             remedy="name --ca, and the other two where the server asks for a certificate",
         )
-    from tritonctl.protocol.channels import ClientTls
+    from tritonctl.protocol.channel import ClientTls
 
     return ClientTls(ca, certificate, key)
 

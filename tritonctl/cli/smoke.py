@@ -12,7 +12,7 @@ from tritonctl.cli import options
 from tritonctl.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
-    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.channel import Endpoint
     from tritonctl.smoke.outcomes import Outcome
     from tritonctl.smoke.run import Plan
 

@@ -32,7 +32,8 @@ from tritonctl.errors import (
     UsageError,
 )
 from tritonctl.protocol.api_key import ApiKey
-from tritonctl.protocol.channels import ClientTls, Endpoint, connection_remedy, refused_key
+from tritonctl.protocol.channel import ClientTls, Endpoint, connection_remedy, refused_key
+from tritonctl.protocol.error_map import refusal, rejected
 from tritonctl.protocol.generation import (
     FIRST_COME,
     Chunk,
@@ -41,7 +42,6 @@ from tritonctl.protocol.generation import (
     Queueing,
     SamplingParameters,
 )
-from tritonctl.protocol.refusals import refusal, rejected
 from tritonctl.protocol.resuming import ResumableAnswer, Route
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from tritonctl.errors import RequestRejectedError
-from tritonctl.protocol.refusals import refusal
+from tritonctl.protocol.error_map import refusal
 
 _NS_PER_MS = 1e6
 _US_PER_SECOND = 1e6

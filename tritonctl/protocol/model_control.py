@@ -19,7 +19,7 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError, SettingsRefusedError
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 
 _LOAD_SECONDS = 180.0
 _ASK_SECONDS = 5.0

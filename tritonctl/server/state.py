@@ -15,7 +15,7 @@ from typing import Any
 
 from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import ClientTls, Endpoint, client_tls
+from tritonctl.protocol.channel import ClientTls, Endpoint, client_tls
 
 
 @dataclass(frozen=True)

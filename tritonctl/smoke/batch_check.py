@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from tritonctl.smoke.answers import how_it_failed, is_busy
 from tritonctl.smoke.inputs import Config
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.requests import Statistics
+from tritonctl.smoke.recording_client import Statistics
 from tritonctl.smoke.subject import Request, Subject
 
 _CHECK = "batching"

@@ -10,20 +10,20 @@ from pathlib import Path
 from tritonctl.errors import ServerError, TritonctlError, UsageError
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.smoke.answers import is_busy
 from tritonctl.smoke.batch_check import batch_check, not_batched, step_outcomes
 from tritonctl.smoke.cancel_check import cancel_check
 from tritonctl.smoke.inputs import Config, is_decoupled, is_text
 from tritonctl.smoke.outcomes import Outcome, SmokeReport
-from tritonctl.smoke.parity import decoder_of
-from tritonctl.smoke.requests import Asker
+from tritonctl.smoke.recording_client import Asker
 from tritonctl.smoke.single_request import first_prompt
 from tritonctl.smoke.stream_checks import stream_checks
 from tritonctl.smoke.subject import Subject, steps_of
 from tritonctl.smoke.tensor_checks import tensor_checks
 from tritonctl.smoke.text_checks import TOKENS, text_checks, text_request
+from tritonctl.smoke.tokenizer import decoder_of
 
 _PROMPT = "1"
 _STREAMS = 8

@@ -13,7 +13,7 @@ import grpc
 
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.project.schema import Model, Project
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 from tritonctl.smoke.inputs import Config, valid_inputs

@@ -9,7 +9,7 @@ from typing import Any
 
 from tritonctl.smoke.answers import faults, how_it_failed, not_numbers
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.requests import Answer
+from tritonctl.smoke.recording_client import Answer
 from tritonctl.smoke.subject import Request, Subject, first_answer
 
 

@@ -18,7 +18,7 @@ from tritonctl.smoke.inputs import (
     valid_inputs,
 )
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.requests import Answer, Asker
+from tritonctl.smoke.recording_client import Answer, Asker
 
 # What open dimensions are tried as, until a model takes one: 1, words, pixels.
 _OPEN = (1, 16, 224)

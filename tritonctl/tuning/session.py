@@ -16,7 +16,7 @@ from tritonctl.host.files import write_atomically
 from tritonctl.loadtest.run.plan import load_plan, slo_of
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.tuning.outcome import Budget
 from tritonctl.tuning.queueing import ServiceCurve

@@ -25,8 +25,13 @@ from tritonctl.checks.report.formats import FORMATS, explained
 from tritonctl.checks.rules import RULES
 from tritonctl.cli import application
 from tritonctl.errors import UsageError
-from tritonctl.protocol.inspecting import reached_from_elsewhere
-from tritonctl.protocol.inspection import IndexEntry, Inspection, ServedModel, TensorMetadata
+from tritonctl.protocol.inspection import reached_from_elsewhere
+from tritonctl.protocol.server_description import (
+    IndexEntry,
+    Inspection,
+    ServedModel,
+    TensorMetadata,
+)
 
 NOT_LOADED = "m is not loaded: nobody asked for it, or its config.pbtxt could not be read"
 URL = "127.0.0.1:8001"

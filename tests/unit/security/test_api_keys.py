@@ -23,9 +23,9 @@ from tritonctl.errors import HostError, TritonctlError, UsageError
 from tritonctl.loadtest.run.jobs import target_of
 from tritonctl.loadtest.run.server_facts import server_facts
 from tritonctl.protocol.api_key import HEADER, ApiKey
-from tritonctl.protocol.channels import ClientTls, Endpoint
+from tritonctl.protocol.channel import ClientTls, Endpoint
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
-from tritonctl.protocol.inspecting import inspect
+from tritonctl.protocol.inspection import inspect
 from tritonctl.server.security.certificates import make_certificates
 
 KEY = "5ecret-of-alice"

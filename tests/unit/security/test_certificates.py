@@ -28,7 +28,7 @@ from cryptography.x509.oid import NameOID
 
 from tritonctl.errors import ConfigurationError, HostError, UsageError
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.channel import ClientTls
 from tritonctl.server.security.certificate_checks import (
     certificate_files,
     check_gateway,

@@ -15,7 +15,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.channels import ClientTls, connection_remedy
+from tritonctl.protocol.channel import ClientTls, connection_remedy
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.security.certificates import make_certificates
 

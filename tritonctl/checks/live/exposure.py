@@ -11,7 +11,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.live import rules
 from tritonctl.checks.live.rules import LiveRule
 from tritonctl.compatibility.exposure import known_holes
-from tritonctl.protocol.inspection import Inspection
+from tritonctl.protocol.server_description import Inspection
 
 _NAMED = 3  # of the CVEs
 _DOORS = {

@@ -13,7 +13,12 @@ from tritonctl.checks.live.drift import Difference, differences
 from tritonctl.checks.live.rules import LiveRule
 from tritonctl.checks.repository import Model
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME
-from tritonctl.protocol.inspection import IndexEntry, Inspection, ServedModel, TensorMetadata
+from tritonctl.protocol.server_description import (
+    IndexEntry,
+    Inspection,
+    ServedModel,
+    TensorMetadata,
+)
 
 _AGAIN = (
     "load the model again so that it takes effect (`tritonctl reload`, model control, or a new "

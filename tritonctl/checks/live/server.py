@@ -14,15 +14,15 @@ from tritonctl.checks.live.models import compare, of_no_repository
 from tritonctl.checks.live.rules import LIVE_RULES, LiveRule
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.errors import ConfigurationError
-from tritonctl.protocol.inspection import Inspection
+from tritonctl.protocol.server_description import Inspection
 
 if TYPE_CHECKING:
-    from tritonctl.protocol.channels import Endpoint
+    from tritonctl.protocol.channel import Endpoint
 
 
 def inspect_for(paths: Sequence[Path], endpoint: Endpoint) -> Inspection:
     """Ask a server what `check_server` needs to know. Raises ServerError, UsageError, OSError."""
-    from tritonctl.protocol.inspecting import inspect
+    from tritonctl.protocol.inspection import inspect
 
     return inspect(endpoint, _models(paths))
 

@@ -15,7 +15,7 @@ from tritonctl.loadtest.run.server_facts import facts
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
-from tritonctl.protocol.channels import ClientTls, Endpoint
+from tritonctl.protocol.channel import ClientTls, Endpoint
 from tritonctl.server.lifecycle import running_server
 from tritonctl.server.state import EmbeddedServer
 

@@ -25,7 +25,7 @@ from tritonctl.project.scenario import (
     Trace,
 )
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 
 _IMPLIED_RATE = 5.0
 

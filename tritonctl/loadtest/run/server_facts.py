@@ -20,7 +20,7 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.host.files import host_memory
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 from tritonctl.version import __version__
 
 _TIMEOUT_SECONDS = 5.0

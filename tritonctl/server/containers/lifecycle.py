@@ -17,7 +17,7 @@ from tritonctl.host.files import explained
 from tritonctl.host.gpus import installed_gpus
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.restrictions import new_token
 from tritonctl.repository.publish import Rendered
 from tritonctl.repository.standby import emptied

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
-from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.channel import ClientTls
 
 if TYPE_CHECKING:
     from cryptography import x509

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tritonctl.errors import UsageError
 from tritonctl.protocol.datatypes import TABLE
-from tritonctl.protocol.inspection import TensorMetadata
+from tritonctl.protocol.server_description import TensorMetadata
 
 Array = NDArray[Any]
 

@@ -14,8 +14,8 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError, TritonctlError
-from tritonctl.protocol.channels import Endpoint, connection_remedy, refused_key
-from tritonctl.protocol.inspection import printable
+from tritonctl.protocol.channel import Endpoint, connection_remedy, refused_key
+from tritonctl.protocol.server_description import printable
 
 _OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 _FINAL = "triton_final_response"

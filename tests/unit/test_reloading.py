@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +15,16 @@ import numpy as np
 import pytest
 
 from tritonctl.errors import ServerError, SettingsRefusedError
+from tritonctl.host.process import process_started
 from tritonctl.host.progress import Silent
 from tritonctl.protocol.metrics import Metrics
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.standby import renamed, rewired, steps_of
 from tritonctl.server import reload as reloading
+from tritonctl.server.embedded.installation import Installation
 from tritonctl.server.reload import under_way, wait_until_quiet
-from tritonctl.server.state import Server, ServerFiles
+from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
 from tritonctl.smoke.inputs import valid_inputs
 from tritonctl.smoke.single_request import first_prompt
 
@@ -135,7 +140,27 @@ def test_streams_that_do_not_end_are_counted() -> None:
     assert busy.now == 51.25
 
 
-class Server:
+def embedded_server(
+    pid: int, started: int, ports: tuple[int, int, int], models: list[str]
+) -> EmbeddedServer:
+    """A server as `up` recorded it."""
+    grpc, http, metrics = ports
+    return EmbeddedServer(
+        pid=pid,
+        process_started=started,
+        address="127.0.0.1",
+        grpc_port=grpc,
+        http_port=http,
+        metrics_port=metrics,
+        repository="/r",
+        models=models,
+        settings="{}",
+        shm_prefix="p_",
+        exit_timeout_seconds=30,
+    )
+
+
+class Recorded:
     """In the place of model control, metrics and rendering: what a reload did, in order."""
 
     def __init__(self, serving: Mapping[str, Any]) -> None:
@@ -177,7 +202,7 @@ class Server:
         self.done.append("ask")
         return "answer"
 
-    def render(self, project: Any, _: object) -> SimpleNamespace:
+    def render(self, project: Any, *_: object) -> SimpleNamespace:
         """The repository."""
         self.done.append("render")
         return SimpleNamespace(repository=project.repository)
@@ -193,21 +218,21 @@ class Reload:
 
     def __init__(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
         project = sandbox.load()
-        planned = plan_repository(project).models
-        ensemble = next(parse_pbtxt(m.config) for m in planned if m.name == "speller")
+        plan = plan_repository(project)
+        ensemble = next(parse_pbtxt(m.config) for m in plan.models if m.name == "speller")
         steps = ["speller_old", *STEPS[1:]]
         wired = ensemble["ensemble_scheduling"]["step"]
         old = [s | {"model_name": n} for s, n in zip(wired, steps, strict=True)]
-        self.server = Server(ensemble | {"ensemble_scheduling": {"step": old}})
+        self.server = Recorded(ensemble | {"ensemble_scheduling": {"step": old}})
         self.files = ServerFiles.of(project)
         monkeypatch.setattr(reloading, "wait_until_quiet", self.server.wait)
         monkeypatch.setattr(reloading, "smoke", self.server.smoke)
         monkeypatch.setattr(reloading, "render", self.server.render)
         monkeypatch.setattr(reloading, "compile_python", lambda _: None)
-        state = Server(1, 1, "127.0.0.1", 1, 2, 3, "/r", ["speller"], "{}", "p_", 30)
+        state = embedded_server(1, 1, (1, 2, 3), ["speller"])
         control: Any = self.server
         self.work = reloading._Reload(
-            project, "speller", planned, state, self.files, control, Silent()
+            project, "speller", plan, state, self.files, control, Silent()
         )
 
     def beside(self) -> list[str]:
@@ -309,3 +334,21 @@ def test_a_model_that_is_no_ensemble(reload: Reload, built: Sandbox) -> None:
     assert reload.work.run(ask=True) == ("answer", [], 0)
     expected = ["load speller*", "ask", "render", "load speller → "]
     assert [done for done in reload.server.done if "unload" not in done] == expected
+
+
+def test_a_server_that_does_not_answer(built: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process lives and its port is closed: the advice is about reloading, not tuning."""
+    project = built.load()
+    files = ServerFiles.of(project)
+    pid = os.getpid()
+    started = process_started(pid) or 0
+    models = [model.name for model in plan_repository(project).models]
+    write_state(files, embedded_server(pid, started, (1, 1, 1), models))
+    specification = {"argv": ["tritonserver", f"--model-repository={files.beside}"]}
+    files.specification.write_text(json.dumps(specification))
+    installed = Installation(Path("tritonserver"), Path("backends"), {})
+    monkeypatch.setattr("tritonctl.server.reload.install", lambda *_: installed)
+    with pytest.raises(ServerError, match=r"no answer from Triton at 127\.0\.0\.1:1") as caught:
+        reloading.reload(project, "speller", Silent())
+    assert "`tritonctl reload speller` again" in caught.value.remedy
+    assert "tune" not in caught.value.remedy

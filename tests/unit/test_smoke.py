@@ -281,7 +281,7 @@ class _Counted:
     """A subject whose statistics are given."""
 
     def __init__(self, grown: Statistics) -> None:
-        self.name, self.repeat, self.asker, self._grown = "e", "again", self, grown
+        self.name, self.repeat, self.client, self._grown = "e", "again", self, grown
 
     def statistics(self, _: str) -> Statistics:
         return self._grown

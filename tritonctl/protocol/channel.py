@@ -1,37 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where gRPC channels to a server are made: plain, TLS, or mutual TLS.
+"""An endpoint and its gRPC channels: plain, TLS, or mutual TLS.
 
     tls = ClientTls(ca="certs/ca.crt", certificate="certs/client.crt", key="certs/client.key")
     with TritonClient("127.0.0.1:8001", tls=tls) as client:
         ...
 
-Every client of ours takes its channel from here; load generators, which run in a process of their
-own, are told the same paths in their plan.
+Load generators run in a process of their own and get the same paths in their plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from tritonctl.errors import HostError, UsageError
+from tritonctl.errors import HostError
 from tritonctl.protocol.api_key import ApiKey, Metadata
 from tritonctl.protocol.restrictions import grpc_metadata
 
-Options = Sequence[tuple[str, Any]]
+_OPTIONS: tuple[tuple[str, Any], ...] = (
+    # Text may be long; the default of 4 MiB is gRPC's, not Triton's.
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # A server that comes back is found within a second; gRPC's default is up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
 
 
 @dataclass(frozen=True)
 class ClientTls:
     """PEM files that a client uses; only their paths are ever stored or passed on.
 
-    ca: what it trusts the server by, gRPC's own list of authorities when None. certificate, key:
-    what it shows where the server asks for one. server_name: the name in the server's certificate
-    where that is not the name or address that is dialled.
+    ca: the authority that it trusts, gRPC's own list when None. certificate, key: for servers that
+    ask the client for one. server_name: the name in the server's certificate where that is not the
+    name or address that is dialled.
     """
 
     ca: str | Path | None = None
@@ -51,16 +57,10 @@ class ClientTls:
             certificate_chain=_read(self.certificate),
         )
 
-    @property
-    def options(self) -> list[tuple[str, Any]]:
-        """Channel options that belong to it."""
-        name = self.server_name
-        return [("grpc.ssl_target_name_override", name)] if name else []
-
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A gRPC port and what one needs there: TLS, a gateway's key, the token of our own server."""
+    """A gRPC port and what calls to it need: TLS, a gateway's key, the token of our own server."""
 
     url: str
     tls: ClientTls | None = None
@@ -69,7 +69,7 @@ class Endpoint:
 
     @property
     def metadata(self) -> Metadata:
-        """What goes with every call. Raises UsageError, HostError for a key that cannot."""
+        """What goes with every call. Raises UsageError or HostError for a key that cannot go."""
         if self.api_key is None:
             return ()
         return self.api_key.metadata(self.url, encrypted=self.tls is not None)
@@ -79,52 +79,22 @@ class Endpoint:
         """What goes with calls of restricted protocols, such as loading a model."""
         return (*self.metadata, *grpc_metadata(self.token))
 
-    def channel(self, options: Options = ()) -> grpc.Channel:
+    def channel(self) -> grpc.Channel:
         """A new synchronous channel."""
         if self.tls is None:
-            return grpc.insecure_channel(self.url, options=list(options))
-        credentials, options = self.tls.credentials(), [*options, *self.tls.options]
-        return grpc.secure_channel(self.url, credentials, options=options)
+            return grpc.insecure_channel(self.url, options=self._options)
+        return grpc.secure_channel(self.url, self.tls.credentials(), options=self._options)
 
-    def aio_channel(self, options: Options = ()) -> grpc.aio.Channel:
+    def aio_channel(self) -> grpc.aio.Channel:
         """A new channel for the running event loop."""
         if self.tls is None:
-            return grpc.aio.insecure_channel(self.url, options=list(options))
-        credentials, options = self.tls.credentials(), [*options, *self.tls.options]
-        return grpc.aio.secure_channel(self.url, credentials, options=options)
+            return grpc.aio.insecure_channel(self.url, options=self._options)
+        return grpc.aio.secure_channel(self.url, self.tls.credentials(), options=self._options)
 
-
-# What gRPC says of connections that TLS kept from being made, and what to do about each.
-_REMEDIES = {
-    "certificate has expired": "the server's certificate has expired: renew it (to develop with: "
-    "`tritonctl certs --force`), then `tritonctl down` and `tritonctl up`",
-    "Hostname Verification": "the server's certificate is for another name or address than the one "
-    "dialled: use that, or have one made for both (`tritonctl certs --host NAME`)",
-    "CERTIFICATE_VERIFY_FAILED": "another authority has signed the server's certificate: name that "
-    "one (`--ca`, or `server.tls.ca` of the project)",
-    "WRONG_VERSION_NUMBER": "the server speaks no TLS: leave `--ca` and the like out",
-    "Socket closed": "something listens there and hangs up: it may speak TLS, and may ask for a "
-    "certificate of its own authority (`--ca`, `--certificate`, `--key`); `tritonctl status` knows "
-    "the project's server",
-}
-
-
-def refused_key(error: Any, url: str) -> UsageError | None:
-    """What a grpc.RpcError means where the gateway knows no such key; None for all others."""
-    if error.code() != grpc.StatusCode.UNAUTHENTICATED:
-        return None
-    return UsageError(
-        f"{url} lets in only who has an API key that it knows: {error.details()}",
-        remedy="name the file of yours: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
-        "Python `TritonClient(…, api_key=ApiKey(FILE))`",
-    )
-
-
-def connection_remedy(detail: str) -> str | None:
-    """What to do about a connection that was not made, where TLS is the reason."""
-    if "failed to connect" not in detail:
-        return None
-    return next((remedy for words, remedy in _REMEDIES.items() if words in detail), None)
+    @property
+    def _options(self) -> list[tuple[str, Any]]:
+        name = self.tls and self.tls.server_name
+        return [*_OPTIONS, *([("grpc.ssl_target_name_override", name)] if name else [])]
 
 
 def client_tls(record: Mapping[str, str | None] | None) -> ClientTls | None:

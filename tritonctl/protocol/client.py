@@ -5,11 +5,8 @@
         for chunk in client.stream("speller", "7342 in English:"):
             print(chunk.text, end="")
 
-With `resume_on` an answer whose server dies goes on at another endpoint, its text as if nothing had
-happened: `TritonClient("a:8001", resume_on=["b:8001"])`.
-
-Built on tritonclient's generated stubs rather than its stream helper: one call per stream can be
-iterated, cancelled and run beside others, and works under asyncio and gevent.
+With `resume_on` an answer whose server dies goes on at another endpoint, with the same text as an
+unbroken stream: `TritonClient("a:8001", resume_on=["b:8001"])`.
 """
 
 from __future__ import annotations
@@ -22,18 +19,13 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Self
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
-from tritonctl.errors import (
-    ServerBusyError,
-    ServerError,
-    StepGoneError,
-    TritonctlError,
-    UsageError,
-)
+from tritonctl.errors import ServerError, StepGoneError, UsageError
 from tritonctl.protocol.api_key import ApiKey
-from tritonctl.protocol.channel import ClientTls, Endpoint, connection_remedy, refused_key
-from tritonctl.protocol.error_map import refusal, rejected
+from tritonctl.protocol.channel import ClientTls, Endpoint
+from tritonctl.protocol.connection import AsyncConnection, Connection, Metadata
+from tritonctl.protocol.error_map import connection_broke
 from tritonctl.protocol.generation import (
     FIRST_COME,
     Chunk,
@@ -47,21 +39,12 @@ from tritonctl.protocol.resuming import ResumableAnswer, Route
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Text may be long; the default of 4 MiB is gRPC's, not Triton's.
-_OPTIONS = [
-    ("grpc.max_send_message_length", -1),
-    ("grpc.max_receive_message_length", -1),
-    # Whoever comes back is found within a second; gRPC itself would wait for up to two minutes.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
 _PROBE_SECONDS = 5.0
 _GREEDY = SamplingParameters()
 # W3C Trace Context: version, trace, parent, flags.
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
-Metadata = Sequence[tuple[str, str]]
 
 
 class TritonClient:
@@ -88,12 +71,8 @@ class TritonClient:
     ) -> None:
         self.url = url
         self._route = Route.of(url, resume_on, max_resumes)
-        at = {one: Endpoint(one, tls, api_key=api_key) for one in self._route.urls}
-        self._metadata = {one: endpoint.metadata for one, endpoint in at.items()}
-        self._channels = {one: endpoint.channel(_OPTIONS) for one, endpoint in at.items()}
-        self._stubs = {
-            url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            for url, channel in self._channels.items()
+        self._connections = {
+            each: Connection(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
         }
 
     def __enter__(self) -> Self:
@@ -104,19 +83,14 @@ class TritonClient:
 
     def close(self) -> None:
         """Close the connections; streams under way are cancelled."""
-        for channel in self._channels.values():
-            channel.close()
+        for connection in self._connections.values():
+            connection.close()
 
     def model_ready(self, model: str) -> bool:
         """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
         request = service_pb2.ModelReadyRequest(name=model)
-        try:
-            ready = self._stubs[self.url].ModelReady(
-                request, timeout=_PROBE_SECONDS, metadata=self._metadata[self.url]
-            )
-            return bool(ready.ready)
-        except grpc.RpcError as error:
-            raise _explained(error, self.url) from error
+        answer = self._connections[self.url].ask(request, seconds=_PROBE_SECONDS)
+        return bool(answer.ready)
 
     def stream(
         self,
@@ -144,12 +118,9 @@ class TritonClient:
             yield from self._attempt(answer, metadata)
 
     def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> Iterator[Chunk]:
-        """What one endpoint has of the answer."""
-        call = self._stubs[answer.url].ModelStreamInfer(
-            iter([answer.request()]),
-            timeout=answer.seconds_left,
-            metadata=(*self._metadata[answer.url], *metadata),
-        )
+        """One endpoint's part of the answer."""
+        connection = self._connections[answer.url]
+        call = connection.stream(answer.request(), seconds=answer.seconds_left, metadata=metadata)
         try:
             for response in call:
                 chunk = answer.read(response)
@@ -160,9 +131,9 @@ class TritonClient:
         except StepGoneError as error:
             answer.broken(error, resumable=True)
         except grpc.RpcError as error:
-            answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
+            answer.broken(connection.explained(error), resumable=connection_broke(error))
         else:
-            answer.broken(_broken_off(answer.url), resumable=True)
+            answer.broken(_ended_early(answer.url), resumable=True)
         finally:
             call.cancel()  # without effect on a finished stream
 
@@ -200,14 +171,9 @@ class TritonClient:
         from tritonctl.protocol.tensors import infer_request, infer_response
 
         request = infer_request(model, inputs, outputs)
-        try:
-            response = self._stubs[self.url].ModelInfer(
-                request,
-                timeout=timeout,
-                metadata=(*self._metadata[self.url], *_trace(traceparent)),
-            )
-        except grpc.RpcError as error:
-            raise _refused_or_failed(error, self.url) from error
+        response = self._connections[self.url].ask(
+            request, seconds=timeout, metadata=_trace(traceparent)
+        )
         return infer_response(response)
 
 
@@ -225,12 +191,8 @@ class AsyncTritonClient:
     ) -> None:
         self.url = url
         self._route = Route.of(url, resume_on, max_resumes)
-        at = {one: Endpoint(one, tls, api_key=api_key) for one in self._route.urls}
-        self._metadata = {one: endpoint.metadata for one, endpoint in at.items()}
-        self._channels = {one: endpoint.aio_channel(_OPTIONS) for one, endpoint in at.items()}
-        self._stubs = {
-            url: service_pb2_grpc.GRPCInferenceServiceStub(channel)
-            for url, channel in self._channels.items()
+        self._connections = {
+            each: AsyncConnection(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
         }
 
     async def __aenter__(self) -> Self:
@@ -241,19 +203,14 @@ class AsyncTritonClient:
 
     async def close(self) -> None:
         """Close the connections; streams under way are cancelled."""
-        for channel in self._channels.values():
-            await channel.close()
+        for connection in self._connections.values():
+            await connection.close()
 
     async def model_ready(self, model: str) -> bool:
         """Whether the model can answer. Raises ServerError when the endpoint cannot be reached."""
         request = service_pb2.ModelReadyRequest(name=model)
-        try:
-            ready = await self._stubs[self.url].ModelReady(
-                request, timeout=_PROBE_SECONDS, metadata=self._metadata[self.url]
-            )
-            return bool(ready.ready)
-        except grpc.RpcError as error:
-            raise _explained(error, self.url) from error
+        answer = await self._connections[self.url].ask(request, seconds=_PROBE_SECONDS)
+        return bool(answer.ready)
 
     async def stream(
         self,
@@ -275,12 +232,9 @@ class AsyncTritonClient:
                     yield chunk
 
     async def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> AsyncGenerator[Chunk]:
-        """What one endpoint has of the answer."""
-        call = self._stubs[answer.url].ModelStreamInfer(
-            iter([answer.request()]),
-            timeout=answer.seconds_left,
-            metadata=(*self._metadata[answer.url], *metadata),
-        )
+        """One endpoint's part of the answer."""
+        connection = self._connections[answer.url]
+        call = connection.stream(answer.request(), seconds=answer.seconds_left, metadata=metadata)
         try:
             async for response in call:
                 chunk = answer.read(response)
@@ -291,9 +245,9 @@ class AsyncTritonClient:
         except StepGoneError as error:
             answer.broken(error, resumable=True)
         except grpc.RpcError as error:
-            answer.broken(_explained(error, answer.url), resumable=_is_broken(error))
+            answer.broken(connection.explained(error), resumable=connection_broke(error))
         else:
-            answer.broken(_broken_off(answer.url), resumable=True)
+            answer.broken(_ended_early(answer.url), resumable=True)
         finally:
             call.cancel()  # without effect on a finished stream
 
@@ -328,14 +282,9 @@ class AsyncTritonClient:
         from tritonctl.protocol.tensors import infer_request, infer_response
 
         request = infer_request(model, inputs, outputs)
-        try:
-            response = await self._stubs[self.url].ModelInfer(
-                request,
-                timeout=timeout,
-                metadata=(*self._metadata[self.url], *_trace(traceparent)),
-            )
-        except grpc.RpcError as error:
-            raise _refused_or_failed(error, self.url) from error
+        response = await self._connections[self.url].ask(
+            request, seconds=timeout, metadata=_trace(traceparent)
+        )
         return infer_response(response)
 
 
@@ -350,48 +299,7 @@ def _trace(traceparent: str | None) -> Metadata:
     return (("traceparent", traceparent),)
 
 
-# How gRPC tells that a connection broke under a call; Triton itself answers with other words.
-_TRANSPORT_WORDS = {
-    grpc.StatusCode.UNKNOWN: "Stream removed",
-    grpc.StatusCode.INTERNAL: "RST_STREAM",
-}
-
-
-def _is_broken(error: Any) -> bool:
-    """Whether the connection failed, not the request."""
-    code, detail = error.code(), error.details() or ""
-    if code == grpc.StatusCode.UNAVAILABLE:
-        return True
-    return code in _TRANSPORT_WORDS and _TRANSPORT_WORDS[code] in detail
-
-
-_REJECTED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
-
-
-def _explained(error: Any, url: str) -> TritonctlError:
-    code, detail = error.code(), error.details() or ""
-    if code in _REJECTED:
-        return rejected(detail)
-    if refused := refused_key(error, url):
-        return refused
-    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return ServerError(
-            f"{url} did not answer in time", remedy="allow more time, or look at `tritonctl logs`"
-        )
-    return ServerError(
-        f"no answer from Triton at {url}: {code.name}: {detail}",
-        remedy=connection_remedy(detail)
-        or "check that it runs with `tritonctl status`; start it with `tritonctl up`",
-    )
-
-
-def _refused_or_failed(error: Any, url: str) -> TritonctlError:
-    """Of a call with one answer: its queue refuses with a status that a broken server has too."""
-    told = refusal(error.details() or "")
-    return told if isinstance(told, ServerBusyError | StepGoneError) else _explained(error, url)
-
-
-def _broken_off(url: str) -> ServerError:
+def _ended_early(url: str) -> ServerError:
     return ServerError(
         f"{url} ended the stream before its final response",
         remedy="look at `tritonctl logs`, then send the request again",

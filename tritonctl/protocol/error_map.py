@@ -1,21 +1,80 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a stream's error message means: Triton's gRPC streams carry its text and no status code."""
+"""The one error map: which of our errors a failed call to Triton is, and what to do about it.
+
+A call that fails has a gRPC status and a message (`explained`). A stream that Triton itself ends
+has a message alone (`refusal`).
+"""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
+from typing import Any
 
-from tritonctl.errors import RequestRejectedError, ServerBusyError, StepGoneError, TritonctlError
+import grpc
+
+from tritonctl.errors import (
+    RequestRejectedError,
+    ServerBusyError,
+    ServerError,
+    StepGoneError,
+    TritonctlError,
+    UsageError,
+)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The next thing to do when no answer comes; it depends on the command that asked.
+
+    late: what to do when the time was too short, where that is something else.
+    """
+
+    unreachable: str
+    late: str | None = None
+
+
+PROJECT_SERVER = Advice(
+    "check that it runs with `tritonctl status`; start it with `tritonctl up`",
+    late="allow more time, or look at `tritonctl logs`",
+)
+NAMED_SERVER = Advice(
+    "give host:port of Triton's gRPC endpoint (8001 unless set otherwise), and check that it runs: "
+    "`tritonctl status` knows the project's server"
+)
+
+# What gRPC says when TLS kept a connection from being made, and what to do about each.
+_TLS_REMEDIES = {
+    "certificate has expired": "the server's certificate has expired: renew it (to develop with: "
+    "`tritonctl certs --force`), then `tritonctl down` and `tritonctl up`",
+    "Hostname Verification": "the server's certificate is for another name or address than the one "
+    "dialled: use that, or have one made for both (`tritonctl certs --host NAME`)",
+    "CERTIFICATE_VERIFY_FAILED": "another authority has signed the server's certificate: name that "
+    "one (`--ca`, or `server.tls.ca` of the project)",
+    "WRONG_VERSION_NUMBER": "the server speaks no TLS: leave `--ca` and the like out",
+    "Socket closed": "something listens there and hangs up: it may speak TLS, and may ask for a "
+    "certificate of its own authority (`--ca`, `--certificate`, `--key`); `tritonctl status` knows "
+    "the project's server",
+}
+_REJECTED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
+_UNANSWERED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+# gRPC's words for a connection that broke under a call; Triton itself answers with others.
+_BROKEN = {
+    grpc.StatusCode.UNKNOWN: "Stream removed",
+    grpc.StatusCode.INTERNAL: "RST_STREAM",
+}
+# Triton's words for a protocol that takes the token of `tritonctl.protocol.restrictions`.
+_RESTRICTED = "This protocol is restricted"
 
 # The words of Triton's queue (tritonserver 2.51); everything else is about the request itself.
 _FULL = "Exceeds maximum queue size"
 # The decoder loop's (python_backends/textlib/decoder_loop.py).
 _FULL_ENGINE = re.compile(r"the engine's queue is full: .*")
 _EXPIRED = "Request timeout expired"
-# The Python backend's words for a stub that is gone, and an engine's for its detokenizer's silence:
-# who can read that has not gone away.
+# The Python backend's words for a stub that has died, and an engine's for a detokenizer that does
+# not answer (a client that can read them has not gone away).
 _GONE = re.compile(r"Stub process '[^']+' is not healthy|its responses arrive nowhere")
-# Those of a server that has been asked to end, for the steps of ensembles.
+# A server's that is ending, for the steps of ensembles.
 _ENDING = re.compile(r"Server is stopping|has stopped accepting new inference requests")
 _ENSEMBLE = re.compile(r"in ensemble '([^']+)'")
 
@@ -24,22 +83,72 @@ _LATER = (
     "than refusal, or serve more replicas"
 )
 _CHANGE = "change the request as the message says; the server goes on"
-# What tritonserver 2.51 says of a model's name, and of one that is no ensemble for text.
+# What tritonserver 2.51 says of an unknown model, and of one that does not generate text.
 _NO_TEXT = (
     "name a model that generates text, as `models:` of the project does; others answer to "
     "`tritonctl infer`"
 )
-_REMEDIES = {
+_REQUEST_REMEDIES = {
     "Request for unknown model": "`tritonctl status` lists the models of the project's server",
     "unexpected inference output": _NO_TEXT,
     "unexpected inference input": _NO_TEXT,
 }
 
 
+def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> TritonctlError:
+    """Our error for a `grpc.RpcError` of a call to `url`."""
+    code, message = error.code(), error.details() or ""
+    refused = refusal(message)
+    if isinstance(refused, ServerBusyError | StepGoneError) or code in _REJECTED:
+        return refused
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return UsageError(
+            f"{url} lets in only who has an API key that it knows: {message}",
+            remedy="name the file of yours: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
+            "Python `TritonClient(…, api_key=ApiKey(FILE))`",
+        )
+    if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return ServerError(
+            f"{url} did not answer in time", remedy=advice.late or advice.unreachable
+        )
+    if is_restricted(error):
+        return ServerError(
+            f"Triton at {url} wants the token of its start: {code.name}: {message}",
+            remedy="run this in the project that started the server: only that has the token",
+        )
+    return ServerError(
+        f"no answer from Triton at {url}: {code.name}: {message}",
+        remedy=tls_remedy(message) or advice.unreachable,
+    )
+
+
+def connection_broke(error: Any) -> bool:
+    """Whether the connection failed, not the request: another endpoint may go on with it."""
+    code, message = error.code(), error.details() or ""
+    return code == grpc.StatusCode.UNAVAILABLE or (code in _BROKEN and _BROKEN[code] in message)
+
+
+def is_unanswered(error: Any) -> bool:
+    """Whether no answer came; otherwise Triton has answered with an error."""
+    return error.code() in _UNANSWERED
+
+
+def is_restricted(error: Any) -> bool:
+    """Whether Triton wants its token for such a call."""
+    return _RESTRICTED in (error.details() or "")
+
+
+def tls_remedy(message: str) -> str | None:
+    """What to do about a connection that was not made, where TLS is the reason."""
+    if "failed to connect" not in message:
+        return None
+    return next((remedy for words, remedy in _TLS_REMEDIES.items() if words in message), None)
+
+
 def refusal(message: str) -> TritonctlError:
-    """The error for a message with which Triton ended a stream."""
-    found = _ENSEMBLE.search(message)
-    model = found[1] if found else "the model"
+    """Our error for a message with which Triton refused a request or ended a stream."""
+    ensemble = _ENSEMBLE.search(message)
+    model = ensemble[1] if ensemble else "the model"
     if _FULL in message:
         return ServerBusyError(
             f"UNAVAILABLE: {model} has as many requests waiting as its queue holds "
@@ -63,13 +172,8 @@ def refusal(message: str) -> TritonctlError:
     if _GONE.search(message):
         return StepGoneError(
             f"the server has lost a process of {model} ({message})",
-            remedy="start the server again: `tritonctl down`, then `tritonctl up`; why it died may "
-            "stand in `tritonctl logs` or, for a lack of memory, in `dmesg`",
+            remedy="start the server again: `tritonctl down`, then `tritonctl up`; `tritonctl "
+            "logs` may say why it died, `dmesg` if memory ran out",
         )
-    return rejected(message)
-
-
-def rejected(message: str) -> RequestRejectedError:
-    """The error for a request that Triton, or a model, says is wrong."""
-    remedy = next((remedy for words, remedy in _REMEDIES.items() if words in message), _CHANGE)
+    remedy = next((text for words, text in _REQUEST_REMEDIES.items() if words in message), _CHANGE)
     return RequestRejectedError(f"Triton refused the request: {message}", remedy=remedy)

@@ -13,47 +13,47 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from tritonctl.compatibility.exposure import is_loopback
-from tritonctl.errors import RequestRejectedError, ServerError, TritonctlError, UsageError
-from tritonctl.protocol.channel import Endpoint, connection_remedy, refused_key
+from tritonctl.errors import RequestRejectedError, UsageError
+from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.connection import Connection
+from tritonctl.protocol.error_map import NAMED_SERVER, is_restricted
 from tritonctl.protocol.server_description import (
     IndexEntry,
-    Inspection,
     ServedModel,
+    ServerDescription,
     TensorMetadata,
     printable,
 )
 
 _SECONDS = 10.0
-# Triton's words for a protocol that takes a token.
-_RESTRICTED = "restricted"
 _LISTENING = "0A"
 # What is asked of each of Triton's protocols, by the name it has in --grpc-restricted-protocol.
-_HARMLESS: Mapping[str, tuple[str, type[Any]]] = {
-    "model-repository": ("RepositoryIndex", service_pb2.RepositoryIndexRequest),
-    "shared-memory": ("SystemSharedMemoryStatus", service_pb2.SystemSharedMemoryStatusRequest),
-    "logging": ("LogSettings", service_pb2.LogSettingsRequest),
-    "trace": ("TraceSetting", service_pb2.TraceSettingRequest),
-    "statistics": ("ModelStatistics", service_pb2.ModelStatisticsRequest),
+_HARMLESS: Mapping[str, type[Any]] = {
+    "model-repository": service_pb2.RepositoryIndexRequest,
+    "shared-memory": service_pb2.SystemSharedMemoryStatusRequest,
+    "logging": service_pb2.LogSettingsRequest,
+    "trace": service_pb2.TraceSettingRequest,
+    "statistics": service_pb2.ModelStatisticsRequest,
 }
 
 
-def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> Inspection:
+def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescription:
     """Ask a server about itself, its models and those of these names.
 
     Raises ServerError when it cannot be reached, UsageError for what is no address.
     """
     beyond = reached_from_elsewhere(endpoint.url)
-    with endpoint.channel() as channel:
-        server = _Server(endpoint, channel)
+    with Connection(endpoint, NAMED_SERVER) as connection:
+        server = _Server(connection)
         metadata = server.metadata()
         index = server.index()
         ready = {entry.name for entry in index or () if entry.state == "READY"}
         asked = ready if index is not None else {*names}
         models, unserved = server.models(asked)
-        return Inspection(
+        return ServerDescription(
             url=endpoint.url,
             tls=endpoint.tls is not None,
             version=printable(metadata.version) if metadata else "",
@@ -70,8 +70,8 @@ def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
 
     Raises RequestRejectedError for a model that is not served, ServerError when nobody answers.
     """
-    with endpoint.channel() as channel:
-        server = _Server(endpoint, channel)
+    with Connection(endpoint, NAMED_SERVER) as connection:
+        server = _Server(connection)
         server.metadata()
         served, unserved = server.models([model])
     if model not in served:
@@ -83,30 +83,26 @@ def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
 
 
 class _Server:
-    def __init__(self, endpoint: Endpoint, channel: grpc.Channel) -> None:
-        self._endpoint = endpoint
-        self._metadata = endpoint.metadata
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def _send(self, request: Any, *, admin: bool = False) -> Any:
+        """Raises grpc.RpcError: what Triton answers to a refused call is itself of interest."""
+        return self._connection.send(request, seconds=_SECONDS, admin=admin)
 
     def metadata(self) -> Any:
         """The server's own; None where even that is restricted."""
         try:
-            return self._stub.ServerMetadata(
-                service_pb2.ServerMetadataRequest(), timeout=_SECONDS, metadata=self._metadata
-            )
+            return self._send(service_pb2.ServerMetadataRequest())
         except grpc.RpcError as error:
-            if _RESTRICTED in (error.details() or ""):
+            if is_restricted(error):
                 return None
-            raise _unreachable(error, self._endpoint.url) from error
+            raise self._connection.explained(error) from error
 
     def index(self) -> tuple[IndexEntry, ...] | None:
         """With the token, where we have one."""
         try:
-            answer = self._stub.RepositoryIndex(
-                service_pb2.RepositoryIndexRequest(),
-                timeout=_SECONDS,
-                metadata=self._endpoint.admin_metadata,
-            )
+            answer = self._send(service_pb2.RepositoryIndexRequest(), admin=True)
         except grpc.RpcError:
             return None
         return tuple(
@@ -118,11 +114,8 @@ class _Server:
         """Those that answer, and Triton's words about the others."""
         served, unserved = {}, {}
         for name in sorted(names):
-            request = service_pb2.ModelMetadataRequest(name=name)
             try:
-                answer = self._stub.ModelMetadata(
-                    request, timeout=_SECONDS, metadata=self._metadata
-                )
+                answer = self._send(service_pb2.ModelMetadataRequest(name=name))
             except grpc.RpcError as error:
                 unserved[name] = printable(error.details() or error.code().name)
                 continue
@@ -136,9 +129,8 @@ class _Server:
         return served, unserved
 
     def _config(self, name: str) -> bytes | None:
-        request = service_pb2.ModelConfigRequest(name=name)
         try:
-            answer = self._stub.ModelConfig(request, timeout=_SECONDS, metadata=self._metadata)
+            answer = self._send(service_pb2.ModelConfigRequest(name=name))
         except grpc.RpcError:  # restricted, or unloaded in between
             return None
         content: bytes = answer.config.SerializeToString()
@@ -146,28 +138,18 @@ class _Server:
 
     def open_protocols(self) -> frozenset[str]:
         """Those whose harmless call is answered to somebody who knows no token."""
-        return frozenset(name for name in _HARMLESS if self._answers(*_HARMLESS[name]))
+        return frozenset(name for name, request in _HARMLESS.items() if self._answers(request))
 
-    def _answers(self, call: str, request: type[Any]) -> bool:
+    def _answers(self, request: type[Any]) -> bool:
         try:
-            getattr(self._stub, call)(request(), timeout=_SECONDS, metadata=self._metadata)
+            self._send(request())
         except grpc.RpcError:
             return False
         return True
 
 
-def _tensors(several: Any) -> tuple[TensorMetadata, ...]:
-    return tuple(TensorMetadata(one.name, one.datatype, tuple(one.shape)) for one in several)
-
-
-def _unreachable(error: Any, url: str) -> TritonctlError:
-    detail = error.details() or ""
-    return refused_key(error, url) or ServerError(
-        f"no answer from Triton at {url}: {error.code().name}: {detail}",
-        remedy=connection_remedy(detail)
-        or "give host:port of Triton's gRPC endpoint (8001 unless set otherwise), and check that "
-        "it runs: `tritonctl status` knows the project's server",
-    )
+def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
+    return tuple(TensorMetadata(each.name, each.datatype, tuple(each.shape)) for each in tensors)
 
 
 def reached_from_elsewhere(url: str) -> bool:
@@ -187,7 +169,7 @@ def reached_from_elsewhere(url: str) -> bool:
 
 def _listening(port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     """Addresses of this machine that somebody listens on, at that port; [] where unknown."""
-    found = []
+    addresses = []
     for file in ("tcp", "tcp6"):
         try:
             lines = Path("/proc/net", file).read_text(encoding="ascii").splitlines()[1:]
@@ -197,13 +179,13 @@ def _listening(port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
             _, local, _, state, *_ = line.split()
             address, _, number = local.partition(":")
             if state == _LISTENING and int(number, 16) == port:
-                found.append(_address(address))
-    return found
+                addresses.append(_address(address))
+    return addresses
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """As /proc/net/tcp writes it: words of four bytes, in the machine's own order."""
     words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
-    found = ipaddress.ip_address(b"".join(words))
-    # gRPC listens on IPv4 by sockets of IPv6.
-    return (isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped) or found
+    address = ipaddress.ip_address(b"".join(words))
+    # gRPC listens on IPv4 through sockets of IPv6.
+    return (isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped) or address

@@ -16,10 +16,17 @@ from typing import Any, Self
 
 import grpc
 from google.protobuf.json_format import MessageToDict
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
-from tritonctl.errors import ServerError, SettingsRefusedError
+from tritonctl.errors import (
+    RequestRejectedError,
+    ServerError,
+    SettingsRefusedError,
+    TritonctlError,
+)
 from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.connection import Connection
+from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, is_unanswered
 
 _LOAD_SECONDS = 180.0
 _ASK_SECONDS = 5.0
@@ -40,44 +47,38 @@ class Swap:
 
 
 class ModelControl:
-    """The models of one server; close it when done."""
+    """The models of one server; close it when done.
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._url = endpoint.url
-        self._metadata = endpoint.admin_metadata
-        self._channel = endpoint.channel()
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+    `advice`: what to do when the server cannot be reached, for the command that controls it.
+    """
+
+    def __init__(self, endpoint: Endpoint, advice: Advice = PROJECT_SERVER) -> None:
+        self._connection = Connection(endpoint, advice)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        self._connection.close()
 
     def live(self) -> bool:
         """Whether the server answers at all."""
         try:
-            answer = self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=_ASK_SECONDS)
-        except grpc.RpcError:
+            return bool(self._ask(service_pb2.ServerLiveRequest()).live)
+        except TritonctlError:
             return False
-        return bool(answer.live)
 
     def config(self, model: str) -> dict[str, Any]:
         """A model's live configuration. Raises ServerError."""
-        request = service_pb2.ModelConfigRequest(name=model)
-        try:
-            answer = self._stub.ModelConfig(request, timeout=_ASK_SECONDS)
-        except grpc.RpcError as error:
-            raise _unreachable(error, self._url) from error
-        found: dict[str, Any] = MessageToDict(answer.config, preserving_proto_field_name=True)
-        return found
+        answer = self._ask(service_pb2.ModelConfigRequest(name=model))
+        config: dict[str, Any] = MessageToDict(answer.config, preserving_proto_field_name=True)
+        return config
 
     def ready(self, model: str) -> bool:
         """Whether a model can answer."""
-        request = service_pb2.ModelReadyRequest(name=model)
         try:
-            return bool(self._stub.ModelReady(request, timeout=_ASK_SECONDS).ready)
-        except grpc.RpcError:
+            return bool(self._ask(service_pb2.ModelReadyRequest(name=model)).ready)
+        except TritonctlError:
             return False
 
     def load(self, model: str, config: Config | None = None) -> None:
@@ -91,42 +92,42 @@ class ModelControl:
         if config is not None:
             request.parameters["config"].string_param = json.dumps(config)
         try:
-            self._stub.RepositoryModelLoad(request, timeout=_LOAD_SECONDS, metadata=self._metadata)
+            self._connection.send(request, seconds=_LOAD_SECONDS, admin=True)
         except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-                raise _unreachable(error, self._url) from error
+            if is_unanswered(error):
+                raise self._connection.explained(error) from error
             raise SettingsRefusedError(
                 f"Triton does not load {model} with these settings: {error.details()}",
-                remedy="see `tritonctl logs`; the tuner goes on without them",
+                remedy="see `tritonctl logs`",
             ) from error
 
     def unload(self, model: str, seconds: float = _LOAD_SECONDS) -> bool:
-        """Unload a model, and wait until it has gone: whether it has. Raises ServerError.
+        """Unload a model and wait until it is gone; False when `seconds` did not suffice.
 
         tritonserver 2.51 never forgets an ensemble's request that was cancelled or failed, nor lets
         go of the models that it began with: those stay UNLOADING until the server ends.
+        Raises ServerError.
         """
-        request = service_pb2.RepositoryModelUnloadRequest(model_name=model)
-        try:
-            if not self._unloaded(model):
-                self._stub.RepositoryModelUnload(
-                    request, timeout=_LOAD_SECONDS, metadata=self._metadata
-                )
-            deadline = time.monotonic() + seconds
-            while not self._unloaded(model):
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(_POLL_SECONDS)
-        except grpc.RpcError as error:
-            raise _unreachable(error, self._url) from error
+        if not self._unloaded(model):
+            request = service_pb2.RepositoryModelUnloadRequest(model_name=model)
+            self._ask(request, _LOAD_SECONDS, admin=True)
+        deadline = time.monotonic() + seconds
+        while not self._unloaded(model):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL_SECONDS)
         return True
 
     def _unloaded(self, model: str) -> bool:
-        index = self._stub.RepositoryIndex(
-            service_pb2.RepositoryIndexRequest(), timeout=_ASK_SECONDS, metadata=self._metadata
-        )
-        states = [found.state for found in index.models if found.name == model]
-        return all(state in _GONE for state in states)
+        index = self._ask(service_pb2.RepositoryIndexRequest(), admin=True)
+        return all(each.state in _GONE for each in index.models if each.name == model)
+
+    def _ask(self, request: Any, seconds: float = _ASK_SECONDS, *, admin: bool = False) -> Any:
+        try:
+            return self._connection.ask(request, seconds=seconds, admin=admin)
+        except RequestRejectedError as error:
+            # We ask for models of the project alone: one that is unknown is the server's fault.
+            raise ServerError(error.problem, remedy="see `tritonctl logs`") from error
 
     def wait_until_ready(self, models: Sequence[str]) -> None:
         """Wait until all of them can answer. Raises SettingsRefusedError."""
@@ -217,11 +218,3 @@ def takes(live: Any, planned: Any) -> bool:
 
 def _max_batch_size(config: Config) -> int:
     return int(config.get("max_batch_size", 0))
-
-
-def _unreachable(error: Any, url: str) -> ServerError:
-    return ServerError(
-        f"no answer from Triton at {url}: {error.code().name}: {error.details()}",
-        remedy="check that it runs with `tritonctl status`; what was measured is kept, "
-        "`tritonctl tune --resume` goes on",
-    )

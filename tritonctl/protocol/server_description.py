@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running Triton has said of itself, as plain data; `inspecting` asks for it."""
+"""What a running Triton has said of itself, as plain data; `inspection` asks for it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class IndexEntry:
 
 @dataclass(frozen=True)
 class TensorMetadata:
-    """A tensor as clients are told of it, batch dimension first."""
+    """A tensor of a model's metadata, batch dimension first."""
 
     name: str
     datatype: str
@@ -38,12 +38,12 @@ class ServedModel:
 
 
 @dataclass(frozen=True)
-class Inspection:
+class ServerDescription:
     """A server. `index`: None where it takes a token that we lack.
 
-    unserved: Triton's words for models that were asked for and are not served. open_protocols: what
-    answers a caller without a token. beyond_loopback: whether other machines reach the port, as far
-    as can be told from here.
+    unserved: Triton's words for models that were asked for and are not served. open_protocols: the
+    protocols that answer a caller without a token. beyond_loopback: whether other machines reach
+    the port, as far as this one knows.
     """
 
     url: str
@@ -57,7 +57,7 @@ class Inspection:
 
 
 def printable(text: str) -> str:
-    """What a server says goes to terminals: nothing in it may steer them."""
+    """A server's text without control characters: on a terminal it must not act as commands."""
     return "".join(
         c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
     )

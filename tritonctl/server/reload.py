@@ -25,6 +25,7 @@ from tritonctl.errors import RepositoryError, ServerError, SettingsRefusedError,
 from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
+from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
@@ -141,7 +142,11 @@ def _reload_one(
     *,
     ask: bool,
 ) -> _Done:
-    with ModelControl(state.endpoint) as control, control.timing_gaps(name) as gaps:
+    advice = Advice(
+        "look at `tritonctl status` and `tritonctl logs`; once the server answers, run "
+        f"`tritonctl reload {name}` again"
+    )
+    with ModelControl(state.endpoint, advice) as control, control.timing_gaps(name) as gaps:
         files = ServerFiles.of(project)
         work = _Reload(project, name, plan, state, files, control, progress)
         asked, unloaded, abandoned = work.run(ask=ask)

@@ -35,14 +35,14 @@ def batch_check(subject: Subject) -> Outcome:
     request = requests[0]
     seen: list[tuple[float, Statistics]] = []
     for _ in range(_WAVES):
-        before = subject.asker.statistics(subject.name)
-        answers = subject.asker.ask(*(one.message for one in requests), stream=subject.decoupled)
+        before = subject.client.statistics(subject.name)
+        answers = subject.client.ask(*(one.message for one in requests), stream=subject.decoupled)
         if any(is_busy(answer) for answer in answers):
             return subject.skipped(_CHECK, f"its queue does not hold {count} requests")
         for answer in answers:
-            if wrong := how_it_failed(answer, subject.asker.seconds):
+            if wrong := how_it_failed(answer, subject.client.seconds):
                 return subject.failed(_CHECK, f"{count} requests at once: {wrong}", request)
-        grown = subject.asker.statistics(subject.name).since(before)
+        grown = subject.client.statistics(subject.name).since(before)
         seen.append((_factor(grown), grown))
         if seen[-1][0] >= _wanted(subject.config, count):
             break
@@ -77,7 +77,7 @@ def step_outcomes(
 ) -> Iterator[Outcome]:
     """The batching of an ensemble's steps, by what they have counted since."""
     for name, earlier in before.items():
-        grown = subject.asker.statistics(name).since(earlier)
+        grown = subject.client.statistics(name).since(earlier)
         factor = _factor(grown)
         told = f"{factor:.1f} requests per execution, under {subject.name}'s load"
         if grown.executions == 0:

@@ -46,7 +46,7 @@ def cancel_check(subject: Subject, prompt: str, scrape: Scrape | str) -> Outcome
 def _leave(subject: Subject, prompt: str, streams: int) -> tuple[Request, str]:
     for tokens in _TOKENS:
         request = text_request(subject, prompt, tokens, end_id=-1)
-        answer = subject.asker.leave_early(request.message, streams)
+        answer = subject.client.leave_early(request.message, streams)
         if not answer.error:
             break
     return request, answer.error

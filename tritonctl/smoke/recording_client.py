@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to a server, with everything that comes back: errors, finals, what follows a final.
+"""A client that keeps everything that comes back: errors, finals, what follows a final.
 
-Unlike `TritonClient`, which gives a user the answer, this keeps what is wrong with it.
+`TritonClient` gives a user the answer; this one shows what is wrong with it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from typing import Any, Self
 
 import grpc
 from google.protobuf.json_format import MessageToDict
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
-from tritonctl.errors import ServerError, TritonctlError
-from tritonctl.protocol.channel import Endpoint, connection_remedy, refused_key
+from tritonctl.errors import TritonctlError
+from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.connection import Connection
+from tritonctl.protocol.error_map import NAMED_SERVER
 from tritonctl.protocol.server_description import printable
 
-_OPTIONS = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 _FINAL = "triton_final_response"
 _NS_PER_MS = 1e6
 
@@ -59,107 +60,90 @@ class Statistics:
         )
 
 
-class Asker:
-    """A connection; close it when done, which ends whatever is under way."""
+class RecordingClient:
+    """A client that keeps whatever comes back; close it when done, which ends what is under way."""
 
     def __init__(self, endpoint: Endpoint, seconds: float) -> None:
         self.url = endpoint.url
         self.seconds = seconds
-        self._metadata = endpoint.admin_metadata
-        self._open = endpoint.metadata
-        self._channel = endpoint.channel(_OPTIONS)
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        self._connection = Connection(endpoint, NAMED_SERVER)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._channel.close()
+        self._connection.close()
 
     def models(self) -> dict[str, str] | None:
         """Every model with "" or the reason why it is not ready; None where that takes a token.
 
         Raises ServerError when the server cannot be reached.
         """
-        self._call("ServerLive", service_pb2.ServerLiveRequest())
+        self._call(service_pb2.ServerLiveRequest())
         try:
-            index = self._stub.RepositoryIndex(
-                service_pb2.RepositoryIndexRequest(), timeout=self.seconds, metadata=self._metadata
-            )
-        except grpc.RpcError:
+            index = self._call(service_pb2.RepositoryIndexRequest(), admin=True)
+        except TritonctlError:
             return None
-        found: dict[str, str] = {}
-        for one in index.models:
-            if one.state == "READY" or found.get(one.name) == "":
-                found[one.name] = ""
-            elif one.state and one.reason != "unloaded":
-                reason = f"{one.state}: {one.reason}" if one.reason else one.state
-                found[one.name] = printable(reason)
-        return found
+        states: dict[str, str] = {}
+        for version in index.models:
+            if version.state == "READY" or states.get(version.name) == "":
+                states[version.name] = ""
+            elif version.state and version.reason != "unloaded":
+                reason = f"{version.state}: {version.reason}" if version.reason else version.state
+                states[version.name] = printable(reason)
+        return states
 
     def config(self, model: str) -> dict[str, Any]:
-        """A model's configuration. Raises ServerError."""
-        answer = self._call("ModelConfig", service_pb2.ModelConfigRequest(name=model))
-        found: dict[str, Any] = MessageToDict(answer.config, preserving_proto_field_name=True)
-        return found
+        """A model's configuration. Raises TritonctlError."""
+        answer = self._call(service_pb2.ModelConfigRequest(name=model))
+        config: dict[str, Any] = MessageToDict(answer.config, preserving_proto_field_name=True)
+        return config
 
-    def counts(self, model: str) -> bool:
-        """Whether the server tells its statistics."""
-        request = service_pb2.ModelStatisticsRequest(name=model)
+    def has_statistics(self, model: str) -> bool:
+        """Whether the server gives its statistics to whoever asks."""
         try:
-            self._stub.ModelStatistics(request, timeout=self.seconds, metadata=self._open)
-        except grpc.RpcError:
+            self._call(service_pb2.ModelStatisticsRequest(name=model))
+        except TritonctlError:
             return False
         return True
 
     def statistics(self, model: str) -> Statistics:
-        """What the server has counted so far. Raises ServerError."""
-        answer = self._call("ModelStatistics", service_pb2.ModelStatisticsRequest(name=model))
-        several = answer.model_stats
-        parts = [one.inference_stats for one in several]
+        """What the server has counted so far. Raises TritonctlError."""
+        versions = self._call(service_pb2.ModelStatisticsRequest(name=model)).model_stats
+        times = [version.inference_stats for version in versions]
         return Statistics(
-            inferences=sum(one.inference_count for one in several),
-            executions=sum(one.execution_count for one in several),
-            requests=sum(part.queue.count for part in parts),
-            queue_ms=sum(part.queue.ns for part in parts) / _NS_PER_MS,
+            inferences=sum(version.inference_count for version in versions),
+            executions=sum(version.execution_count for version in versions),
+            requests=sum(each.queue.count for each in times),
+            queue_ms=sum(each.queue.ns for each in times) / _NS_PER_MS,
             compute_ms=sum(
-                part.compute_input.ns + part.compute_infer.ns + part.compute_output.ns
-                for part in parts
+                each.compute_input.ns + each.compute_infer.ns + each.compute_output.ns
+                for each in times
             )
             / _NS_PER_MS,
         )
 
-    def _call(self, name: str, request: Any) -> Any:
-        try:
-            return getattr(self._stub, name)(request, timeout=self.seconds, metadata=self._open)
-        except grpc.RpcError as error:
-            raise _failed(error, self.url) from error
+    def _call(self, request: Any, *, admin: bool = False) -> Any:
+        return self._connection.ask(request, seconds=self.seconds, admin=admin)
 
     def ask(self, *requests: Any, stream: bool) -> list[Answer]:
         """The answers to requests that are sent at once."""
-        start = self._start_stream if stream else self._start_single
+        start = self._connection.stream if stream else self._connection.start
         read = _read_stream if stream else _read_single
-        calls = [start(request) for request in requests]
+        calls = [start(request, seconds=self.seconds) for request in requests]
         try:
             return [read(call) for call in calls]
         finally:
             for call in calls:
                 call.cancel()  # without effect on one that has ended
 
-    def _start_single(self, request: Any) -> Any:
-        return self._stub.ModelInfer.future(request, timeout=self.seconds, metadata=self._open)
-
-    def _start_stream(self, request: Any) -> Any:
-        return self._stub.ModelStreamInfer(
-            iter([request]), timeout=self.seconds, metadata=self._open
-        )
-
     def leave_early(self, request: Any, streams: int = 1) -> Answer:
-        """Read the first responses of streams of a request, then leave them as `TritonClient` does.
+        """Read the first response of each stream of a request, then cancel, as `TritonClient` does.
 
-        What came of all of them, up to the first error.
+        The answer holds what came of all of them, up to the first error.
         """
-        calls, answer = [self._start_stream(request) for _ in range(streams)], Answer()
+        answer = Answer()
+        calls = [self._connection.stream(request, seconds=self.seconds) for _ in range(streams)]
         try:
             for call in calls:
                 for message in call:
@@ -209,13 +193,3 @@ def _note(answer: Answer, message: Any) -> None:
 def _note_error(answer: Answer, error: Any) -> None:
     answer.timed_out = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     answer.error = answer.error or printable(error.details() or error.code().name)
-
-
-def _failed(error: Any, url: str) -> TritonctlError:
-    detail = error.details() or ""
-    return refused_key(error, url) or ServerError(
-        f"no answer from Triton at {url}: {error.code().name}: {detail}",
-        remedy=connection_remedy(detail)
-        or "give host:port of Triton's gRPC endpoint (8001 unless set otherwise), and check that "
-        "it runs: `tritonctl status` knows the project's server",
-    )

@@ -17,7 +17,7 @@ from tritonctl.smoke.batch_check import batch_check, not_batched, step_outcomes
 from tritonctl.smoke.cancel_check import cancel_check
 from tritonctl.smoke.inputs import Config, is_decoupled, is_text
 from tritonctl.smoke.outcomes import Outcome, SmokeReport
-from tritonctl.smoke.recording_client import Asker
+from tritonctl.smoke.recording_client import RecordingClient
 from tritonctl.smoke.single_request import first_prompt
 from tritonctl.smoke.stream_checks import stream_checks
 from tritonctl.smoke.subject import Subject, steps_of
@@ -48,55 +48,55 @@ class Plan:
 
 def smoke_server(plan: Plan, progress: Progress) -> SmokeReport:
     """Ask every model. Raises ServerError when the server cannot be reached or serves nothing."""
-    with Asker(plan.endpoint, plan.seconds) as asker:
-        states = _states(plan, asker)
-        configs = _configs(asker, [name for name, reason in states.items() if not reason])
+    with RecordingClient(plan.endpoint, plan.seconds) as client:
+        states = _states(plan, client)
+        configs = _configs(client, [name for name, reason in states.items() if not reason])
         outcomes: list[Outcome] = []
         for name, reason in sorted(states.items()):
             if reason:
                 outcomes.append(Outcome(name, "ready", "fail", reason))
                 continue
             with progress.step(f"Asking {name}"):
-                outcomes += _outcomes(name, configs, plan, asker)
+                outcomes += _outcomes(name, configs, plan, client)
     return SmokeReport(plan.endpoint.url, tuple(outcomes))
 
 
-def _states(plan: Plan, asker: Asker) -> dict[str, str]:
+def _states(plan: Plan, client: RecordingClient) -> dict[str, str]:
     """The models to ask, and why those that are not ready are not."""
-    known = asker.models()
+    known = client.models()
     if known is None:
         if not plan.models:
             raise UsageError(
-                f"{asker.url} tells the names of its models only to who knows a token",
+                f"{client.url} tells the names of its models only to who knows a token",
                 remedy="name them: --model NAME",
             )
         return dict.fromkeys(plan.models, "")
     if unknown := [name for name in plan.models if name not in known]:
         raise UsageError(
-            f"{asker.url} serves no model {', '.join(unknown)}",
+            f"{client.url} serves no model {', '.join(unknown)}",
             remedy=f"it has {', '.join(sorted(known)) or 'none'}",
         )
     if not known:
         raise ServerError(
-            f"{asker.url} serves no model", remedy="load one, then ask again; see its log"
+            f"{client.url} serves no model", remedy="load one, then ask again; see its log"
         )
     return {name: known[name] for name in plan.models or known}
 
 
-def _configs(asker: Asker, names: Sequence[str]) -> dict[str, Config]:
+def _configs(client: RecordingClient, names: Sequence[str]) -> dict[str, Config]:
     """Of these models, and of the steps of the ensembles among them."""
     configs: dict[str, Config] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
         if name not in configs:
-            configs[name] = asker.config(name)
+            configs[name] = client.config(name)
             waiting += steps_of(name, {name: configs[name]})
     return configs
 
 
 def _outcomes(
-    name: str, configs: Mapping[str, Config], plan: Plan, asker: Asker
+    name: str, configs: Mapping[str, Config], plan: Plan, client: RecordingClient
 ) -> Iterator[Outcome]:
     users = [user for user in configs if name in steps_of(user, configs)]
     if users and name not in plan.models:
@@ -106,7 +106,7 @@ def _outcomes(
         return
     parts = [name, *steps_of(name, configs)]
     decoupled = any(is_decoupled(configs[part]) for part in parts)
-    subject = Subject(name, configs, asker, _repeat(name, plan), decoupled)
+    subject = Subject(name, configs, client, _repeat(name, plan), decoupled)
     checks: list[Callable[[], Iterator[Outcome]]] = [
         lambda: _first_checks(subject, plan),
         lambda: _batching(subject, plan),
@@ -141,7 +141,7 @@ def _first_checks(subject: Subject, plan: Plan) -> Iterator[Outcome]:
 def _batching(subject: Subject, plan: Plan) -> Iterator[Outcome]:
     if "sequence_batching" in subject.config:
         return
-    if not subject.asker.counts(subject.name):
+    if not subject.client.has_statistics(subject.name):
         yield subject.skipped("batching", "the server's statistics take a token")
         return
     if not subject.steps:
@@ -149,12 +149,12 @@ def _batching(subject: Subject, plan: Plan) -> Iterator[Outcome]:
             yield batch_check(subject)
         return
     steps = [step for step in subject.steps if not not_batched(subject.configs[step])]
-    before = {step: subject.asker.statistics(step) for step in steps}
+    before = {step: subject.client.statistics(step) for step in steps}
     if is_text(subject.config):
         request = text_request(subject, _prompt(subject, plan), TOKENS)
     else:
         request = subject.request(subject.inputs())
-    answers = subject.asker.ask(*[request.message] * _STREAMS, stream=subject.decoupled)
+    answers = subject.client.ask(*[request.message] * _STREAMS, stream=subject.decoupled)
     if any(is_busy(answer) for answer in answers):
         yield subject.skipped("at once", f"its queue does not hold {_STREAMS} requests")
         return

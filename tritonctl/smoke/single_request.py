@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import numpy as np
 
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.project.schema import Model, Project
 from tritonctl.protocol.channel import Endpoint
-from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.connection import Connection
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
+from tritonctl.protocol.tensors import infer_request, infer_response
 from tritonctl.smoke.inputs import Config, valid_inputs
 
 if TYPE_CHECKING:
@@ -37,10 +39,11 @@ def smoke(project: Project, name: str, endpoint: Endpoint, served_as: str, confi
     """Ask a project's model, served under that name. Raises ServerError for no or a bad answer."""
     model, timeout = project.models[name], float(project.server.ready_timeout_seconds)
     try:
-        if model.task == "text_generation":
-            return _text(endpoint, first_prompt(model, project.root), served_as, timeout)
-        with TritonClient(endpoint.url, tls=endpoint.tls) as client:
-            return _tensors(client, served_as, config, timeout)
+        with Connection(endpoint) as connection:
+            if model.task == "text_generation":
+                prompt = first_prompt(model, project.root)
+                return _text(connection, prompt, served_as, timeout)
+            return _tensors(connection, served_as, config, timeout)
     except TritonctlError as error:
         raise ServerError(
             f"{served_as} is loaded but does not answer a smoke request: {error.problem}",
@@ -48,18 +51,14 @@ def smoke(project: Project, name: str, endpoint: Endpoint, served_as: str, confi
         ) from error
 
 
-def _text(endpoint: Endpoint, prompt: str, served_as: str, timeout: float) -> Smoke:
+def _text(connection: Connection, prompt: str, served_as: str, timeout: float) -> Smoke:
     """Read to the very end: a call that is cancelled with its last chunk may stay in flight."""
-    from tritonclient.grpc import service_pb2_grpc
-
     request = generation_request(served_as, prompt, SamplingParameters(max_tokens=_TOKENS))
-    with endpoint.channel() as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        try:
-            answers = list(stub.ModelStreamInfer(iter([request]), timeout=timeout))
-        except grpc.RpcError as error:
-            raise ServerError(error.details() or str(error), remedy="look at the log") from error
-    chunks = [chunk for answer in answers if (chunk := read_chunk(answer)[0])]
+    try:
+        responses = list(connection.stream(request, seconds=timeout))
+    except grpc.RpcError as error:
+        raise connection.explained(error) from error
+    chunks = [chunk for response in responses if (chunk := read_chunk(response)[0])]
     if not chunks or not chunks[-1].num_output_tokens or not chunks[-1].finish_reason:
         raise ServerError(f"{prompt!r} was answered with nothing", remedy="try another prompt")
     return Smoke(prompt, "".join(chunk.text for chunk in chunks))
@@ -76,11 +75,10 @@ def first_prompt(model: Model, root: Path) -> str:
         return _PROMPT
 
 
-def _tensors(client: TritonClient, served_as: str, config: Config, timeout: float) -> Smoke:
-    import numpy as np
-
+def _tensors(connection: Connection, served_as: str, config: Config, timeout: float) -> Smoke:
     inputs = valid_inputs(config)
-    outputs = client.infer(served_as, inputs, timeout=timeout)
+    request = infer_request(served_as, inputs, ())
+    outputs = infer_response(connection.ask(request, seconds=timeout))
     for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ServerError(f"output {name} holds NaN or infinity", remedy="check the engine")

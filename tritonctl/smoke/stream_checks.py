@@ -40,7 +40,7 @@ def ending(subject: Subject, request: Request, answer: Answer) -> Iterator[Outco
     if count or not answer.timed_out:
         yield subject.passed("answers", f"{count} response{'s' if count != 1 else ''}")
     else:
-        yield subject.failed("answers", how_it_failed(answer, subject.asker.seconds), request)
+        yield subject.failed("answers", how_it_failed(answer, subject.client.seconds), request)
     wrong = []
     if answer.timed_out:
         wrong.append(f"{answer.finals or 'no'} final response, and the stream did not end")
@@ -55,7 +55,7 @@ def _again(subject: Subject, request: Request, first: Answer) -> Outcome:
     """The same request twice: the same responses in another order are an order that was lost."""
     if len(first.responses) < 2:  # noqa: PLR2004 - one alone has no order
         return subject.skipped("order", "one response has no order")
-    [second] = subject.asker.ask(request.message, stream=True)
+    [second] = subject.client.ask(request.message, stream=True)
     one, other = ([_content(r) for r in answer.responses] for answer in (first, second))
     if one == other:
         return subject.passed("order", f"{len(one)} responses, the same when asked again")

@@ -18,7 +18,7 @@ from tritonctl.smoke.inputs import (
     valid_inputs,
 )
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.recording_client import Answer, Asker
+from tritonctl.smoke.recording_client import Answer, RecordingClient
 
 # What open dimensions are tried as, until a model takes one: 1, words, pixels.
 _OPEN = (1, 16, 224)
@@ -46,7 +46,7 @@ class Subject:
 
     name: str
     configs: Mapping[str, Config]
-    asker: Asker
+    client: RecordingClient
     repeat: str
     decoupled: bool
     open_dimension: int = 1
@@ -109,7 +109,7 @@ def first_answer(subject: Subject) -> tuple[Request, Answer]:
     for size in _OPEN if has_open_dimensions(subject.config) else _OPEN[:1]:
         subject.open_dimension = size
         request = subject.request(subject.inputs())
-        [answer] = subject.asker.ask(request.message, stream=subject.decoupled)
+        [answer] = subject.client.ask(request.message, stream=subject.decoupled)
         if not answer.error or answer.timed_out:
             break
     return request, answer

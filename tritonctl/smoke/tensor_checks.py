@@ -18,7 +18,7 @@ _BATCH = 3
 def tensor_checks(subject: Subject) -> Iterator[Outcome]:
     """Whether a model that answers once answers as it is declared."""
     request, answer = first_answer(subject)
-    if wrong := how_it_failed(answer, subject.asker.seconds):
+    if wrong := how_it_failed(answer, subject.client.seconds):
         yield subject.failed("answers", wrong, request)
         return
     yield subject.passed("answers", described(answer.responses[0]))
@@ -42,8 +42,8 @@ def _batch(subject: Subject) -> Outcome:
     size = min(_BATCH, largest)
     arrays = subject.inputs(batch=size)
     request = subject.request(arrays)
-    [answer] = subject.asker.ask(request.message, stream=False)
-    wrong = how_it_failed(answer, subject.asker.seconds)
+    [answer] = subject.client.ask(request.message, stream=False)
+    wrong = how_it_failed(answer, subject.client.seconds)
     told = [f"a batch of {size}: {wrong}"] if wrong else []
     told += faults(subject.config, answer.responses, batch=size) if not wrong else []
     return subject.judged("batch", told, f"{size} in one request", request)
@@ -55,7 +55,7 @@ def _optional(subject: Subject) -> Outcome:
         return subject.skipped("optional inputs", "there are none")
     arrays = subject.inputs(optional=True)
     request = subject.request(arrays)
-    [answer] = subject.asker.ask(request.message, stream=False)
+    [answer] = subject.client.ask(request.message, stream=False)
     if answer.timed_out:
         return subject.failed("optional inputs", "no answer with all of them", request)
     if answer.error:  # they may exclude each other, or ones may be no value for them
@@ -71,8 +71,8 @@ def _sequence(subject: Subject) -> Outcome:
     ):
         arrays = subject.inputs()
         request = subject.request(arrays, parameters=parameters)
-        [answer] = subject.asker.ask(request.message, stream=False)
-        wrong = how_it_failed(answer, subject.asker.seconds)
+        [answer] = subject.client.ask(request.message, stream=False)
+        wrong = how_it_failed(answer, subject.client.seconds)
         told = [wrong] if wrong else faults(subject.config, answer.responses, batch=1)
         if told:
             return subject.failed("sequence", f"{place} request: {'; '.join(told)}", request)

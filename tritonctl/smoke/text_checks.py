@@ -39,10 +39,10 @@ class Part:
 def text_checks(subject: Subject, prompt: str, decode: Decode | str) -> Iterator[Outcome]:
     """Whether a prompt is answered, in order, whole, and with the text that its tokens are."""
     request = text_request(subject, prompt, TOKENS)
-    [answer] = subject.asker.ask(request.message, stream=subject.decoupled)
+    [answer] = subject.client.ask(request.message, stream=subject.decoupled)
     if subject.decoupled:
         yield from ending(subject, request, answer)
-    elif wrong := how_it_failed(answer, subject.asker.seconds):
+    elif wrong := how_it_failed(answer, subject.client.seconds):
         yield subject.failed("answers", wrong, request)
     else:
         yield subject.passed("answers", "one response")
@@ -120,13 +120,13 @@ def _in_one_piece(
     if not takes(subject.config, "stream"):
         return subject.skipped("in one piece", "it has no input `stream`")
     request = text_request(subject, prompt, TOKENS, stream=False)
-    [answer] = subject.asker.ask(request.message, stream=True)
-    if wrong := how_it_failed(answer, subject.asker.seconds):
+    [answer] = subject.client.ask(request.message, stream=True)
+    if wrong := how_it_failed(answer, subject.client.seconds):
         return subject.failed("in one piece", f"with stream=false: {wrong}", request)
     whole = b"".join(_part(response).text for response in answer.responses)
     text = b"".join(part.text for part in parts)
     if text != whole:
-        [again] = subject.asker.ask(streamed.message, stream=True)
+        [again] = subject.client.ask(streamed.message, stream=True)
         if b"".join(_part(response).text for response in again.responses) != text:
             return subject.skipped("in one piece", "it answers otherwise when asked again")
         told = f"streamed {_quoted(text)}, with stream=false {_quoted(whole)}"

@@ -19,6 +19,7 @@ from tritonctl.errors import ServerError, SettingsRefusedError
 from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.host.progress import Progress, Silent
 from tritonctl.project.schema import Project
+from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.model_control import Config, ModelControl, Swap, swap, takes
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
@@ -36,6 +37,10 @@ _ENSEMBLE_SECONDS = 2.0
 # A step has nothing under way when its settings change; after a cancel it may never go (2.51).
 _STEP_SECONDS = 20.0
 _STARTS = 3
+_ADVICE = Advice(
+    "see `tritonctl status` and `tritonctl logs`; what was measured is kept: "
+    "`tritonctl tune --resume` goes on from there"
+)
 
 
 @dataclass(frozen=True)
@@ -86,7 +91,7 @@ class TunedServer:
         if self._state is None or not alive(self._state):
             raise ServerError(
                 "the server ended while it was tuned",
-                remedy="see `tritonctl logs`; what was measured is kept: `tritonctl tune --resume`",
+                remedy=_ADVICE.unreachable,
             )
         return self._state
 
@@ -120,7 +125,7 @@ class TunedServer:
             self._start(project)
             return Applied((), time.monotonic() - began, time.monotonic() - began, restarted=True)
         try:
-            with ModelControl(self.state.endpoint) as control:
+            with ModelControl(self.state.endpoint, _ADVICE) as control:
                 loaded, gap = self._load(control, configs)
         except SettingsRefusedError:
             raise
@@ -144,7 +149,7 @@ class TunedServer:
         """Whether the server answers; one that has crashed may hang instead of ending."""
         if self._state is None or not alive(self._state):
             return False
-        with ModelControl(self._state.endpoint) as control:
+        with ModelControl(self._state.endpoint, _ADVICE) as control:
             return control.live()
 
     def revive(self) -> None:
@@ -190,7 +195,7 @@ class TunedServer:
     def _take_over(self, running: Server, left: _Before | None) -> None:
         self._state = running
         plan = plan_repository(self._space.project, self._space.artefacts)
-        with ModelControl(running.endpoint) as control:
+        with ModelControl(running.endpoint, _ADVICE) as control:
             live = {name: control.config(name) for name in running.models}
         if left is not None and left.state.get("pid") == running.pid:
             self._before = left
@@ -263,7 +268,7 @@ class TunedServer:
         write_state(ServerFiles.of(project), self._state)
 
     def _swap_back(self, configs: Mapping[str, Config]) -> None:
-        with ModelControl(self.state.endpoint) as control:
+        with ModelControl(self.state.endpoint, _ADVICE) as control:
             live = {name: control.config(name) for name in configs}
             self._swap(control, swap(live, configs), configs)
 

@@ -28,8 +28,8 @@ from tritonctl.errors import UsageError
 from tritonctl.protocol.inspection import reached_from_elsewhere
 from tritonctl.protocol.server_description import (
     IndexEntry,
-    Inspection,
     ServedModel,
+    ServerDescription,
     TensorMetadata,
 )
 
@@ -52,12 +52,12 @@ def inspection(
     tls: bool = False,
     index: bool = True,
     unserved: str = "",
-) -> Inspection:
+) -> ServerDescription:
     models = {model.name: model} if model else {}
     told = entries or tuple(
         IndexEntry("m", v, "READY", "") for v in (model.versions if model else ())
     )
-    return Inspection(
+    return ServerDescription(
         URL,
         tls,
         version,
@@ -69,11 +69,11 @@ def inspection(
     )
 
 
-def compared(folder: Path, seen: Inspection) -> list[Finding]:
+def compared(folder: Path, seen: ServerDescription) -> list[Finding]:
     return list(check_server([folder], seen).findings)
 
 
-def only(folder: Path, seen: Inspection) -> Finding:
+def only(folder: Path, seen: ServerDescription) -> Finding:
     [finding] = compared(folder, seen)
     return finding
 

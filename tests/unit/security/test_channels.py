@@ -15,8 +15,9 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError
-from tritonctl.protocol.channel import ClientTls, connection_remedy
+from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import TritonClient
+from tritonctl.protocol.error_map import tls_remedy
 from tritonctl.server.security.certificates import make_certificates
 
 OURS, THEIRS, OLD = "ours", "theirs", "old"
@@ -100,5 +101,5 @@ def test_why_it_is_not_made(
 
 def test_a_server_that_dies_amid_a_stream_is_no_matter_of_tls() -> None:
     """Its words are nearly the same."""
-    assert connection_remedy("Socket closed") is None
-    assert connection_remedy("failed to connect to all addresses: Connection refused") is None
+    assert tls_remedy("Socket closed") is None
+    assert tls_remedy("failed to connect to all addresses: Connection refused") is None

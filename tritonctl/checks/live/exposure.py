@@ -11,7 +11,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.live import rules
 from tritonctl.checks.live.rules import LiveRule
 from tritonctl.compatibility.exposure import known_holes
-from tritonctl.protocol.server_description import Inspection
+from tritonctl.protocol.server_description import ServerDescription
 
 _NAMED = 3  # of the CVEs
 _DOORS = {
@@ -27,7 +27,7 @@ _DOORS = {
 Found = tuple[LiveRule, Hit]
 
 
-def exposures(seen: Inspection) -> Iterator[Found]:
+def exposures(seen: ServerDescription) -> Iterator[Found]:
     """Open protocols, plain text beyond loopback, known holes."""
     for protocol, (rule, message) in _DOORS.items():
         if protocol in seen.open_protocols:
@@ -53,7 +53,7 @@ def _closed(protocol: str) -> str:
     )
 
 
-def _holes(seen: Inspection) -> Iterator[Found]:
+def _holes(seen: ServerDescription) -> Iterator[Found]:
     holes = known_holes(seen.version) if seen.version else []
     if not holes:
         return

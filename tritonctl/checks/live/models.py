@@ -15,8 +15,8 @@ from tritonctl.checks.repository import Model
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 from tritonctl.protocol.server_description import (
     IndexEntry,
-    Inspection,
     ServedModel,
+    ServerDescription,
     TensorMetadata,
 )
 
@@ -32,7 +32,7 @@ _NOT_LOADED = "nobody asked for it, or its config.pbtxt could not be read"
 Found = tuple[LiveRule, Hit]
 
 
-def compare(model: Model, seen: Inspection) -> Iterator[Found]:
+def compare(model: Model, seen: ServerDescription) -> Iterator[Found]:
     """Everything about one model of the repository."""
     yield from _state(model, seen)
     served = seen.models.get(model.name)
@@ -44,7 +44,7 @@ def compare(model: Model, seen: Inspection) -> Iterator[Found]:
         yield from _metadata(served, config)
 
 
-def of_no_repository(names: Collection[str], seen: Inspection) -> Iterator[Found]:
+def of_no_repository(names: Collection[str], seen: ServerDescription) -> Iterator[Found]:
     """Models that are served and that no repository has."""
     for name in sorted({entry.name for entry in seen.index or () if entry.state == "READY"}):
         if name not in names:
@@ -57,7 +57,7 @@ def of_no_repository(names: Collection[str], seen: Inspection) -> Iterator[Found
             )
 
 
-def _state(model: Model, seen: Inspection) -> Iterator[Found]:
+def _state(model: Model, seen: ServerDescription) -> Iterator[Found]:
     if seen.index is None:
         yield from _without_index(model, seen)
         return
@@ -76,7 +76,7 @@ def _state(model: Model, seen: Inspection) -> Iterator[Found]:
         yield rules.NOT_READY, _unready(model, next(e for e in entries if e.state))
 
 
-def _without_index(model: Model, seen: Inspection) -> Iterator[Found]:
+def _without_index(model: Model, seen: ServerDescription) -> Iterator[Found]:
     """The index takes a token: clients' own calls tell less, no reasons above all."""
     if model.name in seen.models:
         yield from _versions(model, {*seen.models[model.name].versions}, ())

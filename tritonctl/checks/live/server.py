@@ -14,20 +14,20 @@ from tritonctl.checks.live.models import compare, of_no_repository
 from tritonctl.checks.live.rules import LIVE_RULES, LiveRule
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.errors import ConfigurationError
-from tritonctl.protocol.server_description import Inspection
+from tritonctl.protocol.server_description import ServerDescription
 
 if TYPE_CHECKING:
     from tritonctl.protocol.channel import Endpoint
 
 
-def inspect_for(paths: Sequence[Path], endpoint: Endpoint) -> Inspection:
+def inspect_for(paths: Sequence[Path], endpoint: Endpoint) -> ServerDescription:
     """Ask a server what `check_server` needs to know. Raises ServerError, UsageError, OSError."""
     from tritonctl.protocol.inspection import inspect
 
     return inspect(endpoint, _models(paths))
 
 
-def version_of(seen: Inspection) -> str | None:
+def version_of(seen: ServerDescription) -> str | None:
     """The server's, for the rules about files; None where it says no version of Triton's."""
     try:
         return Target.named(seen.version or None).version
@@ -36,7 +36,7 @@ def version_of(seen: Inspection) -> str | None:
 
 
 def check_server(
-    paths: Sequence[Path], seen: Inspection, *, rules: Collection[LiveRule] | None = None
+    paths: Sequence[Path], seen: ServerDescription, *, rules: Collection[LiveRule] | None = None
 ) -> Report:
     """What a server does otherwise than its repositories say, and what it shows to strangers.
 
@@ -58,7 +58,7 @@ def _models(paths: Sequence[Path]) -> dict[str, Model]:
     return models
 
 
-def _findings(models: Mapping[str, Model], seen: Inspection) -> Iterator[Finding]:
+def _findings(models: Mapping[str, Model], seen: ServerDescription) -> Iterator[Finding]:
     for name in sorted(models):
         for rule, hit in compare(models[name], seen):
             if finding := finding_of(rule, models[name], hit):
@@ -67,7 +67,7 @@ def _findings(models: Mapping[str, Model], seen: Inspection) -> Iterator[Finding
         yield _of_server(rule, hit, seen)
 
 
-def _of_server(rule: LiveRule, hit: Hit, seen: Inspection) -> Finding:
+def _of_server(rule: LiveRule, hit: Hit, seen: ServerDescription) -> Finding:
     """Its place is the server itself: there is no line."""
     severity = rule.severity
     if rule.on_loopback and not seen.beyond_loopback:

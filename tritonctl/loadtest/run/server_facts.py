@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands in `facts.json` of a run: server, model configurations, machine, versions.
+"""What `facts.json` of a run holds: server, model configurations, machine, versions.
 
-A server that does not tell something (another implementation, one behind a proxy) leaves it out;
-whether it can be tested at all, the generator finds out.
+What a server does not answer (another implementation, one behind a proxy) is left out; the load
+generator finds out whether it can be tested at all.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Protocol
 
-import grpc
 from google.protobuf.json_format import MessageToDict
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
+from tritonctl.errors import TritonctlError
 from tritonctl.host.files import host_memory
 from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.connection import Connection
 from tritonctl.version import __version__
 
 _TIMEOUT_SECONDS = 5.0
@@ -33,27 +34,23 @@ class _Server(Protocol):
 
 
 class _GrpcServer:
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._channel = endpoint.channel()
-        self._metadata = endpoint.metadata
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def metadata(self) -> dict[str, Any] | None:
-        return self._ask("ServerMetadata", service_pb2.ServerMetadataRequest())
+        return self._ask(service_pb2.ServerMetadataRequest())
 
     def config(self, model: str) -> dict[str, Any] | None:
-        answer = self._ask("ModelConfig", service_pb2.ModelConfigRequest(name=model))
+        answer = self._ask(service_pb2.ModelConfigRequest(name=model))
         return None if answer is None else answer.get("config")
 
-    def _ask(self, method: str, request: Any) -> dict[str, Any] | None:
+    def _ask(self, request: Any) -> dict[str, Any] | None:
         try:
-            answer = getattr(self._stub, method)(
-                request, timeout=_TIMEOUT_SECONDS, metadata=self._metadata
-            )
-        except grpc.RpcError:
+            answer = self._connection.ask(request, seconds=_TIMEOUT_SECONDS)
+        except TritonctlError:
             return None
-        found: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
-        return found
+        record: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
+        return record
 
 
 class _HttpServer:
@@ -74,15 +71,21 @@ class _HttpServer:
             request.add_unredirected_header(name, value)  # a key is for nobody else
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
-                found: dict[str, Any] = json.loads(answer.read())
+                record: dict[str, Any] = json.loads(answer.read())
         except (OSError, ValueError):
             return None
-        return found
+        return record
 
 
 def server_facts(protocol: str, endpoint: Endpoint, model: str) -> dict[str, Any]:
     """`server`, `models` and `ensemble` of facts.json."""
-    server: _Server = _HttpServer(endpoint) if protocol == "http" else _GrpcServer(endpoint)
+    if protocol == "http":
+        return _answers(_HttpServer(endpoint), model)
+    with Connection(endpoint) as connection:
+        return _answers(_GrpcServer(connection), model)
+
+
+def _answers(server: _Server, model: str) -> dict[str, Any]:
     metadata = server.metadata()
     configs: dict[str, Any] = {}
     _collect(server, model, configs)

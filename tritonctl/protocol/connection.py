@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connection to a Triton server: channel, stub, metadata, and errors that say what to do.
+
+    with Connection(Endpoint("127.0.0.1:8001")) as connection:
+        answer = connection.ask(service_pb2.ModelReadyRequest(name="speller"), seconds=5.0)
+
+Whatever tritonctl asks of Triton over gRPC goes through here. A call's name is that of its request:
+the protocol names them ModelReady and ModelReadyRequest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import grpc
+from tritonclient.grpc import service_pb2_grpc
+
+from tritonctl.errors import TritonctlError
+from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
+
+Metadata = Sequence[tuple[str, str]]
+
+
+class _Connection:
+    def __init__(
+        self, endpoint: Endpoint, advice: Advice, open_channel: Callable[[Endpoint], Any]
+    ) -> None:
+        self.url = endpoint.url
+        self._advice = advice
+        self._metadata = endpoint.metadata
+        self._admin_metadata = endpoint.admin_metadata
+        self._channel = open_channel(endpoint)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def explained(self, error: Any) -> TritonctlError:
+        """Our error for a grpc.RpcError of this connection."""
+        return explained(error, self.url, self._advice)
+
+    def send(
+        self, request: Any, *, seconds: float | None, admin: bool = False, metadata: Metadata = ()
+    ) -> Any:
+        """Start a call that has one response; the stub's own result, and its grpc.RpcError.
+
+        admin: with the server's token, for what Triton restricts.
+        """
+        return self._method(request)(request, timeout=seconds, metadata=self._all(admin, metadata))
+
+    def stream(self, request: Any, *, seconds: float | None, metadata: Metadata = ()) -> Any:
+        """Start a stream of responses: iterate over it, cancel it; it raises grpc.RpcError."""
+        return self._stub.ModelStreamInfer(
+            iter([request]), timeout=seconds, metadata=self._all(False, metadata)
+        )
+
+    def _method(self, request: Any) -> Any:
+        return getattr(self._stub, type(request).__name__.removesuffix("Request"))
+
+    def _all(self, admin: bool, metadata: Metadata) -> Metadata:
+        return (*(self._admin_metadata if admin else self._metadata), *metadata)
+
+
+class Connection(_Connection):
+    """A synchronous connection. Safe to share between threads; close it when done.
+
+    `advice`: what an error tells the user to do when the server cannot be reached.
+    """
+
+    def __init__(self, endpoint: Endpoint, advice: Advice = PROJECT_SERVER) -> None:
+        super().__init__(endpoint, advice, Endpoint.channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End whatever is under way."""
+        self._channel.close()
+
+    def ask(
+        self, request: Any, *, seconds: float | None, admin: bool = False, metadata: Metadata = ()
+    ) -> Any:
+        """The response to a request. Raises the TritonctlError that the error map has for it."""
+        try:
+            return self.send(request, seconds=seconds, admin=admin, metadata=metadata)
+        except grpc.RpcError as error:
+            raise self.explained(error) from error
+
+    def start(self, request: Any, *, seconds: float) -> Any:
+        """A call under way: its `result()` raises grpc.RpcError, `cancel()` ends it."""
+        return self._method(request).future(request, timeout=seconds, metadata=self._metadata)
+
+
+class AsyncConnection(_Connection):
+    """The same for asyncio; use it within one event loop."""
+
+    def __init__(self, endpoint: Endpoint, advice: Advice = PROJECT_SERVER) -> None:
+        super().__init__(endpoint, advice, Endpoint.aio_channel)
+
+    async def close(self) -> None:
+        """End whatever is under way."""
+        await self._channel.close()
+
+    async def ask(
+        self, request: Any, *, seconds: float | None, admin: bool = False, metadata: Metadata = ()
+    ) -> Any:
+        """As `Connection.ask`."""
+        try:
+            return await self.send(request, seconds=seconds, admin=admin, metadata=metadata)
+        except grpc.RpcError as error:
+            raise self.explained(error) from error

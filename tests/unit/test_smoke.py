@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
@@ -35,8 +35,12 @@ from tritonctl.smoke.inputs import (
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Statistics
 from tritonctl.smoke.run import Plan, smoke_server
+from tritonctl.smoke.single_request import Smoke, smoke
 from tritonctl.smoke.subject import steps_of
 from tritonctl.smoke.text_checks import Part, order_faults
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
 
 STREAM = """\
 name: "m" model_transaction_policy { decoupled: true }
@@ -303,3 +307,36 @@ def test_batching_is_judged_by_waiting(grown: Statistics, status: str) -> None:
     counted: Any = _Counted(grown)
     [outcome] = step_outcomes(counted, {"s": Statistics()}, request)
     assert outcome.status == status
+
+
+class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Answers a tensor request with its own inputs, and keeps what came."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    def ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: ARG002, N802
+        self.requests.append(request)
+        return service_pb2.ModelInferResponse(
+            outputs=[
+                {"name": t.name, "datatype": t.datatype, "shape": t.shape} for t in request.inputs
+            ],
+            raw_output_contents=request.raw_input_contents,
+        )
+
+
+def test_the_one_request_of_a_reload_has_the_declared_types(sandbox: Sandbox) -> None:
+    """BF16 has no NumPy type: its bits must not go out as UINT16."""
+    sandbox.data["models"]["speller"]["task"] = "tensors"
+    config = {"input": [{"name": "half", "data_type": "TYPE_BF16", "dims": ["2"]}]}
+    echo, server = Echo(), grpc.server(ThreadPoolExecutor(1))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(echo, server)
+    url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        answer = smoke(sandbox.load(), "speller", Endpoint(url), "speller__ab12", config)
+    finally:
+        server.stop(None)
+    assert answer == Smoke("half[2]", "half[2]")
+    [request] = echo.requests
+    assert (request.model_name, request.inputs[0].datatype) == ("speller__ab12", "BF16")

@@ -17,8 +17,8 @@ from tritonctl.project.schema import Model, Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
-from tritonctl.protocol.tensors import infer_request, infer_response
-from tritonctl.smoke.inputs import Config, valid_inputs
+from tritonctl.protocol.tensors import infer_response
+from tritonctl.smoke.inputs import Config, request_of, valid_inputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -77,7 +77,7 @@ def first_prompt(model: Model, root: Path) -> str:
 
 def _tensors(connection: Connection, served_as: str, config: Config, timeout: float) -> Smoke:
     inputs = valid_inputs(config)
-    request = infer_request(served_as, inputs, ())
+    request = request_of(served_as, config, inputs)
     outputs = infer_response(connection.ask(request, seconds=timeout))
     for name, array in outputs.items():
         if array.dtype.kind == "f" and not np.isfinite(array).all():

@@ -18,8 +18,8 @@ from tritonctl.smoke.recording_client import Answer
 _SIZES = {row.wire: row.size for row in TABLE}
 
 
-def how_it_failed(answer: Answer, seconds: float) -> str:
-    """Why there is no answer; "" when there is one."""
+def failure_of(answer: Answer, seconds: float) -> str:
+    """Why no answer came; "" when one did."""
     if answer.timed_out and answer.responses:
         count = len(answer.responses)
         return f"{count} response{'s' if count != 1 else ''}, and no end within {seconds:g} s"
@@ -29,42 +29,37 @@ def how_it_failed(answer: Answer, seconds: float) -> str:
 
 
 def is_busy(answer: Answer) -> bool:
-    """Whether a queue refused it, as it is meant to when too many come at once."""
+    """Whether a queue refused the request, as it should when too many come at once."""
     return bool(answer.error) and isinstance(refusal(answer.error), ServerBusyError)
 
 
 def faults(
     config: Config, responses: Sequence[Any], *, batch: int, names: Sequence[str] | None = None
 ) -> list[str]:
-    """What is wrong with an answer's outputs, each thing once.
+    """What is wrong with an answer's outputs, without repetition.
 
-    batch: of the request. names: the outputs that must be there, all declared ones when absent; of
-    several responses, each in one of them at least.
+    batch: of the request. names: the outputs that must come, in one response or another; all
+    declared ones when None.
     """
-    declared = {one["name"]: one for one in config.get("output", ())}
+    declared = {output["name"]: output for output in config.get("output", ())}
     batches = int(config.get("max_batch_size", 0)) > 0
-    found: dict[str, None] = {}
-    seen: set[str] = set()
+    problems: dict[str, None] = {}
+    present: set[str] = set()
     for response in responses:
-        for output, raw in _outputs(response):
-            seen.add(output.name)
+        for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
+            present.add(output.name)
             if output.name not in declared:
-                found[f"{output.name} is no output of the configuration"] = None
+                problems[f"{output.name} is no output of the configuration"] = None
                 continue
-            found |= dict.fromkeys(
-                _tensor(declared[output.name], output, raw, [batch] if batches else [])
+            problems |= dict.fromkeys(
+                _tensor_faults(declared[output.name], output, raw, [batch] if batches else [])
             )
     wanted = declared if names is None else names
-    missing = [name for name in wanted if name not in seen]
-    return [*(f"output {name} is missing" for name in missing), *found]
+    missing = [name for name in wanted if name not in present]
+    return [*(f"output {name} is missing" for name in missing), *problems]
 
 
-def _outputs(response: Any) -> Iterator[tuple[Any, bytes]]:
-    """With their bytes; an empty raw content is left out by nobody."""
-    yield from zip(response.outputs, response.raw_output_contents, strict=True)
-
-
-def _tensor(declared: Any, output: Any, raw: bytes, batch: list[int]) -> Iterator[str]:
+def _tensor_faults(declared: Any, output: Any, raw: bytes, batch: list[int]) -> Iterator[str]:
     name, shape = output.name, list(output.shape)
     kind = BY_CONFIG_NAME[declared["data_type"]]
     wanted = [*batch, *map(int, declared["dims"])]
@@ -82,16 +77,16 @@ def _tensor(declared: Any, output: Any, raw: bytes, batch: list[int]) -> Iterato
         yield f"output {name} has {len(raw)} bytes, which are not {shape} of {output.datatype}"
 
 
-def not_numbers(responses: Sequence[Any]) -> list[str]:
+def nan_faults(responses: Sequence[Any]) -> list[str]:
     """Outputs that hold NaN."""
-    found: dict[str, None] = {}
+    problems: dict[str, None] = {}
     for response in responses:
         for name, array in infer_response(response).items():
             if array.dtype.kind == "f" and np.isnan(array).any():
-                found[f"output {name} holds NaN"] = None
-    return list(found)
+                problems[f"output {name} holds NaN"] = None
+    return list(problems)
 
 
-def described(response: Any) -> str:
+def outputs_of(response: Any) -> str:
     """Names and shapes of a response's outputs."""
-    return ", ".join(f"{one.name}{list(one.shape)}" for one in response.outputs)
+    return ", ".join(f"{output.name}{list(output.shape)}" for output in response.outputs)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether dynamic batching batches: requests at once, and how Triton's statistics grew by them."""
+"""Whether dynamic batching batches: sends requests at once and reads Triton's statistics."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tritonctl.smoke.answers import how_it_failed, is_busy
+from tritonctl.smoke.answers import failure_of, is_busy
 from tritonctl.smoke.inputs import Config
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Statistics
@@ -14,43 +14,43 @@ from tritonctl.smoke.subject import Request, Subject
 _CHECK = "batching"
 _LEAST, _MOST = 8, 32
 _WAVES = 3
-# Of what perfect batching would give: requests of one wave do not arrive at one moment.
+# Of what perfect batching would give: the requests of one wave do not arrive at one moment.
 _SHARE = 0.25
 _FACTOR = 1.2
-# From so many executions of waiting on, a batcher had something to batch; below a millisecond the
-# waiting is that of threads waking up.
+# Requests that waited this many times their execution could have been batched; waits below a
+# millisecond come from threads waking up.
 _WAITED = 2.0
 _WAITED_MS = 1.0
 
 
 def batch_check(subject: Subject) -> Outcome:
-    """Several requests at once, up to three times; the best time counts.
+    """Send requests at once, up to three times; the best wave counts.
 
-    All have the same shapes, so that they can be one batch; ragged inputs alone differ.
+    All have the same shapes, so that they fit into one batch; only ragged inputs differ.
     """
     if reason := not_batched(subject.config):
         return subject.skipped(_CHECK, reason)
     count = _count(subject.config)
     requests = [subject.request(subject.inputs(longer=number % 2)) for number in range(count)]
     request = requests[0]
-    seen: list[tuple[float, Statistics]] = []
+    waves: list[tuple[float, Statistics]] = []
     for _ in range(_WAVES):
         before = subject.client.statistics(subject.name)
-        answers = subject.client.ask(*(one.message for one in requests), stream=subject.decoupled)
+        answers = subject.client.ask(*(each.message for each in requests), stream=subject.decoupled)
         if any(is_busy(answer) for answer in answers):
             return subject.skipped(_CHECK, f"its queue does not hold {count} requests")
         for answer in answers:
-            if wrong := how_it_failed(answer, subject.client.seconds):
+            if wrong := failure_of(answer, subject.client.seconds):
                 return subject.failed(_CHECK, f"{count} requests at once: {wrong}", request)
         grown = subject.client.statistics(subject.name).since(before)
-        seen.append((_factor(grown), grown))
-        if seen[-1][0] >= _wanted(subject.config, count):
+        waves.append((_factor(grown), grown))
+        if waves[-1][0] >= _wanted(subject.config, count):
             break
-    return _judged(subject, max(seen, key=lambda one: one[0]), count, request)
+    return _judged(subject, max(waves, key=lambda wave: wave[0]), count, request)
 
 
 def not_batched(config: Config) -> str:
-    """Why no batches are to be expected; "" where they are."""
+    """Why to expect no batches; "" where there should be some."""
     if "dynamic_batching" not in config:
         return "no dynamic_batching"
     largest = int(config.get("max_batch_size", 0))
@@ -62,43 +62,44 @@ def _judged(
 ) -> Outcome:
     factor, grown = best
     wanted = _wanted(subject.config, count)
-    told = f"{factor:.1f} requests per execution, of {count} at once"
+    detail = f"{factor:.1f} requests per execution, of {count} at once"
     if factor >= wanted:
-        return subject.passed(_CHECK, told)
+        return subject.passed(_CHECK, detail)
     if not _waited(grown):
-        return subject.skipped(_CHECK, f"{told}: they hardly waited ({_times(grown)})")
+        return subject.skipped(_CHECK, f"{detail}: they hardly waited ({_times(grown)})")
     return subject.failed(
-        _CHECK, f"{told} ({_times(grown)}): batching should give {wanted:.1f} at least", request
+        _CHECK, f"{detail} ({_times(grown)}): batching should give at least {wanted:.1f}", request
     )
 
 
 def step_outcomes(
     subject: Subject, before: Mapping[str, Statistics], request: Request
 ) -> Iterator[Outcome]:
-    """The batching of an ensemble's steps, by what they have counted since."""
+    """How well an ensemble's steps have batched since `before`."""
     for name, earlier in before.items():
         grown = subject.client.statistics(name).since(earlier)
         factor = _factor(grown)
-        told = f"{factor:.1f} requests per execution, under {subject.name}'s load"
+        detail = f"{factor:.1f} requests per execution, under {subject.name}'s load"
         if grown.executions == 0:
             yield Outcome(name, _CHECK, "skipped", f"{subject.name} did not use it")
         elif factor >= _FACTOR:
-            yield Outcome(name, _CHECK, "pass", told)
+            yield Outcome(name, _CHECK, "pass", detail)
         elif not _waited(grown):
-            yield Outcome(name, _CHECK, "skipped", f"{told}: they hardly waited ({_times(grown)})")
+            detail = f"{detail}: they hardly waited ({_times(grown)})"
+            yield Outcome(name, _CHECK, "skipped", detail)
         else:
-            detail = f"{told} ({_times(grown)}): they waited, and were executed one by one"
+            detail = f"{detail} ({_times(grown)}): they waited, then were executed one by one"
             yield Outcome(name, _CHECK, "fail", detail, request.record(), subject.repeat)
 
 
 def _count(config: Config) -> int:
-    """Requests at once: what all instances take, and two batches more."""
+    """How many requests to send at once: one for each instance, and two batches more."""
     largest = int(config["max_batch_size"])
     return max(_LEAST, min(_MOST, _instances(config) + 2 * largest))
 
 
 def _wanted(config: Config, count: int) -> float:
-    """The first requests go alone, one for each instance; the rest in full batches."""
+    """Requests per execution, when the first of each instance goes alone, the rest in batches."""
     alone = min(_instances(config), count)
     batches = -(-(count - alone) // int(config["max_batch_size"]))
     return max(_FACTOR, _SHARE * count / (alone + batches))

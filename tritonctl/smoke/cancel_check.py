@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an engine stops for a client that is gone: streams left early, its metrics watched."""
+"""Whether an engine stops working for a client that has left, as its metrics show."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tritonctl.smoke.text_checks import text_request
 
 _CHECK = "cancellation"
 _COUNTER = "tritonctl_requests_total"
-# Long enough that an engine does not come to its end before it can hear of it.
+# Long enough that the engine is not done before the cancellation reaches it.
 _TOKENS = (1000, 400, 120)
 _POLL_SECONDS = 0.05
-# What tritonctl's engines promise is half a second; the rest is a busy machine's.
+# tritonctl's engines promise half a second; the rest is for busy machines.
 _FREE_SECONDS = 5.0
 _ENGINE_SECONDS = 1.0
-# A small model may be done with all the tokens of one stream before it hears of it.
+# A small model may finish one stream before the cancellation reaches it.
 _STREAMS = (1, 8, 32, 32)
 
 Scrape = Callable[[], Metrics]
 
 
 def cancel_check(subject: Subject, prompt: str, scrape: Scrape | str) -> Outcome:
-    """Streams are left after their first response; the engine must hear of it."""
+    """Leave streams after their first response; the engine must notice."""
     if isinstance(scrape, str):
         return subject.skipped(_CHECK, scrape)
     models = [subject.name, *subject.steps]
@@ -37,10 +37,10 @@ def cancel_check(subject: Subject, prompt: str, scrape: Scrape | str) -> Outcome
         request, wrong = _leave(subject, prompt, streams)
         if wrong:
             return subject.skipped(_CHECK, f"no long stream to leave: {wrong}")
-        found = _freed(subject, models, before, scrape, request)
-        if found.status != "skipped":
+        outcome = _freed(subject, models, before, scrape, request)
+        if outcome.status != "skipped":
             break
-    return found
+    return outcome
 
 
 def _leave(subject: Subject, prompt: str, streams: int) -> tuple[Request, str]:
@@ -63,12 +63,12 @@ def _freed(
                 _CHECK, f"the slot was free {seconds:.1f} s after the client left"
             )
         ended = _ended(now, models) > _ended(before, models)
-        if ended and seconds > _ENGINE_SECONDS:  # by itself, or it is another client's
+        if ended and seconds > _ENGINE_SECONDS:  # it was done, or it is another client's
             break
         time.sleep(_POLL_SECONDS)
     else:
-        told = f"the engine still worked for it {_FREE_SECONDS:g} s after the client left"
-        return subject.failed(_CHECK, told, request)
+        detail = f"the engine still worked on it {_FREE_SECONDS:g} s after the client left"
+        return subject.failed(_CHECK, detail, request)
     return subject.skipped(
         _CHECK, f"a request ended {seconds:.1f} s after the client left, not as cancelled"
     )

@@ -16,10 +16,10 @@ def main() -> None:
     """Read the request from standard input, write the text to standard output."""
     from tokenizers import Tokenizer
 
-    asked = json.load(sys.stdin)
-    tokenizer = Tokenizer.from_file(asked["file"])
-    skip = asked["skip_special_tokens"]
-    json.dump(tokenizer.decode(asked["ids"], skip_special_tokens=skip), sys.stdout)
+    request = json.load(sys.stdin)
+    tokenizer = Tokenizer.from_file(request["file"])
+    skip = request["skip_special_tokens"]
+    json.dump(tokenizer.decode(request["ids"], skip_special_tokens=skip), sys.stdout)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ Config = Mapping[str, Any]
 Arrays = dict[str, "NDArray[Any]"]
 
 _BF16_ONE = 0x3F80
-# What the tensors of text ensembles take, ours and NVIDIA's, where they must be given.
+# Values for the required tensors of text ensembles, ours and NVIDIA's.
 _SENSIBLE: Mapping[str, Any] = {
     "top_k": 1,
     "top_p": 1.0,
@@ -52,9 +52,9 @@ def valid_inputs(
     optional: bool = False,
     longer: int = 0,
 ) -> Arrays:
-    """The smallest input that a configuration allows: ones, every open dimension as given.
+    """The smallest input that a configuration allows: ones, in every open dimension as many.
 
-    longer: by how much those of ragged inputs are, which need not agree within a batch.
+    open_dimension: how many. longer: how many more in ragged inputs, which may differ in a batch.
     """
     first = [batch] if int(config.get("max_batch_size", 0)) else []
     arrays: Arrays = {}
@@ -77,7 +77,7 @@ def _filled(shape: list[int], data_type: str) -> NDArray[Any]:
 
 
 def has_open_dimensions(config: Config) -> bool:
-    """Whether some input that must be given may have more than one shape."""
+    """Whether a required input may have more than one shape."""
     return any(
         int(dim) < 1
         for tensor in config.get("input", ())
@@ -87,7 +87,7 @@ def has_open_dimensions(config: Config) -> bool:
 
 
 def is_text(config: Config) -> bool:
-    """Whether it is text in, text out, by the names that NVIDIA's clients speak."""
+    """Whether the model takes and gives text, under the names that NVIDIA's clients use."""
     inputs = {tensor["name"]: tensor["data_type"] for tensor in config.get("input", ())}
     outputs = {tensor["name"]: tensor["data_type"] for tensor in config.get("output", ())}
     return inputs.get("text_input") == outputs.get("text_output") == "TYPE_STRING"
@@ -98,28 +98,28 @@ def is_decoupled(config: Config) -> bool:
     return bool(config.get("model_transaction_policy", {}).get("decoupled"))
 
 
-def takes(config: Config, name: str) -> bool:
-    """Whether there is an input of that name."""
+def has_input(config: Config, name: str) -> bool:
+    """Whether the model has an input of that name."""
     return any(tensor["name"] == name for tensor in config.get("input", ()))
 
 
 def text_inputs(config: Config, prompt: str, **values: Any) -> Arrays:
-    """A prompt with these values of tensors, as far as the model takes them; greedy, seed 0."""
-    given: dict[str, Any] = {
+    """A prompt and these values, without those that the model has no input for; greedy, seed 0."""
+    known: dict[str, Any] = {
         "text_input": prompt.encode(),
         "random_seed": 0,
         "exclude_input_in_output": True,
     }
     # vLLM's backend takes its parameters as JSON.
     tokens = int(values.get("max_tokens", 1))
-    given["sampling_parameters"] = json.dumps({"max_tokens": tokens, "temperature": 0}).encode()
-    given |= values
+    known["sampling_parameters"] = json.dumps({"max_tokens": tokens, "temperature": 0}).encode()
+    known |= values
     batch = [1] if int(config.get("max_batch_size", 0)) else []
     arrays: Arrays = {}
     for tensor in config.get("input", ()):
         name, data_type = tensor["name"], tensor["data_type"]
         shape = [*batch, *(max(1, int(dim)) for dim in tensor["dims"])]
-        value = given.get(name, None if tensor.get("optional") else _SENSIBLE.get(name))
+        value = known.get(name, None if tensor.get("optional") else _SENSIBLE.get(name))
         if value is not None:
             kind = BY_CONFIG_NAME[data_type].numpy or "uint16"
             arrays[name] = np.full(shape, value, dtype=kind)
@@ -150,15 +150,15 @@ def request_of(
 
 
 def as_json(request: Any, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """A request in the protocol's JSON form, long tensors cut."""
+    """A request in the protocol's JSON form; long tensors are cut."""
     inputs = [
         {
-            "name": one.name,
-            "datatype": one.datatype,
-            "shape": list(one.shape),
-            "data": [_plain(item) for item in arrays[one.name].reshape(-1)[:_MOST_SHOWN]],
+            "name": tensor.name,
+            "datatype": tensor.datatype,
+            "shape": list(tensor.shape),
+            "data": [_plain(item) for item in arrays[tensor.name].reshape(-1)[:_MOST_SHOWN]],
         }
-        for one in request.inputs
+        for tensor in request.inputs
     ]
     return {"model_name": request.model_name, "inputs": inputs}
 
@@ -170,12 +170,12 @@ def _plain(item: Any) -> Any:
 
 
 def sequence_parameters(config: Config) -> tuple[dict[str, Any], ...]:
-    """Of three requests that make a sequence: first, middle, last."""
+    """The parameters of three requests that make a sequence: first, middle, last."""
     number = secrets.randbits(48) + 1  # one that no other client uses
     controls = [
         control
-        for one in config["sequence_batching"].get("control_input", ())
-        for control in one.get("control", ())
+        for tensor in config["sequence_batching"].get("control_input", ())
+        for control in tensor.get("control", ())
     ]
     kinds = {c.get("kind", "CONTROL_SEQUENCE_START"): c.get("data_type") for c in controls}
     named = kinds.get("CONTROL_SEQUENCE_CORRID") == "TYPE_STRING"

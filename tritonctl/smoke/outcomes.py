@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a smoke test found."""
+"""The outcomes of a smoke test."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Status = Literal["pass", "fail", "skipped"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """One check of one model. `detail`: what was seen, or why it was not looked at.
+    """One check of one model. `detail`: what was seen, or why the check was skipped.
 
-    Of a failure: the request that failed, in the protocol's JSON form, and how to repeat it.
+    request, repeat: of a failure, the request in the protocol's JSON form and the command that
+    sends it again.
     """
 
     model: str
@@ -27,7 +28,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class SmokeReport:
-    """All of them, in the order in which they were made."""
+    """All outcomes, in the order of the checks."""
 
     url: str
     outcomes: tuple[Outcome, ...]
@@ -35,15 +36,15 @@ class SmokeReport:
     @property
     def failures(self) -> list[Outcome]:
         """The checks that failed."""
-        return [one for one in self.outcomes if one.status == "fail"]
+        return [outcome for outcome in self.outcomes if outcome.status == "fail"]
 
     def count(self, status: Status) -> int:
-        """How many ended so."""
-        return sum(one.status == status for one in self.outcomes)
+        """How many checks ended so."""
+        return sum(outcome.status == status for outcome in self.outcomes)
 
     def summary(self) -> str:
         """One sentence."""
-        models = len({one.model for one in self.outcomes})
+        models = len({outcome.model for outcome in self.outcomes})
         counts = [f"{self.count('pass')} passed", f"{self.count('fail')} failed"]
         counts += [f"{self.count('skipped')} skipped"]
         return f"{models} model{'s' if models != 1 else ''} asked: {', '.join(counts)}"
@@ -55,5 +56,5 @@ class SmokeReport:
             "passed": self.count("pass"),
             "failed": self.count("fail"),
             "skipped": self.count("skipped"),
-            "checks": [asdict(one) for one in self.outcomes],
+            "checks": [asdict(outcome) for outcome in self.outcomes],
         }

@@ -25,10 +25,10 @@ _NS_PER_MS = 1e6
 
 @dataclass
 class Answer:
-    """All responses of one request, the empty final one left out. `error`: Triton's words, or "".
+    """All responses of one request without the empty final one. `error`: Triton's words, or "".
 
-    `late`: responses that came behind the first final one. `empty`: those without an output that
-    were not final. `timed_out`: the call had not ended.
+    `late`: how many responses followed the first final one. `empty`: how many had no output and
+    were not final. `timed_out`: the call had not ended in time.
     """
 
     responses: list[Any] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Statistics:
-    """What Triton has counted of a model, over its versions; times in ms, of all requests."""
+    """Triton's counts of a model over all its versions; times in ms, summed over requests."""
 
     inferences: int = 0
     executions: int = 0
@@ -50,7 +50,7 @@ class Statistics:
     compute_ms: float = 0.0
 
     def since(self, before: Statistics) -> Statistics:
-        """The difference."""
+        """The growth since `before`."""
         return Statistics(
             self.inferences - before.inferences,
             self.executions - before.executions,

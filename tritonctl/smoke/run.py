@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A smoke test of a server: which models are asked, by which checks, in which order."""
+"""A smoke test of a server: which models it asks, with which checks, in which order."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tritonctl.smoke.tokenizer import decoder_of
 
 _PROMPT = "1"
 _STREAMS = 8
-_NO_METRICS = "the server's metrics are not known: name them with --metrics"
+_NO_METRICS = "the address of the server's metrics is unknown: give it with --metrics"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to ask. `models`: only these; all that are ready without. `metrics_url`: of the engines.
+    """What to ask. `models`: these alone, or all that are ready. `metrics_url`: of the engines.
 
-    project: whose server it is, for prompts and checkpoints. cancellation: leave a stream early,
-    too: tritonserver 2.51 keeps such a request in memory until it ends.
+    project: the server's own, for prompts and checkpoints. cancellation: also leave a stream early;
+    tritonserver 2.51 keeps such a request in memory until it ends.
     """
 
     endpoint: Endpoint
@@ -62,13 +62,13 @@ def smoke_server(plan: Plan, progress: Progress) -> SmokeReport:
 
 
 def _states(plan: Plan, client: RecordingClient) -> dict[str, str]:
-    """The models to ask, and why those that are not ready are not."""
+    """The models to ask; for each that is not ready the reason, else ""."""
     known = client.models()
     if known is None:
         if not plan.models:
             raise UsageError(
-                f"{client.url} tells the names of its models only to who knows a token",
-                remedy="name them: --model NAME",
+                f"{client.url} lists its models only for callers with its token",
+                remedy="name the models: --model NAME",
             )
         return dict.fromkeys(plan.models, "")
     if unknown := [name for name in plan.models if name not in known]:
@@ -78,13 +78,14 @@ def _states(plan: Plan, client: RecordingClient) -> dict[str, str]:
         )
     if not known:
         raise ServerError(
-            f"{client.url} serves no model", remedy="load one, then ask again; see its log"
+            f"{client.url} serves no model",
+            remedy="load one and try again; the server's log says why none is loaded",
         )
     return {name: known[name] for name in plan.models or known}
 
 
 def _configs(client: RecordingClient, names: Sequence[str]) -> dict[str, Config]:
-    """Of these models, and of the steps of the ensembles among them."""
+    """The configurations of these models and of the steps of ensembles among them."""
     configs: dict[str, Config] = {}
     waiting = list(names)
     while waiting:
@@ -120,7 +121,7 @@ def _outcomes(
 
 
 def _guarded(subject: Subject, check: Callable[[], Iterator[Outcome]]) -> Iterator[Outcome]:
-    """What stops the asking itself (the server gone, a tokenizer broken) is a failure, too."""
+    """A check's outcomes; what keeps it from asking (the server died, say) is a failure, too."""
     try:
         yield from check()
     except TritonctlError as error:
@@ -160,39 +161,39 @@ def _batching(subject: Subject, plan: Plan) -> Iterator[Outcome]:
         return
     wrong = [a for a in answers if a.error or (subject.decoupled and a.finals != 1)]
     if wrong:
-        told = f"{len(wrong)} of {_STREAMS} at once: {wrong[0].error or 'no single end'}"
-        yield subject.failed("at once", told, request)
+        reason = wrong[0].error or f"{wrong[0].finals} final responses"
+        yield subject.failed("at once", f"{len(wrong)} of {_STREAMS} at once: {reason}", request)
         return
-    yield subject.passed("at once", f"{_STREAMS} requests at once, each to its one end")
+    yield subject.passed("at once", f"{_STREAMS} requests at once, each with one end")
     yield from step_outcomes(subject, before, request)
 
 
 def _cancellation(subject: Subject, plan: Plan) -> Iterator[Outcome]:
     if not (subject.decoupled and is_text(subject.config)):
         return
-    known = plan.project.models.get(subject.name) if plan.project else None
+    entry = plan.project.models.get(subject.name) if plan.project else None
     metrics: Callable[[], Metrics] | str = _NO_METRICS
     if not plan.cancellation:
         metrics = "not asked for"
-    elif known is not None and known.serving.inline_detokenizer:
-        metrics = "serving.inline_detokenizer: Triton does not tell the engine"
+    elif entry is not None and entry.serving.inline_detokenizer:
+        metrics = "serving.inline_detokenizer: Triton does not pass it on to the engine"
     elif url := plan.metrics_url:
         metrics = lambda: scrape(url)  # noqa: E731
     yield cancel_check(subject, _prompt(subject, plan), metrics)
 
 
 def _prompt(subject: Subject, plan: Plan) -> str:
-    known = plan.project.models.get(subject.name) if plan.project else None
-    return first_prompt(known, plan.project.root) if plan.project and known else _PROMPT
+    entry = plan.project.models.get(subject.name) if plan.project else None
+    return first_prompt(entry, plan.project.root) if plan.project and entry else _PROMPT
 
 
 def _repeat(name: str, plan: Plan) -> str:
-    """The command that asks one model again, as far as it can be typed without secrets."""
+    """The command that tests one model again; it names files, never their contents."""
     tls, api_key = plan.endpoint.tls, plan.endpoint.api_key
     options = (
         [("--ca", tls.ca), ("--certificate", tls.certificate), ("--key", tls.key)] if tls else []
     )
     options += [("--api-key-file", api_key.file)] if api_key else []
     in_clear = " --api-key-in-clear" if api_key and api_key.in_clear else ""
-    told = "".join(f" {option} {Path(value)}" for option, value in options if value)
-    return f"tritonctl smoke {plan.endpoint.url} --model {name}{told}{in_clear}"
+    files = "".join(f" {option} {Path(value)}" for option, value in options if value)
+    return f"tritonctl smoke {plan.endpoint.url} --model {name}{files}{in_clear}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One real request to a model that shall be served: it must end well and make sense."""
+"""One real request to a model that was just loaded: the answer must be whole and make sense."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ _TOKENS = 16
 
 @dataclass(frozen=True)
 class Smoke:
-    """What was asked and answered."""
+    """A request and its answer, in short."""
 
     asked: str
     answered: str
 
 
 def smoke(project: Project, name: str, endpoint: Endpoint, served_as: str, config: Config) -> Smoke:
-    """Ask a project's model, served under that name. Raises ServerError for no or a bad answer."""
+    """Ask a project's model that is served under another name; ServerError for a bad answer."""
     model, timeout = project.models[name], float(project.server.ready_timeout_seconds)
     try:
         with Connection(endpoint) as connection:
@@ -65,13 +65,18 @@ def _text(connection: Connection, prompt: str, served_as: str, timeout: float) -
 
 
 def first_prompt(model: Model, root: Path) -> str:
-    """The first of the evaluation's prompts; some text without one."""
+    """The first of the evaluation's prompts; `1` where there is none."""
     if model.evaluation is None:
         return _PROMPT
     try:
         with (root / model.evaluation.prompts).open(encoding="utf-8") as lines:
             return str(json.loads(next(lines))["text_input"])
-    except (OSError, ValueError, KeyError, StopIteration):  # the build looks at it more closely
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        StopIteration,
+    ):  # the build reports what is wrong with it
         return _PROMPT
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of decoupled models whose tensors mean nothing to us: one end, outputs, the same again."""
+"""Checks of decoupled models of any meaning: one final response, outputs, the same order again."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tritonctl.smoke.answers import faults, how_it_failed, not_numbers
+from tritonctl.smoke.answers import failure_of, faults, nan_faults
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Answer
 from tritonctl.smoke.subject import Request, Subject, first_answer
 
 
 def stream_checks(subject: Subject) -> Iterator[Outcome]:
-    """Whether a stream ends once, is as declared, and comes in the same order again."""
+    """Whether a stream has one end and the declared outputs, and keeps its order when repeated."""
     request, answer = first_answer(subject)
     yield from ending(subject, request, answer)
     if answer.error:
@@ -27,12 +27,12 @@ def stream_checks(subject: Subject) -> Iterator[Outcome]:
         wrong.append(f"{answer.empty} responses without a declared output")
     yield subject.judged("outputs", wrong, "names, types and shapes as declared", request)
     if not wrong:
-        yield subject.judged("numbers", not_numbers(answer.responses), "no NaN", request)
+        yield subject.judged("numbers", nan_faults(answer.responses), "no NaN", request)
     yield _again(subject, request, answer)
 
 
 def ending(subject: Subject, request: Request, answer: Answer) -> Iterator[Outcome]:
-    """Whether it answers, and with exactly one final response, the last one."""
+    """Whether an answer comes, with exactly one final response, the last one."""
     count = len(answer.responses)
     if answer.error and not answer.timed_out:
         yield subject.failed("answers", answer.error, request)
@@ -40,7 +40,7 @@ def ending(subject: Subject, request: Request, answer: Answer) -> Iterator[Outco
     if count or not answer.timed_out:
         yield subject.passed("answers", f"{count} response{'s' if count != 1 else ''}")
     else:
-        yield subject.failed("answers", how_it_failed(answer, subject.client.seconds), request)
+        yield subject.failed("answers", failure_of(answer, subject.client.seconds), request)
     wrong = []
     if answer.timed_out:
         wrong.append(f"{answer.finals or 'no'} final response, and the stream did not end")
@@ -52,20 +52,20 @@ def ending(subject: Subject, request: Request, answer: Answer) -> Iterator[Outco
 
 
 def _again(subject: Subject, request: Request, first: Answer) -> Outcome:
-    """The same request twice: the same responses in another order are an order that was lost."""
+    """Whether a second answer has the responses of the first in the same order."""
     if len(first.responses) < 2:  # noqa: PLR2004 - one alone has no order
         return subject.skipped("order", "one response has no order")
     [second] = subject.client.ask(request.message, stream=True)
-    one, other = ([_content(r) for r in answer.responses] for answer in (first, second))
-    if one == other:
-        return subject.passed("order", f"{len(one)} responses, the same when asked again")
-    if Counter(one) == Counter(other):
+    before, after = ([_content(r) for r in answer.responses] for answer in (first, second))
+    if before == after:
+        return subject.passed("order", f"{len(before)} responses, the same when asked again")
+    if Counter(before) == Counter(after):
         return subject.failed(
             "order", "the same responses in another order when asked again", request
         )
-    return subject.skipped("order", "it answers otherwise when asked again, so nothing tells")
+    return subject.skipped("order", "it answers differently when asked again")
 
 
 def _content(response: Any) -> tuple[Any, ...]:
-    names = [(one.name, one.datatype, tuple(one.shape)) for one in response.outputs]
-    return (*names, *response.raw_output_contents)
+    tensors = [(each.name, each.datatype, tuple(each.shape)) for each in response.outputs]
+    return (*tensors, *response.raw_output_contents)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model that is asked, and how its outcomes are made."""
+"""The model under test: makes its requests and its outcomes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tritonctl.smoke.inputs import (
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Answer, RecordingClient
 
-# What open dimensions are tried as, until a model takes one: 1, words, pixels.
-_OPEN = (1, 16, 224)
+# Sizes for open dimensions, tried until the model takes one: 1, words, pixels.
+_OPEN_SIZES = (1, 16, 224)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Request:
     arrays: Arrays
 
     def record(self) -> dict[str, Any]:
-        """For people who want to repeat it."""
+        """For whoever wants to repeat it."""
         return as_json(self.message, self.arrays)
 
 
@@ -40,8 +40,8 @@ class Request:
 class Subject:
     """A model that is served. `configs`: of all models, for the steps of an ensemble.
 
-    repeat: the command that asks it again. decoupled: whether it streams, by itself or by a step.
-    open_dimension: what its open dimensions are filled with; `first_answer` finds it out.
+    repeat: the command that tests it again. decoupled: whether it or one of its steps streams.
+    open_dimension: the size of its open dimensions; `first_answer` finds it out.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Subject:
 
     @property
     def config(self) -> Config:
-        """Its own."""
+        """The model's own configuration."""
         return self.configs[self.name]
 
     @property
     def steps(self) -> list[str]:
-        """Of an ensemble, the models that it is made of, nested ones too; [] of other models."""
+        """As `steps_of`."""
         return steps_of(self.name, self.configs)
 
     def request(
@@ -68,7 +68,7 @@ class Subject:
         outputs: tuple[str, ...] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> Request:
-        """For this model; where it takes sequences a whole one, unless parameters say otherwise."""
+        """A request; to a sequence model a sequence of its own, unless parameters say otherwise."""
         message = request_of(self.name, self.config, arrays, stream=self.decoupled, outputs=outputs)
         if parameters is None and "sequence_batching" in self.config:
             parameters = sequence_parameters(self.config)[0] | {"sequence_end": True}
@@ -76,7 +76,7 @@ class Subject:
         return Request(message, arrays)
 
     def inputs(self, *, batch: int = 1, optional: bool = False, longer: int = 0) -> Arrays:
-        """Valid values for what it takes."""
+        """Valid values for the model's inputs."""
         return valid_inputs(
             self.config,
             batch=batch,
@@ -86,27 +86,27 @@ class Subject:
         )
 
     def passed(self, check: str, detail: str) -> Outcome:
-        """As it should be."""
+        """The outcome of a check that found nothing wrong."""
         return Outcome(self.name, check, "pass", detail)
 
     def skipped(self, check: str, reason: str) -> Outcome:
-        """Not looked at."""
+        """The outcome of a check that could not be made."""
         return Outcome(self.name, check, "skipped", reason)
 
     def failed(self, check: str, detail: str, request: Request) -> Outcome:
-        """Not as it should be."""
+        """The outcome of a check that found something wrong with the answer to `request`."""
         return Outcome(self.name, check, "fail", detail, request.record(), self.repeat)
 
     def judged(self, check: str, wrong: list[str], right: str, request: Request) -> Outcome:
-        """A failure of everything that is wrong, a pass without."""
+        """A failure that lists everything that is wrong, or a pass."""
         if wrong:
             return self.failed(check, "; ".join(wrong), request)
         return self.passed(check, right)
 
 
 def first_answer(subject: Subject) -> tuple[Request, Answer]:
-    """The first request that is answered, else the last one that is not."""
-    for size in _OPEN if has_open_dimensions(subject.config) else _OPEN[:1]:
+    """The first request that the model answers, or the last one that it does not."""
+    for size in _OPEN_SIZES if has_open_dimensions(subject.config) else _OPEN_SIZES[:1]:
         subject.open_dimension = size
         request = subject.request(subject.inputs())
         [answer] = subject.client.ask(request.message, stream=subject.decoupled)
@@ -116,13 +116,13 @@ def first_answer(subject: Subject) -> tuple[Request, Answer]:
 
 
 def steps_of(name: str, configs: Mapping[str, Config]) -> list[str]:
-    """The models that an ensemble is made of, nested ones too; [] of other models."""
-    found: dict[str, None] = {}
+    """The models that an ensemble is made of, nested ones too; [] for other models."""
+    steps: dict[str, None] = {}
     waiting = [name]
     while waiting:
         scheduling = configs.get(waiting.pop(), {}).get("ensemble_scheduling", {})
         for step in scheduling.get("step", ()):
-            if step["model_name"] not in found:
-                found[step["model_name"]] = None
+            if step["model_name"] not in steps:
+                steps[step["model_name"]] = None
                 waiting.append(step["model_name"])
-    return list(found)
+    return list(steps)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of text in, text out: our ensembles, NVIDIA's, whatever has text_input and text_output.
+"""Checks of models that take and give text: our ensembles, NVIDIA's, any with the same names.
 
-Ours tell more: token counts, ids, a reason to finish. What a model does not tell is skipped.
+Ours also return token counts, ids and a finish reason. Where a model does not, a check is skipped.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from itertools import pairwise
 from typing import Any
 
 from tritonctl.protocol.tensors import infer_response
-from tritonctl.smoke.answers import faults, how_it_failed
-from tritonctl.smoke.inputs import takes, text_inputs
+from tritonctl.smoke.answers import failure_of, faults
+from tritonctl.smoke.inputs import has_input, text_inputs
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.stream_checks import ending
 from tritonctl.smoke.subject import Request, Subject
 
 TOKENS = 16
-# Only when it is asked for: log probabilities cost the engine something.
-_QUIET = ("cum_log_probs", "output_log_probs", "context_logits", "generation_logits")
+# Not asked for: log probabilities cost the engine something.
+_COSTLY = ("cum_log_probs", "output_log_probs", "context_logits", "generation_logits")
 
-# Token ids to text, as the checkpoint's tokenizer does it; a reason (str) where that is not known.
+# Token ids to text, as the checkpoint's tokenizer does it.
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One response of a stream of text; None for what the model does not tell."""
+    """One response of a stream of text; None for what the model does not return."""
 
     text: bytes
     tokens: int | None
@@ -37,12 +37,15 @@ class Part:
 
 
 def text_checks(subject: Subject, prompt: str, decode: Decode | str) -> Iterator[Outcome]:
-    """Whether a prompt is answered, in order, whole, and with the text that its tokens are."""
+    """Whether a prompt is answered in order and whole, with the text of its tokens.
+
+    decode: a str says why the tokenizer is unknown.
+    """
     request = text_request(subject, prompt, TOKENS)
     [answer] = subject.client.ask(request.message, stream=subject.decoupled)
     if subject.decoupled:
         yield from ending(subject, request, answer)
-    elif wrong := how_it_failed(answer, subject.client.seconds):
+    elif wrong := failure_of(answer, subject.client.seconds):
         yield subject.failed("answers", wrong, request)
     else:
         yield subject.passed("answers", "one response")
@@ -60,29 +63,32 @@ def text_checks(subject: Subject, prompt: str, decode: Decode | str) -> Iterator
 
 
 def text_request(subject: Subject, prompt: str, tokens: int, **values: Any) -> Request:
-    """Greedy, streamed where the model can, of at most so many tokens."""
-    given = {"max_tokens": tokens, "stream": subject.decoupled, **values}
+    """A greedy request for at most `tokens` tokens, streamed where the model can."""
+    inputs = {"max_tokens": tokens, "stream": subject.decoupled, **values}
     outputs = tuple(
-        one["name"] for one in subject.config.get("output", ()) if one["name"] not in _QUIET
+        output["name"]
+        for output in subject.config.get("output", ())
+        if output["name"] not in _COSTLY
     )
-    return subject.request(text_inputs(subject.config, prompt, **given), outputs=outputs)
+    return subject.request(text_inputs(subject.config, prompt, **inputs), outputs=outputs)
 
 
 def _part(response: Any) -> Part:
     arrays = infer_response(response)
     counts = arrays.get("num_output_tokens")
     reasons = arrays.get("finish_reason")
-    ids = arrays.get("output_ids") if counts is not None else None  # NVIDIA's mean another thing
+    # NVIDIA's ensembles have another meaning of output_ids.
+    ids = arrays.get("output_ids") if counts is not None else None
     return Part(
         text=b"".join(arrays["text_output"].reshape(-1)),
         tokens=None if counts is None else int(counts.reshape(-1)[-1]),
-        ids=None if ids is None else tuple(int(one) for one in ids.reshape(-1)),
+        ids=None if ids is None else tuple(int(each) for each in ids.reshape(-1)),
         finish_reason=None if reasons is None else reasons.reshape(-1)[-1].decode(),
     )
 
 
 def order_faults(parts: Sequence[Part]) -> list[str] | None:
-    """What is wrong with the counts of a stream; None where the model does not tell them."""
+    """What is wrong with the counts of a stream; None where the model returns none."""
     counts = [part.tokens for part in parts if part.tokens is not None]
     if len(counts) != len(parts) or not parts:
         return None
@@ -98,39 +104,39 @@ def order_faults(parts: Sequence[Part]) -> list[str] | None:
 
 
 def _lost(parts: Sequence[Part]) -> str:
-    """Ids come with the chunk that counts them first."""
+    """Ids come with the response that first counts them."""
     if any(part.ids is None for part in parts):
         return ""
-    brought = sum(len(part.ids or ()) for part in parts)
+    received = sum(len(part.ids or ()) for part in parts)
     counted = parts[-1].tokens
-    return f"{counted} tokens are counted and {brought} came" if brought != counted else ""
+    return f"{counted} tokens are counted and {received} came" if received != counted else ""
 
 
 def _order(subject: Subject, parts: Sequence[Part], request: Request) -> Outcome:
     wrong = order_faults(parts)
     if wrong is None:
         return subject.skipped("order", "it does not count its tokens (no num_output_tokens)")
-    told = f"{parts[-1].tokens} tokens in {len(parts)} responses, counted up"
-    return subject.judged("order", wrong, told, request)
+    right = f"{parts[-1].tokens} tokens in {len(parts)} responses, counted up"
+    return subject.judged("order", wrong, right, request)
 
 
 def _in_one_piece(
     subject: Subject, prompt: str, parts: Sequence[Part], streamed: Request
 ) -> Outcome:
-    if not takes(subject.config, "stream"):
+    if not has_input(subject.config, "stream"):
         return subject.skipped("in one piece", "it has no input `stream`")
     request = text_request(subject, prompt, TOKENS, stream=False)
     [answer] = subject.client.ask(request.message, stream=True)
-    if wrong := how_it_failed(answer, subject.client.seconds):
+    if wrong := failure_of(answer, subject.client.seconds):
         return subject.failed("in one piece", f"with stream=false: {wrong}", request)
     whole = b"".join(_part(response).text for response in answer.responses)
     text = b"".join(part.text for part in parts)
     if text != whole:
         [again] = subject.client.ask(streamed.message, stream=True)
         if b"".join(_part(response).text for response in again.responses) != text:
-            return subject.skipped("in one piece", "it answers otherwise when asked again")
-        told = f"streamed {_quoted(text)}, with stream=false {_quoted(whole)}"
-        return subject.failed("in one piece", told, streamed)
+            return subject.skipped("in one piece", "it answers differently when asked again")
+        detail = f"streamed {_quoted(text)}, with stream=false {_quoted(whole)}"
+        return subject.failed("in one piece", detail, streamed)
     return subject.passed("in one piece", f"the same text with stream=false: {_quoted(text)}")
 
 
@@ -140,13 +146,13 @@ def _tokenizer(
     if isinstance(decode, str):
         return subject.skipped("tokenizer", decode)
     if any(part.ids is None for part in parts):
-        return subject.skipped("tokenizer", "it does not tell its tokens (no output_ids)")
-    ids = [one for part in parts for one in part.ids or ()]
+        return subject.skipped("tokenizer", "it does not return its tokens (no output_ids)")
+    ids = [each for part in parts for each in part.ids or ()]
     expected = decode(ids)
     text = b"".join(part.text for part in parts).decode("utf-8", "replace")
     if text != expected:
-        told = f"{ids} came as {text!r}, and the checkpoint's tokenizer says {expected!r}"
-        return subject.failed("tokenizer", told, request)
+        detail = f"{ids} came as {text!r}, and the checkpoint's tokenizer says {expected!r}"
+        return subject.failed("tokenizer", detail, request)
     return subject.passed("tokenizer", f"{len(ids)} ids decode to the text that came")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoint's own tokenizer, in whatever interpreter has the library: ids to text."""
+"""Decodes token ids with the checkpoint's own tokenizer, in an interpreter that has the library."""
 
 from __future__ import annotations
 
@@ -23,22 +23,19 @@ _SECONDS = 60.0
 
 
 def decoder_of(project: Project | None, model: str, steps: Mapping[str, Config]) -> Decode | str:
-    """How the checkpoint of a project's model decodes ids; a reason where that is not known."""
-    known = project.models.get(model) if project else None
-    if project is None or known is None:
-        return "no project is known for it, so neither is its checkpoint"
-    file = project.root / known.checkpoint / "tokenizer.json"
+    """How the checkpoint of a project's model decodes ids; a str says why that is unknown."""
+    entry = project.models.get(model) if project else None
+    if project is None or entry is None:
+        return "no project names its checkpoint"
+    file = project.root / entry.checkpoint / "tokenizer.json"
     if not file.is_file():
-        return f"{known.checkpoint} has no tokenizer.json"
+        return f"{entry.checkpoint} has no tokenizer.json"
     python = _interpreter(project)
     if python is None:
         return "no Python here has the package tokenizers: `pip install tokenizers`"
     skip = not any(_keeps_special_tokens(config) for config in steps.values())
 
-    def decode(ids: Sequence[int]) -> str:
-        return _decoded(python, file, ids, skip=skip)
-
-    return decode
+    return lambda ids: _decoded(python, file, ids, skip=skip)
 
 
 def _keeps_special_tokens(config: Config) -> bool:
@@ -47,7 +44,7 @@ def _keeps_special_tokens(config: Config) -> bool:
 
 
 def _interpreter(project: Project) -> Path | None:
-    """This one, or that of the embedded server's tokenizer."""
+    """This interpreter, or the one of the embedded server's tokenizer."""
     if importlib.util.find_spec("tokenizers"):
         return Path(sys.executable)
     try:
@@ -58,10 +55,10 @@ def _interpreter(project: Project) -> Path | None:
 
 
 def _decoded(python: Path, file: Path, ids: Sequence[int], *, skip: bool) -> str:
-    asked = {"file": str(file), "ids": list(ids), "skip_special_tokens": skip}
+    request = {"file": str(file), "ids": list(ids), "skip_special_tokens": skip}
     done = subprocess.run(
         [python, _PROGRAM],
-        input=json.dumps(asked),
+        input=json.dumps(request),
         capture_output=True,
         encoding="utf-8",
         timeout=_SECONDS,

@@ -18,7 +18,7 @@ from tritonctl.checks.examples.models import CONFIG, MODEL
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.live.server import check_server, inspect_for
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server

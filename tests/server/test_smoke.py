@@ -21,7 +21,7 @@ from tests.unit.checks.repositories import put
 from tritonctl.errors import UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import Endpoint
+from tritonctl.protocol.channel import Endpoint
 from tritonctl.server.state import Server
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.run import Plan, smoke_server

@@ -26,7 +26,7 @@ from tritonctl.server.embedded.installation import Installation
 from tritonctl.server.reload import under_way, wait_until_quiet
 from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
 from tritonctl.smoke.inputs import valid_inputs
-from tritonctl.smoke.single_request import first_prompt
+from tritonctl.smoke.single_request import Smoke, first_prompt
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -140,6 +140,9 @@ def test_streams_that_do_not_end_are_counted() -> None:
     assert busy.now == 51.25
 
 
+ANSWER = Smoke("1", "one")
+
+
 def embedded_server(
     pid: int, started: int, ports: tuple[int, int, int], models: list[str]
 ) -> EmbeddedServer:
@@ -197,10 +200,10 @@ class Recorded:
         self.done.append(f"await {' '.join(map(_plain, steps))}")
         return self.streams["beside" if "__" in steps[0] else "old"]
 
-    def smoke(self, *_: object) -> str:
+    def smoke(self, *_: object) -> Smoke:
         """Asks."""
         self.done.append("ask")
-        return "answer"
+        return ANSWER
 
     def render(self, project: Any, *_: object) -> SimpleNamespace:
         """The repository."""
@@ -279,7 +282,7 @@ def test_the_order_of_a_reload(reload: Reload) -> None:
         "unload speller*",
         *COPIES_GO,
     ]
-    assert (answer, unloaded, abandoned) == ("answer", ["speller_old"], 0)
+    assert (answer, unloaded, abandoned) == (ANSWER, ["speller_old"], 0)
     assert reload.work.held == []
     assert reload.beside() == []
 
@@ -331,7 +334,7 @@ def test_a_model_that_is_no_ensemble(reload: Reload, built: Sandbox) -> None:
     plain = {"name": "speller", "backend": "python"}
     reload.server.serving = plain
     reload.work._planned = {"speller": plain}
-    assert reload.work.run(ask=True) == ("answer", [], 0)
+    assert reload.work.run(ask=True) == (ANSWER, [], 0)
     expected = ["load speller*", "ask", "render", "load speller → "]
     assert [done for done in reload.server.done if "unload" not in done] == expected
 

@@ -19,7 +19,7 @@ from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.host.process import process_started
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
-from tritonctl.protocol.channels import ClientTls
+from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.restrictions import new_token
 from tritonctl.repository.publish import Rendered, compile_python
 from tritonctl.repository.server_environment import SERVER_VERSION

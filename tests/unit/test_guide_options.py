@@ -16,7 +16,7 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.cli.sampling_options import of_engines
+from tritonctl.cli.sampling_options import EngineSamplingOptions
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def test_chat_sends_them_with_every_turn(listener: Listener, tmp_path: Path) -> 
 )
 def test_guides(guide: str, kind: str, text: str | None) -> None:
     """Type and text, parted at the first `=`."""
-    made = of_engines(None, guide)
+    made = EngineSamplingOptions(guide=guide).fields()
     assert (made["guided_decoding_guide_type"], made["guided_decoding_guide"]) == (kind, text)
 
 
@@ -130,6 +130,6 @@ def test_guides(guide: str, kind: str, text: str | None) -> None:
 def test_what_is_no_guide_is_refused(guide: str, problem: str) -> None:
     """Before a server is asked; exit code 2."""
     with pytest.raises(UsageError) as caught:
-        of_engines(None, guide)
+        EngineSamplingOptions(guide=guide).fields()
     assert caught.value.problem.startswith(problem)
     assert caught.value.exit_code == 2

@@ -27,10 +27,11 @@ Address = Annotated[
 
 
 @app.command("list")
+@options.expand_options
 def list_(
+    *,
     project: options.ProjectOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """List every artefact of the project and who needs it."""
     from tritonctl.engines.artefacts.store import stored_artefacts
@@ -38,7 +39,7 @@ def list_(
     from tritonctl.host.units import human_bytes, human_seconds
     from tritonctl.project.file import load_profiles
 
-    console = options.console(as_json, quiet)
+    console = voice.console()
     profiles = load_profiles(project)
     artefacts = stored_artefacts(profiles[None])
     uses = usage(profiles, artefacts)
@@ -162,19 +163,20 @@ def _remark(difference: Difference) -> str:
 
 
 @app.command()
+@options.expand_options
 def verify(
+    *,
     artefacts: Annotated[
         list[str] | None,
         typer.Argument(help="models or beginnings of fingerprints [default: all]"),
     ] = None,
     project: options.ProjectOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Compare every file with its manifest; exit code 6 unless all are as they were built."""
     from tritonctl.engines.artefacts.store import find_artefact, verify_artefact
 
-    console = options.console(as_json, quiet)
+    console = voice.console()
     stored = _stored(project)
     chosen = [find_artefact(stored, address) for address in artefacts or ()] or stored
     findings = {artefact.name: verify_artefact(artefact, console) for artefact in chosen}
@@ -191,7 +193,9 @@ def verify(
 
 
 @app.command()
+@options.expand_options
 def prune(
+    *,
     keep: Annotated[
         int, typer.Option(min=0, help="also keep the N newest of each model that nobody needs")
     ] = 0,
@@ -201,15 +205,14 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     project: options.ProjectOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Remove artefacts that no profile of the project and no repository needs."""
     from tritonctl.engines.artefacts.pruning import plan_pruning
     from tritonctl.engines.artefacts.pruning import prune as prune_artefacts
     from tritonctl.project.file import load_profiles
 
-    console = options.console(as_json, quiet)
+    console = voice.console()
     profiles = load_profiles(project)
     planned = plan_pruning(profiles, keep=keep, sources=sources)
     for model in planned.being_built:

@@ -25,7 +25,9 @@ class Runner(StrEnum):
     CONTAINER = "container"
 
 
+@options.expand_options
 def command(
+    *,
     models: Annotated[
         list[str] | None, typer.Argument(help="models of the project [default: all]")
     ] = None,
@@ -44,24 +46,21 @@ def command(
     runner: Annotated[
         Runner | None, typer.Option("--runner", help="where the builders run", show_default=False)
     ] = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Build the engines: a second call with nothing changed does nothing."""
-    console = options.console(as_json, quiet)
-    loaded = options.open_project(project, profile, overrides)
+    console = voice.console()
+    loaded = project.load()
     names = list(models or sorted(loaded.models))
     if runner:
         changes = [f"models.{name}.engine.runner={runner.value}" for name in names]
-        loaded = options.open_project(project, profile, [*(overrides or ()), *changes])
+        loaded = project.load(changes)
     if dry_run:
         _print_commands(loaded, names, console, force=force)
     else:
         steps = {"force": force, "until": until, "jobs": jobs}
-        _build(loaded, names, console, steps, profile=profile, locked=locked)
+        _build(loaded, names, console, steps, profile=project.profile, locked=locked)
 
 
 def _print_commands(project: Project, names: list[str], console: Console, *, force: bool) -> None:

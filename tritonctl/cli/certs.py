@@ -14,7 +14,9 @@ from tritonctl.cli import options
 from tritonctl.errors import TritonctlError
 
 
+@options.expand_options
 def command(
+    *,
     folder: Annotated[Path, typer.Argument(help="where to write them")] = Path("certs"),
     host: Annotated[
         list[str] | None,
@@ -22,13 +24,12 @@ def command(
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=825, help="how long they are valid")] = 90,
     force: Annotated[bool, typer.Option("--force", help="replace an existing set")] = False,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Make a development CA, a server and a client certificate; prints `server.tls` for them."""
     from tritonctl.server.security.certificates import make_certificates, tls_section
 
-    console = options.console(as_json, quiet)
+    console = voice.console()
     make_certificates(folder, host or (), lifetime=timedelta(days=days), force=force)
     section = tls_section(_as_the_project_names_it(folder))
     lines = ["server:", "  tls:", *(f"    {name}: {path}" for name, path in section.items())]

@@ -23,50 +23,25 @@ if TYPE_CHECKING:
     from tritonctl.protocol.generation import Message, SamplingParameters
 
 
+@options.expand_options
 def command(
+    *,
     model: Annotated[str, typer.Argument(help="a model, such as speller")],
     system: Annotated[str | None, typer.Option(help="what the model is told at first")] = None,
-    max_tokens: asked.MaxTokens = None,
-    temperature: asked.Temperature = None,
-    top_k: asked.TopK = None,
-    top_p: asked.TopP = None,
-    repetition_penalty: asked.RepetitionPenalty = None,
-    presence_penalty: asked.PresencePenalty = None,
-    frequency_penalty: asked.FrequencyPenalty = None,
-    seed: asked.Seed = None,
-    lora: asked.Lora = None,
-    guide: asked.Guide = None,
+    sampling: asked.SamplingOptions,
+    of_some_engines: asked.EngineSamplingOptions,
     url: asked.Url = None,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
+    access: options.AccessOptions,
     timeout: asked.Timeout = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
+    project: options.ProjectOptions,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object per answer")] = False,
     quiet: options.QuietOption = False,
 ) -> None:
     """Talk with a model: one turn per line; /reset starts anew, /quit or Ctrl-D ends."""
-    from tritonctl.protocol.generation import SamplingParameters
-
-    sampling = SamplingParameters(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        random_seed=seed,
-        **asked.of_engines(lora, guide),
-    )
-    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
-    find = partial(generate.endpoint, named, project, profile, overrides)
-    find()  # where there is no server, that is told before anything is typed
-    talk = _Talk(options.console(as_json, quiet), find, model, sampling, timeout, system)
+    parameters = sampling.parameters(of_some_engines)
+    find = partial(generate.endpoint, access.endpoint(url), project)
+    find()  # so that a missing server is reported before anything is typed
+    talk = _Talk(options.console(as_json, quiet), find, model, parameters, timeout, system)
     if sys.stdin.isatty():
         _converse(talk)
     else:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tritonctl.cli import options, target_options
+from tritonctl.cli import options
+from tritonctl.cli.target_options import TargetOptions
 from tritonctl.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ PROJECT = "project"
 Format = Literal["text", "json", "sarif", "github"]
 
 
+@options.expand_options
 def command(
+    *,
     repositories: Annotated[
         list[Path] | None,
         typer.Argument(metavar="[REPOSITORY]...", help="[default: the project's]"),
@@ -40,11 +43,7 @@ def command(
         list[str] | None, typer.Option("--select", help="only these rules: TC101, or TC1 for all")
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option("--ignore", help="not these rules")] = None,
-    target_version: target_options.VersionOption = None,
-    cores: target_options.CoresOption = None,
-    memory: target_options.MemoryOption = None,
-    shm_size: target_options.ShmOption = None,
-    gpus: target_options.GpusOption = None,
+    machine: TargetOptions,
     fix: Annotated[bool, typer.Option("--fix", help="carry out what is safe, then check")] = False,
     explain: Annotated[str | None, typer.Option(help="a rule: what it is about")] = None,
     server: Annotated[
@@ -54,37 +53,26 @@ def command(
             "it serves otherwise, and what it shows to strangers"
         ),
     ] = None,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
+    access: options.AccessOptions,
+    project: options.ProjectOptions,
 ) -> None:
     """Find what Triton or a user would stumble over; exit code 6 when there is an error."""
     from tritonctl.checks.findings import merged
     from tritonctl.checks.report.formats import FORMATS, explained
 
-    console = options.console(as_json=False, quiet=False)
+    console = options.console()
     if explain:
         console.text("\n".join(explained(rule) for rule in _chosen([explain], None)))
         return
     rules = _chosen(select, ignore)
-    named = options.named_server(server, ca, certificate, key, api_key_file, api_key_in_clear)
-    loaded = None if repositories else options.open_project(project, profile, overrides)
+    named = access.endpoint(server)
+    loaded = None if repositories else project.load()
     folders = [loaded.repository] if loaded else repositories or []
-    live, asked = [], target_version is not None
+    live, version = [], None
     if named:
-        endpoint = _endpoint(named, project, profile, overrides)
-        report, version = _live(folders, endpoint, rules)
-        live, target_version = [report], target_version or version
-    target = target_options.chosen_target(
-        target_version, cores, memory, shm_size, gpus, loaded, here=server in (None, PROJECT)
-    )
-    # Of a version that nobody asked for, holes are told by what starts it, or by --server.
-    target = replace(target, named_by_user=asked)
+        report, version = _live(folders, _endpoint(named, project), rules)
+        live = [report]
+    target = machine.target(loaded, version=version, here=server in (None, PROJECT))
     reports = [*(_report(folder, target, rules, fix) for folder in folders), *live]
     report = merged(reports)
     console.text(FORMATS[output](report) + "\n")
@@ -131,20 +119,15 @@ def _readable(*folders: Path) -> Iterator[None]:
         ) from error
 
 
-def _endpoint(
-    named: Endpoint,
-    project: Path | None,
-    profile: str | None,
-    overrides: list[str] | None,
-) -> Endpoint:
+def _endpoint(named: Endpoint, project: options.ProjectOptions) -> Endpoint:
     """The address; what else one needs there is known of the project's own server."""
     from tritonctl.errors import ConfigurationError, ServerError
     from tritonctl.server.lifecycle import running_server
 
     try:
-        own = running_server(options.open_project(project, profile, overrides)).endpoint
+        own = running_server(project.load()).endpoint
     except (ConfigurationError, ServerError):
-        if named.url == PROJECT or project is not None:
+        if named.url == PROJECT or project.path is not None:
             raise
         return named
     return own if named.url in (PROJECT, own.url) and named.tls is None else named

@@ -19,26 +19,25 @@ def root() -> None:
 
 
 @app.command()
+@options.expand_options
 def compose(
+    *,
     output: Annotated[
         Path | None, typer.Option(help="folder to write to [default: deploy/ of the project]")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="overwrite files that were changed by hand")
     ] = False,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Render the repository, then compose.yaml and everything it needs; nothing is started."""
     from tritonctl.repository.publish import render
     from tritonctl.server.containers.compose import render_compose
     from tritonctl.server.containers.publishing import publish
 
-    console = options.console(as_json, quiet)
-    loaded = options.open_project(project, profile, overrides)
+    console = voice.console()
+    loaded = project.load()
     backends = render(loaded, console).plan.backends
     folder = (output or loaded.root / "deploy").resolve()
     rendering = render_compose(loaded, backends, folder)

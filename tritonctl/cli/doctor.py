@@ -17,20 +17,21 @@ if TYPE_CHECKING:
 _MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
 
 
+@options.expand_options
 def command(
+    *,
     bundle: Annotated[
         Path | None,
         typer.Option("--bundle", help="write a .tar.gz to send to somebody, without secrets"),
     ] = None,
     project: options.ProjectOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Examine this machine; exit code 4 when something that serving needs is missing."""
     from tritonctl.doctor import examine
     from tritonctl.doctor.profiles import project_here
 
-    console = options.console(as_json, quiet)
+    console = voice.console()
     profiles, unreadable = project_here(project)
     report = examine(profiles, unreadable)
     lines = [line for finding in report.findings for line in _finding(finding)]

@@ -7,8 +7,8 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,21 +18,15 @@ from tritonctl.cli import sampling_options as asked
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
     from tritonctl.protocol.channel import Endpoint
-    from tritonctl.protocol.client import TritonClient
     from tritonctl.protocol.generation import Chunk, Generation
 
 
+@options.expand_options
 def command(
+    *,
     model: Annotated[str, typer.Argument(help="a model, such as speller")],
     prompt: Annotated[str, typer.Argument(help="the prompt; - reads standard input")],
-    max_tokens: asked.MaxTokens = None,
-    temperature: asked.Temperature = None,
-    top_k: asked.TopK = None,
-    top_p: asked.TopP = None,
-    repetition_penalty: asked.RepetitionPenalty = None,
-    presence_penalty: asked.PresencePenalty = None,
-    frequency_penalty: asked.FrequencyPenalty = None,
-    seed: asked.Seed = None,
+    sampling: asked.SamplingOptions,
     stop: asked.Stop = None,
     include_stop_word: asked.IncludeStopWord = False,
     end_id: asked.EndId = None,
@@ -41,74 +35,50 @@ def command(
     log_probs: asked.LogProbs = False,
     priority: asked.Priority = None,
     queue_timeout: asked.QueueTimeout = None,
-    lora: asked.Lora = None,
-    guide: asked.Guide = None,
+    of_some_engines: asked.EngineSamplingOptions,
     url: asked.Url = None,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
+    access: options.AccessOptions,
     timeout: asked.Timeout = None,
     resume_on: asked.ResumeOn = None,
     max_resumes: asked.MaxResumes = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Stream a model's answer; TTFT, ITL and tokens/s follow on standard error."""
-    from tritonctl.protocol.generation import Queueing, SamplingParameters
+    from tritonctl.protocol.client import TritonClient
+    from tritonctl.protocol.generation import Queueing
 
-    sampling = SamplingParameters(
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        repetition_penalty=repetition_penalty,
-        presence_penalty=presence_penalty,
-        frequency_penalty=frequency_penalty,
-        random_seed=seed,
+    parameters = replace(
+        sampling.parameters(of_some_engines),
         min_tokens=min_tokens,
         end_id=tuple(end_id) if end_id else None,
         stop_words=tuple(stop) if stop else None,
         include_stop_word=include_stop_word or None,
         exclude_input_in_output=False if echo else None,
         return_log_probs=log_probs or None,
-        **asked.of_engines(lora, guide),
     )
-    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
-    how: dict[str, Any] = {"timeout": timeout, "queueing": Queueing(priority, queue_timeout)}
-    with _client(endpoint(named, project, profile, overrides), resume_on, max_resumes) as client:
-        _answer(client.stream(model, _prompt_bytes(prompt), sampling, **how), as_json, quiet)
-
-
-def _answer(stream: Iterable[Chunk], as_json: bool, quiet: bool) -> None:
-    console = options.console(as_json, quiet)
-    tell(console, show(console, stream))
-
-
-def _client(at: Endpoint, resume_on: list[str] | None, max_resumes: int | None) -> TritonClient:
-    from tritonctl.protocol.client import TritonClient
-
-    return TritonClient(
+    console = voice.console()
+    at = endpoint(access.endpoint(url), project)
+    with TritonClient(
         at.url, tls=at.tls, api_key=at.api_key, resume_on=resume_on or (), max_resumes=max_resumes
-    )
+    ) as client:
+        stream = client.stream(
+            model,
+            _prompt_bytes(prompt),
+            parameters,
+            timeout=timeout,
+            queueing=Queueing(priority, queue_timeout),
+        )
+        tell(console, show(console, stream))
 
 
-def endpoint(
-    named: Endpoint | None,
-    project: options.ProjectOption,
-    profile: str | None,
-    overrides: list[str] | None,
-) -> Endpoint:
+def endpoint(named: Endpoint | None, project: options.ProjectOptions) -> Endpoint:
     """The one named, else the project's running server. Raises ServerError when there is none."""
     from tritonctl.server.lifecycle import running_server
 
     if named is not None:
         return named
-    return running_server(options.open_project(project, profile, overrides)).endpoint
+    return running_server(project.load()).endpoint
 
 
 def tell(console: Console, answer: Generation) -> None:

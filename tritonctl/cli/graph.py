@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 Format = Literal["terminal", "mermaid", "dot", "json"]
 
 
+@options.expand_options
 def command(
+    *,
     model: Annotated[str, typer.Argument(help="a model of the repository")],
     repository: Annotated[
         Path | None, typer.Option(help="a folder of models [default: the project's]")
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="of the picture")] = "terminal",
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
+    project: options.ProjectOptions,
 ) -> None:
     """Draw an ensemble: every tensor with type and shape, broken ones with the rule's id."""
-    console = options.console(as_json=False, quiet=False)
-    folder = repository or options.open_project(project, profile, overrides).repository
+    console = options.console()
+    folder = repository or project.load().repository
     picture = _picture(model, _read(folder))
     if output == "terminal":
         console.picture(picture)

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+@options.expand_options
 def command(
+    *,
     model: Annotated[str, typer.Argument(help="a model, such as encoder")],
     inputs: Annotated[
         list[str],
@@ -25,26 +27,18 @@ def command(
         Path | None, typer.Option(help="folder for a .npy per output [default: print them]")
     ] = None,
     url: asked.Url = None,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
+    access: options.AccessOptions,
     timeout: asked.Timeout = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Ask a tensor model once: outputs as JSON, or as .npy files."""
     from tritonctl.protocol.client import TritonClient
     from tritonctl.protocol.inspection import model_inputs
     from tritonctl.protocol.tensor_arguments import given_inputs
 
-    console = options.console(as_json, quiet)
-    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
-    at = generate.endpoint(named, project, profile, overrides)
+    console = voice.console()
+    at = generate.endpoint(access.endpoint(url), project)
     arrays = given_inputs(model_inputs(at, model), inputs)
     with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
         answer = client.infer(model, arrays, timeout=timeout)

@@ -3,11 +3,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from tritonctl.cli.options import AccessOptions
+
+if TYPE_CHECKING:
+    from tritonctl.loadtest.run.jobs import Target
+    from tritonctl.project.schema import Project
 
 
 class Engine(StrEnum):
@@ -24,31 +31,50 @@ Scenario = Annotated[
 Rate = Annotated[
     float | None, typer.Option("--rate", help="requests per second", show_default=False)
 ]
-Workers = Annotated[
-    int | None,
-    typer.Option("--workers", min=1, help="generator processes", show_default=False),
-]
-EngineOption = Annotated[Engine, typer.Option("--engine", help="what sends the requests")]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url", help="HOST:PORT of another server [default: the project's]", show_default=False
-    ),
-]
-MetricsUrl = Annotated[
-    str | None,
-    typer.Option("--metrics-url", help="Prometheus metrics of that server", show_default=False),
-]
-Model = Annotated[str | None, typer.Option("--model", help="another model than the scenario's")]
-Seed = Annotated[
-    int | None, typer.Option("--seed", min=0, help="of the schedule", show_default=False)
-]
-Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="folder of the run [default: a new one in .tritonctl/loadtests]",
-        show_default=False,
-    ),
-]
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """Which server is loaded with which model, what sends the requests, where the run is kept."""
+
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", min=1, help="generator processes", show_default=False),
+    ] = None
+    engine: Annotated[Engine, typer.Option("--engine", help="what sends the requests")] = (
+        Engine.ASYNCIO
+    )
+    url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            help="HOST:PORT of another server [default: the project's]",
+            show_default=False,
+        ),
+    ] = None
+    metrics_url: Annotated[
+        str | None,
+        typer.Option("--metrics-url", help="Prometheus metrics of that server", show_default=False),
+    ] = None
+    access: AccessOptions = field(default_factory=AccessOptions)
+    model: Annotated[
+        str | None, typer.Option("--model", help="another model than the scenario's")
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="of the schedule", show_default=False)
+    ] = None
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="folder of the run [default: a new one in .tritonctl/loadtests]",
+            show_default=False,
+        ),
+    ] = None
+
+    def target(self, project: Project, protocol: str) -> Target:
+        """The server at `url`, else the project's own. Raises ServerError, UsageError."""
+        from tritonctl.loadtest.run.jobs import target_of
+
+        return target_of(project, protocol, self.access.endpoint(self.url), self.metrics_url)

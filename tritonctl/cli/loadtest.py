@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tritonctl.cli import load_options as asked
 from tritonctl.cli import loadtest_compare, loadtest_mock, loadtest_report, options
+from tritonctl.cli.load_options import LoadOptions, Rate, Scenario
 from tritonctl.errors import (
     EXIT_INTERRUPTED,
     HostError,
@@ -35,9 +35,11 @@ _FAILURES = {
 
 
 @app.command()
+@options.expand_options
 def run(
-    scenario: asked.Scenario = None,
-    rate: asked.Rate = None,
+    *,
+    scenario: Scenario = None,
+    rate: Rate = None,
     concurrency: Annotated[
         int | None,
         typer.Option("--concurrency", min=1, help="closed loop: so many users", show_default=False),
@@ -49,39 +51,29 @@ def run(
         int | None,
         typer.Option("--count", min=1, help="requests instead of seconds", show_default=False),
     ] = None,
-    workers: asked.Workers = None,
-    engine: asked.EngineOption = asked.Engine.ASYNCIO,
-    url: asked.Url = None,
-    metrics_url: asked.MetricsUrl = None,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
-    model: asked.Model = None,
-    seed: asked.Seed = None,
-    output: asked.Output = None,
+    load: LoadOptions,
     report: Annotated[bool, typer.Option(help="write report.html into the folder")] = True,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Run a scenario; exit code 8: SLO missed or no valid measurement, 7: the server went away."""
     from tritonctl.loadtest.run.execution import run_load
-    from tritonctl.loadtest.run.jobs import load_job, target_of
+    from tritonctl.loadtest.run.jobs import load_job
     from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
 
-    console = options.console(as_json, quiet)
-    loaded = options.open_project(project, profile, overrides)
-    name, found = chosen_scenario(loaded, scenario)
-    changes = Overrides(model, rate, concurrency, duration, count, seed, workers)
-    wanted = changes.applied(found)
-    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
-    target = target_of(loaded, wanted.protocol, named, metrics_url)
+    console = voice.console()
+    loaded = project.load()
+    name, written = chosen_scenario(loaded, scenario)
+    changes = Overrides(load.model, rate, concurrency, duration, count, load.seed, load.workers)
+    wanted = changes.applied(written)
     job = load_job(
-        loaded, name, wanted, target, profile=profile, engine=engine.value, output=output
+        loaded,
+        name,
+        wanted,
+        load.target(loaded, wanted.protocol),
+        profile=project.profile,
+        engine=load.engine.value,
+        output=load.output,
     )
     done = run_load(job, console)
     if report:
@@ -127,8 +119,10 @@ def _tell(console: Console, done: LoadRun) -> None:
 
 
 @app.command()
+@options.expand_options
 def capacity(
-    scenario: asked.Scenario = None,
+    *,
+    scenario: Scenario = None,
     lowest: Annotated[float, typer.Option("--lowest", help="requests per second")] = 1.0,
     highest: Annotated[float, typer.Option("--highest", help="look no further")] = 10_000.0,
     precision: Annotated[
@@ -141,27 +135,12 @@ def capacity(
         float | None,
         typer.Option("--budget", help="minutes for the search", show_default=False),
     ] = None,
-    workers: asked.Workers = None,
-    engine: asked.EngineOption = asked.Engine.ASYNCIO,
-    url: asked.Url = None,
-    metrics_url: asked.MetricsUrl = None,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
-    model: asked.Model = None,
-    seed: asked.Seed = None,
-    output: asked.Output = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    load: LoadOptions,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Find the highest rate that keeps the SLO, and what happens beyond it."""
     from tritonctl.loadtest.run.capacity import CapacityRunner, Search
-    from tritonctl.loadtest.run.jobs import target_of
     from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
 
     if not 0 < lowest < highest:
@@ -169,20 +148,19 @@ def capacity(
             f"--lowest {lowest:g} and --highest {highest:g} are no range",
             remedy="give rates above 0, the lowest first",
         )
-    console = options.console(as_json, quiet)
-    loaded = options.open_project(project, profile, overrides)
-    name, found = chosen_scenario(loaded, scenario)
-    wanted = Overrides(model=model, seed=seed, workers=workers).applied(found)
-    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    console = voice.console()
+    loaded = project.load()
+    name, written = chosen_scenario(loaded, scenario)
+    wanted = Overrides(model=load.model, seed=load.seed, workers=load.workers).applied(written)
     runner = CapacityRunner(
         loaded,
         name,
         wanted,
-        target_of(loaded, wanted.protocol, named, metrics_url),
+        load.target(loaded, wanted.protocol),
         console,
-        profile=profile,
-        engine=engine.value,
-        output=output,
+        profile=project.profile,
+        engine=load.engine.value,
+        output=load.output,
     )
     minutes = None if budget is None else 60 * budget
     _tell_capacity(console, runner.search(Search(lowest, highest, precision, seconds, minutes)))

@@ -30,7 +30,9 @@ Side = Annotated[
 ]
 
 
+@options.expand_options
 def command(
+    *,
     left: Side,
     right: Side,
     force: Annotated[
@@ -49,30 +51,22 @@ def command(
     duration: Annotated[
         float | None, typer.Option("--duration", help="seconds of each run", show_default=False)
     ] = None,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    access: options.AccessOptions,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Compare load tests: the change of each figure with its 99 % interval, or "no difference"."""
     from tritonctl.loadtest.analysis.compare import compare
 
-    console = options.console(as_json, quiet)
-    secured = (ca, certificate, key, api_key_file, api_key_in_clear)
+    console = voice.console()
     if _two_endpoints(left, right):
-        servers = [options.named_server(url, *secured) for url in (left, right)]
-        loaded = options.open_project(project, profile, overrides)
-        load = (scenario, rate, duration, profile)
+        servers = [access.endpoint(url) for url in (left, right)]
+        loaded = project.load()
+        load = (scenario, rate, duration, project.profile)
         sides = _run(loaded, console, servers, rounds, load)
     else:
-        options.named_server(None, *secured)  # nothing to show anybody
-        sides = _folders(left, project), _folders(right, project)
+        access.endpoint(None)  # refuses what only servers need
+        sides = _folders(left, project.path), _folders(right, project.path)
     found = compare(*sides, force=force)
     for warning in found.warnings:
         console.warning(warning)
@@ -144,7 +138,7 @@ def _folder(name: str, project: Path | None) -> Path:
     there: list[str] = []
     why = None
     try:
-        stored = options.open_project(project, None, None).state / "loadtests"
+        stored = options.ProjectOptions(project).load().state / "loadtests"
         if (stored / name).is_dir():
             return stored / name
         there = sorted((path.name for path in stored.glob("*") if path.is_dir()), reverse=True)

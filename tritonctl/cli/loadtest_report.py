@@ -13,7 +13,9 @@ import typer
 from tritonctl.cli import options
 
 
+@options.expand_options
 def command(
+    *,
     run: Annotated[
         str | None,
         typer.Argument(
@@ -34,14 +36,13 @@ def command(
         typer.Option("--open", help="show it in a browser; auto: at a terminal with a display"),
     ] = "auto",
     project: options.ProjectOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Make the report of a load test: one HTML file that needs no connection."""
     from tritonctl.loadtest.report.exports import write_requests
     from tritonctl.loadtest.report.run import restore_summary
 
-    console = options.console(as_json, quiet)
+    console = voice.console()
     folder, other = _folders(run, against, project)
     if restore_summary(folder):
         console.note(f"{folder} had no summary that can be read: made anew from its records")
@@ -54,7 +55,9 @@ def command(
         "requests": str(requests) if requests else None,
     }
     console.result(record, "\n".join(str(path) for path in (page, requests) if path))
-    if open_ == "yes" or (open_ == "auto" and not as_json and not quiet and _somebody_watches()):
+    if open_ == "yes" or (
+        open_ == "auto" and not voice.as_json and not voice.quiet and _somebody_watches()
+    ):
         _show(page)
 
 
@@ -65,7 +68,7 @@ def _folders(
     from tritonctl.loadtest.report.run import find_run
 
     def state() -> Path:
-        return options.open_project(project, None, None).state
+        return options.ProjectOptions(project).load().state
 
     return find_run(run, state), find_run(against, state) if against else None
 

@@ -12,19 +12,19 @@ from tritonctl.cli import options
 from tritonctl.errors import ServerError
 
 
+@options.expand_options
 def command(
+    *,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many from the end")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="go on as it grows")] = False,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
+    project: options.ProjectOptions,
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""
     from tritonctl.server.log import tail
     from tritonctl.server.state import ContainerServer, ServerFiles, read_state
 
-    console = options.console(as_json=False, quiet=False)
-    files = ServerFiles.of(options.open_project(project, profile, overrides))
+    console = options.console()
+    files = ServerFiles.of(project.load())
     log, state = files.log, read_state(files)
     if isinstance(state, ContainerServer):
         from tritonctl.server.containers.lifecycle import print_log

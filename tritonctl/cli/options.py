@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several verbs share, and what they all begin with."""
+"""Options that several verbs share: groups of them, and the objects that the verbs get for them.
+
+A verb names a group as the type of one parameter; `expand_options` puts the group's own options in
+its place for Typer, which knows only functions with one parameter per option.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
     from tritonctl.protocol.api_key import ApiKey
     from tritonctl.protocol.channel import ClientTls, Endpoint
 
+API_KEY_VARIABLE = "TRITONCTL_API_KEY_FILE"
+
 ProjectOption = Annotated[
     Path | None,
     typer.Option(
@@ -26,103 +36,173 @@ ProjectOption = Annotated[
         show_default=False,
     ),
 ]
-ProfileOption = Annotated[
-    str | None, typer.Option("--profile", help="a profile of tritonctl.yaml", show_default=False)
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="override a field: server.grpc_port=0", show_default=False),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no notes")]
-# For a server that is named by its address; the project's own is known from its state.
-CaOption = Annotated[
-    Path | None,
-    typer.Option("--ca", help="PEM: the server named speaks TLS, trust it by this authority"),
-]
-CertificateOption = Annotated[
-    Path | None,
-    typer.Option("--certificate", help="PEM: what to show the server named, mutual TLS"),
-]
-KeyOption = Annotated[Path | None, typer.Option("--key", help="PEM: of --certificate")]
-API_KEY_VARIABLE = "TRITONCTL_API_KEY_FILE"
-ApiKeyOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--api-key-file",
-        help=f"its first line is the key that a gateway asks for [default: {API_KEY_VARIABLE}]",
-        show_default=False,
-    ),
-]
-ApiKeyInClearOption = Annotated[
-    bool, typer.Option("--api-key-in-clear", help="send it without TLS to another machine, too")
-]
 
 
-def named_server(
-    url: str | None,
-    ca: Path | None,
-    certificate: Path | None,
-    key: Path | None,
-    api_key_file: Path | None,
-    api_key_in_clear: bool,
-) -> Endpoint | None:
-    """The server at `url` and what one needs there; None without. Raises UsageError.
+@dataclass(frozen=True)
+class ProjectOptions:
+    """Which project a verb works on, and what it changes in it."""
 
-    TRITONCTL_API_KEY_FILE is for whatever is named by its address, so the project's own server
-    never gets a key.
+    path: ProjectOption = None
+    profile: Annotated[
+        str | None,
+        typer.Option("--profile", help="a profile of tritonctl.yaml", show_default=False),
+    ] = None
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="override a field: server.grpc_port=0", show_default=False),
+    ] = None
+
+    def load(self, changes: Iterable[str] = ()) -> Project:
+        """The project, with further `changes` like those of `--set`. Raises ConfigurationError."""
+        from tritonctl.project.file import load_project
+
+        overrides = [*(self.overrides or ()), *changes]
+        return load_project(self.path, profile=self.profile, overrides=overrides)
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """How a verb speaks."""
+
+    as_json: JsonOption = False
+    quiet: QuietOption = False
+
+    def console(self) -> Console:
+        """The console that a verb speaks through."""
+        return console(self.as_json, self.quiet)
+
+
+@dataclass(frozen=True)
+class AccessOptions:
+    """What a server needs to see of a client.
+
+    Only for a server that is named by its address: how to reach the project's own is in its state.
     """
-    if url is None:
-        if ca or certificate or key or api_key_file or api_key_in_clear:
+
+    ca: Annotated[
+        Path | None,
+        typer.Option("--ca", help="PEM: the server named speaks TLS, trust it by this authority"),
+    ] = None
+    certificate: Annotated[
+        Path | None,
+        typer.Option("--certificate", help="PEM: what to show the server named, mutual TLS"),
+    ] = None
+    key: Annotated[Path | None, typer.Option("--key", help="PEM: of --certificate")] = None
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--api-key-file",
+            help=f"its first line is the key that a gateway asks for [default: {API_KEY_VARIABLE}]",
+            show_default=False,
+        ),
+    ] = None
+    api_key_in_clear: Annotated[
+        bool,
+        typer.Option("--api-key-in-clear", help="send it without TLS to another machine, too"),
+    ] = False
+
+    def endpoint(self, url: str | None) -> Endpoint | None:
+        """The server at `url` with what it asks for; None without `url`. Raises UsageError.
+
+        TRITONCTL_API_KEY_FILE is for whatever is named by its address, so the project's own server
+        never gets a key.
+        """
+        if url is None:
+            if self != AccessOptions():
+                raise UsageError(
+                    "--ca, --certificate, --key and --api-key-file need a server that is named by "
+                    "its address",
+                    remedy="leave them out: the project's own server is reached by `server.tls`",
+                )
+            return None
+        from tritonctl.protocol.channel import Endpoint
+
+        return Endpoint(url, self._tls(), api_key=self._api_key())
+
+    def _tls(self) -> ClientTls | None:
+        if not (self.ca or self.certificate or self.key):
+            return None
+        if self.ca is None or (self.certificate is None) != (self.key is None):
             raise UsageError(
-                "--ca, --certificate, --key and --api-key-file are for a server that is named by "
-                "its address",
-                remedy="leave them out: the project's own server is reached by `server.tls`",
+                "--certificate and --key go together, with --ca",
+                remedy="name --ca, and the other two where the server asks for a certificate",
             )
-        return None
-    from tritonctl.protocol.channel import Endpoint
+        from tritonctl.protocol.channel import ClientTls
 
-    tls = _client_tls(ca, certificate, key)
-    return Endpoint(url, tls, api_key=_api_key(api_key_file, api_key_in_clear))
+        return ClientTls(self.ca, self.certificate, self.key)
 
+    def _api_key(self) -> ApiKey | None:
+        file = self.api_key_file
+        if file is None and (variable := os.environ.get(API_KEY_VARIABLE)):
+            file = Path(variable)
+        if file is None:
+            if self.api_key_in_clear:
+                raise UsageError(
+                    "--api-key-in-clear is given without an API key",
+                    remedy=f"name its file: --api-key-file FILE, or {API_KEY_VARIABLE}",
+                )
+            return None
+        from tritonctl.protocol.api_key import ApiKey
 
-def _client_tls(ca: Path | None, certificate: Path | None, key: Path | None) -> ClientTls | None:
-    if not (ca or certificate or key):
-        return None
-    if ca is None or (certificate is None) != (key is None):
-        raise UsageError(
-            "--certificate and --key go together, with --ca",
-            remedy="name --ca, and the other two where the server asks for a certificate",
-        )
-    from tritonctl.protocol.channel import ClientTls
-
-    return ClientTls(ca, certificate, key)
-
-
-def _api_key(file: Path | None, in_clear: bool) -> ApiKey | None:
-    if file is None and (named := os.environ.get(API_KEY_VARIABLE)):
-        file = Path(named)
-    if file is None:
-        if in_clear:
-            raise UsageError(
-                "--api-key-in-clear, but there is no API key",
-                remedy=f"name its file: --api-key-file FILE, or {API_KEY_VARIABLE}",
-            )
-        return None
-    from tritonctl.protocol.api_key import ApiKey
-
-    return ApiKey(file, in_clear)
+        return ApiKey(file, self.api_key_in_clear)
 
 
-def console(as_json: bool, quiet: bool) -> Console:
-    """The console that a verb speaks through."""
+def console(as_json: bool = False, quiet: bool = False) -> Console:
+    """The console of a verb that has not both options."""
     from tritonctl.console.voice import Console
 
     return Console(as_json=as_json, quiet=quiet)
 
 
-def open_project(path: Path | None, profile: str | None, overrides: list[str] | None) -> Project:
-    """The project that the shared options name. Raises ConfigurationError."""
-    from tritonctl.project.file import load_project
+def expand_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The verb as Typer takes it: one parameter per option, in the order of `--help`."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {}
+    parameters: list[Parameter] = []
+    for name, parameter in signature(command).parameters.items():
+        if is_dataclass(hints[name]):
+            groups[name] = hints[name]
+            parameters += _options(hints[name])
+        else:
+            parameters.append(
+                parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
+            )
 
-    return load_project(path, profile=profile, overrides=overrides or ())
+    @wraps(command)
+    def expanded(**values: Any) -> None:
+        made = {name: _collect(group, values) for name, group in groups.items()}
+        command(**values, **made)
+
+    expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    expanded.__annotations__ = {each.name: each.annotation for each in parameters}
+    return expanded
+
+
+def _options(group: Any) -> Iterator[Parameter]:
+    """The parameters of a group and of the groups in it."""
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        if is_dataclass(hints[field.name]):
+            yield from _options(hints[field.name])
+        else:
+            yield Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+
+
+def _collect(group: Any, values: dict[str, Any]) -> Any:
+    """The group made of its options, which leave `values`."""
+    hints = get_type_hints(group)
+    return group(
+        **{
+            field.name: _collect(hints[field.name], values)
+            if is_dataclass(hints[field.name])
+            else values.pop(field.name)
+            for field in fields(group)
+        }
+    )

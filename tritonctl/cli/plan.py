@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tritonctl.engines.planning.records import Fit, ModelPlan
 
 
+@options.expand_options
 def command(
+    *,
     models: Annotated[
         list[str] | None, typer.Argument(help="models of the project [default: all]")
     ] = None,
@@ -25,18 +27,15 @@ def command(
     memory: Annotated[
         str | None, typer.Option(help="what the device has, such as 80GiB", show_default=False)
     ] = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Estimate memory, batch sizes, disk and build time of the engines; nothing is started."""
     from tritonctl.engines.planning.plans import plan_model, without_figures
     from tritonctl.host.units import parse_bytes
 
-    console = options.console(as_json, quiet)
-    loaded = options.open_project(project, profile, overrides)
+    console = voice.console()
+    loaded = project.load()
     size = parse_bytes(memory) if memory else None
     unknown = [] if models else without_figures(loaded)
     for name in unknown:
@@ -53,7 +52,7 @@ def command(
         "build disk",
         "build memory",
     )
-    if as_json:
+    if voice.as_json:
         console.result({"models": [asdict(plan) for plan in plans], "unknown": unknown}, "")
         return
     console.table({}, engines, [_engine(plan) for plan in plans])

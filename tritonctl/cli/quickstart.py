@@ -17,18 +17,19 @@ if TYPE_CHECKING:
     from tritonctl.server.state import Server
 
 
+@options.expand_options
 def command(
+    *,
     folder: Annotated[
         Path | None,
         typer.Argument(help="project folder [default: here, else ./tritonctl-quickstart]"),
     ] = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """See it work: a checkpoint becomes streamed text from a real Triton ensemble."""
     from tritonctl.server.quickstart import quickstart_project
 
-    console = options.console(as_json, quiet)
+    console = voice.console()
     project = quickstart_project(folder)
     state = _serve(project, console)
     answers = _ask(console, state)

@@ -14,22 +14,21 @@ if TYPE_CHECKING:
     from tritonctl.server.reload import Reloaded
 
 
+@options.expand_options
 def command(
+    *,
     model: Annotated[str, typer.Argument(help="a model of the project, built anew")],
     ask: Annotated[
         bool, typer.Option("--smoke/--no-smoke", help="ask the new version once before it serves")
     ] = True,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Serve what was built last; when it does not load or answer, the old version goes on."""
     from tritonctl.server.reload import reload
 
-    console = options.console(as_json, quiet)
-    done = reload(options.open_project(project, profile, overrides), model, console, ask=ask)
+    console = voice.console()
+    done = reload(project.load(), model, console, ask=ask)
     if done.abandoned:
         console.warning(f"{done.abandoned} streams of the old version did not end in time")
     if done.held:

@@ -6,18 +6,17 @@ from __future__ import annotations
 from tritonctl.cli import options
 
 
+@options.expand_options
 def command(
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Render the model repository; rendering twice changes nothing."""
     from tritonctl.repository.publish import render
 
-    console = options.console(as_json, quiet)
-    rendered = render(options.open_project(project, profile, overrides), console)
+    console = voice.console()
+    rendered = render(project.load(), console)
     record = {
         "repository": str(rendered.repository),
         "changed": rendered.changed,

@@ -3,24 +3,20 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tritonctl.errors import UsageError
 
+if TYPE_CHECKING:
+    from tritonctl.protocol.generation import SamplingParameters
+
 _ANY_JSON, _JSON_SCHEMA = "json", "json_schema"
 _GUIDES = (_ANY_JSON, _JSON_SCHEMA, "regex", "ebnf_grammar")
 
-MaxTokens = Annotated[int | None, typer.Option(help="longest answer")]
-Temperature = Annotated[float | None, typer.Option(help="0: greedy")]
-TopK = Annotated[int | None, typer.Option(help="only the k likeliest tokens")]
-TopP = Annotated[float | None, typer.Option(help="only tokens of this probability")]
-RepetitionPenalty = Annotated[float | None, typer.Option(help="1: none")]
-PresencePenalty = Annotated[float | None, typer.Option(help="0: none")]
-FrequencyPenalty = Annotated[float | None, typer.Option(help="0: none")]
-Seed = Annotated[int | None, typer.Option(min=0, help="same seed, same text")]
 Stop = Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be repeated")]
 IncludeStopWord = Annotated[
     bool, typer.Option("--include-stop-word", help="show the text that ended it")
@@ -33,14 +29,6 @@ Echo = Annotated[bool, typer.Option("--echo", help="begin with the prompt")]
 LogProbs = Annotated[bool, typer.Option("--log-probs", help="of each token, under --json")]
 Priority = Annotated[int | None, typer.Option(help="in the server's queue, 1: first")]
 QueueTimeout = Annotated[float | None, typer.Option(help="seconds to wait there")]
-Lora = Annotated[str | None, typer.Option(help="LoRA adapter of the engine")]
-Guide = Annotated[
-    str | None,
-    typer.Option(
-        help="what the answer follows: json, json_schema=TEXT, regex=TEXT or ebnf_grammar=TEXT; "
-        "@FILE for TEXT reads a file"
-    ),
-]
 Url = Annotated[str | None, typer.Option(help="host:port of gRPC [default: the project's server]")]
 Timeout = Annotated[float | None, typer.Option(help="seconds for the whole answer")]
 ResumeOn = Annotated[
@@ -51,24 +39,51 @@ MaxResumes = Annotated[
 ]
 
 
-class Engines(TypedDict):
-    """Fields of SamplingParameters that only some engines have."""
+@dataclass(frozen=True)
+class SamplingOptions:
+    """Fields of SamplingParameters that every text-generation engine has."""
 
-    lora_name: str | None
-    guided_decoding_guide_type: str | None
-    guided_decoding_guide: str | None
+    max_tokens: Annotated[int | None, typer.Option(help="longest answer")] = None
+    temperature: Annotated[float | None, typer.Option(help="0: greedy")] = None
+    top_k: Annotated[int | None, typer.Option(help="only the k likeliest tokens")] = None
+    top_p: Annotated[float | None, typer.Option(help="only tokens of this probability")] = None
+    repetition_penalty: Annotated[float | None, typer.Option(help="1: none")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="0: none")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="0: none")] = None
+    seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text")] = None
+
+    def parameters(self, of_some_engines: EngineSamplingOptions) -> SamplingParameters:
+        """These and those together. Raises UsageError."""
+        from tritonctl.protocol.generation import SamplingParameters
+
+        fields = asdict(self)
+        seed = fields.pop("seed")
+        return SamplingParameters(**fields, random_seed=seed, **of_some_engines.fields())
 
 
-def of_engines(lora: str | None, guide: str | None) -> Engines:
-    """`--lora` and `--guide`. Raises UsageError for a guide that is none."""
-    kind, _, text = (guide or "").partition("=")
-    if guide is not None:
-        text = _guide_text(kind, text)
-    return Engines(
-        lora_name=lora,
-        guided_decoding_guide_type=kind or None,
-        guided_decoding_guide=text or None,
-    )
+@dataclass(frozen=True)
+class EngineSamplingOptions:
+    """Those that only some engines have."""
+
+    lora: Annotated[str | None, typer.Option(help="LoRA adapter of the engine")] = None
+    guide: Annotated[
+        str | None,
+        typer.Option(
+            help="what the answer follows: json, json_schema=TEXT, regex=TEXT or "
+            "ebnf_grammar=TEXT; @FILE for TEXT reads a file"
+        ),
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """As SamplingParameters calls them. Raises UsageError for an unknown kind of guide."""
+        kind, _, text = (self.guide or "").partition("=")
+        if self.guide is not None:
+            text = _guide_text(kind, text)
+        return {
+            "lora_name": self.lora,
+            "guided_decoding_guide_type": kind or None,
+            "guided_decoding_guide": text or None,
+        }
 
 
 def _guide_text(kind: str, given: str) -> str:

@@ -14,4 +14,4 @@ def command() -> None:
 
     schema = Project.model_json_schema(by_alias=True)
     text = json.dumps(schema, indent=2, ensure_ascii=False)
-    options.console(as_json=False, quiet=False).text(text + "\n")
+    options.console().text(text + "\n")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
 _MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
 
 
+@options.expand_options
 def command(
+    *,
     url: Annotated[
         str | None,
         typer.Argument(help="gRPC address of any Triton [default: the project's running server]"),
@@ -35,16 +36,9 @@ def command(
     cancellation: Annotated[
         bool, typer.Option("--cancellation/--no-cancellation", help="leave one stream early")
     ] = True,
-    ca: options.CaOption = None,
-    certificate: options.CertificateOption = None,
-    key: options.KeyOption = None,
-    api_key_file: options.ApiKeyOption = None,
-    api_key_in_clear: options.ApiKeyInClearOption = False,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    access: options.AccessOptions,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Ask every ready model something valid and judge the answers; exit code 7 when one fails."""
     from dataclasses import replace
@@ -52,10 +46,9 @@ def command(
     from tritonctl.smoke.run import smoke_server
     from tritonctl.top.watching import metrics_address
 
-    console = options.console(as_json, quiet)
-    named = options.named_server(url, ca, certificate, key, api_key_file, api_key_in_clear)
+    console = voice.console()
     plan = replace(
-        _plan(named, project, profile, overrides),
+        _plan(access.endpoint(url), project),
         models=tuple(models or ()),
         seconds=timeout,
         cancellation=cancellation,
@@ -72,18 +65,13 @@ def command(
         raise typer.Exit(ServerError.exit_code)
 
 
-def _plan(
-    named: Endpoint | None,
-    project: Path | None,
-    profile: str | None,
-    overrides: list[str] | None,
-) -> Plan:
+def _plan(named: Endpoint | None, project: options.ProjectOptions) -> Plan:
     """The project's own server, with what is known of it, or the address alone."""
     from tritonctl.server.lifecycle import running_server
     from tritonctl.smoke.run import Plan
 
     try:
-        opened = options.open_project(project, profile, overrides)
+        opened = project.load()
         state = running_server(opened)
     except (ConfigurationError, ServerError):
         if named is None:

@@ -16,18 +16,17 @@ if TYPE_CHECKING:
     from tritonctl.server.state import Server
 
 
+@options.expand_options
 def command(
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    *,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Show the server's health; exit code 7 unless every model of every server is ready."""
     from tritonctl.server.lifecycle import status
 
-    console = options.console(as_json, quiet)
-    servers = status(options.open_project(project, profile, overrides))
+    console = voice.console()
+    servers = status(project.load())
     ready = all(server.health.ready for server in servers)
     first = max(servers, key=lambda server: server.health.ready)
     record = {

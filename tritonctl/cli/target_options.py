@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,47 +12,46 @@ if TYPE_CHECKING:
     from tritonctl.checks.repository import Target
     from tritonctl.project.schema import Project
 
-VersionOption = Annotated[
-    str | None,
-    typer.Option("--target-version", help="of the server: 2.51.0, or a release, 24.10"),
-]
-CoresOption = Annotated[
-    int | None, typer.Option(min=1, help="of the target [default: this machine's]")
-]
-MemoryOption = Annotated[
-    str | None, typer.Option(help="of the target, 64G [default: this machine's]")
-]
-ShmOption = Annotated[
-    str | None,
-    typer.Option("--shm-size", help="of the target's /dev/shm, 64m [default: this machine's]"),
-]
-GpusOption = Annotated[
-    str | None,
-    typer.Option(help="of the target, by memory: 24G,24G, or none [default: unknown]"),
-]
 
+@dataclass(frozen=True)
+class TargetOptions:
+    """What the machine has; this machine's where an option is absent."""
 
-def chosen_target(
-    version: str | None,
-    cores: int | None,
-    memory: str | None,
-    shm_size: str | None,
-    gpus: str | None,
-    project: Project | None,
-    *,
-    here: bool = True,
-) -> Target:
-    """This machine, or the project's container, where the options do not say otherwise.
+    target_version: Annotated[
+        str | None,
+        typer.Option("--target-version", help="of the server: 2.51.0, or a release, 24.10"),
+    ] = None
+    cores: Annotated[
+        int | None, typer.Option(min=1, help="of the target [default: this machine's]")
+    ] = None
+    memory: Annotated[
+        str | None, typer.Option(help="of the target, 64G [default: this machine's]")
+    ] = None
+    shm_size: Annotated[
+        str | None,
+        typer.Option("--shm-size", help="of the target's /dev/shm, 64m [default: this machine's]"),
+    ] = None
+    gpus: Annotated[
+        str | None,
+        typer.Option(help="of the target, by memory: 24G,24G, or none [default: unknown]"),
+    ] = None
 
-    here: whether it is served on this machine, as far as anybody knows. Raises ConfigurationError,
-    UsageError.
-    """
-    from tritonctl.checks.repository import Target
-    from tritonctl.checks.target import described, this_host
+    def target(self, project: Project | None, *, version: str | None, here: bool) -> Target:
+        """This machine, or the project's container, where the options do not say otherwise.
 
-    target = this_host(Target.named(version)) if here else Target.named(version)
-    if project is not None:
-        from tritonctl.repository.target import of_project
+        version: the server's, where no option says it. here: whether the repository is served on
+        this machine, as far as anybody knows. Raises ConfigurationError, UsageError.
+        """
+        from tritonctl.checks.repository import Target
+        from tritonctl.checks.target import described, this_host
 
-        target = of_project(target, project)
-    return described(target, cores, memory, shm_size, gpus)
+        target = Target.named(self.target_version or version)
+        if here:
+            target = this_host(target)
+        if project is not None:
+            from tritonctl.repository.target import of_project
+
+            target = of_project(target, project)
+        # Known vulnerabilities of a version that nobody asked for are reported by what starts it.
+        target = replace(target, named_by_user=self.target_version is not None)
+        return described(target, self.cores, self.memory, self.shm_size, self.gpus)

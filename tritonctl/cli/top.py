@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -16,7 +15,9 @@ if TYPE_CHECKING:
 _LIVE_WINDOW_SECONDS = 10.0
 
 
+@options.expand_options
 def command(
+    *,
     url: Annotated[
         str | None,
         typer.Option(
@@ -43,9 +44,7 @@ def command(
         Literal["requests", "failed", "ttft", "waiting", "name"],
         typer.Option("--sort", help="which model comes first"),
     ] = "requests",
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
+    project: options.ProjectOptions,
     as_json: Annotated[
         bool, typer.Option("--json", help="one JSON object per interval on standard output")
     ] = False,
@@ -57,7 +56,7 @@ def command(
     from tritonctl.top.watching import Watcher, watch
 
     def find() -> Endpoint:
-        return _endpoint(url, project, profile, overrides)
+        return _endpoint(url, project)
 
     seconds = window or (None if as_json else _LIVE_WINDOW_SECONDS)
     watcher = Watcher(find, interval=interval, window=seconds)
@@ -68,9 +67,7 @@ def command(
         raise typer.Exit from None  # the way to end it
 
 
-def _endpoint(
-    url: str | None, project: Path | None, profile: str | None, overrides: list[str] | None
-) -> Endpoint:
+def _endpoint(url: str | None, project: options.ProjectOptions) -> Endpoint:
     """The address that was given, or the running server of the project."""
     from tritonctl.errors import ConfigurationError
     from tritonctl.loadtest.run.server_usage import ServerUsage
@@ -81,14 +78,14 @@ def _endpoint(
     from tritonctl.top.watching import Endpoint, metrics_address
 
     if url is None:
-        opened = options.open_project(project, profile, overrides)
+        opened = project.load()
         state = running_server(opened)
         usage = ServerUsage(state.shm_prefix) if isinstance(state, EmbeddedServer) else None
         return Endpoint(state.metrics_url, layout_of(opened.repository), usage)
     try:
-        layout = layout_of(options.open_project(project, profile, overrides).repository)
+        layout = layout_of(project.load().repository)
     except ConfigurationError:
-        if project is not None:
+        if project.path is not None:
             raise
         layout = Layout()
     return Endpoint(metrics_address(url), layout)

@@ -11,14 +11,14 @@ from tritonctl.cli import load_options as asked
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tritonctl.console.voice import Console
     from tritonctl.project.schema import Project
     from tritonctl.tuning.tuner import Tuned, TuneJob
 
 
+@options.expand_options
 def command(
+    *,
     scenario: asked.Scenario = None,
     budget: Annotated[float, typer.Option("--budget", min=0.2, help="minutes")] = 30.0,
     apply: Annotated[
@@ -31,22 +31,19 @@ def command(
         list[str] | None,
         typer.Option("--knob", help="turn only this one; several times", show_default=False),
     ] = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Find the settings with the highest rate under the SLO; prints them as a diff."""
     from tritonctl.loadtest.run.plan import chosen_scenario
     from tritonctl.tuning.tuner import TuneJob
 
-    console = options.console(as_json, quiet)
-    loaded = options.open_project(project, profile, overrides)
+    console = voice.console()
+    loaded = project.load()
     name, found = chosen_scenario(loaded, scenario)
     job = TuneJob(loaded, name, found, budget, resume=resume, knobs=tuple(knob or ()))
     tuned = _tuned(console, job)
-    _tell(console, loaded, project, profile, tuned, apply=apply)
+    _tell(console, loaded, project, tuned, apply=apply)
 
 
 def _tuned(console: Console, job: TuneJob) -> Tuned:
@@ -66,8 +63,7 @@ def _tuned(console: Console, job: TuneJob) -> Tuned:
 def _tell(
     console: Console,
     loaded: Project,
-    path: Path | None,
-    profile: str | None,
+    project: options.ProjectOptions,
     tuned: Tuned,
     *,
     apply: bool,
@@ -82,7 +78,7 @@ def _tell(
     from tritonctl.tuning.write_back import project_edit, write_exactly
 
     page = write_report(tuned)
-    edit = project_edit(loaded, path, tuned.space.model, profile, tuned.overlay)
+    edit = project_edit(loaded, project.path, tuned.space.model, project.profile, tuned.overlay)
     difference = edit.difference if tuned.worth_it else ""
     applied = apply and bool(difference)
     if applied:

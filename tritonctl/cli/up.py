@@ -10,27 +10,25 @@ import typer
 from tritonctl.cli import options
 
 
+@options.expand_options
 def command(
+    *,
     on: Annotated[
         Literal["embedded", "docker"] | None,
         typer.Option(
             help="in this environment, or in containers [default: server.mode]", show_default=False
         ),
     ] = None,
-    project: options.ProjectOption = None,
-    profile: options.ProfileOption = None,
-    overrides: options.SetOption = None,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Start Triton on the project's models; returns when every model is ready."""
     from tritonctl.repository.publish import render
     from tritonctl.server.lifecycle import require_machine, start
     from tritonctl.server.state import ContainerServer
 
-    console = options.console(as_json, quiet)
-    chosen = [*(overrides or ()), *([f"server.mode={on}"] if on else [])]
-    loaded = options.open_project(project, profile, chosen)
+    console = voice.console()
+    loaded = project.load([f"server.mode={on}"] if on else ())
     require_machine(loaded)
     state, started = start(loaded, render(loaded, console), console)
     record = {

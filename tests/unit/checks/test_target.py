@@ -15,7 +15,7 @@ from tritonctl.checks.examples.models import CONFIG, python_model
 from tritonctl.checks.repository import Target
 from tritonctl.checks.target import described, this_host
 from tritonctl.cli import application
-from tritonctl.cli.target_options import chosen_target
+from tritonctl.cli.target_options import TargetOptions
 from tritonctl.errors import UsageError
 from tritonctl.repository.target import of_project
 
@@ -46,9 +46,16 @@ def test_another_machine() -> None:
 
 def test_a_server_elsewhere() -> None:
     """Nothing of this machine is known of it; what options say holds."""
-    target = chosen_target("24.10", None, None, "64m", None, None, here=False)
+    options = TargetOptions(target_version="24.10", shm_size="64m")
+    target = options.target(None, version="2.52.0", here=False)
     assert target == Target("2.51.0", shared_memory_bytes=64 << 20, named_by_user=True)
-    assert chosen_target("24.10", None, None, None, None, None).cores is not None
+    assert TargetOptions("24.10").target(None, version=None, here=True).cores is not None
+
+
+def test_the_version_that_a_server_reports() -> None:
+    """It counts where no option says another, and nobody asked for its known vulnerabilities."""
+    target = TargetOptions().target(None, version="2.51.0", here=False)
+    assert target == Target("2.51.0", named_by_user=False)
 
 
 def test_a_project(built: Sandbox) -> None:

@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.loadtests.key_gate import Gate, grpc_gate
 from tests.unit.conftest import Cli, Sandbox
-from tritonctl.cli import options
+from tritonctl.cli.options import API_KEY_VARIABLE, AccessOptions
 from tritonctl.errors import HostError, TritonctlError, UsageError
 from tritonctl.loadtest.run.jobs import target_of
 from tritonctl.loadtest.run.server_facts import server_facts
@@ -181,15 +181,15 @@ def test_options(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file by option or variable, for a server that is named; never for the project's own."""
 
     def named(url: str | None, key: Path | None = None, in_clear: bool = False) -> Endpoint | None:
-        return options.named_server(url, None, None, None, key, in_clear)
+        return AccessOptions(api_key_file=key, api_key_in_clear=in_clear).endpoint(url)
 
     assert named("a:1") == Endpoint("a:1")
     assert named("a:1", file, True) == Endpoint("a:1", api_key=ApiKey(file, True))
-    with pytest.raises(UsageError, match="named by its address"):
+    with pytest.raises(UsageError, match="need a server that is named by its address"):
         named(None, file)
-    with pytest.raises(UsageError, match="there is no API key"):
+    with pytest.raises(UsageError, match="is given without an API key"):
         named("a:1", None, True)
-    monkeypatch.setenv(options.API_KEY_VARIABLE, str(file))
+    monkeypatch.setenv(API_KEY_VARIABLE, str(file))
     assert named("a:1") == Endpoint("a:1", api_key=ApiKey(file))
     assert named(None) is None
     assert named("a:1", Path("other")) == Endpoint("a:1", api_key=ApiKey(Path("other")))
@@ -200,7 +200,7 @@ def test_from_the_command_line(file: Path) -> None:
     cli, named = Cli(file.parent), ("--api-key-file", file)
     with gateway() as (url, _):
         ask = ("generate", "speller", "7", "--url", url)
-        for done in (cli(*ask, *named), cli(*ask, **{options.API_KEY_VARIABLE: str(file)})):
+        for done in (cli(*ask, *named), cli(*ask, **{API_KEY_VARIABLE: str(file)})):
             assert (done.returncode, done.stdout) == (0, "seven\n")
         refused = cli(*ask)
         assert (refused.returncode, refused.stdout.strip()) == (UsageError.exit_code, "")

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Groups of options: what Typer sees of them, and what a verb gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from tritonctl.cli.options import OutputOptions, expand_options
+
+
+@dataclass(frozen=True)
+class Inner:
+    """A group in a group."""
+
+    level: Annotated[int, typer.Option("--level", min=1, help="how much")] = 3
+
+
+@dataclass(frozen=True)
+class Outer:
+    """A group."""
+
+    name: Annotated[str | None, typer.Option(help="of it")] = None
+    inner: Inner = field(default_factory=Inner)
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="repeatable")] = None
+
+
+def _run(*arguments: str) -> str:
+    app = typer.Typer()
+
+    @app.command()
+    @expand_options
+    def command(
+        *,
+        first: Annotated[str, typer.Argument(help="a word")],
+        group: Outer,
+        last: Annotated[bool, typer.Option("--last", help="at the end")] = False,
+        voice: OutputOptions,
+    ) -> None:
+        """Do something."""
+        typer.echo(f"{first} {group} {last} {voice.console().as_json}")
+
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_group_becomes_its_options() -> None:
+    """In their order, between the command's own; groups in groups, too."""
+    text = _run("--help")
+    names = ["--name", "--level", "--tag", "--last", "--json", "--quiet"]
+    places = [text.index(name) for name in names]
+    assert places == sorted(places)
+    assert "Do something." in text
+
+
+def test_a_verb_gets_the_groups() -> None:
+    """Made of what was given, defaults otherwise."""
+    assert _run("a") == f"a {Outer()} False False\n"
+    given = _run("a", "--name", "n", "--level", "5", "--tag", "x", "--tag", "y", "--last", "--json")
+    assert given == f"a {Outer('n', Inner(5), ['x', 'y'])} True True\n"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every error a user can meet, with its exit code.
 
-    TritonctlError                 1   base class, never raised itself
+    TritonctlError                     base class, never raised itself
+    ├── UnexpectedError            1   a bug of tritonctl; its log file is named
     ├── UsageError                 2   the command line asks for something impossible
     │   └── RequestRejectedError   2   the server refused this one request as invalid
     ├── ConfigurationError         3   tritonctl.yaml or another input file is wrong
@@ -13,41 +14,50 @@
     │   ├── ServerBusyError        7   too many requests wait, or this one waited too long
     │   ├── StepGoneError          7   a composing model's process has died, or is about to end
     │   └── SettingsRefusedError   7   Triton does not load a model with these settings
-    └── SloMissedError             8   a load test broke the SLO, or could not measure it
+    ├── SloMissedError             8   a load test broke the SLO, or could not measure it
+    └── InterruptionError        130   Ctrl-C, SIGTERM or a closed terminal ended the command
 
-0 is success, 1 an unexpected error (a bug: the log's path is printed), 130 an interruption.
+0 is success.
 """
 
 from __future__ import annotations
 
-EXIT_BUG = 1
+from collections.abc import Mapping
+
 EXIT_INTERRUPTED = 130
 
 
 class TritonctlError(Exception):
-    """A failure that was foreseen: what is wrong, where, and what to do about it.
+    """A failure, and what to do about it.
 
     `problem` says what failed and on which thing, `remedy` holds the next thing to do (best: a
-    command to type), `details` is optional longer evidence such as the tail of a log.
+    command to type), `details` is optional longer evidence such as the tail of a log. `outcome` is
+    what a command found before it failed, such as the figures of a load test that missed its SLO.
     """
 
-    exit_code = EXIT_BUG
+    exit_code = 1
 
     def __init__(self, problem: str, *, remedy: str, details: str | None = None) -> None:
         super().__init__(problem)
         self.problem = problem
         self.remedy = remedy
         self.details = details
+        self.outcome: Mapping[str, object] = {}
 
     def as_record(self) -> dict[str, object]:
-        """The error as plain data, for `--json`."""
+        """The error as plain data, for `--json`, together with the outcome."""
         return {
+            **self.outcome,
             "error": type(self).__name__,
             "exit_code": self.exit_code,
             "problem": self.problem,
             "remedy": self.remedy,
             "details": self.details,
         }
+
+
+class UnexpectedError(TritonctlError):
+    """A bug: an exception that nobody foresaw."""
 
 
 class UsageError(TritonctlError):
@@ -117,3 +127,9 @@ class SloMissedError(TritonctlError):
     """A load test found the service slower than promised, or was no valid measurement."""
 
     exit_code = 8
+
+
+class InterruptionError(TritonctlError):
+    """The user ended the command by Ctrl-C, SIGTERM or by closing the terminal."""
+
+    exit_code = EXIT_INTERRUPTED

@@ -427,7 +427,7 @@ def test_an_interruption_waits_for_nothing(built: Sandbox) -> None:
 
 
 def test_every_error_has_its_own_exit_code() -> None:
-    """The tree of tritonctl.errors: 2 to 8, inherited by special cases."""
+    """The tree of tritonctl.errors: 1 to 8 and 130, inherited by special cases."""
 
     def tree(kind: type[TritonctlError]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -436,6 +436,7 @@ def test_every_error_has_its_own_exit_code() -> None:
         return found
 
     assert tree(TritonctlError) == {
+        "UnexpectedError": 1,
         "UsageError": 2,
         "RequestRejectedError": 2,
         "ConfigurationError": 3,
@@ -448,4 +449,5 @@ def test_every_error_has_its_own_exit_code() -> None:
         "SettingsRefusedError": 7,
         "StepGoneError": 7,
         "SloMissedError": 8,
+        "InterruptionError": 130,
     }

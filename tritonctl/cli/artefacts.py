@@ -185,11 +185,17 @@ def verify(
         lines.append(f"{name}: {'DAMAGED' if found else 'whole'}")
         lines += [f"  {finding.kind:<10} {finding.path}: {finding.detail}" for finding in found]
     records = {name: [asdict(finding) for finding in found] for name, found in findings.items()}
-    console.result({"artefacts": records}, "\n".join(lines) or "there are no artefacts")
-    damaged = sorted({artefact.model for artefact in chosen if findings[artefact.name]})
+    damaged = [artefact for artefact in chosen if findings[artefact.name]]
+    failure = None
     if damaged:
-        console.note(f"make them again: tritonctl build --force {' '.join(damaged)}")
-        raise typer.Exit(RepositoryError.exit_code)
+        models = sorted({artefact.model for artefact in damaged})
+        failure = RepositoryError(
+            f"damaged: {', '.join(artefact.name for artefact in damaged)}",
+            remedy=f"make them again: tritonctl build --force {' '.join(models)}",
+        )
+    console.result({"artefacts": records}, "\n".join(lines) or "there are no artefacts", failure)
+    if failure:
+        raise failure
 
 
 @app.command()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where exceptions end: every foreseen one becomes a message and an exit code, a bug a log file."""
+"""Where exceptions end: each becomes a message, under `--json` a record, and an exit code."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from tritonctl.errors import EXIT_BUG, EXIT_INTERRUPTED, TritonctlError
+from tritonctl.errors import InterruptionError, TritonctlError, UnexpectedError, UsageError
 from tritonctl.version import __version__
 
 
@@ -33,20 +33,42 @@ class ErrorBoundary(TyperGroup):
         _prepare_streams()
         try:
             return super().invoke(ctx)
-        except TritonctlError as error:
-            _console().error(error)
-            raise typer.Exit(error.exit_code) from error
-        except KeyboardInterrupt:
-            _console().note("interrupted; nothing half-written was left behind")
-            raise typer.Exit(EXIT_INTERRUPTED) from None
+        except (typer.Exit, typer.Abort):
+            raise
         except BrokenPipeError:  # `tritonctl logs | head`: the reader has had enough
             sys.stdout = None
             raise typer.Exit(0) from None
-        except Exception as error:
-            if type(error).__module__.startswith("typer"):  # Typer's own: usage errors, Exit
+        except (Exception, KeyboardInterrupt) as error:
+            if hasattr(error, "format_message"):  # Typer prints its usage errors itself
+                _console().error_record(_usage_error(error))
                 raise
-            _report_bug()
-            raise typer.Exit(EXIT_BUG) from error
+            failure = _failure(error)
+            _console().error(failure)
+            raise typer.Exit(failure.exit_code) from error
+
+
+def _failure(error: BaseException) -> TritonctlError:
+    if isinstance(error, TritonctlError):
+        return error
+    if isinstance(error, KeyboardInterrupt):
+        return InterruptionError(
+            "interrupted; nothing half-written was left behind", remedy="run the command again"
+        )
+    problem = "tritonctl met an error that it did not foresee; that is a bug"
+    try:
+        log = _bug_log()
+    except OSError:  # no place for a file, which may be the whole reason
+        return UnexpectedError(
+            problem, remedy="report it with the lines above", details=traceback.format_exc()
+        )
+    return UnexpectedError(f"{problem}. Details: {log}", remedy=f"report it with {log}")
+
+
+def _usage_error(error: Any) -> UsageError:
+    """One of Typer's, whose public names are too few to catch it by its class, as ours."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context else "tritonctl"
+    return UsageError(error.format_message(), remedy=f"{command} --help")
 
 
 def _listen_for_signals() -> None:
@@ -75,15 +97,6 @@ def _console() -> Any:
     from tritonctl.console.voice import Console
 
     return Console(as_json="--json" in sys.argv)
-
-
-def _report_bug() -> None:
-    try:
-        log = _bug_log()
-    except OSError:  # no place for a file, which may be the whole reason
-        traceback.print_exc()
-        return
-    _console().warning(f"tritonctl met an error it did not foresee; that is a bug. Details: {log}")
 
 
 def _bug_log() -> Path:

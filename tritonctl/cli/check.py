@@ -77,7 +77,16 @@ def command(
     report = merged(reports)
     console.text(FORMATS[output](report) + "\n")
     if report.failed:
-        raise typer.Exit(RepositoryError.exit_code)
+        raise _failure(report)
+
+
+def _failure(report: Report) -> RepositoryError:
+    errors = [finding for finding in report.findings if finding.severity == "error"]
+    some = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
+    return RepositoryError(
+        f"{some}, the first at {errors[0].place}",
+        remedy=f"`tritonctl check --explain {errors[0].rule}` tells what it is about",
+    )
 
 
 def _report(folder: Path, target: Target, rules: Sequence[AnyRule], fix: bool) -> Report:

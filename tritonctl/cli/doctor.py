@@ -36,14 +36,20 @@ def command(
     report = examine(profiles, unreadable)
     lines = [line for finding in report.findings for line in _finding(finding)]
     lines += [line for gpu in report.gpus for line in _gpu(gpu)]
-    console.result(report.as_record(), "\n".join(lines))
+    failure = None
+    if missing := report.missing:
+        failure = HostError(
+            f"missing: {', '.join(finding.name for finding in missing)}",
+            remedy=next((each.remedy for each in missing if each.remedy), missing[0].detail),
+        )
+    console.result(report.as_record(), "\n".join(lines), failure)
     if bundle:
         from tritonctl.doctor.bundle import write_bundle
 
         names = write_bundle(bundle, report, profiles.get(None))
         console.note(f"{bundle}: {len(names)} files; look through it before you send it")
-    if not report.healthy:
-        raise typer.Exit(HostError.exit_code)
+    if failure:
+        raise failure
 
 
 def _finding(finding: Finding) -> list[str]:

@@ -11,8 +11,8 @@ import typer
 from tritonctl.cli import loadtest_compare, loadtest_mock, loadtest_report, options
 from tritonctl.cli.load_options import LoadOptions, Rate, Scenario
 from tritonctl.errors import (
-    EXIT_INTERRUPTED,
     HostError,
+    InterruptionError,
     ServerError,
     SloMissedError,
     TritonctlError,
@@ -28,9 +28,9 @@ app = typer.Typer(no_args_is_help=True, help="Measure a running server under loa
 
 
 # What ended a run before its plan was carried out, besides the user.
-_FAILURES = {
-    "server gone": ("see `tritonctl status` and `tritonctl logs`", ServerError),
-    "disk full": ("free space where the run's folder is", HostError),
+_ENDS: dict[str, tuple[type[TritonctlError], str]] = {
+    "server gone": (ServerError, "see `tritonctl status` and `tritonctl logs`"),
+    "disk full": (HostError, "free space where the run's folder is"),
 }
 
 
@@ -101,21 +101,38 @@ def _tell(console: Console, done: LoadRun) -> None:
     from tritonctl.loadtest.report.summary_text import HEADINGS, closing, opening, rows
 
     summary = done.summary
+    failure = _run_failure(done)
     if console.as_json:
-        console.result({"folder": str(done.folder), **summary.to_record()}, "")
+        console.result({"folder": str(done.folder), **summary.to_record()}, "", failure)
     else:
         console.text("\n".join(opening(summary)) + "\n\n")
         console.table({}, HEADINGS, rows(summary))
         console.text("\n" + "\n".join(closing(summary, done.folder)) + "\n")
+    if failure:
+        raise failure
+
+
+def _run_failure(done: LoadRun) -> TritonctlError | None:
+    """What a gate must hear of; None when the SLO was met by a valid measurement."""
+    from tritonctl.loadtest.analysis.summary import MISSED
+
+    summary = done.summary
+    report = f"tritonctl loadtest report {done.folder}"
     if done.interrupted:
-        console.note(f"interrupted; what was measured until then is in {done.folder}")
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if summary.reason in _FAILURES:
-        remedy, failure = _FAILURES[summary.reason]
-        console.note(f"the run ended early, {summary.reason}: {remedy}")
-        raise typer.Exit(failure.exit_code)
+        return InterruptionError(
+            f"interrupted; what was measured until then is in {done.folder}", remedy=report
+        )
+    if summary.reason in _ENDS:
+        kind, remedy = _ENDS[summary.reason]
+        return kind(f"the run ended early, {summary.reason}", remedy=remedy)
+    if not summary.valid:
+        reasons = "; ".join(summary.invalid_because)
+        return SloMissedError(f"no valid measurement: {reasons}", remedy=f"see why: {report}")
     if summary.failed:
-        raise typer.Exit(SloMissedError.exit_code)
+        missed = [one for one in summary.slo if one.verdict == MISSED]
+        broken = "; ".join(f"{one.name}: {one.why}" for one in missed)
+        return SloMissedError(f"the SLO is missed: {broken}", remedy=f"see why: {report}")
+    return None
 
 
 @app.command()
@@ -169,18 +186,30 @@ def capacity(
 def _tell_capacity(console: Console, done: CapacityRun) -> None:
     from tritonctl.loadtest.report.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
 
+    failure = _capacity_failure(done)
     if console.as_json:
-        console.result(done.to_record(), "")
+        console.result(done.to_record(), "", failure)
     else:
         console.table({}, CAPACITY_HEADINGS, capacity_rows(done))
         console.text("\n" + "\n".join(conclusion(done)) + "\n")
+    if failure:
+        raise failure
+
+
+def _capacity_failure(done: CapacityRun) -> TritonctlError | None:
     if done.interrupted:
-        raise typer.Exit(EXIT_INTERRUPTED)
+        return InterruptionError(
+            f"interrupted; what was measured until then is in {done.folder}",
+            remedy="search again; --lowest and --highest make the search shorter",
+        )
     if done.server_gone:
-        console.note(f"the search ended early, server gone: {_FAILURES['server gone'][0]}")
-        raise typer.Exit(ServerError.exit_code)
+        return ServerError("the search ended early, server gone", remedy=_ENDS["server gone"][1])
     if done.capacity.rate is None:
-        raise typer.Exit(SloMissedError.exit_code)
+        return SloMissedError(
+            "no rate was found that keeps the SLO",
+            remedy="give a lower --lowest, or a larger --budget",
+        )
+    return None
 
 
 app.command("compare")(loadtest_compare.command)

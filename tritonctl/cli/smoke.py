@@ -12,7 +12,7 @@ from tritonctl.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
     from tritonctl.protocol.channel import Endpoint
-    from tritonctl.smoke.outcomes import Outcome
+    from tritonctl.smoke.outcomes import Outcome, SmokeReport
     from tritonctl.smoke.run import Plan
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
@@ -57,12 +57,11 @@ def command(
         plan = replace(plan, metrics_url=metrics_address(metrics))
     report = smoke_server(plan, console)
     rows = [(o.model, o.check, _MARKS[o.status], o.detail) for o in report.outcomes]
-    console.table(report.as_record(), ("model", "check", "", "what was seen"), rows)
-    for failure in report.failures:
-        console.warning(_explained(failure))
+    failure = _failure(report)
+    console.table(report.as_record(), ("model", "check", "", "what was seen"), rows, failure)
     console.note(report.summary())
-    if report.failures:
-        raise typer.Exit(ServerError.exit_code)
+    if failure:
+        raise failure
 
 
 def _plan(named: Endpoint | None, project: options.ProjectOptions) -> Plan:
@@ -80,6 +79,17 @@ def _plan(named: Endpoint | None, project: options.ProjectOptions) -> Plan:
     if named is None or named.url == state.grpc_url:
         return Plan(state.endpoint, metrics_url=state.metrics_url, project=opened)
     return Plan(named)
+
+
+def _failure(report: SmokeReport) -> ServerError | None:
+    if not report.failures:
+        return None
+    models = sorted({failure.model for failure in report.failures})
+    return ServerError(
+        f"{len(report.failures)} of {len(report.outcomes)} checks failed: {', '.join(models)}",
+        remedy="repeat one of them as shown, and read `tritonctl logs`",
+        details="\n".join(map(_explained, report.failures)),
+    )
 
 
 def _explained(failure: Outcome) -> str:

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from tritonctl.cli import options
 from tritonctl.errors import ServerError
 
@@ -39,9 +37,22 @@ def command(
             for server in servers
         ],
     }
-    console.result(record, "\n".join(_lines(servers, first, ready=ready)))
-    if not ready:
-        raise typer.Exit(ServerError.exit_code)
+    failure = None if ready else _failure(servers, first)
+    console.result(record, "\n".join(_lines(servers, first, ready=ready)), failure)
+    if failure:
+        raise failure
+
+
+def _failure(servers: Sequence[Status], first: Status) -> ServerError:
+    names = [name for name, state in first.health.models.items() if state != "READY"]
+    if len(servers) > 1:
+        behind = [str(server.container) for server in servers if not server.health.ready]
+        problem = f"not ready: {', '.join(behind)}"
+    elif not first.health.live:
+        problem = f"Triton does not answer at {first.state.grpc_url}"
+    else:
+        problem = f"not ready: {', '.join(names) or 'Triton'}"
+    return ServerError(problem, remedy="`tritonctl logs` shows why; `tritonctl up` starts it again")
 
 
 def _addresses(server: Status) -> dict[str, Any]:

@@ -40,17 +40,30 @@ class Console:
     def _stderr(self) -> RichConsole:
         return _rich(stderr=True)
 
-    def result(self, record: Mapping[str, Any], human: str) -> None:
-        """Print the command's outcome: one JSON object, or `human` as text."""
+    def result(
+        self, record: Mapping[str, Any], human: str, failure: TritonctlError | None = None
+    ) -> None:
+        """Print the command's outcome: one JSON object, or `human` as text.
+
+        failure: what the command raises next. Under `--json` its record then holds the outcome:
+        standard output stays one object.
+        """
+        if self.as_json and failure is not None:
+            failure.outcome = record
+            return
         text = json.dumps(record, ensure_ascii=False) if self.as_json else human
         self.text(f"{text}\n")
 
     def table(
-        self, record: Mapping[str, Any], headings: Sequence[str], rows: Sequence[Sequence[str]]
+        self,
+        record: Mapping[str, Any],
+        headings: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        failure: TritonctlError | None = None,
     ) -> None:
         """Print rows: one JSON object, a table on a terminal, aligned lines otherwise."""
         if self.as_json or not sys.stdout.isatty():
-            self.result(record, _aligned([headings, *rows]))
+            self.result(record, _aligned([headings, *rows]), failure)
             return
         from rich.table import Table
 
@@ -115,10 +128,14 @@ class Console:
         """Say something that the user should act on."""
         self._stderr.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
 
-    def error(self, error: TritonctlError) -> None:
-        """Explain a foreseen failure: what, evidence, what to do next."""
+    def error_record(self, error: TritonctlError) -> None:
+        """Print a failure as a JSON object, under `--json` only."""
         if self.as_json:
             print(json.dumps(error.as_record(), ensure_ascii=False))  # noqa: T201
+
+    def error(self, error: TritonctlError) -> None:
+        """Explain a failure: what failed, the evidence, what to do next."""
+        self.error_record(error)
         self._stderr.print(f"[bold red]error[/]: {escape(error.problem)}", soft_wrap=True)
         if error.details:
             self._stderr.print(escape(_indented(error.details)), style="dim", soft_wrap=True)

@@ -45,9 +45,14 @@ class Report:
     gpus: list[GpuReport] = field(default_factory=list)
 
     @property
+    def missing(self) -> list[Finding]:
+        """What is required and not there."""
+        return [f for f in self.findings if f.required and f.status == "missing"]
+
+    @property
     def healthy(self) -> bool:
         """Whether nothing that is required is missing."""
-        return not any(f.required and f.status == "missing" for f in self.findings)
+        return not self.missing
 
     def as_record(self) -> dict[str, Any]:
         """The report as plain data."""

@@ -8,9 +8,9 @@ its place for Typer, which knows only functions with one parameter per option.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -180,19 +180,19 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
-def _options(group: Any) -> Iterator[Parameter]:
+@cache
+def _options(group: Any) -> tuple[Parameter, ...]:
     """The parameters of a group and of the groups in it."""
     hints = get_type_hints(group, include_extras=True)
+    parameters: list[Parameter] = []
     for field in fields(group):
-        if is_dataclass(hints[field.name]):
-            yield from _options(hints[field.name])
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            parameters += _options(hint)
         else:
-            yield Parameter(
-                field.name,
-                Parameter.KEYWORD_ONLY,
-                default=field.default,
-                annotation=hints[field.name],
-            )
+            kind = Parameter.KEYWORD_ONLY
+            parameters.append(Parameter(field.name, kind, default=field.default, annotation=hint))
+    return tuple(parameters)
 
 
 def _collect(group: Any, values: dict[str, Any]) -> Any:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model's own file says of its tensors, whatever its format."""
+"""What a model file says about its tensors, in any format."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import NamedTuple
 
 Shape = tuple[int | str, ...]
 
-_DIGITS = 19
+_MOST_DIGITS = 18
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 class BrokenFileError(Exception):
-    """The file is not of its format. `args[0]` says why; no server could read it either."""
+    """The file is damaged. `args[0]` says how; no server could read it either."""
 
 
 class UnjudgedError(Exception):
-    """The file may be fine, but is not worth the time it would take, or of a format unknown."""
+    """The file may be fine, but would take too long to read or has an unknown format."""
 
 
 class GraphTensor(NamedTuple):
     """An input or output of a graph.
 
-    names: by any of which it may be called, the usual one first. dtype: Triton's, "TYPE_FP32";
-    None where Triton has none. kind: the type as the file names it, "bfloat16", "sequence".
-    shape: a size, or the name of one that varies ("?" without a name); None where it is absent.
+    names: all that it may be called by, the usual one first. dtype: Triton's type, "TYPE_FP32";
+    None where Triton has none. kind: the file's name for the type, "bfloat16", "sequence". shape:
+    sizes, or names of those that vary ("?" without a name); None where the file has no shape.
     """
 
     names: tuple[str, ...]
@@ -36,26 +36,26 @@ class GraphTensor(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Its usual name."""
+        """The usual name."""
         return self.names[0]
 
     @property
     def rank(self) -> int | None:
-        """How many dimensions it has."""
+        """The number of dimensions."""
         return None if self.shape is None else len(self.shape)
 
 
 class Weights(NamedTuple):
-    """A file of weights that the graph refers to, and how long it has to be at least."""
+    """A file of weights that the graph refers to, and its least size in bytes."""
 
     location: str
     size: int = 0
 
 
 class Graph(NamedTuple):
-    """A model file. Without tensors, `broken` says why no server can read it.
+    """A model file. `broken`: why no server can read it; it has no tensors then.
 
-    inputs: those that a request must have; defaults: those that have a value without it.
+    inputs: the inputs that a request must have; defaults: those that have a value of their own.
     """
 
     path: Path
@@ -68,19 +68,19 @@ class Graph(NamedTuple):
 
     @property
     def is_pointer(self) -> bool:
-        """Whether the file is what Git has in place of a large one."""
+        """Whether the file is a Git LFS pointer."""
         return is_pointer(self.path)
 
 
-def decimal(text: str) -> int | None:
-    """A number as a file writes it; None where it is none of 63 bits."""
+def whole_number(text: str) -> int | None:
+    """A whole number in decimal digits; None for anything else, or more than 18 digits."""
     digits = text.strip()
-    fits = digits.isascii() and digits.isdecimal() and len(digits) < _DIGITS
+    fits = digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_DIGITS
     return int(digits) if fits else None
 
 
 def is_pointer(path: Path) -> bool:
-    """Whether a file is a Git LFS pointer. False where it cannot be read."""
+    """Whether a file is a Git LFS pointer; False for one that cannot be read."""
     try:
         if not path.is_file():
             return False

@@ -16,7 +16,7 @@ from tritonctl.formats.graph_file import (
     Shape,
     UnjudgedError,
     Weights,
-    decimal,
+    whole_number,
 )
 from tritonctl.formats.wire import BYTES, VARINT, WireFile, fields, messages
 
@@ -51,7 +51,7 @@ _OTHER_TYPES = {4: "sequence", 5: "map", 7: "opaque", 8: "sparse tensor", 9: "op
 
 
 def read_onnx(path: Path) -> Graph:
-    """Read an ONNX file. Raises OSError, and UnjudgedError where it is not for us to judge."""
+    """Read an ONNX file. Raises OSError, and UnjudgedError for .ort files and huge graphs."""
     size = path.stat().st_size
     if path.suffix == ".ort":
         raise UnjudgedError
@@ -93,15 +93,15 @@ def _graph(path: Path, file: WireFile, size: int) -> Graph:
     return Graph(
         path,
         "ONNX",
-        inputs=tuple(one for one in inputs if one.name not in values),
-        defaults=tuple(one for one in inputs if one.name in values),
+        inputs=tuple(tensor for tensor in inputs if tensor.name not in values),
+        defaults=tuple(tensor for tensor in inputs if tensor.name in values),
         outputs=tuple(outputs),
         weights=tuple(Weights(location, length) for location, length in weights.items()),
     )
 
 
 def value_info(file: WireFile, start: int, stop: int) -> GraphTensor:
-    """An input, an output or what lies between: a ValueInfoProto."""
+    """A ValueInfoProto: an input, an output or a tensor between them."""
     name, kind, dtype, shape = "", "of no type", None, None
     is_tensor = True
     for number, a, b in messages(file, start, stop):
@@ -129,7 +129,7 @@ def _tensor_type(
 
 
 def _dimension(file: WireFile, start: int, stop: int) -> int | str:
-    """A size below 1 is how old exporters write one that varies."""
+    """A size, or the name of one that varies; old exporters write those as sizes below 1."""
     size: int | str = "?"
     for number, wire, a, b in fields(file, start, stop):
         if (number, wire) == (1, VARINT):
@@ -140,7 +140,7 @@ def _dimension(file: WireFile, start: int, stop: int) -> int | str:
 
 
 def _initializer(file: WireFile, start: int, stop: int, weights: dict[str, int]) -> str:
-    """The name of a constant; where its bytes lie in another file, what that one must have."""
+    """The name of a constant; notes how long the file of its bytes must be, if they lie outside."""
     name = ""
     outside: dict[str, str] = {}
     is_outside = False
@@ -154,6 +154,8 @@ def _initializer(file: WireFile, start: int, stop: int, weights: dict[str, int])
             is_outside = a == 1
     location = outside.get("location")
     if is_outside and location:
-        end = (decimal(outside.get("offset", "")) or 0) + (decimal(outside.get("length", "")) or 0)
+        end = (whole_number(outside.get("offset", "")) or 0) + (
+            whole_number(outside.get("length", "")) or 0
+        )
         weights[location] = max(weights.get(location, 0), end)
     return name

@@ -18,12 +18,11 @@ from tritonctl.formats.graph_file import (
     Shape,
     UnjudgedError,
     Weights,
-    decimal,
+    whole_number,
 )
 
-# Those of large language models have a few megabytes.
+# The model.xml of a large language model has a few megabytes.
 LARGEST = 64 << 20
-_CHUNK = 1 << 16
 _MOST_NAMES = 16
 _NAMES = re.compile(r"(?:[^,\\]|\\.)+")
 
@@ -31,7 +30,7 @@ _Port = tuple[str, str]
 
 
 def read_ir(path: Path) -> Graph:
-    """Read a model.xml. Raises OSError, and UnjudgedError where it is not for us to judge."""
+    """Read a model.xml. Raises OSError, and UnjudgedError for one that is too large."""
     if path.stat().st_size > LARGEST:
         raise UnjudgedError
     reader = _Reader()
@@ -44,7 +43,7 @@ def read_ir(path: Path) -> Graph:
 
 
 class _Reader:
-    """Takes the elements as they come; `net/layers/layer` and `net/edges/edge` count."""
+    """Reads the elements `net/layers/layer` and `net/edges/edge` as the parser meets them."""
 
     def __init__(self) -> None:
         self._above: list[str] = []
@@ -71,13 +70,13 @@ class _Reader:
             raise BrokenFileError("it has no layers")
 
     def graph(self, path: Path) -> Graph:
-        """What has been read."""
+        """The graph that was read."""
         layers = self._layers.values()
         return Graph(
             path,
             "OpenVINO IR",
-            inputs=tuple(self._input(one) for one in layers if one.get("type") == "Parameter"),
-            outputs=tuple(self._output(one) for one in layers if one.get("type") == "Result"),
+            inputs=tuple(self._input(each) for each in layers if each.get("type") == "Parameter"),
+            outputs=tuple(self._output(each) for each in layers if each.get("type") == "Result"),
             weights=(Weights(path.with_suffix(".bin").name, self._weights),)
             if self._weights
             else (),
@@ -118,7 +117,7 @@ class _Reader:
         if kind == "Parameter" and "shape" in attributes:
             self._shapes[self._layer.get("id", "")] = _shape(attributes["shape"])
         elif kind == "Const":
-            sizes = [decimal(attributes.get(name, "")) or 0 for name in ("offset", "size")]
+            sizes = [whole_number(attributes.get(name, "")) or 0 for name in ("offset", "size")]
             self._weights = max(self._weights, sum(sizes))
 
     def _end(self, _: str) -> None:
@@ -136,7 +135,7 @@ def _refuse(*_: object) -> None:
 
 
 def _names(written: str) -> tuple[str, ...]:
-    """Separated by commas; a comma of a name is escaped."""
+    """Names separated by commas; `\\,` is a comma within a name."""
     return tuple(name.replace("\\,", ",") for name in _NAMES.findall(written)[:_MOST_NAMES])
 
 
@@ -146,5 +145,5 @@ def _shape(written: str) -> Shape:
 
 
 def _size(written: str) -> int | str:
-    size = decimal(written)
+    size = whole_number(written)
     return "?" if size is None else size

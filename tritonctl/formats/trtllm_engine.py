@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A folder with a compiled TensorRT-LLM engine, as its config.json tells of it.
+"""A folder with a compiled TensorRT-LLM engine, as its config.json describes it.
 
 What `trtllm-build` writes: https://nvidia.github.io/TensorRT-LLM/legacy/architecture/checkpoint.html
 and `Engine.save` in tensorrt_llm/builder.py (1.2). The engines themselves are never opened.
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_LONGEST = 18  # digits
 LARGEST_JSON = 4 << 20
 # tensorrt_llm.models.SpeculativeDecodingMode, whose members are bits.
 _SPECULATION = {
@@ -31,10 +30,10 @@ _RANK = re.compile(r"rank([0-9]{1,9})\.engine\Z")
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine folder. `broken`: why its config.json could not be read, with nothing else known.
+    """An engine folder. `broken`: why its config.json could not be read; the rest is unknown then.
 
     build, plugins, pretrained: build_config, its plugin_config, and pretrained_config as they are.
-    ranks: the numbers of the engine files that there are, one per GPU.
+    ranks: the numbers of the engine files in the folder, one per GPU.
     """
 
     folder: Path
@@ -46,12 +45,12 @@ class Engine:
     ranks: frozenset[int] = frozenset()
 
     def number(self, name: str) -> int | None:
-        """A whole number of build_config, such as max_batch_size; None where it is none."""
+        """A whole number of build_config, such as max_batch_size; None for anything else."""
         return whole(self.build.get(name))
 
     @property
     def world_size(self) -> int | None:
-        """The GPUs that one instance needs."""
+        """How many GPUs one instance needs."""
         mapping = _object(self.pretrained.get("mapping"))
         parts = [whole(mapping.get(name, 1)) for name in ("tp_size", "pp_size", "cp_size")]
         product = 1
@@ -85,18 +84,10 @@ def whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def whole_number(text: str) -> int | None:
-    """A whole number, 0 or more, of at most 64 bits; anything else as None."""
-    digits = text.strip()
-    fits = digits.isascii() and digits.isdecimal() and len(digits) <= _LONGEST
-    return int(digits) if fits else None
-
-
 def engine_at(folder: Path) -> Engine | None:
-    """The engine in a folder; None where there is none that can be seen from here."""
+    """The engine in a folder; None without one, or where we may not look."""
     file = folder / "config.json"
     try:
-        # Of places that are not ours to look into, nothing is known.
         status = file.stat()
     except (OSError, ValueError):  # ValueError: a name with a NUL in it
         return None
@@ -118,7 +109,7 @@ def engine_at(folder: Path) -> Engine | None:
 
 
 def read_json(file: Path, mode: int | None = None) -> dict[str, Any] | str:
-    """A JSON object from a file of a sensible size, or why there is none."""
+    """A JSON object from a file of a sensible size, or why it holds none."""
     try:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode if mode is None else mode):
@@ -129,8 +120,8 @@ def read_json(file: Path, mode: int | None = None) -> dict[str, Any] | str:
     except OSError as error:
         return error.strerror or str(error)
     except RecursionError:
-        return "it is nested too deep"
-    except ValueError as error:  # no UTF-8, or no JSON
+        return "it is nested too deeply"
+    except ValueError as error:  # not UTF-8, or not JSON
         return f"it is not JSON: {error}"
     return read if isinstance(read, dict) else "it holds no JSON object"
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protobuf's wire format, read field by field from a file, what is large in it skipped.
+"""Protobuf's wire format, read field by field from a file; large fields are skipped.
 
-https://protobuf.dev/programming-guides/encoding/. Read in windows instead of mapped: a file that
-shrinks while it is mapped ends the process.
+https://protobuf.dev/programming-guides/encoding/. The file is read in windows and never mapped: one
+that shrinks while it is mapped kills the process.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _WIRES = (VARINT, FIXED64, BYTES, FIXED32)
 _WINDOW = 1 << 16
 _SMALL = 1 << 20
 _LONGEST_NAME = 1 << 12
-# Ten times what the largest graphs have: against files made to take for ever.
+# Ten times as many as the largest graphs have: a file may be made to take hours.
 _MOST_FIELDS = 300_000
-# Of a number: ten bytes of seven bits.
+# A number has at most ten bytes of seven bits.
 _MOST_BITS = 70
 
 
@@ -52,13 +52,13 @@ class WireFile:
         return self._window[offset]
 
     def text(self, start: int, stop: int) -> str:
-        """What stands there, without the end of what is too long for a name."""
+        """The text there, cut where it is too long for a name."""
         length = min(stop - start, _LONGEST_NAME)
         return os.pread(self._descriptor, length, start).decode("utf-8", "replace")
 
 
 def messages(file: WireFile, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """The fields with a length: number, start, end."""
+    """The fields of a message that have a length: number, start, end."""
     return ((n, a, b) for n, wire, a, b in fields(file, start, stop) if wire == BYTES)
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What watches a deployment: Prometheus' configuration, its rules, Grafana's dashboard. Data."""
+"""Monitoring of a deployment as data: Prometheus' configuration and rules, Grafana's dashboard."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Alert rules: what somebody has to do something about, each with the sentence that says what."""
+"""Alert rules: what needs somebody's attention, each with a sentence that says what to do."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ def _servers(project: Project) -> Iterator[Rule]:
     )
     replicas = project.docker.replicas
     if replicas > 1:
-        # A container that ended loses its address: nobody is left who would not answer.
+        # A container that ended loses its address, so `up == 0` never fires for it.
         yield _alert(
             "TritonReplicaMissing",
             f'count(up{{job="{JOB}"}} == 1) < {replicas}',
             _TICKET,
             wait="2m",
             summary=f"{{{{ $value }}}} of {replicas} servers answer Prometheus",
-            runbook="Look with `docker compose ps --all` which one ended and why (`docker compose "
-            "logs triton`); `docker compose up --wait` starts it again.",
+            runbook="`docker compose ps --all` shows which one ended, `docker compose logs triton` "
+            "why; `docker compose up --wait` starts it again.",
         )
     if project.gateway is not None:
         yield _alert(
@@ -93,10 +93,10 @@ def _stub_gone() -> Rule:
         f"sum by ({by}) (increase(tritonctl_uptime_seconds_total[1m])) == 0",
         _PAGE,
         wait="30s",
-        summary="the process of {{ $labels.model_instance }} on {{ $labels.instance }} has stood "
-        "still for over a minute: it is gone or stuck",
-        runbook="Triton does not start it again and goes on to call the model ready: look in the "
-        "log for why it ended (the kernel's out-of-memory killer?), then restart the server.",
+        summary="the process of {{ $labels.model_instance }} on {{ $labels.instance }} has made "
+        "no progress for over a minute: it has died or hangs",
+        runbook="Triton does not start it again and still calls the model ready: read in the log "
+        "why it ended (the kernel's out-of-memory killer?), then restart the server.",
     )
 
 
@@ -115,7 +115,7 @@ def _queues(project: Project) -> Iterator[Rule]:
         "({{ $labels.reason }})",
         runbook=runbook,
     )
-    # Triton 2.51 does not count what its own queue refuses, so its length has to tell.
+    # Triton 2.51 does not count what its own queue refuses, so watch the queue's length.
     for name, model in sorted(project.models.items()):
         queue = model.serving.queue
         bound = policy_of(queue, model.engine.max_batch_size)
@@ -151,7 +151,7 @@ def _kv_full() -> Rule:
 def _burns(objective: Objective) -> Iterator[Rule]:
     for burn in BURNS:
         threshold = burn.factor * objective.budget
-        if threshold < 1:  # a ratio beyond it does not exist
+        if threshold < 1:  # a ratio cannot exceed 1
             yield _burn(objective, burn, threshold)
 
 
@@ -178,6 +178,6 @@ _RUNBOOKS = {
     "long prompts max_num_tokens, and `tritonctl tune` finds the settings.",
     "itl_p99_ms": "Look at active streams and tokens per response: lower engine.max_batch_size, "
     "or add a replica, then check with `tritonctl loadtest run`.",
-    "e2e_p99_ms": "Look at time to first token and inter-token latency, whichever grew; longer "
-    "answers than usual (tokens per request) are the third cause.",
+    "e2e_p99_ms": "Look which grew: time to first token, inter-token latency, or the length of "
+    "answers (tokens per request).",
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Grafana dashboard: overview, per model, text generation, GPU.
 
-What it asks for are the recorded series of `tritonctl.observe.recording` wherever there is one.
+It queries the recorded series of `tritonctl.observe.recording` where one exists.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _datasource() -> Data:
 
 
 def _variables() -> list[Data]:
-    asked = {
+    variables = {
         "model": ("Model", "label_values(public_model:requests:rate5m, public_model)"),
         "instance": ("Server", f'label_values(up{{job="{JOB}"}}, instance)'),
     }
@@ -83,7 +83,7 @@ def _variables() -> list[Data]:
             "allValue": ".*",
             "current": {"text": "All", "value": "$__all"},
         }
-        for name, (label, query) in asked.items()
+        for name, (label, query) in variables.items()
     ]
 
 
@@ -113,7 +113,7 @@ def _overview_figures() -> tuple[Panel, ...]:
         _figure("Requests", "Answered or failed, all models.", f"sum({requests})", "reqps"),
         _figure(
             "Failing requests",
-            "Share of requests, client mistakes among them; cancelled ones are none.",
+            "Share of requests, with mistakes of clients, without cancelled requests.",
             f"sum({failures}) / sum({requests})",
             "percentunit",
             steps=_LATE,
@@ -127,7 +127,7 @@ def _overview_figures() -> tuple[Panel, ...]:
         _figure("TTFT, p99", "The slowest model's, seen from the engine.", f"max({ttft})", "s"),
         _figure(
             "Alerts firing",
-            "Their runbook sentences are in Prometheus.",
+            "What to do about each is in its runbook, on Prometheus' page Alerts.",
             'count(ALERTS{alertstate="firing"}) or vector(0)',
             "none",
             steps=(("red", 1),),
@@ -179,17 +179,21 @@ def _overview_lines() -> tuple[Panel, ...]:
 
 
 def _models() -> tuple[Panel, ...]:
+    labels = selector(**_MODEL, **_SERVER)
+    pending = f"sum by (model, instance) (nv_inference_pending_request_count{labels})"
+    uptime = f"increase(tritonctl_uptime_seconds_total{labels}[1m])"
+    alive = f"sum by (model_instance, instance) ({uptime}) > bool 0"
     return (
         Panel(
             "Requests by step",
-            "A detokenizer has one per response.",
+            "A detokenizer counts one per response.",
             (Query(_recorded("model:nv_inference_request_success:rate5m"), _STEP_LEGEND),),
             "reqps",
         ),
         Panel(
             "Queue's share of latency",
-            "Near 1, requests mostly wait: more instances or replicas. An engine that keeps its "
-            "own queue shows it under Streams instead.",
+            "Near 1, requests mostly wait: add instances or replicas. Engines with a queue of "
+            "their own show it under Streams instead.",
             (Query(_recorded("model:nv_inference_queue:share5m"), _STEP_LEGEND),),
             "percentunit",
             top=1,
@@ -201,7 +205,7 @@ def _models() -> tuple[Panel, ...]:
         ),
         Panel(
             "Time per request",
-            "Mean by phase, over all steps of the model but the ensemble itself.",
+            "Mean by phase, over all steps of the model, without the ensemble itself.",
             tuple(
                 Query(_phase(metric), f"{{{{public_model}}}} {name}")
                 for name, metric in _PHASES.items()
@@ -212,13 +216,13 @@ def _models() -> tuple[Panel, ...]:
         Panel(
             "Pending requests",
             "In Triton's queues.",
-            (Query(_pending(), "{{model}} {{instance}}"),),
+            (Query(pending, "{{model}} {{instance}}"),),
         ),
         Panel(
             "Processes alive",
             "1 while a Python model's process counts its seconds; Triton does not start a dead one "
             "again.",
-            (Query(_alive(), "{{model_instance}} {{instance}}"),),
+            (Query(alive, "{{model_instance}} {{instance}}"),),
             top=1,
         ),
     )
@@ -235,17 +239,6 @@ _PHASES = {
 def _phase(metric: str) -> str:
     spent = rate(metric, step="!ensemble", **_MODEL)
     return f"{spent} / ({_recorded('public_model:requests:rate5m')} > 0)"
-
-
-def _pending() -> str:
-    labels = selector(**_MODEL, **_SERVER)
-    return f"sum by (model, instance) (nv_inference_pending_request_count{labels})"
-
-
-def _alive() -> str:
-    labels = selector(**_MODEL, **_SERVER)
-    uptime = f"increase(tritonctl_uptime_seconds_total{labels}[1m])"
-    return f"sum by (model_instance, instance) ({uptime}) > bool 0"
 
 
 def _quantiles(title: str, text: str, metric: str) -> Panel:
@@ -281,6 +274,7 @@ def _text_latency() -> tuple[Panel, ...]:
 
 def _text_engine() -> tuple[Panel, ...]:
     streams = {"active": "tritonctl_active_streams", "waiting": "tritonctl_waiting_streams"}
+    outcomes = rate("tritonctl_requests_total", "public_model, outcome", **_MODEL)
     return (
         Panel(
             "Tokens",
@@ -312,7 +306,7 @@ def _text_engine() -> tuple[Panel, ...]:
         Panel(
             "Requests by outcome",
             "Of those that the engine accepted.",
-            (Query(_outcomes(), "{{public_model}} {{outcome}}"),),
+            (Query(outcomes, "{{public_model}} {{outcome}}"),),
             "reqps",
             width=12,
             stacked=True,
@@ -326,46 +320,42 @@ def _text_engine() -> tuple[Panel, ...]:
     )
 
 
-def _outcomes() -> str:
-    return rate("tritonctl_requests_total", "public_model, outcome", **_MODEL)
-
-
 def _gpus() -> tuple[Panel, ...]:
-    def asked(name: str, legend: str = "{{instance}} {{gpu_uuid}}") -> Query:
+    def query(name: str, legend: str = "{{instance}} {{gpu_uuid}}") -> Query:
         return Query(f"{name}{selector(**_SERVER)}", legend)
 
     return (
         Panel(
             "GPU utilisation",
             "Share of the time in which a kernel ran.",
-            (asked("nv_gpu_utilization"),),
+            (query("nv_gpu_utilization"),),
             "percentunit",
             width=6,
             top=1,
         ),
         Panel(
             "GPU memory",
-            "In use, and what there is.",
+            "In use, and in all.",
             (
-                asked("nv_gpu_memory_used_bytes", "{{gpu_uuid}} used"),
-                asked("nv_gpu_memory_total_bytes", "{{gpu_uuid}} total"),
+                query("nv_gpu_memory_used_bytes", "{{gpu_uuid}} used"),
+                query("nv_gpu_memory_total_bytes", "{{gpu_uuid}} total"),
             ),
             "bytes",
             width=6,
         ),
         Panel(
             "GPU power",
-            "At its limit the clock goes down.",
+            "At its limit the GPU lowers its clock.",
             (
-                asked("nv_gpu_power_usage", "{{gpu_uuid}} used"),
-                asked("nv_gpu_power_limit", "{{gpu_uuid}} limit"),
+                query("nv_gpu_power_usage", "{{gpu_uuid}} used"),
+                query("nv_gpu_power_limit", "{{gpu_uuid}} limit"),
             ),
             "watt",
             width=6,
         ),
         Panel(
             "GPU prefix cache hits",
-            "Share of prompt blocks found in the KV cache; TensorRT-LLM tells, OpenVINO does not.",
+            "Share of prompt blocks found in the KV cache; of TensorRT-LLM, OpenVINO has no count.",
             (Query(_recorded("public_model:prefix_cache:hit_ratio5m"), "{{public_model}}"),),
             "percentunit",
             width=6,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Everything that Prometheus and Grafana read, as files of a deployment."""
+"""The files of a deployment that Prometheus and Grafana read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEADER = f"""# SPDX-License-Identifier: Apache-2.0
 def observability_files(
     project: Project, *, targets: Sequence[str] | None = None
 ) -> dict[str, str]:
-    """Relative path to text. targets: servers (host:port) in place of compose's services."""
+    """Text by relative path. targets: servers (host:port) instead of compose's services."""
     configuration = prometheus_configuration(project, targets)
     recording = {"groups": [*recording_groups(), *slo_groups(project)]}
     return {
@@ -46,7 +46,7 @@ def observability_files(
 
 
 def _sources() -> dict[str, Any]:
-    """Grafana's data source: the Prometheus beside it."""
+    """Grafana's data source: Prometheus in the same deployment."""
     source = {"name": "Prometheus", "uid": "prometheus", "type": "prometheus", "access": "proxy"}
     source["url"] = f"http://{PROMETHEUS_SERVICE}:9090"
     more = {"isDefault": True, "editable": False}
@@ -77,7 +77,7 @@ def _yaml(data: Any) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML to be read: no anchors."""
+    """YAML for people: no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         del data

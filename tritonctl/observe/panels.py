@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Panels of a Grafana dashboard as data: what one shows, and how Grafana wants to read it.
+"""Panels of a Grafana dashboard: what each shows, and its form in Grafana's JSON.
 
-Plain dicts: tests hold them against Grafana's own TypeScript schema, so no SDK is needed here.
+Plain dicts: tests check them against Grafana's own TypeScript schema, so no SDK is needed here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROW_HEIGHT = 1
 
 @dataclass(frozen=True)
 class Query:
-    """An expression and what its lines are called."""
+    """An expression and the name of its lines."""
 
     expression: str
     legend: str = ""
@@ -27,7 +27,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture. width: of 24 columns. top: the end of the axis, where it is known."""
+    """One chart or figure. width: of 24 columns. top: the end of the axis, where it is fixed."""
 
     title: str
     description: str
@@ -38,7 +38,7 @@ class Panel:
     height: int = 8
     stacked: bool = False
     top: float | None = None
-    steps: tuple[tuple[str, float], ...] = ()  # colour from that value on
+    steps: tuple[tuple[str, float], ...] = ()  # each colour, and the value from which it is used
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Row:
 
 
 def grafana_panels(rows: Sequence[Row]) -> list[Data]:
-    """Rows and panels, each in its place."""
+    """Rows and panels with their positions."""
     panels: list[Data] = []
     top = 0
     for row in rows:
@@ -62,7 +62,7 @@ def grafana_panels(rows: Sequence[Row]) -> list[Data]:
 
 
 def _placed(panels: Sequence[Panel], top: int) -> Iterator[tuple[Panel, Data]]:
-    """From left to right, then below the highest of the line."""
+    """Positions from left to right; a new line starts below the highest panel of the last."""
     left = height = 0
     for panel in panels:
         if left + panel.width > _COLUMNS:

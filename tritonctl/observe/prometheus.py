@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""prometheus.yml: who is scraped, and which public model a series belongs to.
+"""prometheus.yml: what Prometheus scrapes, and which public model each series belongs to.
 
 Triton labels its series with the name of the model that runs, `speller_engine`. Rules and panels
-ask for what the project calls a model: scraping adds `public_model` (speller) and `step` (engine,
+use the project's name for a model, so scraping adds `public_model` (speller) and `step` (engine;
 `ensemble` for the public model itself, `model` for one without steps).
 """
 
@@ -32,7 +32,7 @@ _GATEWAY_SERVICE, _GATEWAY_PATH = "envoy", "/stats/prometheus"
 
 @dataclass(frozen=True)
 class Part:
-    """A model of the repository: whose part it is, and which."""
+    """A model of the repository: the public model that it belongs to, and its step."""
 
     name: str
     public_model: str
@@ -40,7 +40,7 @@ class Part:
 
 
 def parts(project: Project) -> list[Part]:
-    """Every model that the project's repository has, the public ones among them."""
+    """Every model of the project's repository, public ones included."""
     return [part for name in sorted(project.models) for part in _parts(project, name)]
 
 
@@ -59,7 +59,7 @@ def _parts(project: Project, name: str) -> Iterator[Part]:
 
 
 def metric_relabeling(project: Project) -> list[Data]:
-    """`metric_relabel_configs`: the labels `public_model` and `step` by the label `model`."""
+    """`metric_relabel_configs`: derives `public_model` and `step` from the label `model`."""
     return [
         {
             "source_labels": ["model"],
@@ -73,10 +73,11 @@ def metric_relabeling(project: Project) -> list[Data]:
 
 
 def prometheus_configuration(project: Project, targets: Sequence[str] | None = None) -> Data:
-    """The whole file. targets: host:port of each server; the services of compose when absent."""
+    """The whole file. targets: host:port of each server; compose's services when None."""
     jobs = [_triton(project, targets)]
     if project.gateway is not None:
-        jobs.append(_gateway(project.gateway.admin_port))
+        discovery = _discovery(None, (_GATEWAY_SERVICE,), project.gateway.admin_port)
+        jobs.append({"job_name": GATEWAY_JOB, "metrics_path": _GATEWAY_PATH, **discovery})
     return {
         "global": {
             "scrape_interval": f"{SCRAPE_SECONDS}s",
@@ -90,17 +91,12 @@ def prometheus_configuration(project: Project, targets: Sequence[str] | None = N
 def _triton(project: Project, targets: Sequence[str] | None) -> Data:
     return {
         "job_name": JOB,
-        **_found(targets, _SERVICES, _METRICS_PORT),
+        **_discovery(targets, _SERVICES, _METRICS_PORT),
         "metric_relabel_configs": metric_relabeling(project),
     }
 
 
-def _gateway(port: int) -> Data:
-    found = _found(None, (_GATEWAY_SERVICE,), port)
-    return {"job_name": GATEWAY_JOB, "metrics_path": _GATEWAY_PATH, **found}
-
-
-def _found(targets: Sequence[str] | None, services: Sequence[str], port: int) -> Data:
+def _discovery(targets: Sequence[str] | None, services: Sequence[str], port: int) -> Data:
     if targets is not None:
         return {"static_configs": [{"targets": list(targets)}]}
     # Every replica has an address of its own behind the service's name.

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recording rules: what dashboards and alerts ask for, computed once, over replicas.
+"""Recording rules: what dashboards and alerts query, computed once, over all replicas.
 
-`model:` series tell of each step, `public_model:` series of what clients see. What Triton counts
-was measured on 2.51, docs/observability.md has the table: an ensemble counts a failed request
-twice, a cancelled one once (as does the step that the cancellation meets), one that its detokenizer
-lost once, and always with the reason OTHER;
-an error that a Python model answers is a success of that step, its reason is in
-`tritonctl_errors_total` alone.
+`model:` series describe each step, `public_model:` series what clients see. What Triton counts was
+measured on 2.51 (table in docs/observability.md): an ensemble counts a failed request twice, a
+cancelled one once (as does the step that the cancellation meets), one that its detokenizer lost
+once, all with the reason OTHER. A step counts an error that its Python model answers as a success;
+its reason is in `tritonctl_errors_total` alone.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FAILURE = "nv_inference_request_failure"
 
 
 def recording_groups() -> list[Group]:
-    """Those that do not depend on the project; the SLO's are in `tritonctl.observe.slo`."""
+    """The rules that are the same for every project; the SLO's are in `tritonctl.observe.slo`."""
     return [
         {"name": "tritonctl-steps", "rules": _steps()},
         {"name": "tritonctl-requests", "rules": _requests()},
@@ -85,11 +84,11 @@ def _requests() -> list[Rule]:
     failures, answers = "public_model:failures:rate5m", "public_model:answers:rate5m"
     broken = rate(_FAILURE, step="detokenizer", reason="BACKEND")
     twice = f"clamp_min(({ensemble} - {cancelled}) or {ensemble}, 0) / 2"
-    told = f'sum by (public_model) ({errors}{{reason!="unattributed"}})'
+    attributed = f'sum by (public_model) ({errors}{{reason!="unattributed"}})'
     return [
         record(ensemble, rate(_FAILURE, step=ENSEMBLE)),
         record(cancelled, rate(_FAILURE, step=f"!{ENSEMBLE}", reason="CANCELED")),
-        # A dead detokenizer fails every response, its ensemble the request once.
+        # With a dead detokenizer every response fails; its ensemble counts the request once.
         record(lost, f"({ensemble} <= {broken}) or {broken}"),
         record(failures, f"({twice} >= {lost}) or {lost} or {twice} or {_plain_failures()}"),
         record(
@@ -98,7 +97,7 @@ def _requests() -> list[Rule]:
         record(errors, lost, reason="BACKEND", step="detokenizer"),
         record(
             errors,
-            f"clamp_min(({failures} - {told}) or {failures}, 0)",
+            f"clamp_min(({failures} - {attributed}) or {failures}, 0)",
             reason="unattributed",
         ),
         record(answers, f"{rate(_SUCCESS, step=ENSEMBLE)} or {_plain_answers()}"),
@@ -112,14 +111,14 @@ def _plain_answers() -> str:
 
 
 def _plain_failures() -> str:
-    """Of models without steps: what Triton failed, and what a Python backend answered so."""
+    """Failures of models without steps: Triton's own, and errors that a Python backend answers."""
     triton = rate(_FAILURE, step=MODEL, reason="!CANCELED")
     answered = rate("tritonctl_errors_total", step=MODEL)
     return f"({triton} + {answered}) or {triton}"
 
 
 def _by_triton() -> str:
-    """Triton's reasons, of the steps that count a request once."""
+    """Failures by Triton's reason, of the steps that count a request once."""
     labels = {"step": f"!~{ENSEMBLE}|detokenizer", "reason": "!CANCELED"}
     return rate(_FAILURE, "public_model, reason", **labels)
 
@@ -133,7 +132,7 @@ def _tokens() -> list[Rule]:
         record("public_model:output_tokens:rate5m", output),
         record("public_model:input_tokens:rate5m", rate("tritonctl_input_tokens_total")),
         record("public_model:tokens_per_response:ratio5m", f"{output} / ({responses} > 0)"),
-        # The fullest cache: an average would hide the one that refuses.
+        # The fullest cache: an average would hide the one that refuses streams.
         record(
             "public_model:kv_blocks:used_ratio",
             f"max by (public_model) ({used} / ({every} > 0))",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The SLO of each model: which events spend its error budget, how fast, and who is told.
+"""The SLO of each model: which events spend its error budget, and which burn rates alert.
 
 Multi-window, multi-burn-rate alerts as in chapter 5 of Google's SRE workbook, for a budget of 30
-days. A latency of which 99 % of the events shall be below a bound has a budget of 1 %.
+days. A latency target for 99 % of the events has a budget of 1 %.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ _P99_BUDGET = 0.01
 
 @dataclass(frozen=True)
 class Burn:
-    """An alert of the workbook's table: so fast over the long and the short window."""
+    """An alert of the workbook's table: a burn rate over a long and a short window."""
 
     long: str
     short: str
@@ -99,7 +99,7 @@ WINDOWS = ("30m", "1h", "2h", "6h", "1d", "3d")
 
 @dataclass(frozen=True)
 class Objective:
-    """One promise: the share of events that may be bad, and which those are."""
+    """One SLO target: its events, the bad ones among them, and the share that may be bad."""
 
     public_model: str
     slo: str
@@ -109,11 +109,15 @@ class Objective:
 
 
 def objectives(project: Project) -> list[Objective]:
-    """What the project promises."""
-    return [o for name in sorted(project.models) for o in _of(name, project.models[name].slo)]
+    """Every SLO target of the project."""
+    return [
+        objective
+        for name in sorted(project.models)
+        for objective in _objectives(name, project.models[name].slo)
+    ]
 
 
-def _of(name: str, slo: Slo) -> Iterator[Objective]:
+def _objectives(name: str, slo: Slo) -> Iterator[Objective]:
     if slo.error_rate is not None:
         yield _availability(name, slo.error_rate)
     for field, metric in _LATENCIES.items():
@@ -123,7 +127,7 @@ def _of(name: str, slo: Slo) -> Iterator[Objective]:
 
 
 def _availability(name: str, budget: float) -> Objective:
-    """Failures, those left out that a client could only have avoided itself."""
+    """Failures, without those that only the client could have avoided."""
     of = f'{{public_model="{name}"}}'
     failures = f"public_model:failures:rate5m{of}"
     invalid = f'public_model:errors:rate5m{{public_model="{name}",reason="invalid"}}'
@@ -144,10 +148,9 @@ def _latency(name: str, field: str, metric: str, limit: float) -> Objective:
 
 
 def _below(name: str, metric: str, limit: float) -> str:
-    """The rate of events within `limit`, a straight line between two bounds of the buckets.
+    """The rate of events within `limit`, interpolated between two bounds of the buckets.
 
-    That is how histogram_quantile reads them, too. Beyond the last bound nothing is known: what
-    lies there counts as late.
+    histogram_quantile does the same. What lies beyond the last bound counts as late.
     """
     bounds = BOUNDS[metric]
     upper = next((bound for bound in bounds if bound >= limit), None)
@@ -166,25 +169,20 @@ def _bucket(name: str, metric: str, bound: float) -> str:
 
 
 def slo_groups(project: Project) -> list[Group]:
-    """Recording rules of the promises; none, if there are none."""
-    found = objectives(project)
-    if not found:
+    """Recording rules for the SLO targets; [] without any."""
+    targets = objectives(project)
+    if not targets:
         return []
-    events = [rule for objective in found for rule in _event_rules(objective)]
-    return [{"name": "tritonctl-slo", "rules": [*events, *_ratios()]}]
-
-
-def _event_rules(objective: Objective) -> list[Rule]:
-    return [
-        record(BAD, objective.bad, slo=objective.slo),
-        record(EVENTS, objective.events, slo=objective.slo),
-    ]
+    rules: list[Rule] = []
+    for target in targets:
+        rules.append(record(BAD, target.bad, slo=target.slo))
+        rules.append(record(EVENTS, target.events, slo=target.slo))
+    return [{"name": "tritonctl-slo", "rules": [*rules, *_ratios()]}]
 
 
 def _ratios() -> list[Rule]:
-    short = record(RATIO.format(RANGE), f"{BAD} / ({EVENTS} > 0)")
     return [
-        short,
+        record(RATIO.format(RANGE), f"{BAD} / ({EVENTS} > 0)"),
         *(
             record(
                 RATIO.format(window),

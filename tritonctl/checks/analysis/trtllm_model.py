@@ -18,7 +18,8 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.memoize import remembered
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.formats.trtllm_engine import Engine, engine_at, whole_number
+from tritonctl.formats.graph_file import whole_number
+from tritonctl.formats.trtllm_engine import Engine, engine_at
 
 if TYPE_CHECKING:
     from tritonctl.checks.config.yaml_file import YamlFile

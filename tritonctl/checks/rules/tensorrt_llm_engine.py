@@ -18,7 +18,8 @@ from tritonctl.checks.examples.tensorrt_llm import Files, engine, own_model, trt
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Rule
-from tritonctl.formats.trtllm_engine import Engine, whole_number
+from tritonctl.formats.graph_file import whole_number
+from tritonctl.formats.trtllm_engine import Engine
 
 _LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 _BUILD_AGAIN = "build the engine again with"

@@ -14,7 +14,7 @@ from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import Example, File, Rule
-from tritonctl.formats.graph_file import decimal
+from tritonctl.formats.graph_file import whole_number
 
 
 def position(model: Model, _: Repository) -> Iterator[Hit]:
@@ -51,7 +51,7 @@ def _problem(tensors: Sequence[Tensor], numbers: Sequence[int | None], place: in
 
 def _index(name: str) -> int | None:
     """The number after the first `__`, as the backend reads it."""
-    return decimal(name.partition("__")[2])
+    return whole_number(name.partition("__")[2])
 
 
 def strings(model: Model, _: Repository) -> Iterator[Hit]:

@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import UsageError
 from tritonctl.protocol.server_description import TensorMetadata
-from tritonctl.protocol.tensor_arguments import given_inputs
+from tritonctl.protocol.tensor_arguments import parse_tensors
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli
@@ -102,7 +102,7 @@ def test_a_model_that_is_not_served(cli: Cli, url: str) -> None:
 
 def test_types_are_the_model_s() -> None:
     """One value stands for a tensor of one; a fraction is rounded as the type wants it."""
-    made = given_inputs(DECLARED, ["scale=0.1", 'text=[["a"], ["b"]]'])
+    made = parse_tensors(DECLARED, ["scale=0.1", 'text=[["a"], ["b"]]'])
     assert (made["scale"].dtype.name, made["scale"].shape) == ("float16", (1, 1))
     assert made["text"].tolist() == [["a"], ["b"]]
 
@@ -129,15 +129,15 @@ def test_types_are_the_model_s() -> None:
 def test_what_does_not_fit_is_refused(text: str, problem: str) -> None:
     """Before the server is asked to compute; exit code 2."""
     with pytest.raises(UsageError, match=problem) as caught:
-        given_inputs(DECLARED, [text])
+        parse_tensors(DECLARED, [text])
     assert caught.value.exit_code == 2
 
 
 def test_twice_and_pickled(tmp_path: Path) -> None:
     """Of two values none is right; a pickle is never opened."""
     with pytest.raises(UsageError, match="ids is given twice"):
-        given_inputs(DECLARED, ["ids=[[1, 2]]", "ids=[[1, 2]]"])
+        parse_tensors(DECLARED, ["ids=[[1, 2]]", "ids=[[1, 2]]"])
     file = tmp_path / "object.npy"
     np.save(file, np.array([["a"]], dtype=object), allow_pickle=True)
     with pytest.raises(UsageError, match=r"object\.npy cannot be read"):
-        given_inputs(DECLARED, [f"text=@{file}"])
+        parse_tensors(DECLARED, [f"text=@{file}"])

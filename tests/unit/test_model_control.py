@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tritonctl.protocol.model_control import Swap, swap, takes
+from tritonctl.protocol.model_control import Swap, includes, swap
 
 
 def ensemble(max_batch_size: int, **more: Any) -> dict[str, Any]:
@@ -67,4 +67,4 @@ def test_a_decoupled_step_is_not_swapped_under_its_ensemble(known: bool) -> None
 )
 def test_triton_adds_but_must_not_drop(live: Any, planned: Any, equal: bool) -> None:
     """Defaults that it fills in are no difference; a field of ours that is missing is."""
-    assert takes(live, planned) is equal
+    assert includes(live, planned) is equal

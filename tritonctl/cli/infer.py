@@ -35,11 +35,11 @@ def command(
     """Ask a tensor model once: outputs as JSON, or as .npy files."""
     from tritonctl.protocol.client import TritonClient
     from tritonctl.protocol.inspection import model_inputs
-    from tritonctl.protocol.tensor_arguments import given_inputs
+    from tritonctl.protocol.tensor_arguments import parse_tensors
 
     console = voice.console()
     at = generate.endpoint(access.endpoint(url), project)
-    arrays = given_inputs(model_inputs(at, model), inputs)
+    arrays = parse_tensors(model_inputs(at, model), inputs)
     with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
         answer = client.infer(model, arrays, timeout=timeout)
     if output is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A key of the gateway's: read from its file, sent with every call, never in the clear unasked.
+"""An API key of a gateway: read from its file, sent with every call, in the clear only if allowed.
 
     with TritonClient("gateway:8080", tls=tls, api_key=ApiKey("keys/alice")) as client:
         ...
@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tritonctl.compatibility.exposure import is_loopback
 from tritonctl.errors import HostError, UsageError
 
 HEADER = "x-api-key"
@@ -20,22 +21,23 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class ApiKey:
-    """The first line of `file`. in_clear: also to another machine without TLS."""
+    """The first line of `file`. in_clear: send it to other machines without TLS, too."""
 
     file: str | Path
     in_clear: bool = False
 
     def metadata(self, url: str, *, encrypted: bool) -> Metadata:
-        """What goes with each call to host:port, read now.
+        """The metadata of each call to host:port; reads the file.
 
-        Raises UsageError for a key that everybody on the way could read, HostError for a file that
+        Raises UsageError for a key that others could read on its way, HostError for a file that
         cannot be read or holds no key.
         """
-        if not (encrypted or self.in_clear or _stays_here(url)):
+        on_this_machine = url.startswith("unix:") or is_loopback(url.rpartition(":")[0])
+        if not (encrypted or self.in_clear or on_this_machine):
             raise UsageError(
                 f"the API key of {self.file} would go to {url} in clear text: there is no TLS",
                 remedy="give the gateway `tls` and name its authority (--ca); where the network is "
-                "safe, --api-key-in-clear sends it all the same",
+                "safe, --api-key-in-clear sends it without",
             )
         return ((HEADER, self._read()),)
 
@@ -58,14 +60,6 @@ class ApiKey:
             raise HostError(
                 f"the first line of {self.file} is no API key: "
                 + ("it has other characters than ASCII's" if key else "it is empty"),
-                remedy="ask whoever operates the gateway for a key; `openssl rand -hex 32` makes "
-                "one",
+                remedy="ask the gateway's operator for a key; `openssl rand -hex 32` makes one",
             )
         return key
-
-
-def _stays_here(url: str) -> bool:
-    """Whether host:port is on loopback, or a socket file."""
-    from tritonctl.compatibility.exposure import is_loopback
-
-    return url.startswith("unix:") or is_loopback(url.rpartition(":")[0])

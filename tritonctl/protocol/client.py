@@ -50,14 +50,14 @@ _TRACEPARENT = re.compile(
 class TritonClient:
     """A client for one endpoint, `host:port`. Safe to share between threads.
 
-    `tls`: certificates, where the endpoint speaks TLS; those it resumes on, too. `api_key`: where a
-    gateway asks for one; to another machine it goes over TLS only, unless it says otherwise.
+    `tls`: certificates, for this endpoint and those of `resume_on`. `api_key`: the key of a
+    gateway; it goes to other machines over TLS only, unless the key allows more.
 
     `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
-    on at the next one, in a circle, at most `max_resumes` times (once for each, unless given), with
-    pauses of up to a second once all have failed; not one that was refused, cancelled or too late,
-    or that its server ended with an error. Greedy text is the text of an unbroken stream; sampled
-    text goes on with fresh draws, whatever the seed.
+    on at the next one, round and round, at most `max_resumes` times (by default once for each),
+    with pauses of up to a second once all have failed. An answer that was refused, cancelled, late,
+    or ended by its server with an error does not. Greedy text is the text of an unbroken stream;
+    sampled text goes on with fresh draws, whatever the seed.
     """
 
     def __init__(
@@ -106,10 +106,9 @@ class TritonClient:
 
         `prompt` is text to continue, or messages: `[{"role": "user", "content": "..."}]`.
         `timeout` is seconds for the whole stream; `queueing` says how the request waits for the
-        engine; `traceparent` makes it part of a trace (W3C), where the server traces. Raises
-        RequestRejectedError when Triton refuses the request, ServerBusyError when
-        too many wait or this one has waited too long, ServerError when Triton cannot be reached or
-        goes away.
+        engine; `traceparent` (W3C) makes it part of a trace where the server traces. Raises
+        RequestRejectedError when Triton refuses the request, ServerBusyError when too many requests
+        wait or this one waited too long, ServerError when Triton cannot be reached or dies.
         """
         answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
         metadata = _trace(traceparent)
@@ -164,9 +163,9 @@ class TritonClient:
         timeout: float | None = None,
         traceparent: str | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """The outputs of one answer, by name, batch dimension first; all of them unless chosen.
+        """The outputs of a model that answers once, by name, batch dimension first.
 
-        For models that answer once; texts come as bytes objects. Errors as in `stream`.
+        `outputs`: only these. Texts come as bytes objects. Errors as in `stream`.
         """
         from tritonctl.protocol.tensors import infer_request, infer_response
 

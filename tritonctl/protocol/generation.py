@@ -33,8 +33,8 @@ class SamplingParameters:
 
     Greedy unless `temperature` > 0, `top_k` > 1 or `top_p` < 1 is given. Equal `random_seed`,
     equal text. `end_id`: token ids that end the answer instead of the model's own; -1: none.
-    `stop_words` end it on its text; they are part of it only with `include_stop_word`.
-    `exclude_input_in_output=False`: the answer begins with the prompt. Of engines that have them:
+    `stop_words` end it by its text, which contains them only with `include_stop_word`.
+    `exclude_input_in_output=False`: the answer begins with the prompt. For engines that have them:
     `lora_name`, an adapter; a guide (json, json_schema, regex or ebnf_grammar) for the answer.
     """
 
@@ -60,11 +60,11 @@ class SamplingParameters:
 
 @dataclass(frozen=True)
 class Queueing:
-    """How a request waits for a place in the engine; `serving.queue` has the server's side.
+    """How a request waits for a place in the engine; `serving.queue` is the server's side.
 
     `priority`: 1 goes first; None, or more than the server's `priority_levels`: its default level.
-    `timeout`: seconds of waiting after which it is given up, if the server's own limit is not
-    shorter; not counted once the engine has it. Triton looks about every half second.
+    `timeout`: seconds that it may wait, unless the server's own limit is shorter; time in the
+    engine does not count. Triton looks about every half second.
     """
 
     priority: int | None = None
@@ -110,7 +110,7 @@ class Chunk:
     `finish_reason` is "" until the last chunk: then "stop" (end token, stop word) or "length".
     `received_ns` is `time.monotonic_ns()` at arrival. With `return_log_probs`: `log_probs` of the
     tokens of this chunk, `cum_log_prob` of the stream so far. `resumes`: how often the stream broke
-    off so far and went on elsewhere; `token_ids`: of this chunk, where that is possible at all.
+    and went on elsewhere so far; `token_ids`: of this chunk, if the client has `resume_on`.
     """
 
     text: str
@@ -129,8 +129,7 @@ class Timing:
     """Latencies of one stream, milliseconds, from sending the request.
 
     ITL is the mean gap between tokens, (end to end - TTFT) / (tokens - 1), as AIPerf defines it.
-    The time in which a broken stream found another endpoint counts.
-    None where the stream had too few tokens to tell.
+    The time that a broken stream takes to resume counts. None: the stream had too few tokens.
     """
 
     ttft_ms: float | None
@@ -193,9 +192,9 @@ def generation_request(
     """The ModelInferRequest of a streamed generation.
 
     Text goes into `text_input`, bytes as they are; messages go into `messages`, as JSON.
-    `resume_ids`: go on behind these ids of an answer that broke off; given, even if empty, the
-    responses bring their ids. Raises RequestRejectedError for a value that its tensor's type
-    cannot hold.
+    `resume_ids`: the ids of a broken answer, to go on behind; even an empty sequence makes the
+    responses bring their ids. Raises RequestRejectedError for a value that does not fit into its
+    tensor's type.
     """
     from tritonclient.grpc import service_pb2
 
@@ -222,7 +221,7 @@ def generation_request(
 
 
 def _queue(request: Any, queueing: Queueing) -> None:
-    """Triton's own request parameters; an ensemble hands them on to its steps."""
+    """Triton's own request parameters; an ensemble passes them on to its steps."""
     priority, timeout = queueing.priority, queueing.timeout
     if priority is not None:
         if not 1 <= priority < 2**32:
@@ -235,14 +234,14 @@ def _queue(request: Any, queueing: Queueing) -> None:
             raise RequestRejectedError(
                 f"the queue timeout is {timeout} seconds, expected more than 0 and at most "
                 f"{_MOST_QUEUE_SECONDS}",
-                remedy="leave it out to wait as long as the server lets requests wait",
+                remedy="leave it out to wait as long as the server allows",
             )
         # Rounded up: Triton takes 0 for "no timeout".
         request.parameters["timeout"].int64_param = math.ceil(timeout * _US_PER_SECOND)
 
 
 def _prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
-    """Name and content. What is not UTF-8 goes out as it is: the server tells where."""
+    """Name and content. What is not UTF-8 goes out as it is: the server says where it is wrong."""
     if isinstance(prompt, bytes):
         return "text_input", prompt
     if isinstance(prompt, str):
@@ -270,10 +269,10 @@ def _add(request: Any, name: str, datatype: str, content: bytes, count: int = 1)
 
 
 def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
-    """The chunk in a ModelStreamInferResponse, None for the empty final one; and "was it final".
+    """The chunk in a ModelStreamInferResponse, None for the empty final one; is it final?
 
-    Raises RequestRejectedError when Triton answered with an error, ServerBusyError when its queue
-    did, StepGoneError when a step's process is dead.
+    Raises RequestRejectedError when the answer is an error, ServerBusyError when it is the queue's,
+    StepGoneError when a step's process has died.
     """
     if response.error_message:
         raise refusal(response.error_message)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running Triton says of itself, any Triton: read-only calls of its gRPC protocol.
+"""Asks any running Triton about itself, through read-only calls of its gRPC protocol.
 
-Nothing here changes anything: no model is loaded, no setting written, no region registered. Whether
-a protocol is open to strangers is found out by its harmless call, without any token.
+Nothing here changes the server: no model is loaded, no setting written, no region registered. A
+protocol is open to strangers when it answers its harmless call without a token.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tritonctl.protocol.server_description import (
 
 _SECONDS = 10.0
 _LISTENING = "0A"
-# What is asked of each of Triton's protocols, by the name it has in --grpc-restricted-protocol.
+# The harmless call of each of Triton's protocols, by its name in --grpc-restricted-protocol.
 _HARMLESS: Mapping[str, type[Any]] = {
     "model-repository": service_pb2.RepositoryIndexRequest,
     "shared-memory": service_pb2.SystemSharedMemoryStatusRequest,
@@ -41,7 +41,7 @@ _HARMLESS: Mapping[str, type[Any]] = {
 
 
 def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescription:
-    """Ask a server about itself, its models and those of these names.
+    """Ask a server about itself and its models; about these `names` when it keeps its index.
 
     Raises ServerError when it cannot be reached, UsageError for what is no address.
     """
@@ -51,8 +51,7 @@ def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescriptio
         metadata = server.metadata()
         index = server.index()
         ready = {entry.name for entry in index or () if entry.state == "READY"}
-        asked = ready if index is not None else {*names}
-        models, unserved = server.models(asked)
+        models, unserved = server.models(ready if index is not None else names)
         return ServerDescription(
             url=endpoint.url,
             tls=endpoint.tls is not None,
@@ -68,7 +67,7 @@ def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescriptio
 def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
     """The inputs that a ready model declares, batch dimension first.
 
-    Raises RequestRejectedError for a model that is not served, ServerError when nobody answers.
+    Raises RequestRejectedError for a model that is not served, ServerError without an answer.
     """
     with Connection(endpoint, NAMED_SERVER) as connection:
         server = _Server(connection)
@@ -87,11 +86,11 @@ class _Server:
         self._connection = connection
 
     def _send(self, request: Any, *, admin: bool = False) -> Any:
-        """Raises grpc.RpcError: what Triton answers to a refused call is itself of interest."""
+        """Raises grpc.RpcError: Triton's refusal of a call is an answer, too."""
         return self._connection.send(request, seconds=_SECONDS, admin=admin)
 
     def metadata(self) -> Any:
-        """The server's own; None where even that is restricted."""
+        """The server's metadata; None where even that is restricted."""
         try:
             return self._send(service_pb2.ServerMetadataRequest())
         except grpc.RpcError as error:
@@ -100,7 +99,7 @@ class _Server:
             raise self._connection.explained(error) from error
 
     def index(self) -> tuple[IndexEntry, ...] | None:
-        """With the token, where we have one."""
+        """The repository index, asked for with the token if we have one; None if refused."""
         try:
             answer = self._send(service_pb2.RepositoryIndexRequest(), admin=True)
         except grpc.RpcError:
@@ -111,7 +110,7 @@ class _Server:
         )
 
     def models(self, names: Collection[str]) -> tuple[dict[str, ServedModel], dict[str, str]]:
-        """Those that answer, and Triton's words about the others."""
+        """The models that answer, and Triton's words about the others."""
         served, unserved = {}, {}
         for name in sorted(names):
             try:
@@ -137,7 +136,7 @@ class _Server:
         return content
 
     def open_protocols(self) -> frozenset[str]:
-        """Those whose harmless call is answered to somebody who knows no token."""
+        """The protocols that answer their harmless call without a token."""
         return frozenset(name for name, request in _HARMLESS.items() if self._answers(request))
 
     def _answers(self, request: type[Any]) -> bool:
@@ -153,10 +152,10 @@ def _tensors(tensors: Any) -> tuple[TensorMetadata, ...]:
 
 
 def reached_from_elsewhere(url: str) -> bool:
-    """Whether the port may be reached from other machines.
+    """Whether other machines may reach the port.
 
-    Under a loopback address as the kernel's list of listening sockets tells: the server may listen
-    on all addresses. Raises UsageError for what is not host:port.
+    For a loopback address the kernel's list of listening sockets decides: the server may listen on
+    all addresses. Raises UsageError for what is not host:port.
     """
     host, _, port = url.rpartition(":")
     if not host or "/" in url or not port.isdecimal():
@@ -168,7 +167,7 @@ def reached_from_elsewhere(url: str) -> bool:
 
 
 def _listening(port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Addresses of this machine that somebody listens on, at that port; [] where unknown."""
+    """Addresses of this machine on which that port is open; [] where unknown."""
     addresses = []
     for file in ("tcp", "tcp6"):
         try:
@@ -184,7 +183,7 @@ def _listening(port: int) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """As /proc/net/tcp writes it: words of four bytes, in the machine's own order."""
+    """From /proc/net/tcp: words of four bytes, in the machine's own order."""
     words = [bytes.fromhex(text[at : at + 8])[::-1] for at in range(0, len(text), 8)]
     address = ipaddress.ip_address(b"".join(words))
     # gRPC listens on IPv4 through sockets of IPv6.

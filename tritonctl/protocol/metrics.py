@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a server's Prometheus metrics."""
+"""Reads the Prometheus metrics of a server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Metrics:
         )
 
     def samples(self, name: str, **labels: str) -> list[Sample]:
-        """Every series of that name that carries these labels."""
+        """Every series of that name with these labels."""
         # The parser appends `_total` to counters that lack it, Triton's own among them.
         names = (name, f"{name}_total")
         return [
@@ -53,12 +53,12 @@ class Metrics:
         ]
 
     def total(self, name: str, **labels: str) -> float:
-        """Their sum, over the instances of a model for example; 0 without any."""
+        """The sum of `samples`, over the instances of a model for example; 0 without any."""
         return sum(sample.value for sample in self.samples(name, **labels))
 
 
 def scrape(url: str) -> Metrics:
-    """The metrics at `url` now. Raises ServerError when they cannot be had."""
+    """The metrics at `url` now. Raises ServerError when they cannot be read."""
     try:
         with urllib.request.urlopen(url, timeout=_PROBE_SECONDS) as answer:  # noqa: S310 - ours
             return Metrics.parse(answer.read().decode())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's model control over gRPC: a complete configuration becomes live, and is read back.
+"""Triton's model control over gRPC: loads models with complete configurations, and unloads them.
 
 https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_model_repository.md
 """
@@ -32,7 +32,7 @@ _LOAD_SECONDS = 180.0
 _ASK_SECONDS = 5.0
 _POLL_SECONDS = 0.01
 _READY_SECONDS = 30.0
-# A model's state in the index: unloaded, or never loaded; one that goes is UNLOADING.
+# A model's state in the index when it is unloaded or was never loaded; before, it is UNLOADING.
 _GONE = ("UNAVAILABLE", "")
 
 Config = Mapping[str, Any]
@@ -40,7 +40,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Swap:
-    """What makes a change of configurations live: models to unload, then to load, in order."""
+    """How to make configurations live: models to unload, then models to load, in order."""
 
     unload: tuple[str, ...] = ()
     load: tuple[str, ...] = ()
@@ -82,11 +82,11 @@ class ModelControl:
             return False
 
     def load(self, model: str, config: Config | None = None) -> None:
-        """Load a model with this configuration, all of it: what it leaves out is Triton's default.
+        """Load a model with this complete configuration, or else with that of its repository.
 
-        Without one, with that of its repository. An ensemble loads its steps again that were loaded
-        with another configuration than their repository's. Raises SettingsRefusedError, or
-        ServerError when the server does not answer.
+        What a configuration leaves out is Triton's default. Loading an ensemble also loads those
+        of its steps again that were loaded with another configuration than their repository's.
+        Raises SettingsRefusedError, or ServerError when the server does not answer.
         """
         request = service_pb2.RepositoryModelLoadRequest(model_name=model)
         if config is not None:
@@ -104,8 +104,8 @@ class ModelControl:
     def unload(self, model: str, seconds: float = _LOAD_SECONDS) -> bool:
         """Unload a model and wait until it is gone; False when `seconds` did not suffice.
 
-        tritonserver 2.51 never forgets an ensemble's request that was cancelled or failed, nor lets
-        go of the models that it began with: those stay UNLOADING until the server ends.
+        tritonserver 2.51 never forgets an ensemble's request that was cancelled or failed: the
+        models that it had reached stay UNLOADING until the server ends.
         Raises ServerError.
         """
         if not self._unloaded(model):
@@ -130,7 +130,7 @@ class ModelControl:
             raise ServerError(error.problem, remedy="see `tritonctl logs`") from error
 
     def wait_until_ready(self, models: Sequence[str]) -> None:
-        """Wait until all of them can answer. Raises SettingsRefusedError."""
+        """Wait until these models can answer. Raises SettingsRefusedError."""
         deadline = time.monotonic() + _READY_SECONDS
         while missing := [model for model in models if not self.ready(model)]:
             if time.monotonic() > deadline:
@@ -142,7 +142,7 @@ class ModelControl:
 
     @contextmanager
     def timing_gaps(self, model: str) -> Iterator[list[float]]:
-        """Collects how long the model could not answer, in seconds, while the context lasts."""
+        """Collect how long the model cannot answer, in seconds, while the context lasts."""
         gaps: list[float] = []
         done = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(model, gaps, done), daemon=True)
@@ -167,13 +167,13 @@ class ModelControl:
 
 
 def swap(before: Mapping[str, Config], after: Mapping[str, Config]) -> Swap:
-    """The models whose configuration changes, in an order that keeps ensembles loaded if it can be.
+    """The models whose configuration changes, in an order that keeps ensembles loaded if possible.
 
-    Composing models first, then ensembles, which are looked at again with every step; but an
-    ensemble whose max_batch_size falls goes first: above that of a step it would be unloaded.
+    Composing models come first, then ensembles, which Triton validates again with every step; but
+    an ensemble whose max_batch_size falls comes first: above that of a step it would be unloaded.
 
     A decoupled step cannot be swapped under its ensemble: tritonserver 2.51 then answers one
-    request and hangs in the step's next response. So they are unloaded, the ensemble first.
+    request and hangs in the step's next response. So both are unloaded, the ensemble first.
     """
     changed = [name for name in after if before.get(name) != after[name]]
     decoupled = sorted(n for n in changed if _decoupled(before.get(n, {}), after[n]))
@@ -193,25 +193,22 @@ def _decoupled(*configs: Config) -> bool:
     return any(c.get("model_transaction_policy", {}).get("decoupled") for c in configs)
 
 
-def _steps(config: Config) -> list[str]:
-    return [s["model_name"] for s in config.get("ensemble_scheduling", {}).get("step", [])]
-
-
 def _uses(config: Config, models: Sequence[str]) -> bool:
-    return not set(models).isdisjoint(_steps(config))
+    steps = config.get("ensemble_scheduling", {}).get("step", [])
+    return any(step["model_name"] in models for step in steps)
 
 
-def takes(live: Any, planned: Any) -> bool:
-    """Whether a live configuration says everything that was planned; Triton adds to it."""
+def includes(live: Any, planned: Any) -> bool:
+    """Whether a live configuration says everything that was planned; Triton adds defaults."""
     if isinstance(planned, Mapping):
         return isinstance(live, Mapping) and all(
-            takes(live.get(key), value) for key, value in planned.items()
+            includes(live.get(key), value) for key, value in planned.items()
         )
     if isinstance(planned, list):
         return (
             isinstance(live, list)
             and len(live) == len(planned)
-            and all(takes(one, other) for one, other in zip(live, planned, strict=True))
+            and all(includes(*pair) for pair in zip(live, planned, strict=True))
         )
     return bool(live == planned)
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's restricted protocols: what only the one who started a server may ask of it.
+"""Triton's restricted protocols: only whoever started a server may use them.
 
 Loading models, shared memory, log and trace settings take a random token, new with every start.
 Inference, health, metadata, configurations and statistics stay open: NVIDIA's clients need them.
 
-Triton takes the token only on its command line, which other users of the machine can read. It
-protects against whoever reaches a port, not against them; releases before 26.03 let it be bypassed
-(CVE-2026-24206, CVE-2026-24207), so it is no reason to open a port that could stay closed.
+Triton takes the token on its command line alone, which other users of the machine can read. So it
+protects against strangers who reach a port, not against those users. Releases before 26.03 let it
+be bypassed (CVE-2026-24206, CVE-2026-24207): keep a port closed that could stay closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def new_token() -> str:
 
 
 def restriction_arguments(token: str) -> list[str]:
-    """What tritonserver is told."""
+    """The arguments for tritonserver."""
     groups = ",".join(RESTRICTED)
     return [
         f"--grpc-restricted-protocol={groups}:{_KEY}={token}",
@@ -34,10 +34,10 @@ def restriction_arguments(token: str) -> list[str]:
 
 
 def grpc_metadata(token: str) -> tuple[tuple[str, str], ...]:
-    """What a gRPC call of a restricted protocol carries; nothing without a token."""
+    """The metadata for gRPC calls of restricted protocols; () without a token."""
     return ((GRPC_HEADER, token),) if token else ()
 
 
 def http_headers(token: str) -> dict[str, str]:
-    """The same for an HTTP request."""
+    """The same as headers of an HTTP request."""
     return {HTTP_HEADER: token} if token else {}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An answer that outlives its server: where a stream breaks off, another endpoint continues it.
+"""An answer that outlives its server: when a stream breaks, another endpoint continues it.
 
-The ids received so far go to the next endpoint as `resume_ids`; what it sends joins to the text
-that an unbroken stream would have had. Shared by both clients; it does not touch the network.
+The ids received so far go to the next endpoint as `resume_ids`; its responses complete the text of
+an unbroken stream. Both clients share this; it does not touch the network.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from tritonctl.protocol.generation import (
     read_chunk,
 )
 
-# Between one round of endpoints that all failed and the next, doubled each time up to the longest.
+# Between rounds in which all endpoints failed; doubled each time, up to the longest.
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
 class Route:
-    """Endpoints in the order in which they are tried, in a circle; how often to go on to the next.
+    """The endpoints in the order in which they are tried, round and round, and how often to go on.
 
-    Without a second endpoint a broken stream is an error at once.
+    With a single endpoint a broken stream is an error at once.
     """
 
     urls: tuple[str, ...]
@@ -47,20 +47,20 @@ class Route:
     @classmethod
     def of(cls, url: str, resume_on: str | Sequence[str], max_resumes: int | None) -> Route:
         """`max_resumes` is the number of further endpoints unless given. Raises UsageError."""
-        further = (resume_on,) if isinstance(resume_on, str) else tuple(resume_on)
-        if max_resumes is not None and (max_resumes < 0 or not further):
+        others = (resume_on,) if isinstance(resume_on, str) else tuple(resume_on)
+        if max_resumes is not None and (max_resumes < 0 or not others):
             raise UsageError(
-                f"max_resumes is {max_resumes} with {len(further)} endpoints to resume on",
+                f"max_resumes is {max_resumes} with {len(others)} endpoints to resume on",
                 remedy="name one with resume_on (--resume-on HOST:PORT); max_resumes is 0 or more",
             )
-        return cls((url, *further), len(further) if max_resumes is None else max_resumes)
+        return cls((url, *others), len(others) if max_resumes is None else max_resumes)
 
 
 class ResumableAnswer:
-    """One answer from one endpoint after another: what to ask of whom, and what has come.
+    """One answer from one endpoint after another: which to ask for what, and what has come.
 
-    A client waits `pause`, sends `request()` to `url`, lets `read` look at each response until
-    `complete`, and tells `broken` when the connection ends before that.
+    A client waits `pause`, sends `request()` to `url`, passes each response to `read` until
+    `complete`, and calls `broken` when the connection ends before that.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class ResumableAnswer:
         self._last: Chunk | None = None
         self._log_prob = 0.0  # of what came before the latest break
         self._failures: list[TritonctlError] = []
-        self._in_vain = 0  # attempts without a single id since the last one that brought some
-        self._had = 0  # ids at the latest break
+        self._fruitless = 0  # attempts since the last one that brought an id
+        self._ids_before = 0  # ids at the latest break
 
     @property
     def url(self) -> str:
@@ -91,8 +91,8 @@ class ResumableAnswer:
 
     @property
     def pause(self) -> float:
-        """Seconds to leave the endpoints alone: none, unless all have just failed in a row."""
-        rounds, rest = divmod(self._in_vain, len(set(self._route.urls)))
+        """Seconds to wait before the next attempt: 0 unless all endpoints have just failed."""
+        rounds, rest = divmod(self._fruitless, len(set(self._route.urls)))
         if rest or not rounds:
             return 0.0
         pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(rounds - 1, 8), _LONGEST_PAUSE_SECONDS)
@@ -100,12 +100,12 @@ class ResumableAnswer:
 
     @property
     def seconds_left(self) -> float | None:
-        """Of the timeout for the whole answer."""
+        """What is left of the timeout for the whole answer."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def request(self) -> Any:
         """The ModelInferRequest for what is missing."""
-        ids = self._ids if self._resumable else None
+        ids = self._ids if self._route.max_resumes > 0 else None
         return generation_request(*self._asked, queueing=self._queueing, resume_ids=ids)
 
     def read(self, response: Any) -> Chunk | None:
@@ -126,13 +126,9 @@ class ResumableAnswer:
         if not resumable or len(self._failures) >= self._route.max_resumes:
             self._give_up(error)
         self._failures.append(error)
-        self._in_vain = self._in_vain + 1 if len(self._ids) == self._had else 0
-        self._had = len(self._ids)
+        self._fruitless = self._fruitless + 1 if len(self._ids) == self._ids_before else 0
+        self._ids_before = len(self._ids)
         self._log_prob = (self._last and self._last.cum_log_prob) or 0.0
-
-    @property
-    def _resumable(self) -> bool:
-        return self._route.max_resumes > 0
 
     def _joined(self, chunk: Chunk) -> Chunk:
         """The chunk as part of the whole answer."""
@@ -152,9 +148,9 @@ class ResumableAnswer:
             raise error
         first, *others = [*self._failures, error]
         counts = Counter(failure.problem for failure in (first, *others))  # in order of appearance
-        told = (problem + (f" ({n} times)" if n > 1 else "") for problem, n in counts.items())
+        problems = (text + (f" ({n} times)" if n > 1 else "") for text, n in counts.items())
         raise ServerError(
-            f"{'; then '.join(told)}. The answer had {len(self._ids)} tokens and was continued "
+            f"{'; then '.join(problems)}. The answer had {len(self._ids)} tokens and was continued "
             f"{len(self._failures)} times (max_resumes {self._route.max_resumes})",
             remedy=first.remedy,
         ) from error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as a person types them, `name=VALUE` or `name=@FILE`, checked against what is wanted."""
+"""Tensors on a command line, `NAME=VALUE` or `NAME=@FILE`, checked against a model's inputs."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _NUMPY = {row.wire: row.numpy for row in TABLE if row.numpy}
 _BYTES = "BYTES"
 
 
-def given_inputs(declared: Sequence[TensorMetadata], given: Sequence[str]) -> dict[str, Array]:
+def parse_tensors(declared: Sequence[TensorMetadata], options: Sequence[str]) -> dict[str, Array]:
     """The arrays of `--input` options. Raises UsageError for what the model would not take."""
     tensors = {tensor.name: tensor for tensor in declared}
     arrays: dict[str, Array] = {}
-    for text in given:
+    for text in options:
         name, parted, value = text.partition("=")
         if not parted or name not in tensors or name in arrays:
             raise UsageError(
                 f"--input {text}: {_why_not(name, parted, arrays)}",
-                remedy=f"say NAME=VALUE or NAME=@FILE; the model's inputs: {_listing(tensors)}",
+                remedy=f"write NAME=VALUE or NAME=@FILE; the model's inputs: {_listing(tensors)}",
             )
         arrays[name] = _fitting(tensors[name], _value(tensors[name], value))
     return arrays
@@ -47,12 +47,12 @@ def _listing(tensors: Mapping[str, TensorMetadata]) -> str:
 
 
 def _value(tensor: TensorMetadata, value: str) -> Array:
-    """What was typed or is in the file; its type is that of the source, not the tensor's yet."""
+    """The value that was typed or is in the file, in its own type, not yet the tensor's."""
     if value.startswith("@"):
         return _from_file(tensor, Path(value[1:]))
     try:
         return _from_json(tensor, json.loads(value))
-    except (ValueError, RecursionError) as error:  # no JSON: a text needs no quotes
+    except (ValueError, RecursionError) as error:  # not JSON: a text needs no quotes
         if tensor.datatype != _BYTES:
             raise UsageError(
                 f"--input {tensor.name}: {value:.100} is not JSON: {error}",
@@ -75,7 +75,7 @@ def _from_file(tensor: TensorMetadata, file: Path) -> Array:
 
 
 def _from_json(tensor: TensorMetadata, value: Any) -> Array:
-    """One value stands for a tensor of one element."""
+    """An array of JSON; a single value becomes a tensor of one element."""
     try:
         array: Array = np.array(value, dtype=object if tensor.datatype == _BYTES else None)
     except ValueError as error:  # rows of unequal length
@@ -86,7 +86,7 @@ def _from_json(tensor: TensorMetadata, value: Any) -> Array:
 
 
 def _fitting(tensor: TensorMetadata, array: Array) -> Array:
-    """The array in the tensor's type and shape, or refused."""
+    """The array in the tensor's type. Raises UsageError for another shape or type."""
     shape = list(tensor.shape)
     agree = len(shape) == array.ndim and all(
         want in (-1, size) for want, size in zip(shape, array.shape, strict=True)
@@ -94,7 +94,7 @@ def _fitting(tensor: TensorMetadata, array: Array) -> Array:
     if not agree:
         raise UsageError(
             f"--input {tensor.name} has the shape {list(array.shape)}, the model takes {shape}",
-            remedy="-1 is any size; a model that batches wants the batch dimension first",
+            remedy="-1 is any size; the first dimension of a model that batches is the batch",
         )
     return _typed(tensor, array)
 
@@ -112,7 +112,7 @@ def _typed(tensor: TensorMetadata, array: Array) -> Array:
     if kind is not None and array.dtype.kind in "biuf":
         with np.errstate(all="ignore"):
             converted = array.astype(kind)
-        # Rounding of a fraction to the tensor's precision is meant; anything else is a mistake.
+        # A fraction may be rounded to the tensor's precision; anything else is a mistake.
         exact = np.dtype(kind).kind == "f" or bool(np.array_equal(converted, array))
         overflown = np.isfinite(array).all() and not np.isfinite(converted).all()
         converted = converted if exact and not overflown else None

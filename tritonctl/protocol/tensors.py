@@ -26,7 +26,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def infer_request(model: str, inputs: Mapping[str, Array], outputs: Sequence[str]) -> Any:
-    """A ModelInferRequest; without `outputs`, for all of them.
+    """A ModelInferRequest for these outputs, or for all without any.
 
     Raises RequestRejectedError for an array of a type that Triton does not have.
     """
@@ -52,7 +52,7 @@ def _wire(name: str, array: Array) -> str:
 
 
 def raw_content(array: Array, wire: str) -> bytes:
-    """An array's bytes as the protocol wants them, for a tensor of that type."""
+    """An array's bytes in the protocol's form, for a tensor of that type."""
     if wire != _BYTES:
         return np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<")).tobytes()
     texts = (item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1))

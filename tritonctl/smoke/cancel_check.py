@@ -67,7 +67,7 @@ def _freed(
             break
         time.sleep(_POLL_SECONDS)
     else:
-        detail = f"the engine still worked on it {_FREE_SECONDS:g} s after the client left"
+        detail = f"the engine still worked for it {_FREE_SECONDS:g} s after the client left"
         return subject.failed(_CHECK, detail, request)
     return subject.skipped(
         _CHECK, f"a request ended {seconds:.1f} s after the client left, not as cancelled"

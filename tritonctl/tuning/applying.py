@@ -20,7 +20,7 @@ from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.host.progress import Progress, Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
-from tritonctl.protocol.model_control import Config, ModelControl, Swap, swap, takes
+from tritonctl.protocol.model_control import Config, ModelControl, Swap, includes, swap
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import Rendered, render
@@ -210,7 +210,7 @@ class TunedServer:
                 remedy="run `tritonctl down`; the tuner starts a server itself",
             )
         self._files = _files(plan)
-        self._configs = {n: c for n, c in planned.items() if takes(live[n], c)}
+        self._configs = {n: c for n, c in planned.items() if includes(live[n], c)}
 
     def _start(self, project: Project) -> None:
         """A server on the tuner's repository, instead of the one that runs."""
@@ -284,7 +284,7 @@ def _files(plan: Plan) -> list[Any]:
 
 
 def _check(live: Config, planned: Config) -> None:
-    if not takes(live, planned):
+    if not includes(live, planned):
         raise ServerError(
             f"{planned.get('name')} was loaded, but its live configuration is not what was asked "
             "for",

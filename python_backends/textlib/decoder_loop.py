@@ -27,6 +27,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import count
 
 from textlib.admission import TRITON_DECIDES, Admission
@@ -61,7 +62,7 @@ class DecoderLoop:
 
     `capacity`, `max_queue_size`: textlib.admission. `table`: what ids decode to; without it stop
     words are refused and every id takes a place in the detokenizer's window. `receipts`: tells who
-    went away inside an ensemble; closed with the loop.
+    went away inside an ensemble; closed with the loop. `clock`: seconds that never go back.
     """
 
     def __init__(
@@ -72,12 +73,13 @@ class DecoderLoop:
         max_queue_size: int = TRITON_DECIDES,
         table: TokenBytes | None = None,
         receipts: ReceiptWatch | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine = engine
+        self._engine, self._clock = engine, clock
         self._admission = Admission(capacity, max_queue_size)
         self._table = table
         self._has_text = table.has_text if table else lambda _: True
-        self._departures = Departures(receipts)
+        self._departures = Departures(receipts, clock)
         self._turns = Turns(self._departures)
         self._metrics = EngineMetrics()
         self.errors = self._metrics.errors  # also of what is refused before it comes here
@@ -115,6 +117,7 @@ class DecoderLoop:
             if refusal := self._admission.refusal(len(self._streams)):
                 raise QueueFullError(refusal)
             stream = Stream(self._new_id(), request, sink, watch, self._has_text)
+            stream.began = stream.latest = self._clock()
             self._streams[stream.stream_id] = stream
             self._inbox.append(stream)
             self._departures.enter(stream)
@@ -201,9 +204,9 @@ class DecoderLoop:
             self._admit()
             if not self._active:
                 continue
-            started = time.monotonic()
+            started = self._clock()
             self._step()
-            self._pause(time.monotonic() - started, arrivals)
+            self._pause(self._clock() - started, arrivals)
 
     def _await_work(self) -> bool:
         """False when the loop closes."""
@@ -296,10 +299,10 @@ class DecoderLoop:
 
     def _pause(self, step_seconds: float, arrivals: int) -> None:
         """Let the sender and execute() have the interpreter, see the module's docstring."""
-        deadline = time.monotonic() + max(MIN_PAUSE_SECONDS, PAUSE_SHARE * step_seconds)
+        deadline = self._clock() + max(MIN_PAUSE_SECONDS, PAUSE_SHARE * step_seconds)
         with self._lock:
             while not self._closing:
-                left = deadline - time.monotonic()
+                left = deadline - self._clock()
                 if left > 0 and self._turns.waiting:
                     self._to_step.wait(left)
                 elif left > 0 and self._arrivals != arrivals:
@@ -368,16 +371,15 @@ class DecoderLoop:
     def _note_sending(self, stream: Stream, sent_before: int) -> None:
         index, tokens = stream.responses - 1, stream.sent_ids - sent_before
         self._departures.sending(stream, index)
-        now = time.monotonic()
         observe = self._metrics.next_response if index else self._metrics.first_response
-        observe(now - stream.latest, tokens)
-        stream.latest = now
+        before, stream.latest = stream.latest, self._clock()
+        observe(stream.latest - before, tokens)
 
     def _remove(self, stream: Stream) -> None:
         stream.queued = True  # nothing may follow a final response
         self._streams.pop(stream.stream_id, None)
         self._departures.leave(stream)
-        self._metrics.ended(stream.outcome_text, time.monotonic() - stream.began)
+        self._metrics.ended(stream.outcome_text, self._clock() - stream.began)
         if isinstance(stream.outcome, TextPathError):
             self.errors.add(stream.outcome)
         self._room.notify()

@@ -2,7 +2,6 @@
 """One request inside the decoder loop: what it has made, what it has sent, how it ended."""
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -62,8 +61,8 @@ class Stream:
     queued: bool = False
     gone: bool = False
     receipt_page: int = 0
-    began: float = field(default_factory=time.monotonic)
-    latest: float = field(default_factory=time.monotonic)
+    began: float = 0.0
+    latest: float = 0.0
     responses: int = 0
     sent_ids: int = 0
     echo: list[int] = field(default_factory=list)

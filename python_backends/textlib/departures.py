@@ -9,6 +9,7 @@ their receipts are looked at, all of them, each `POLL_SECONDS` (see textlib.rece
 import math
 import time
 from collections import deque
+from collections.abc import Callable
 
 from textlib.decoder_stream import Stream
 from textlib.receipts import ReceiptWatch
@@ -20,8 +21,11 @@ ROUND_SECONDS = 0.3
 class Departures:
     """Every method but `due` is called with the loop's lock held."""
 
-    def __init__(self, receipts: ReceiptWatch | None) -> None:
+    def __init__(
+        self, receipts: ReceiptWatch | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._receipts = receipts
+        self._clock = clock
         self._to_ask: deque[Stream] = deque()
         self._next_look = 0.0
 
@@ -54,7 +58,7 @@ class Departures:
 
     def due(self) -> bool:
         """Whether it is time for another look."""
-        now = time.monotonic()
+        now = self._clock()
         if now < self._next_look:
             return False
         self._next_look = now + POLL_SECONDS

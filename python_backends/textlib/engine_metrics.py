@@ -229,17 +229,20 @@ class MetricsThread:
         self,
         publisher: Publisher,
         read: Callable[[], tuple[dict[Key, float], Gauges | None]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._publisher = publisher
         self._read = read
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._published: dict[Key, float] = {}
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
         """Publish everything once, then begin."""
-        self._publish()
+        self.publish()
         self._thread.start()
 
     def close(self) -> None:
@@ -252,18 +255,19 @@ class MetricsThread:
     def _run(self) -> None:
         while not self._closing.wait(PUBLISH_SECONDS):
             try:
-                self._publish()
+                self.publish()
             except Exception:
                 _LOG.exception("metrics cannot be published; no more of them")
                 return
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
+        """What changed since the last time."""
         totals, gauges = self._read()
         for key, value in gauges.values().items() if gauges else ():
             if self._published.get(key) != value:
                 self._publisher.set(key, value)
                 self._published[key] = value
-        uptime = {(_UPTIME, ()): int(time.monotonic() - self._began)}  # one value a second
+        uptime = {(_UPTIME, ()): int(self._clock() - self._began)}  # one value a second
         for key, value in (totals | uptime).items():
             before = self._published.get(key)
             if before != value:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 import pytest
@@ -24,7 +24,15 @@ from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
 from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
 
-PATIENCE = 10.0
+PATIENCE = 60.0
+TIMES = (
+    "time_to_first_token_seconds_sum",
+    "time_to_first_token_seconds_count",
+    "inter_token_latency_seconds_sum",
+    "inter_token_latency_seconds_count",
+    "request_duration_seconds_sum",
+    "request_duration_seconds_count",
+)
 REFUSED_ID = 13
 
 
@@ -39,6 +47,7 @@ class ScriptedEngine:
     live: dict[int, tuple[GenerationRequest, int]] = field(default_factory=dict)
     cancelled: list[int] = field(default_factory=list)
     steps: int = 0
+    finished: int = 0
     most_live: int = 0
     threads: set[int] = field(default_factory=set)
 
@@ -67,6 +76,7 @@ class ScriptedEngine:
         if made + 1 < request.sampling.max_tokens:
             return Progress(stream_id, [new])
         del self.live[stream_id]
+        self.finished += 1
         return Progress(stream_id, [new], FinishReason.LENGTH)
 
 
@@ -81,7 +91,7 @@ class RecordingSink:
     errors: list[TextPathError] = field(default_factory=list)
     finals: int = 0
     done: threading.Event = field(default_factory=threading.Event)
-    on_send: Callable[[], None] = lambda: None
+    on_send: Callable[[], object] = lambda: None
 
     def send(self, chunk: TokenChunk) -> None:
         time.sleep(self.delay)
@@ -123,8 +133,10 @@ def start() -> Iterator[Start]:
     """Starts loops, and proves that each of them can be closed."""
     loops: list[DecoderLoop] = []
 
-    def make(engine: ScriptedEngine, capacity: int = 64) -> DecoderLoop:
-        loop = DecoderLoop(engine, capacity=capacity)
+    def make(
+        engine: ScriptedEngine, capacity: int = 64, clock: Callable[[], float] = time.monotonic
+    ) -> DecoderLoop:
+        loop = DecoderLoop(engine, capacity=capacity, clock=clock)
         loop.start()
         loops.append(loop)
         return loop
@@ -180,33 +192,71 @@ def test_without_streaming_there_is_one_response(start: Start) -> None:
 
 def test_a_fast_sender_sends_every_id_alone(start: Start) -> None:
     """Coalescing switches itself off when the server keeps up."""
-    loop = start(ScriptedEngine(before_step=lambda: time.sleep(0.005)))
-    sink = RecordingSink()
-    loop.submit(generation(count=30), sink)
-    answered(sink)
+    # Where no time passes, a pause after a step lasts until all is handed to the server.
+    loop = start(ScriptedEngine(), clock=lambda: 7.0)
+    sinks = [RecordingSink() for _ in range(3)]
+    for sink in sinks:
+        loop.submit(generation(count=30), sink)
+    answered(*sinks)
 
-    assert len(sink.chunks) >= 28
+    assert [[len(chunk.token_ids) for chunk in sink.chunks] for sink in sinks] == [[1] * 30] * 3
 
 
 def test_a_slow_sender_coalesces(start: Start) -> None:
     """Fewer, fuller responses, each with all that its stream has: nothing piles up behind it."""
-    engine = ScriptedEngine(before_step=lambda: time.sleep(0.0002))
-    loop = start(engine)
-    sinks = [RecordingSink(delay=0.005) for _ in range(8)]
-    ahead: list[int] = []
-
-    def note(sink: RecordingSink) -> None:
-        ahead.append(engine.steps - len(sink.ids))
-
+    engine = ScriptedEngine()
+    # Each look at this clock is a second later: no pause is long enough for the sender.
+    loop = start(engine, clock=count().__next__)
+    sinks = [RecordingSink() for _ in range(8)]
     for sink in sinks:
-        sink.on_send = partial(note, sink)
+        sink.on_send = partial(_until, lambda: engine.finished == len(sinks))
         loop.submit(generation(count=160), sink)
     answered(*sinks)
 
     assert all(sink.ids == list(range(100, 260)) for sink in sinks)
-    assert sum(len(sink.chunks) for sink in sinks) < 8 * 160 / 4
-    # A stream's turn comes after those of the 7 others, 5 ms each; the engine steps meanwhile.
-    assert max(ahead) <= 2 * max(len(chunk.token_ids) for sink in sinks for chunk in sink.chunks)
+    # While the first response was on its way everything else was made: the rest of its stream.
+    assert sorted(len(sink.chunks) for sink in sinks)[:-1] == [1] * 7
+    assert max(len(sink.chunks) for sink in sinks) <= 2
+
+
+def test_a_pause_ends_however_slow_the_server_is(start: Start) -> None:
+    """The engine's time is worth more than full pauses: 5 % of a step, or 2 ms."""
+    engine, blocked = ScriptedEngine(), threading.Event()
+    loop = start(engine)
+    sink = RecordingSink(on_send=lambda: blocked.wait(PATIENCE))
+    loop.submit(generation(count=50), sink)
+    _until(lambda: engine.steps == 50)
+    blocked.set()
+    answered(sink)
+
+    assert sink.ids == list(range(100, 150))
+
+
+def test_times_of_a_stream(start: Start) -> None:
+    """To the first response, between responses per token, to the end; each from its own start."""
+    now = [100.0]
+    sink = RecordingSink()
+
+    def step() -> None:
+        _until(lambda: len(sink.ids) == engine.steps)  # each id is sent before the next is made
+        now[0] += 0.25 if engine.steps else 2.0
+
+    engine = ScriptedEngine(before_step=step)
+    loop = start(engine, clock=lambda: now[0])
+    loop.submit(generation(count=5), sink)
+    answered(sink)
+    _until(lambda: not loop.live_streams)
+
+    totals, gauges = loop.measure()
+    assert {name: totals[f"tritonctl_{name}", ()] for name in TIMES} == {
+        "time_to_first_token_seconds_sum": 2.0,
+        "time_to_first_token_seconds_count": 1,
+        "inter_token_latency_seconds_sum": 1.0,
+        "inter_token_latency_seconds_count": 4,
+        "request_duration_seconds_sum": 3.0,
+        "request_duration_seconds_count": 1,
+    }
+    assert (gauges.active, gauges.waiting) == (0, 0)
 
 
 def test_streams_take_turns(start: Start) -> None:
@@ -230,7 +280,7 @@ def test_requests_join_while_others_run(start: Start) -> None:
     """A short request does not wait for a long one."""
     loop = start(ScriptedEngine(before_step=lambda: time.sleep(0.001)))
     long, short = RecordingSink(), RecordingSink()
-    loop.submit(generation(count=2000), long)
+    loop.submit(generation(count=1_000_000), long)
     loop.submit(generation(count=3), short)
     answered(short)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is published, and how little of it."""
 
-import time
+import threading
 
 import pytest
 from textlib.engine_metrics import EngineMetrics, Gauges, Key, KvCache, MetricsThread
@@ -16,6 +16,7 @@ ITL = "tritonctl_inter_token_latency_seconds"
 E2E = "tritonctl_request_duration_seconds"
 ERRORS = "tritonctl_errors_total"
 UPTIME = "tritonctl_uptime_seconds_total"
+PATIENCE = 60.0
 
 
 class Recorder:
@@ -85,20 +86,64 @@ def test_only_changes_are_published() -> None:
     metrics, recorder = EngineMetrics(), Recorder()
     gauges = Gauges(active=1, waiting=0, kv_used=3, kv_free=5)
     thread = MetricsThread(recorder, lambda: (metrics.totals(), gauges))
-    thread.start()
+    thread.publish()
     assert recorder.values["tritonctl_kv_blocks", (("state", "free"),)] == 5
     calls = recorder.calls
-    time.sleep(0.35)
+    thread.publish()
     assert recorder.calls == calls
     metrics.ended("cancelled", 0.1)
     metrics.ended("cancelled", 0.1)
-    deadline = time.monotonic() + 5
-    while recorder.calls == calls and time.monotonic() < deadline:
-        time.sleep(0.01)
-    thread.close()
+    thread.publish()
+    thread.publish()
     assert recorder.calls == calls + 1
     assert recorder.values[REQUESTS, (("outcome", "cancelled"),)] == 2
+
+
+def test_the_uptime_is_published_once_a_second() -> None:
+    """It would change with every look otherwise; in whole seconds since the beginning."""
+    metrics, recorder, now = EngineMetrics(), Recorder(), [100.0]
+    thread = MetricsThread(recorder, lambda: (metrics.totals(), None), clock=lambda: now[0])
+    told = []
+    for seconds in (0.0, 0.9, 0.2, 2.5, 0.3):
+        now[0] += seconds
+        thread.publish()
+        told.append(recorder.uptime)
+    assert told == [0, 0, 1, 3, 3]
+
+
+def test_the_thread_publishes_by_itself_until_it_is_closed() -> None:
+    """At once, then again and again; what cannot be published ends it and nothing else."""
+    metrics, recorder, reads = EngineMetrics(), Recorder(), threading.Semaphore(0)
+
+    def read() -> tuple[dict[Key, float], None]:
+        reads.release()
+        return metrics.totals(), None
+
+    thread = MetricsThread(recorder, read)
+    thread.start()
+    for _ in range(3):
+        assert reads.acquire(timeout=PATIENCE)
+    thread.close()
     assert recorder.closed
+
+
+def test_metrics_that_cannot_be_published_are_no_more() -> None:
+    """The engine goes on without them."""
+    metrics, recorder, reads = EngineMetrics(), Recorder(), threading.Semaphore(0)
+
+    def read() -> tuple[dict[Key, float], None]:
+        reads.release()
+        if recorder.calls:
+            raise RuntimeError("the server takes none")
+        return metrics.totals(), None
+
+    thread = MetricsThread(recorder, read)
+    thread.start()
+    for _ in range(2):
+        assert reads.acquire(timeout=PATIENCE)
+    thread.close()
+    assert recorder.closed
+    assert not reads.acquire(blocking=False)
 
 
 def test_an_engine_that_cannot_tell_its_blocks_says_nothing_of_them() -> None:

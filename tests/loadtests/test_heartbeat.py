@@ -3,24 +3,97 @@
 
 from __future__ import annotations
 
-import time
+import select
+from collections.abc import Iterator
 
+import pytest
 from hdrh.histogram import HdrHistogram
 from loadlib.clock import Clock
 from loadlib.heartbeat import PERIOD_US, Heartbeat
 from loadlib.progress import Meter
 
 
-def test_missed_beats_count_each() -> None:
-    """A loop that stood still for 30 beats: each is late by its own part, none is left out."""
-    clock, meter = Clock(time.time()), Meter(0)
-    heart = Heartbeat(meter, clock)
-    time.sleep(30.5 * PERIOD_US / 1e6)
+class SetClock(Clock):
+    """A run's time as the test sets it, in microseconds; the alarms that were set for it."""
+
+    def __init__(self) -> None:
+        super().__init__(0.0)
+        self.now = 0
+        self.alarms: list[int] = []
+
+    def now_us(self) -> int:
+        """That time."""
+        return self.now
+
+    def monotonic_ns(self, at_us: int) -> int:
+        """Long past: whatever is set rings at once."""
+        self.alarms.append(at_us)
+        return 1
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    """A run that has just begun."""
+    return SetClock()
+
+
+@pytest.fixture
+def meter() -> Meter:
+    """Of the only worker."""
+    return Meter(0)
+
+
+@pytest.fixture
+def heart(clock: SetClock, meter: Meter) -> Iterator[Heartbeat]:
+    """Its first beat is due after a period."""
+    made = Heartbeat(meter, clock)
+    yield made
+    made.close()
+
+
+def woke(meter: Meter, clock: Clock) -> dict[int, int]:
+    """How often it was late by how many microseconds since the last call."""
+    histogram = HdrHistogram.decode(meter.line(clock.now_us())["woke"])
+    return {
+        int(item.value_iterated_to): int(item.count_added_in_this_iter_step)
+        for item in histogram.get_recorded_iterator()
+    }
+
+
+def test_missed_beats_count_each(heart: Heartbeat, clock: SetClock, meter: Meter) -> None:
+    """A loop that stood still for 4.2 beats: each is late by its own part, none is left out."""
+    clock.now = 4 * PERIOD_US + 200
     heart.beat()
-    missed = clock.now_us() // PERIOD_US
-    woke = HdrHistogram.decode(meter.line(clock.now_us())["woke"])
+    assert [round(late, -2) for late in woke(meter, clock)] == [200, 10_200, 20_200, 30_200]
+    assert woke(meter, clock) == {}
+    assert clock.alarms == [PERIOD_US, 5 * PERIOD_US]
+
+
+def test_a_beat_in_time(heart: Heartbeat, clock: SetClock, meter: Meter) -> None:
+    """Late by nothing counts as the least there is; one that comes early counts nothing."""
+    clock.now = PERIOD_US - 1
+    heart.beat()
+    assert woke(meter, clock) == {}
+    clock.now = PERIOD_US
+    heart.beat()
+    assert sum(woke(meter, clock).values()) == 1
+    assert clock.alarms == [PERIOD_US, PERIOD_US, 2 * PERIOD_US]
+
+
+def test_before_the_run_there_is_nothing_to_miss(clock: SetClock, meter: Meter) -> None:
+    """Its time is below 0 until it begins: the first beat is a period later."""
+    clock.now = -7 * PERIOD_US
+    heart = Heartbeat(meter, clock)
+    clock.now = PERIOD_US // 2
+    heart.beat()
     heart.close()
-    assert 29 <= woke.get_total_count() <= missed
-    assert woke.get_max_value() >= 29 * PERIOD_US
-    assert woke.get_value_at_percentile(50) < woke.get_max_value() * 0.6
-    assert HdrHistogram.decode(meter.line(clock.now_us())["woke"]).get_total_count() == 0
+    assert woke(meter, clock) == {}
+    assert clock.alarms == [PERIOD_US, PERIOD_US]
+
+
+def test_the_alarm_wakes_the_loop(heart: Heartbeat, clock: SetClock) -> None:
+    """Its descriptor becomes readable; a beat sets it anew."""
+    for _ in range(2):
+        assert select.select([heart.fd], [], [], 60)[0]
+        clock.now += PERIOD_US
+        heart.beat()

@@ -197,7 +197,7 @@ class _Holder:
         )
         assert self.says("started")
 
-    def says(self, line: str, seconds: float = 20.0) -> bool:
+    def says(self, line: str, seconds: float = 60.0) -> bool:
         """Whether that line comes in time."""
         out = self.process.stdout
         assert out is not None

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,15 +26,17 @@ def _shell(script: str) -> list[str]:
 
 def test_lines_arrive_while_the_program_runs(tmp_path: Path) -> None:
     """Both streams, line by line, before the program has ended."""
-    seen: list[tuple[str, bool]] = []
-    done = tmp_path / "done"
-    process.run(
-        _shell(f"echo one; echo two >&2; sleep 0.3; echo x > {done}"),
-        on_line=lambda line: seen.append((line, done.exists())),
-        remedy="",
-    )
-    assert seen == [("one", False), ("two", False)]
-    assert done.exists()
+    seen: list[str] = []
+    heard = tmp_path / "heard"
+
+    def hear(line: str) -> None:
+        seen.append(line)
+        if line == "two":
+            heard.touch()  # the program does not end before
+
+    script = f"echo one; echo two >&2; until [ -e {heard} ]; do sleep 0.02; done; echo three"
+    process.run(_shell(script), on_line=hear, remedy="")
+    assert seen == ["one", "two", "three"]
 
 
 def test_log_is_appended_to(tmp_path: Path) -> None:
@@ -114,12 +118,53 @@ def test_a_program_deaf_to_sigterm_is_killed(
         pids.extend(int(pid) for pid in line.split())
         raise KeyboardInterrupt
 
-    script = "trap '' TERM; sleep 60 & echo $$ $!; for i in $(seq 300); do sleep 0.1; done"
-    began = time.monotonic()
+    script = "trap '' TERM; sleep 600 & echo $$ $!; while :; do sleep 0.1; done"
     with pytest.raises(KeyboardInterrupt):
         process.run(_shell(script), on_line=interrupt, remedy="")
-    assert 0.3 <= time.monotonic() - began < 8
     wait_until(lambda: all(process_started(pid) is None for pid in pids))
+
+
+class _Deaf:
+    """A program that hears so many signals before it ends; what was done to its group."""
+
+    pid = 4711
+
+    def __init__(self, survives: int, *, gone: bool = False) -> None:
+        self._survives, self._gone = survives, gone
+        self.done: list[object] = []
+
+    def kill(self, group: int, number: int) -> None:
+        """As os.killpg."""
+        assert group == self.pid
+        if self._gone:
+            raise ProcessLookupError
+        self.done.append(signal.Signals(number).name)
+        self._survives -= 1
+
+    def wait(self, timeout: float | None = None) -> int:
+        """As Popen.wait."""
+        self.done.append(timeout)
+        if self._survives >= 0 and timeout is not None:
+            raise subprocess.TimeoutExpired("program", timeout)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("program", "done"),
+    [
+        (_Deaf(0), ["SIGTERM", 10.0, "SIGKILL", 10.0, None]),
+        (_Deaf(1), ["SIGTERM", 10.0, "SIGKILL", 10.0, None]),
+        (_Deaf(0, gone=True), [None]),
+    ],
+    ids=["hears", "deaf", "gone"],
+)
+def test_ten_seconds_between_the_signals(
+    program: _Deaf, done: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM first, SIGKILL for whoever is left of the group, also where its leader has ended."""
+    monkeypatch.setattr(os, "killpg", program.kill)
+    process.end_group(program)  # type: ignore[arg-type]
+    assert program.done == done
 
 
 def test_full_disk_under_the_log(small_disk: Path, wait_until: WaitUntil) -> None:

@@ -10,19 +10,30 @@ import pty
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from queue import Queue
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from rich.console import Console as RichConsole
 
-from tritonctl.console.build_view import BuildTable
+from tritonctl.console.build_view import BuildTable, PlainBoard
+from tritonctl.engines.build.engine import Artefact
+from tritonctl.engines.build.parallel import build_engines
 from tritonctl.engines.build.stages import plan_stages
 from tritonctl.host.process import process_started
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.unit.conftest import Cli, Sandbox, WaitUntil
+
+
+PATIENCE = 60.0
 
 
 def add_models(sandbox: Sandbox, *names: str) -> None:
@@ -46,7 +57,7 @@ def test_models_are_built_at_once(sandbox: Sandbox, cli: Cli, wait_until: WaitUn
     with cli.start("build", "--jobs", "3", "--json") as process:
         wait_until(lambda: sandbox.run_count() == 3)
         gate.touch()
-        output, notes = process.communicate(timeout=30)
+        output, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, notes
     assert {json.loads(line)["model"] for line in output.splitlines()} == {"a", "b", "speller"}
     assert "▶ a build" in notes
@@ -61,7 +72,7 @@ def test_one_at_a_time_by_default(sandbox: Sandbox, cli: Cli, wait_until: WaitUn
         wait_until(lambda: sandbox.run_count() == 1)
         assert len(sandbox.files_below("staging")) > 0
         gate.touch()
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE)
     assert sandbox.run_count() == 2
 
 
@@ -83,11 +94,93 @@ def test_interrupted_builds_end_together(sandbox: Sandbox, cli: Cli, wait_until:
     with cli.start("build", "--jobs", "2") as process:
         wait_until(lambda: sandbox.run_count() == 2)
         process.terminate()
-        _, notes = process.communicate(timeout=30)
+        _, notes = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, notes
     pids = [pid for run in sandbox.builder_processes() for pid in run]
     wait_until(lambda: all(process_started(pid) is None for pid in pids))
     assert sandbox.files_below("engines", "staging") == []
+
+
+class Builds:
+    """In the place of the builder: each build begins, and ends when the test says so."""
+
+    def __init__(self, project: Project, jobs: int) -> None:
+        self._project, self._jobs = project, jobs
+        self._begun: Queue[str] = Queue()
+        self._ends: dict[str, Queue[Exception | None]] = defaultdict(Queue)
+        self.ready: Queue[str] = Queue()
+
+    def build(self, _: Project, name: str, *__: object, **___: object) -> Artefact:
+        """Until it is ended, with that error if there is one."""
+        self._begun.put(name)
+        if error := self._ends[name].get(timeout=PATIENCE):
+            raise error
+        return cast("Artefact", name.upper())
+
+    def end(self, name: str, error: Exception | None = None) -> None:
+        """One of those that run."""
+        self._ends[name].put(error)
+
+    def begun(self, count: int) -> set[str]:
+        """The next that begin."""
+        return {self._begun.get(timeout=PATIENCE) for _ in range(count)}
+
+    def none_begins(self) -> bool:
+        """Whether nothing else was begun."""
+        return self._begun.empty()
+
+    def run(self) -> None:
+        """All of them."""
+        names = list(self._project.models)
+        board = PlainBoard(lambda _: None)
+        made = build_engines(
+            self._project, names, Silent(), board, jobs=self._jobs, build=self.build
+        )
+        for name, artefact in made:
+            assert artefact == name.upper()
+            self.ready.put(name)
+
+
+@pytest.fixture
+def builds(sandbox: Sandbox) -> Callable[[int], Builds]:
+    """Of the models speller, a, b and c."""
+    add_models(sandbox, "a", "b", "c")
+    return lambda jobs: Builds(sandbox.load(), jobs)
+
+
+def test_as_many_at_once_as_there_are_jobs(builds: Callable[[int], Builds]) -> None:
+    """The next begins when one ends; engines come in the order in which they get ready."""
+    two = builds(2)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(two.run)
+        assert two.begun(2) == {"speller", "a"}
+        assert two.none_begins()
+        two.end("a")
+        assert two.ready.get(timeout=PATIENCE) == "a"
+        assert two.begun(1) == {"b"}
+        two.end("speller")
+        assert two.ready.get(timeout=PATIENCE) == "speller"
+        assert two.begun(1) == {"c"}
+        assert two.none_begins()
+        for name in ("c", "b"):
+            two.end(name)
+            assert two.ready.get(timeout=PATIENCE) == name
+        done.result(PATIENCE)
+
+
+def test_after_a_failure_nothing_else_begins(builds: Callable[[int], Builds]) -> None:
+    """What runs is let finish and told; the first failure is raised."""
+    three = builds(3)
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(three.run)
+        assert three.begun(3) == {"speller", "a", "b"}
+        three.end("a", ValueError("a is wrong"))
+        three.end("b")
+        assert three.ready.get(timeout=PATIENCE) == "b"
+        three.end("speller", ValueError("so is speller"))
+        with pytest.raises(ValueError, match="a is wrong"):
+            done.result(PATIENCE)
+        assert three.none_begins()
 
 
 def drawn(table: BuildTable) -> list[str]:
@@ -98,16 +191,18 @@ def drawn(table: BuildTable) -> list[str]:
 
 def test_the_table_tells_states_times_and_last_lines() -> None:
     """A row per stage: what waits, runs, is done, failed."""
-    table = BuildTable(lambda _: None)
+    now = [50.0]
+    table = BuildTable(lambda _: None, clock=lambda: now[0])
     table.planned("m", "quantise", done=True, expected=3.0)
     table.planned("m", "compile", done=False, expected=600.0)
     table.planned("n", "build", done=False, expected=None)
     with table.stage("m", "compile") as progress, progress.step("Building m") as step:
         step.update("[TRT] 40 % of [layers]")
+        now[0] += 12.4
         lines = drawn(table)
     assert lines[1].split() == ["✓", "m", "quantise", "up", "to", "date"]
-    assert lines[2].split()[:5] == ["▶", "m", "compile", "0", "s"]
-    assert "600 s" in lines[2] or "599 s" in lines[2]
+    assert lines[2].split()[:5] == ["▶", "m", "compile", "12", "s"]
+    assert "588 s" in lines[2]
     assert lines[2].endswith("[TRT] 40 % of [layers]")
     assert lines[3].split() == ["·", "n", "build"]
     with pytest.raises(ZeroDivisionError), table.stage("n", "build"):

@@ -21,7 +21,7 @@ _MARKS = {"waits": "·", "runs": "[cyan]▶[/]", "done": "[green]✓[/]", "faile
 
 @dataclass
 class _Row:
-    """A stage of a model; times are of time.monotonic(), durations seconds."""
+    """A stage of a model; times are the clock's, durations seconds."""
 
     state: str = "waits"
     expected: float | None = None
@@ -46,9 +46,12 @@ class _Row:
 class BuildTable:
     """A Board; `note` receives what is no step."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._rows: dict[tuple[str, str], _Row] = {}
         self._note = note
+        self._clock = clock
 
     def live(self, console: object) -> Live:
         """The table on a rich console, drawn anew while the context lasts."""
@@ -68,18 +71,18 @@ class BuildTable:
     def stage(self, model: str, stage: str) -> Iterator[Progress]:
         """The row shows the steps and the tool's last line."""
         row = self._rows.setdefault((model, stage), _Row())
-        row.state, row.started = "runs", time.monotonic()
+        row.state, row.started = "runs", self._clock()
         try:
             yield _Lane(row, self._note)
             row.state, row.line = "done", ""
         finally:
-            row.took = time.monotonic() - row.started
+            row.took = self._clock() - row.started
             if row.state == "runs":
                 row.state = "failed"
 
     def table(self) -> Table:
         """What is to be seen now."""
-        now = time.monotonic()
+        now = self._clock()
         table = Table(box=None, pad_edge=False)
         for column in ("", "model", "stage", "elapsed", "left", ""):
             table.add_column(column, no_wrap=True)

@@ -61,8 +61,9 @@ SORTS: dict[str, Callable[[ModelFigures], float]] = {
 class TopView:
     """The screen; `show` receives each sight."""
 
-    def __init__(self, sort: str = "requests") -> None:
+    def __init__(self, sort: str = "requests", clock: Callable[[], float] = time.monotonic) -> None:
         self._key = SORTS[sort]
+        self._clock = clock
         self._sight: Sight | None = None
 
     def live(self, console: RichConsole) -> Live:
@@ -77,7 +78,7 @@ class TopView:
         """What is to be seen now."""
         if self._sight is None:
             return Text("tritonctl top: the first look", style="bold")
-        return Group(_title(self._sight), *self._body(self._sight))
+        return Group(_title(self._sight, self._clock()), *self._body(self._sight))
 
     def plain(self, sight: Sight, width: int) -> str:
         """The same as text, for a file or a pipe."""
@@ -95,11 +96,10 @@ class TopView:
         return [_server(sight.figures.server), _Models(models, stale), *_notes(sight.figures)]
 
 
-def _title(sight: Sight) -> Text:
+def _title(sight: Sight, now: float) -> Text:
     """Where, when; and whether what follows is old."""
     title = Text("tritonctl top  ", style="bold", no_wrap=True, overflow="ellipsis")
     title.append(sight.url, style="not bold")
-    now = time.monotonic()
     if sight.problem is not None:
         silent = now - (sight.silent_since or now)
         title.append(f"\nno answer for {silent:.0f} s: {sight.problem}", style="bold red")

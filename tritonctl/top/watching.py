@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from tritonctl.errors import HostError, ServerError, UsageError
 from tritonctl.loadtest.run.server_usage import ServerUsage
-from tritonctl.protocol.metrics import scrape
+from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.top.counters import Reading
 from tritonctl.top.figures import Figures, Layout, figures
 
@@ -77,18 +77,26 @@ class Watcher:
     """Keeps the readings of a window. `find` names the endpoint, again after each failure."""
 
     def __init__(
-        self, find: Callable[[], Endpoint], *, interval: float, window: float | None = None
+        self,
+        find: Callable[[], Endpoint],
+        *,
+        interval: float,
+        window: float | None = None,
+        read: Callable[[str], Metrics] = scrape,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._find = find
+        self._read_metrics = read
+        self._clock = clock
         self._interval = interval
         self._window = max(window or 0.0, interval)
         self._endpoint: Endpoint | None = None
         self._readings: deque[Reading] = deque()
-        self._last = Sight("", time.time(), interval)
+        self._last = Sight("", time.time(), interval, seen=clock())
 
     def look(self) -> Sight:
         """Read the metrics once. What is no error: a server, or Docker, that has gone."""
-        at, now = time.time(), time.monotonic()
+        at, now = time.time(), self._clock()
         try:
             url, found = self._read()
         except (ServerError, HostError) as error:
@@ -109,15 +117,15 @@ class Watcher:
     def first_look(self) -> None:
         """The same for a beginning: rates need a second. Raises ServerError."""
         url, _ = self._read()
-        self._last = Sight(url, time.time(), self._interval)
+        self._last = Sight(url, time.time(), self._interval, seen=self._clock())
 
     def _read(self) -> tuple[str, Figures | None]:
         if self._endpoint is None:
             self._endpoint = self._find()
         endpoint = self._endpoint
-        metrics = scrape(endpoint.url)
+        metrics = self._read_metrics(endpoint.url)
         cpu, rss = endpoint.usage.read() if endpoint.usage else (None, None)
-        reading = Reading.of(metrics, time.monotonic(), cpu, rss)
+        reading = Reading.of(metrics, self._clock(), cpu, rss)
         if not any(name.startswith(_TRITON) for name, _ in reading.values):
             raise ServerError(
                 f"{endpoint.url} answers, but with no metric of Triton's",
@@ -140,13 +148,21 @@ class Watcher:
         self._endpoint = None
 
 
-def watch(watcher: Watcher, interval: float, show: Callable[[Sight], None], *, once: bool) -> None:
+def watch(
+    watcher: Watcher,
+    interval: float,
+    show: Callable[[Sight], None],
+    *,
+    once: bool,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
     """Show a sight each `interval` seconds; forever, unless `once`. Raises ServerError at first."""
     watcher.first_look()
-    due = time.monotonic()
+    due = clock()
     while True:
-        due = max(due + interval, time.monotonic())
-        time.sleep(max(0.0, due - time.monotonic()))
+        due = max(due + interval, clock())
+        sleep(max(0.0, due - clock()))
         sight = watcher.look()
         if sight.figures is None and sight.problem is None:
             continue  # the first reading of a server that came back

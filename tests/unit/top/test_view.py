@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import io
 import json
-import time
 from dataclasses import replace
 
 import pytest
@@ -44,12 +43,19 @@ SPELLER = replace(
     instances=None,
     steps=(ModelFigures("speller_tokenizer", 14, 0.0, restarted=True), ENGINE),
 )
+NOW, WHEN = 500.0, 1_700_000_000.0
 IDLE = ModelFigures("an_encoder", 0.0, 0.0, waiting=9.0)
+
+
+def view_of(sort: str = "requests") -> TopView:
+    """At the moment NOW."""
+    return TopView(sort, clock=lambda: NOW)
 
 
 def sight(*models: ModelFigures) -> Sight:
     """Just seen."""
-    return Sight("http://h:8002/metrics", time.time(), 2.0, Figures(10.0, SERVER, models))
+    figures = Figures(10.0, SERVER, models)
+    return Sight("http://h:8002/metrics", WHEN, 2.0, figures, seen=NOW)
 
 
 def lines(view: TopView, seen: Sight, width: int = 200) -> list[str]:
@@ -59,7 +65,7 @@ def lines(view: TopView, seen: Sight, width: int = 200) -> list[str]:
 
 def test_everything_on_a_wide_terminal() -> None:
     """Server, ensemble with its steps indented, failures by reason, what was loaded again."""
-    text = lines(TopView(), sight(SPELLER, replace(IDLE, silent=2)))
+    text = lines(view_of(), sight(SPELLER, replace(IDLE, silent=2)))
     assert text[0] == "tritonctl top  http://h:8002/metrics  the last 10 s"
     assert text[1] == (
         "CPU 1.50 cores  memory 1.00 GiB  machine CPU 75%  machine memory 2.0/16.0 GiB  "
@@ -81,14 +87,14 @@ def test_everything_on_a_wide_terminal() -> None:
 def test_a_p99_of_few_values_is_marked() -> None:
     """It is hardly more than their largest."""
     few = replace(IDLE, ttft=Times(20, 20, 12.3, 45.6, 60000))
-    assert "12.3/~45.6" in "\n".join(lines(TopView(), sight(few)))
+    assert "12.3/~45.6" in "\n".join(lines(view_of(), sight(few)))
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 140, 300])
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     """The least important columns go first; names are cut."""
     long_name = replace(IDLE, model="an_encoder_with_a_very_long_name_indeed_and_more")
-    text = lines(TopView(), sight(SPELLER, long_name), width)
+    text = lines(view_of(), sight(SPELLER, long_name), width)
     table = [line for line in text if "speller failed" not in line and "loaded" not in line]
     assert max(map(cell_len, table)) <= width
     headings = next(line for line in text if line.startswith("model"))
@@ -102,7 +108,7 @@ def test_sorting() -> None:
     quiet = replace(IDLE, model="b", waiting=0.0)
 
     def order(sort: str) -> list[str]:
-        text = lines(TopView(sort), sight(quiet, SPELLER, IDLE))
+        text = lines(view_of(sort), sight(quiet, SPELLER, IDLE))
         names = ("b", "speller", "an_encoder")
         return [n for line in text if (n := line.split(" ")[0]) in names and "failed:" not in line]
 
@@ -115,28 +121,27 @@ def test_sorting() -> None:
 
 def test_a_server_that_is_gone() -> None:
     """Since when, why, and what was last known."""
-    gone = replace(
-        sight(SPELLER), problem="no metrics: refused", silent_since=time.monotonic() - 12.2
-    )
-    text = lines(TopView(), gone)
+    gone = replace(sight(SPELLER), problem="no metrics: refused", silent_since=NOW - 12.2)
+    text = lines(view_of(), gone)
     assert text[1] == "no answer for 12 s: no metrics: refused"
     assert text[2] == "the last figures before that:"
     assert any(line.startswith("speller ") for line in text)
-    never = Sight("http://h", time.time(), 2.0, None, "refused", time.monotonic())
-    assert lines(TopView(), never)[1:2] == ["no answer for 0 s: refused"]
+    never = Sight("http://h", WHEN, 2.0, None, "refused", NOW, NOW)
+    assert lines(view_of(), never)[1:2] == ["no answer for 0 s: refused"]
 
 
-def test_a_look_that_takes_long_is_seen() -> None:
-    """A frozen server: the screen is drawn anew while the look waits."""
-    late = replace(sight(SPELLER), seen=time.monotonic() - 20.1)
-    assert "(no answer for 20 s)" in lines(TopView(), late)[0]
+@pytest.mark.parametrize(("ago", "told"), [(4.9, False), (5.0, False), (5.1, True), (20.1, True)])
+def test_a_look_that_takes_long_is_seen(ago: float, told: bool) -> None:
+    """A frozen server: the screen is drawn anew while the look waits, two looks and a second."""
+    late = replace(sight(SPELLER), seen=NOW - ago)
+    assert (f"(no answer for {ago:.0f} s)" in lines(view_of(), late)[0]) is told
 
 
 def test_live_on_a_terminal() -> None:
     """The whole screen, drawn on what is a terminal to rich; restored at the end."""
     screen = io.StringIO()
     console = RichConsole(file=screen, force_terminal=True, width=100, height=20)
-    view = TopView()
+    view = view_of()
     with view.live(console) as live:
         view.show(sight(SPELLER))
         live.refresh()

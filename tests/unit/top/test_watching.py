@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tritonctl.errors import ServerError, UsageError
+from tritonctl.protocol.metrics import Metrics
 from tritonctl.top.figures import Layout
 from tritonctl.top.watching import Endpoint, Sight, Watcher, metrics_address, watch
 
@@ -62,10 +63,53 @@ def server() -> Iterator[Server]:
     found.stop()
 
 
-def watcher_of(server: Server, window: float | None = None) -> Watcher:
-    """Looks every millisecond or so."""
+def watcher_of(server: Server) -> Watcher:
+    """Over HTTP."""
     url = f"http://127.0.0.1:{server.port}/metrics"
-    return Watcher(lambda: Endpoint(url, Layout()), interval=0.001, window=window)
+    return Watcher(lambda: Endpoint(url, Layout()), interval=0.001)
+
+
+class Scripted:
+    """A server of which a test says what it counts, and a clock that the test sets."""
+
+    def __init__(self, interval: float = 2.0, window: float | None = None) -> None:
+        self.count: int | None = 3
+        self.now = 100.0
+        self.slow = 0.0
+        self.naps: list[float] = []
+        self.watcher = Watcher(
+            lambda: Endpoint("http://h/metrics", Layout()),
+            interval=interval,
+            window=window,
+            read=self.read,
+            clock=lambda: self.now,
+        )
+
+    def read(self, url: str) -> Metrics:
+        """As `scrape`; `slow` seconds later."""
+        assert url == "http://h/metrics"
+        self.now += self.slow
+        if self.count is None:
+            raise ServerError("no metrics from h", remedy="none")
+        return Metrics.parse(COUNTER.format(self.count))
+
+    def sleep(self, seconds: float) -> None:
+        """Time passes."""
+        self.naps.append(seconds)
+        self.now += seconds
+
+    def look(self, count: int | None, *, after: float = 2.0) -> Sight:
+        """What is seen so much later."""
+        self.now += after
+        self.count = count
+        return self.watcher.look()
+
+
+def rate(sight: Sight) -> float:
+    """Requests a second of the only model."""
+    assert sight.figures is not None
+    [model] = sight.figures.models
+    return model.requests_per_s
 
 
 def test_rates_need_two_looks(server: Server) -> None:
@@ -78,37 +122,54 @@ def test_rates_need_two_looks(server: Server) -> None:
     assert figures.models[0].requests_per_s * figures.seconds == pytest.approx(7)
 
 
-def test_a_server_that_goes_away_and_comes_back(server: Server) -> None:
+def test_a_server_that_goes_away_and_comes_back() -> None:
     """Said, with the last figures; then figures again, of the new counters only."""
-    watcher = watcher_of(server)
-    watcher.look()
-    before = watcher.look()
-    server.stop()
-    gone = [watcher.look() for _ in range(3)]
-    assert all("no metrics from" in (sight.problem or "") for sight in gone)
-    assert {sight.silent_since for sight in gone} == {gone[0].seen}
+    server = Scripted()
+    server.look(3)
+    before = server.look(7)
+    assert (rate(before), before.seen) == (2.0, 104.0)
+    gone = [server.look(None) for _ in range(3)]
+    assert [sight.problem for sight in gone] == ["no metrics from h"] * 3
+    assert [(sight.silent_since, sight.seen) for sight in gone] == [
+        (106.0, 106.0),
+        (106.0, 108.0),
+        (106.0, 110.0),
+    ]
     assert gone[-1].figures == before.figures
     assert set(gone[-1].record()) == {"time", "url", "problem"}
-    server.text = COUNTER.format(1)
-    server.start()
-    back = watcher.look()
+    back = server.look(1)
     assert (back.problem, back.silent_since, back.figures) == (None, None, None)
-    server.text = COUNTER.format(2)
-    again = watcher.look().figures
-    assert again is not None
-    assert again.models[0].requests_per_s * again.seconds == pytest.approx(1)
-    assert not again.models[0].restarted
+    again = server.look(2)
+    assert rate(again) == 0.5
+    assert again.figures is not None
+    assert not again.figures.models[0].restarted
 
 
-def test_a_server_started_again_between_two_looks(server: Server) -> None:
+def test_a_server_started_again_between_two_looks() -> None:
     """Its counters fell: marked, and never a negative rate."""
-    watcher = watcher_of(server)
-    watcher.look()
-    server.text = COUNTER.format(1)
-    figures = watcher.look().figures
-    assert figures is not None
-    assert figures.models[0].restarted
-    assert figures.models[0].requests_per_s > 0
+    server = Scripted()
+    server.look(3)
+    sight = server.look(1)
+    assert sight.figures is not None
+    assert sight.figures.models[0].restarted
+    assert rate(sight) == 0.5
+
+
+def test_the_endpoint_is_looked_for_again_after_a_failure() -> None:
+    """A server that comes back may be elsewhere."""
+    found: list[str] = []
+
+    def find() -> Endpoint:
+        found.append("http://h/metrics")
+        return Endpoint(found[-1], Layout())
+
+    server = Scripted()
+    watcher = Watcher(find, interval=2, read=server.read, clock=lambda: server.now)
+    for count in (1, 2, None, None, 1):
+        server.now += 2
+        server.count = count
+        watcher.look()
+    assert len(found) == 3
 
 
 @pytest.mark.parametrize("text", ["<html>", 'nv_inference_request_success{model="m"} x\n', "\0"])
@@ -137,33 +198,67 @@ def test_nobody_there_at_first(server: Server) -> None:
         watch(watcher_of(server), 0.001, lambda _: None, once=False)
 
 
-def test_once_is_one_interval(server: Server) -> None:
+def test_once_is_one_interval() -> None:
     """One sight with figures; as JSON it can be read back."""
-    sights: list[Sight] = []
-    watch(watcher_of(server), 0.02, sights.append, once=True)
+    server, sights = Scripted(), list[Sight]()
+    watch(
+        *(server.watcher, 2.0, sights.append),
+        once=True,
+        clock=lambda: server.now,
+        sleep=server.sleep,
+    )
     (sight,) = sights
     record = json.loads(json.dumps(sight.record()))
-    assert record["seconds"] >= 0.02
+    assert (record["seconds"], record["problem"]) == (2.0, None)
     assert record["models"][0]["model"] == "m"
-    assert record["problem"] is None
+    assert server.naps == [2.0]
 
 
-def test_the_window_slides(server: Server) -> None:
-    """What happened before it is no longer in the rates."""
-    watcher = watcher_of(server, window=0.05)
-    server.text = COUNTER.format(0)
-    watcher.look()
-    server.text = COUNTER.format(1_000_000)
-    sight = watcher.look()
-    assert sight.figures is not None
-    assert sight.figures.models[0].requests_per_s > 0
-    waiting = threading.Event()
-    waiting.wait(0.06)
-    watcher.look()
-    waiting.wait(0.06)
-    sight = watcher.look()
-    assert sight.figures is not None
-    assert sight.figures.models[0].requests_per_s == 0
+def test_once_says_what_is_wrong() -> None:
+    """No endless wait for a server that has just gone."""
+    server = Scripted()
+
+    def sleep(seconds: float) -> None:
+        server.sleep(seconds)
+        server.count = None
+
+    with pytest.raises(ServerError, match="no metrics from h"):
+        watch(server.watcher, 2.0, lambda _: None, once=True, clock=lambda: server.now, sleep=sleep)
+
+
+def test_looks_are_an_interval_apart_however_long_each_takes() -> None:
+    """One that takes longer than the interval delays those behind it, and no two are at once."""
+    server, sights = Scripted(), list[Sight]()
+
+    def show(sight: Sight) -> None:
+        sights.append(sight)
+        server.slow = (0.5, 3.0, 0.0, 0.0)[len(sights) - 1]
+        if len(sights) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(server.watcher, 2.0, show, once=False, clock=lambda: server.now, sleep=server.sleep)
+    assert server.naps == [2.0, 2.0, 1.5, 0.0]
+    assert [sight.seen for sight in sights] == [102.0, 104.0, 106.0, 109.0]
+
+
+def test_the_window_slides() -> None:
+    """What happened before it is no longer in the rates; never less than two readings."""
+    server = Scripted(window=6.0)
+    server.look(0)
+    assert rate(server.look(600)) == 300
+    assert rate(server.look(600)) == 150
+    assert rate(server.look(600)) == 100
+    assert rate(server.look(600)) == 0
+    assert rate(server.look(610, after=60.0)) == pytest.approx(10 / 60)
+
+
+def test_a_window_is_an_interval_at_least() -> None:
+    """Without one, or with a shorter one, each sight is of the last two looks."""
+    for window in (None, 0.5):
+        server = Scripted(window=window)
+        server.look(0)
+        assert [rate(server.look(count)) for count in (2, 2, 6)] == [1, 0, 2]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tritonctl.engines.build.engine import Artefact, announce, build_engine
@@ -22,6 +22,7 @@ def build_engines(
     force: bool = False,
     until: str | None = None,
     jobs: int = 1,
+    build: Callable[..., Artefact] = build_engine,
 ) -> Iterator[tuple[str, Artefact]]:
     """Names and engines in the order in which they get ready; `jobs` builds run at once.
 
@@ -29,9 +30,6 @@ def build_engines(
     in the last one costs nothing. After a failure no further build is started, and those that run
     are let finish. Raises the first failure.
     """
-
-    def build(name: str) -> Artefact:
-        return build_engine(project, name, progress, force=force, until=until, board=board)
 
     for name in names:
         announce(stages_until(plan_stages(project, name), until), board, force=force)
@@ -43,7 +41,9 @@ def build_engines(
             while running or (waiting and not failures):
                 while waiting and not failures and len(running) < jobs:
                     name = waiting.pop(0)
-                    task = pool.submit(build, name)
+                    task = pool.submit(
+                        *(build, project, name, progress), force=force, until=until, board=board
+                    )
                     running[task] = name
                 for task in wait(running, return_when=FIRST_COMPLETED).done:
                     name = running.pop(task)

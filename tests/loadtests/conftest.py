@@ -50,6 +50,7 @@ def _served() -> Iterator[tuple[int, Endpoint]]:
 def endpoint(_served: tuple[int, Endpoint]) -> Endpoint:
     """A running endpoint that has been asked nothing yet."""
     _served[1].requests.clear()
+    _served[1].together = 0
     return _served[1]
 
 

@@ -3,13 +3,16 @@
 
 `text` streams as many tokens as `max_tokens` says (default 5), one every `gap_ms` (default 0), with
 num_output_tokens counted from the start of the stream; `refuse` refuses with Triton's words for a
-full queue; `identity` answers tensors at once. Prompts: "fail" ends the stream with an error.
+full queue; `identity` answers tensors at once. Prompts: "fail" ends the stream with an error,
+"hang" leaves it open behind its first token. `Endpoint.together`: nobody is answered before so many
+requests have come.
 """
 
 from __future__ import annotations
 
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +32,7 @@ INPUTS = {
     "gap_ms": "INT32",
 }
 OUTPUTS = {"text_output": "BYTES", "num_input_tokens": "INT32", "num_output_tokens": "INT32"}
+PATIENCE = 60.0
 MODELS = ("text", "refuse", "identity")
 
 
@@ -37,6 +41,8 @@ class Endpoint(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
+        self.together = 0
+        self._come = threading.Condition()
 
     def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802, ARG002
         """Whether it is one of MODELS."""
@@ -60,14 +66,20 @@ class Endpoint(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         answer.raw_output_contents.extend(request.raw_input_contents)
         return answer
 
-    def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802, ARG002
+    def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: N802
         """The tokens of each request."""
         for request in requests:
-            self.requests.append(request)
-            yield from _answers(request)
+            with self._come:
+                self.requests.append(request)
+                self._come.notify_all()
+                self._come.wait_for(self._all_there, PATIENCE)
+            yield from _answers(request, context)
+
+    def _all_there(self) -> bool:
+        return len(self.requests) >= self.together
 
 
-def _answers(request: Any) -> Iterator[Any]:
+def _answers(request: Any, context: Any) -> Iterator[Any]:
     tensors = {
         tensor.name: raw
         for tensor, raw in zip(request.inputs, request.raw_input_contents, strict=True)
@@ -79,6 +91,11 @@ def _answers(request: Any) -> Iterator[Any]:
     for count in range(1, struct.unpack("<i", tensors.get("max_tokens", b"\5\0\0\0"))[0] + 1):
         if tensors.get("text_input", b"")[4:] == b"fail" and count == 2:
             yield service_pb2.ModelStreamInferResponse(error_message="the model broke")
+            return
+        if tensors.get("text_input", b"")[4:] == b"hang" and count == 2:
+            ended = threading.Event()
+            if context.add_callback(ended.set):  # the client has gone
+                ended.wait(PATIENCE)
             return
         time.sleep(gap_ms / 1000)
         yield _token(count)

@@ -61,8 +61,8 @@ def test_a_duration_ends_a_closed_loop(
     plan["arrivals"] = {"process": "closed", "concurrency": 4, "think_seconds": 0.01}
     run = generate(plan | {"count": None, "duration_seconds": 1.0})
     assert (run.last["reason"], run.last["unsent"]) == ("complete", 0)
-    assert len(run.records) > 8
-    assert all(record["sent"] < 1_200_000 for record in run.records)
+    assert len(run.records) > 4  # somebody asked twice
+    assert all(record["planned"] < 1_000_000 for record in run.records)
     assert {record["outcome"] for record in run.records} == {"ok"}
 
 
@@ -122,7 +122,7 @@ def test_cancelled(
     plan["classes"][0] |= {"cancel": when, "max_tokens": 50, "parameters": {"gap_ms": 100}}
     run = generate(plan | {"count": 5})
     assert [record["outcome"] for record in run.records] == ["cancelled"] * 5
-    assert all(1 <= record["out"] < 50 for record in run.records)
+    assert all(record["out"] < 50 for record in run.records)
     assert run.last["totals"]["failed"] == 0
     if "after_tokens" in when:
         assert {record["out"] for record in run.records} == {2}
@@ -157,8 +157,9 @@ def test_errors(
 def test_a_stall_delays_nobody(
     generate: Generate, plan: dict[str, Any], endpoint: Endpoint
 ) -> None:
-    """While all answers hang, requests go on leaving at their times."""
-    plan["classes"][0] |= {"max_tokens": 1, "parameters": {"gap_ms": 1500}}
+    """Requests go on leaving although nobody is answered before the last one has come."""
+    endpoint.together = 20
     run = generate(plan)
-    first_end = min(record["end"] for record in run.records)
-    assert all(record["sent"] < first_end for record in run.records)
+    assert {record["outcome"] for record in run.records} == {"ok"}
+    first = min(record["at"][0] for record in run.records)
+    assert all(record["sent"] < first for record in run.records)

@@ -97,3 +97,20 @@ def test_the_alarm_wakes_the_loop(heart: Heartbeat, clock: SetClock) -> None:
         assert select.select([heart.fd], [], [], 60)[0]
         clock.now += PERIOD_US
         heart.beat()
+
+
+@pytest.mark.parametrize(
+    ("count", "told"), [(1, 1), (50, 50), (99, 99), (100, 100), (101, 100), (200, 199), (1000, 991)]
+)
+def test_the_lag_of_sending(count: int, told: int, meter: Meter) -> None:
+    """The 99th percentile of the second, rather one too late than one too early; then anew."""
+    for lag in range(count, 0, -1):
+        meter.sent(lag)
+    assert meter.line(1_000_000)["lag_p99_us"] == told
+    assert meter.line(2_000_000)["lag_p99_us"] is None
+
+
+def test_nothing_is_sent_before_its_time(meter: Meter) -> None:
+    """Clocks that differ by a few microseconds must not make a lag below zero."""
+    meter.sent(-7)
+    assert meter.line(1_000_000)["lag_p99_us"] == 0

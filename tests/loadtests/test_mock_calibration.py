@@ -65,6 +65,7 @@ def paired(run: LoadRun, truth: Path) -> list[tuple[dict[str, Any], dict[str, An
     ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("engine", ["asyncio", "locust"])
 def test_reported_is_what_happened_with_the_stall_in_full(engine: str, tmp_path: Path) -> None:
     """Constant times and one stall: nobody who waited for it is left out."""
@@ -116,6 +117,7 @@ def test_the_mock_as_a_command(tmp_path: Path) -> None:
     assert [record["outcome"] for record in read_truth(truth)] == ["ok"]
 
 
+@pytest.mark.exhaustive
 def test_every_gap_between_tokens_is_told(tmp_path: Path) -> None:
     """ITL over all gaps, weighted by tokens: as many, and none shorter on average."""
     truth = tmp_path / "truth.jsonl"

@@ -19,7 +19,7 @@ import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.unit.checks.repositories import put
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
 from tritonctl.server.embedded.installation import install

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from tests.judge import PATIENCE, Judge
 from tests.unit.checks.repositories import put
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 
 # What never ends is given up after this many seconds.
 NEVER = 4.0

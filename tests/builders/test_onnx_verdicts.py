@@ -19,8 +19,8 @@ import pytest
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_tensors import config, tensor
 from tritonctl.checks.checker import check_repository
+from tritonctl.checks.examples.files import File
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import File
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.engine

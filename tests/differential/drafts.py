@@ -12,7 +12,7 @@ from google.protobuf import text_format
 from hypothesis import strategies as st
 
 from tritonctl.checks.config.schema import model_config_schema
-from tritonctl.checks.rule import File
+from tritonctl.checks.examples.files import File
 
 # What the names of a repository's own models begin with; a number takes its place on the server.
 OWN = "case_"

@@ -19,7 +19,7 @@ from tests.differential.drafts import (
     pick,
     tensor,
 )
-from tritonctl.checks.rule import File
+from tritonctl.checks.examples.files import File
 
 RESHAPES = (
     (), (1,), (4,), (2, 2), (1, 4), (-1,), (-1, 4), (-1, -1), (2, -1, 3), (0,), (-2,),

@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.differential.agreement import Verdict
 from tests.differential.drafts import DECOUPLED, PYTHON, Case, names_in
 from tests.differential.pool import pool_files
-from tritonctl.checks.rule import File
+from tritonctl.checks.examples.files import File
 
 FOLDER = Path(__file__).parent / "disagreements"
 _LOADS = "# tritonserver 2.51 loads it\n"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tests.differential.drafts import DECOUPLED, PYTHON
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 
 Specs = tuple[tuple[str, str, tuple[int, ...]], ...]
 

@@ -28,7 +28,7 @@ from tests.differential.model_touches import TOUCHES
 from tests.differential.pool import pool_files
 from tests.differential.text_touches import TEXT_TOUCHES, TextTouch
 from tritonctl.checks.config.schema import model_config_schema
-from tritonctl.checks.rule import File
+from tritonctl.checks.examples.files import File
 
 # How many things are done to one repository: mostly one, so that what it shows is plain.
 HOW_MANY = (0, 0, 0, 0, 0, 1, 1, 2)

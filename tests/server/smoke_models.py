@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 
 _HEAD = """\
 import random

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, MODEL
 from tests.server.plain_triton import PlainTriton, plain_triton
 from tests.unit.checks.repositories import put
-from tritonctl.checks.examples.models import CONFIG, MODEL
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.live.server import check_server, inspect_for
 from tritonctl.project.schema import Project

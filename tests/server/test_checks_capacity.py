@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.judge import PATIENCE
 from tests.served import Served, floats
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rules import RULES
 

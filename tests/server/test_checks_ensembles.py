@@ -10,10 +10,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.check_models.ensembles import ENSEMBLE, ensemble
 from tests.judge import PATIENCE, Judge
 from tests.unit.checks.repositories import put
-from tritonctl.checks.examples.ensembles import ENSEMBLE, ensemble
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.server

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from tests.served import NEVER, VALUES, Served
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.server

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import MODEL, python_model
 from tests.unit.checks.repositories import put
-from tritonctl.checks.examples.models import MODEL, python_model
-from tritonctl.checks.rule import Example, File
+from tritonctl.checks.examples.files import Example, File
 from tritonctl.checks.rules import RULES
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, MODEL
 from tests.judge import Candidate, Judge
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, MODEL
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rules import RULES
 

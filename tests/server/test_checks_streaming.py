@@ -14,11 +14,11 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.check_models.models import MODEL
+from tests.check_models.streaming import STREAM
 from tests.judge import PATIENCE
 from tests.served import NEVER, Served, floats
-from tritonctl.checks.examples.models import MODEL
-from tritonctl.checks.examples.streaming import STREAM
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.server

@@ -16,8 +16,8 @@ from tests.judge import Judge
 from tests.server.trtllm import trtllm_project
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
+from tritonctl.checks.examples.files import File
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import File
 from tritonctl.checks.rules import tensorrt_llm
 from tritonctl.host.progress import Silent
 from tritonctl.repository.publish import render

@@ -15,15 +15,15 @@ from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from typer.testing import CliRunner, Result
 
+from tests.check_models.ensembles import CLASSIFY, ENSEMBLE, TOKENIZE, composing, ensemble
 from tests.unit.checks.repositories import put
 from tests.unit.checks.wiring import Step, Wiring, valid
 from tests.unit.conftest import Cli, Sandbox
 from tritonctl.checks.drawing.markup import dot, mermaid
 from tritonctl.checks.drawing.picture import Picture, picture_of
 from tritonctl.checks.drawing.terminal import drawn, plain
-from tritonctl.checks.examples.ensembles import CLASSIFY, ENSEMBLE, TOKENIZE, composing, ensemble
+from tritonctl.checks.examples.files import File
 from tritonctl.checks.repository import Repository, Target
-from tritonctl.checks.rule import File
 from tritonctl.checks.rules import RULES
 from tritonctl.cli import application
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.checks.examples.tensors import FLOAT, onnx_file
+from tritonctl.checks.examples.onnx import FLOAT, onnx_file
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ConfigurationError, ServerError
 from tritonctl.host.progress import Silent

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from tritonctl.checks.findings import Finding, Hit, Report, finding_at
@@ -36,7 +36,7 @@ def check_repository(
     repository = Repository.at(path, shown(path) if shown_as is None else shown_as, target)
     found: defaultdict[str, list[Finding]] = defaultdict(list)
     for rule in chosen:
-        for model, hit in _hits(rule, repository):
+        for model, hit in rule.hits(repository):
             if finding := finding_of(rule, model, hit):
                 found[model.name].append(finding)
     return Report(
@@ -48,14 +48,6 @@ def check_repository(
 
 def _place(finding: Finding) -> tuple[str, int, int, str]:
     return finding.path, finding.line, finding.column, finding.rule
-
-
-def _hits(rule: Rule, repository: Repository) -> Iterator[tuple[Model, Hit]]:
-    if rule.check_all is not None:
-        yield from rule.check_all(repository)
-    for model in repository.models.values() if rule.check is not None else ():
-        assert rule.check is not None  # noqa: S101 - told to the type checker
-        yield from ((model, hit) for hit in rule.check(model, repository))
 
 
 def _sources(repository: Repository) -> dict[str, Source]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tritonctl.checks.config.backends import DEFAULT_FILES, backend_of_files
 from tritonctl.checks.config.lexer import TextprotoError
-from tritonctl.checks.config.message import ConfigMessage, read
+from tritonctl.checks.config.message import HARMLESS, ConfigMessage, read
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.config.textproto import parse
 from tritonctl.checks.model_py.source import PythonSource, read_python
@@ -131,6 +131,12 @@ class Model:
     def config(self) -> ConfigMessage | None:
         """What config.pbtxt says, None where it is absent or broken."""
         return self.file.config if self.file else None
+
+    @cached_property
+    def config_is_valid(self) -> bool:
+        """Whether no value of config.pbtxt is one that Triton cannot read."""
+        problems = self.config.problems if self.config else ()
+        return all(problem.mistake in HARMLESS for problem in problems)
 
     @cached_property
     def backend(self) -> str | None:

@@ -1,44 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rule: what it looks for, why that matters, and an example of each kind that tests run."""
+"""A rule: what it looks for, why that matters, and the function that finds it.
+
+A function becomes a rule by its decorator. Its parameters say what it needs, and it runs only where
+that exists:
+
+    @rule("TC506", "delay-defeated", "warning", summary="a queue delay next to ...", why="...")
+    def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+
+`repository` alone: the rule runs once for all models, and yields each hit with its model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
+from tritonctl.checks.examples.files import Example, examples_of
 from tritonctl.checks.findings import Hit, Severity
 from tritonctl.checks.repository import Model, Repository, Target
 
-Check = Callable[[Model, Repository], Iterable[Hit]]
-# As `Check`, once for all models together: each hit with the model it is about.
-WholeCheck = Callable[[Repository], Iterable[tuple[Model, Hit]]]
 # Where the mistake in an example comes to light, on a server of the Python backend without a GPU:
 # when the model is loaded, when requests come, or only with what such a server lacks.
 Shows = Literal["load", "traffic", "elsewhere"]
-TESTED = Target("2.51.0")
+Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]] | Callable[..., Iterator[Any]])
+
+_WHOLE = ("repository",)
+_SUBJECTS: dict[str, Callable[[Model, Repository], object | None]] = {
+    "model": lambda model, _: model,
+    "repository": lambda _, repository: repository,
+    "config": lambda model, _: model.config,
+    "code": lambda model, _: model.code,
+    "graph": lambda model, _: model.graph,
+}
 
 
 # Records of the checker are named tuples: a dataclass takes ten times as long to make, and most of
 # what one model costs is start-up.
-class File(NamedTuple):
-    """A file of an example that is more than text. link: what it is a symbolic link to."""
-
-    content: bytes = b""
-    mode: int | None = None
-    link: str | None = None
-
-
-# Files of a small repository, by path: "m/config.pbtxt", "m/1/model.py".
-Example = Mapping[str, str | File]
-
-
 class Rule(NamedTuple):
     """One rule. `summary` is a noun phrase; `answers`: reports of users whom it would have helped.
 
-    `bad` has it, `good` is the same repository without; the model `m` is the one looked at.
-    One of check and check_all is given. `target`: what is known of the server when tests run them.
-
     shows: "load" means that a server refuses the bad example exactly when the rule is an error.
+    needs_valid_config: silent while a value of config.pbtxt cannot be read, so that one mistake is
+    one finding.
     """
 
     id: str
@@ -46,10 +50,86 @@ class Rule(NamedTuple):
     severity: Severity
     summary: str
     why: str
-    bad: Example
-    good: Example
-    check: Check | None = None
-    check_all: WholeCheck | None = None
+    check: Callable[..., Iterator[Any]]
+    takes: tuple[str, ...]
+    family: str
     shows: Shows = "load"
     answers: tuple[str, ...] = ()
-    target: Target = TESTED
+    needs_valid_config: bool = False
+
+    @property
+    def bad(self) -> Example:
+        """A small repository that has the mistake, in its model `m`."""
+        return examples_of(self.family, self.id).bad
+
+    @property
+    def good(self) -> Example:
+        """The same repository without the mistake."""
+        return examples_of(self.family, self.id).good
+
+    @property
+    def target(self) -> Target:
+        """What is known of the server that the examples are for."""
+        return examples_of(self.family, self.id).target
+
+    def hits(self, repository: Repository) -> Iterator[tuple[Model, Hit]]:
+        """What the rule finds in a repository."""
+        if self.takes == _WHOLE:
+            yield from self.check(repository)
+            return
+        for model in repository.models.values():
+            for hit in self.hits_of(model, repository):
+                yield model, hit
+
+    def hits_of(self, model: Model, repository: Repository) -> Iterator[Hit]:
+        """What it finds in one model; nothing where the rule is about all of them together."""
+        if self.takes == _WHOLE or (self.needs_valid_config and not model.config_is_valid):
+            return
+        subjects = [_SUBJECTS[name](model, repository) for name in self.takes]
+        if all(subject is not None for subject in subjects):
+            yield from self.check(*subjects)
+
+
+_rules: dict[str, Rule] = {}
+
+
+def rule(
+    rule_id: str,
+    name: str,
+    severity: Severity,
+    *,
+    summary: str,
+    why: str,
+    shows: Shows = "load",
+    answers: tuple[str, ...] = (),
+    needs_valid_config: bool = False,
+) -> Callable[[Check], Check]:
+    """Make the decorated function a rule. Its family is the package that it stands in."""
+
+    def register(check: Check) -> Check:
+        code = cast("FunctionType", check).__code__
+        takes = code.co_varnames[: code.co_argcount]
+        if rule_id in _rules or not set(takes) <= set(_SUBJECTS):
+            raise TypeError(f"{rule_id} is given twice, or takes something unknown: {takes}")
+        family = check.__module__.split(".")[-2]
+        _rules[rule_id] = Rule(
+            rule_id,
+            name,
+            severity,
+            summary,
+            why,
+            check,
+            takes,
+            family,
+            shows,
+            answers,
+            needs_valid_config,
+        )
+        return check
+
+    return register
+
+
+def rules_by_id() -> dict[str, Rule]:
+    """The rules of all modules imported so far, in the order of their ids."""
+    return dict(sorted(_rules.items()))

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.unit.checks.repositories import put
-from tritonctl.checks.examples.tensors import FLOAT, INT32, onnx_file
-from tritonctl.checks.rule import Example, File
+from tritonctl.checks.examples.files import Example, File
+from tritonctl.checks.examples.onnx import FLOAT, INT32, onnx_file
 
 PUBLIC = Path(__file__).parent / "public"
 _NVIDIA = "https://github.com/triton-inference-server"

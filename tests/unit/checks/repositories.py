@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.checks.rule import Example, File
+from tritonctl.checks.examples.files import Example, File
 
 
 def put(folder: Path, files: Example) -> Path:

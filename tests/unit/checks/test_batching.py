@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.check_models.models import CONFIG, MODEL, python_model
+from tests.check_models.streaming import behind_stream
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
-from tritonctl.checks.examples.streaming import behind_stream
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example
 from tritonctl.checks.rules import RULES
 
 OURS = [rule for rule in RULES.values() if rule.id.startswith("TC5")]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, python_model
+from tests.check_models.tensorrt_llm import llmapi_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, python_model
-from tritonctl.checks.examples.tensorrt_llm import llmapi_model
+from tritonctl.checks.examples.files import Example, File
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example, File
 from tritonctl.checks.rules import capacity
 
 MIB, GIB = 1 << 20, 1 << 30

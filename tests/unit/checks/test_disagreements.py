@@ -13,7 +13,7 @@ from tests.differential.pinned import Pinned, as_pinned, pinned
 from tests.differential.pool import pool_files
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.rule import File
+from tritonctl.checks.examples.files import File
 
 ALL = pinned()
 

@@ -11,14 +11,14 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
+from tests.check_models.ensembles import CLASSIFY, ENSEMBLE, TOKENIZE, composing, ensemble
 from tests.unit.checks.repositories import put
 from tests.unit.checks.wiring import Wiring, valid
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.ensembles import CLASSIFY, ENSEMBLE, TOKENIZE, composing, ensemble
+from tritonctl.checks.examples.files import Example, File
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example, File
-from tritonctl.checks.rules.ensembles import RULES
+from tritonctl.checks.rules import RULES
 
 TARGET = Target("2.51.0")
 READ = 'input_map { key: "IDS" value: "ids" }\n'

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example
 from tritonctl.checks.rules import RULES, instances
 
 GIB = 1 << 30

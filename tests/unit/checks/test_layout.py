@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
+from tritonctl.checks.examples.files import Example, File
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example, File
 from tritonctl.checks.rules import layout
 
 TARGET = Target("2.51.0")

@@ -12,11 +12,11 @@ import pytest
 from google.protobuf import text_format
 from typer.testing import CliRunner
 
+from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks.config.message import read
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.config.textproto import parse
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
 from tritonctl.checks.findings import Finding, Report
 from tritonctl.checks.live.drift import Difference, differences
 from tritonctl.checks.live.rules import LIVE_RULES

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tritonctl.checks.examples.tensors import FLOAT, INT64, STRING, onnx_file
+from tritonctl.checks.examples.onnx import FLOAT, INT64, STRING, onnx_file
 from tritonctl.formats.graph_file import Graph, UnjudgedError, Weights
 from tritonctl.formats.onnx_graph import LARGEST, read_onnx
 

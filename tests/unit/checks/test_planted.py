@@ -11,8 +11,8 @@ from tests.unit.checks.planted.assembled import repository
 from tests.unit.checks.planted.mistakes import MARK, MISTAKES, Planted
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
+from tritonctl.checks.examples.files import File
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import File
 
 TARGET = Target("2.51.0")
 

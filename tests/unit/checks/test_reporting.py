@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.check_models.models import CONFIG, changed, python_model
 from tests.unit.checks.repositories import put
-from tritonctl.checks.examples.models import CONFIG, changed, python_model
 from tritonctl.cli import application
 
 ENTRY = 'parameters { key: "k" value { } }'

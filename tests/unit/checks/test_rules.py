@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, python_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks.autofix import mend
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, python_model
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rule import Rule

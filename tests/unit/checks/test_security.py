@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.report.formats import FORMATS
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example
 from tritonctl.checks.rules import security
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent

@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.checks.repositories import put
-from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.models import CONFIG, MODEL
-from tritonctl.checks.examples.streaming import (
+from tests.check_models.models import CONFIG, MODEL
+from tests.check_models.streaming import (
     CALLER,
     DECODER,
     DEMANDING,
@@ -30,9 +28,11 @@ from tritonctl.checks.examples.streaming import (
     edited,
     stream_model,
 )
+from tests.unit.checks.repositories import put
+from tritonctl.checks.checker import check_repository
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example
 from tritonctl.checks.rules import RULES
 
 OURS = [rule for rule in RULES.values() if rule.id.startswith("TC4")]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.check_models.models import CONFIG, python_model
 from tests.unit.checks.repositories import put
 from tests.unit.conftest import Sandbox
-from tritonctl.checks.examples.models import CONFIG, python_model
 from tritonctl.checks.repository import Target
 from tritonctl.checks.target import described, this_host
 from tritonctl.cli import application

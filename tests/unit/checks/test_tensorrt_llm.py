@@ -11,11 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.unit.checks.repositories import put
-from tritonctl.checks.analysis.trtllm_parameters import DEMANDED, KNOWN, READ
-from tritonctl.checks.checker import check_repository
-from tritonctl.checks.config.yaml_file import read_yaml_file
-from tritonctl.checks.examples.tensorrt_llm import (
+from tests.check_models.tensorrt_llm import (
     ARGUMENTS,
     PARAMETERS,
     Files,
@@ -24,6 +20,10 @@ from tritonctl.checks.examples.tensorrt_llm import (
     own_model,
     trtllm_model,
 )
+from tests.unit.checks.repositories import put
+from tritonctl.checks.analysis.trtllm_parameters import DEMANDED, KNOWN, READ
+from tritonctl.checks.checker import check_repository
+from tritonctl.checks.config.yaml_file import read_yaml_file
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rules import tensorrt_llm

@@ -9,26 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.onnx_models import ONNX_CONFIG, onnx_changed, onnx_model
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_openvino_ir import IR
 from tritonctl.checks.autofix import mend
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.tensors import (
-    BFLOAT16,
-    FLOAT,
-    INT64,
-    ONNX_CONFIG,
-    STRING,
-    Values,
-    X,
-    Y,
-    onnx_changed,
-    onnx_file,
-    onnx_model,
-)
+from tritonctl.checks.examples.files import Example, File
+from tritonctl.checks.examples.onnx import BFLOAT16, FLOAT, INT64, STRING, Values, X, Y, onnx_file
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example, File
 
 TARGET = Target("2.51.0")
 CONTROL = """\

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_openvino_ir import IR
 from tritonctl.checks.checker import check_repository
-from tritonctl.checks.examples.tensors import onnx_file
+from tritonctl.checks.examples.files import Example, File
+from tritonctl.checks.examples.onnx import onnx_file
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Example, File
 from tritonctl.checks.rules import RULES
 
 MINE = [rule for rule in RULES.values() if rule.id.startswith("TC2")]

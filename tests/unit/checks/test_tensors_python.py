@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.unit.checks.test_tensors import findings, only, rules, underlined
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
-from tritonctl.checks.rule import Example
+from tritonctl.checks.examples.files import Example
 
 HEAD = "import numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\n"
 BATCHING = CONFIG + "dynamic_batching { }\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, MODEL
 from tests.unit.checks.test_tensors import only, rules, underlined
 from tests.unit.checks.test_tensors_python import AUTO, text_of
-from tritonctl.checks.examples.models import CONFIG, MODEL
 
 LOOKUP = 'pb_utils.get_output_config_by_name(config, "{}")'
 

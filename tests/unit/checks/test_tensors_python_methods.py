@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.unit.checks.test_tensors import findings, only, rules, underlined
 from tests.unit.checks.test_tensors_python import code, text_of
-from tritonctl.checks.examples.models import CONFIG, MODEL, python_model
 
 UTILS = "triton_python_backend_utils"
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.check_models.onnx_models import onnx_model
 from tests.unit.checks.test_tensors import config, only, rules, tensor
-from tritonctl.checks.examples.tensors import FLOAT, INT64, Values, onnx_file, onnx_model
+from tritonctl.checks.examples.onnx import FLOAT, INT64, Values, onnx_file
 from tritonctl.checks.rules import RULES
 
 Report = tuple[str, str, Values, Values, str]

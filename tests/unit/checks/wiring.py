@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from tritonctl.checks.examples.ensembles import composing
-from tritonctl.checks.rule import File
+from tests.check_models.ensembles import composing
+from tritonctl.checks.examples.files import File
 
 Said = dict[str, str]  # tensors by name: "INT32 [ 4 ]"
 

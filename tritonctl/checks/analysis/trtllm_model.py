@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -179,6 +179,7 @@ def of_template(
 ) -> Callable[[Model, Repository], Iterator[Hit]]:
     """The check for models of NVIDIA's template alone."""
 
+    @wraps(check)
     def checked(model: Model, repository: Repository) -> Iterator[Hit]:
         found = deployment(model, repository)
         if found and found.kind in ("cpp", "python"):
@@ -192,6 +193,7 @@ def with_engine(
 ) -> Callable[[Model, Repository], Iterator[Hit]]:
     """The check for models whose engine can be read from here."""
 
+    @wraps(check)
     def checked(model: Model, repository: Repository) -> Iterator[Hit]:
         found = deployment(model, repository)
         if found and found.engine and not found.engine.broken:

@@ -12,7 +12,7 @@ from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of, i
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rules.ensembles import RULES
+from tritonctl.checks.rules import RULES
 
 Kind = Literal["request", "answer", "step", "nothing"]
 REQUEST: Kind = "request"
@@ -229,9 +229,9 @@ class _Faults:
                 self._by_span.setdefault(hit.span, []).append(rule)
 
     def _hits(self) -> Iterator[tuple[str, Hit]]:
-        for rule in RULES:
-            if rule.severity != "advice" and rule.check is not None:
-                for hit in rule.check(self.graph.model, self.repository):
+        for rule in RULES.values():
+            if rule.family == "ensembles" and rule.severity != "advice":
+                for hit in rule.hits_of(self.graph.model, self.repository):
                     yield rule.id, hit
 
     def of_step(self, step: Step) -> tuple[str, ...]:

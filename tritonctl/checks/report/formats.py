@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from tritonctl.checks.examples.files import Example, File
 from tritonctl.checks.findings import SEVERITIES, Finding, Report
 from tritonctl.checks.live.rules import LIVE_RULES, LiveRule
-from tritonctl.checks.rule import Example, File, Rule
+from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules import RULES
 
 # Of a line of a file, in characters, and how many of them before what is meant.

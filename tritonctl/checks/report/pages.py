@@ -11,9 +11,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from tritonctl.checks.examples.files import Example
 from tritonctl.checks.live.rules import LIVE_RULES, LiveRule
 from tritonctl.checks.report.formats import described, differences
-from tritonctl.checks.rule import Example, Rule
+from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules import RULES
 
 INDEX = "README.md"

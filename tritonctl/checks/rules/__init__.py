@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rules by id; a module per family."""
+"""All rules by id; a package per family."""
 
 from __future__ import annotations
 
-from tritonctl.checks.rule import Rule
+from tritonctl.checks.rule import Rule, rules_by_id
 from tritonctl.checks.rules import (
     batching,
     capacity,
@@ -18,17 +18,19 @@ from tritonctl.checks.rules import (
     text,
 )
 
-_FAMILIES = (
-    layout,
-    text,
-    config,
-    tensors,
-    ensembles,
-    streaming,
-    batching,
-    instances,
-    tensorrt_llm,
-    capacity,
-    security,
-)
-RULES: dict[str, Rule] = {rule.id: rule for family in _FAMILIES for rule in family.RULES}
+__all__ = [
+    "RULES",
+    "batching",
+    "capacity",
+    "config",
+    "ensembles",
+    "instances",
+    "layout",
+    "security",
+    "streaming",
+    "tensorrt_llm",
+    "tensors",
+    "text",
+]
+
+RULES: dict[str, Rule] = rules_by_id()

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.checks.rule import File
+from tritonctl.checks.examples.files import File
 
 SOURCES = Path(__file__).parent / "repository"
 _FLOAT = 1

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC5xx: batching, queues and sequences: settings that do nothing, or harm.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tritonctl.checks.analysis.streams import steps
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+# These may set max_batch_size themselves when they complete a configuration that leaves it out.
+_CHOOSE_THEIR_BATCH = {"onnxruntime", "tensorrt", "tensorflow", "openvino", "pytorch"}
+_WITHOUT_PROFILES = {"onnxruntime", "openvino", "python", "pytorch"}
+_SECOND = 1_000_000
+_OF_THE_QUEUE = (
+    "preserve_ordering",
+    "priority_levels",
+    "default_queue_policy",
+    "priority_queue_policy",
+)
+
+
+def _batching(model: Model) -> Any | None:
+    """`dynamic_batching`, None where there is none."""
+    message = model.config.message if model.config else None
+    return message.dynamic_batching if message and message.HasField("dynamic_batching") else None
+
+
+def _delays(model: Model) -> int:
+    """The delay for which a request may wait for others, in microseconds; 0 where none can join."""
+    batching = _batching(model)
+    if batching is None or model.config is None or model.config.message.max_batch_size <= 1:
+        return 0
+    # A single request is one of these sizes, so that it never waits.
+    if 1 in batching.preferred_batch_size:
+        return 0
+    return int(batching.max_queue_delay_microseconds)
+
+
+def _sizes(model: Model) -> tuple[int, ...]:
+    """The preferred sizes, () where one of them is none that Triton takes."""
+    batching, config = _batching(model), model.config
+    if batching is None or config is None:
+        return ()
+    sizes = tuple(batching.preferred_batch_size)
+    valid = all(0 < size <= config.message.max_batch_size for size in sizes)
+    return sizes if valid else ()
+
+
+@rule(
+    "TC501",
+    "batcher-without-batch",
+    "warning",
+    summary="a dynamic batcher whose `max_batch_size` is 0 or 1",
+    why="No two requests are ever put together: every one is executed alone.",
+    answers=("server#7205", "server#4129", "server#4247", "server#3624", "server#3327"),
+)
+def no_batch(model: Model) -> Iterator[Hit]:
+    batching, config = _batching(model), model.config
+    if batching is None or config is None or config.message.max_batch_size > 1:
+        return
+    # A queue policy works without batches, too.
+    if any(("dynamic_batching", name) in config.names for name in _OF_THE_QUEUE):
+        return
+    size = config.message.max_batch_size
+    if size == 0 and (model.backend in _CHOOSE_THEIR_BATCH or _chooses_batch(model)):
+        return
+    yield Hit(
+        f"dynamic_batching does nothing while max_batch_size is {size}",
+        "raise max_batch_size to what the model can take at once, or remove dynamic_batching",
+        config.name_span("dynamic_batching"),
+    )
+
+
+def _chooses_batch(model: Model) -> bool:
+    return model.code is not None and bool(model.code.called("set_max_batch_size"))
+
+
+@rule(
+    "TC502",
+    "batches-capped",
+    "warning",
+    summary="preferred batch sizes that are all below `max_batch_size`, without a delay",
+    why="The batcher stops at the largest preferred size as soon as it can be formed, so that "
+    "the rest of max_batch_size stays unused.",
+    answers=("server#8094",),
+)
+def capped(model: Model) -> Iterator[Hit]:
+    batching, config = _batching(model), model.config
+    if batching is None or config is None or not _sizes(model):
+        return
+    largest, most = max(_sizes(model)), config.message.max_batch_size
+    if batching.max_queue_delay_microseconds == 0 and largest < most:
+        yield Hit(
+            f"no batch of single requests becomes larger than {largest}, though max_batch_size is "
+            f"{most}",
+            f"remove preferred_batch_size, or add {most} to it",
+            config.span("dynamic_batching", "preferred_batch_size"),
+        )
+
+
+@rule(
+    "TC503",
+    "preferred-without-profiles",
+    "advice",
+    summary="preferred batch sizes for a backend without optimisation profiles",
+    why="Triton's documentation: most models should have none. They help TensorRT engines with "
+    "profiles for certain sizes; for others they only make requests wait.",
+    answers=("onnxruntime_backend#148",),
+)
+def preferred(model: Model) -> Iterator[Hit]:
+    batching, config = _batching(model), model.config
+    if batching is None or config is None or model.backend not in _WITHOUT_PROFILES:
+        return
+    sizes, most = set(_sizes(model)), config.message.max_batch_size
+    # Triton itself prefers the largest; of the other two there are findings of their own.
+    if not sizes or sizes == {most} or 1 in sizes:
+        return
+    if batching.max_queue_delay_microseconds == 0 and max(sizes) < most:
+        return
+    yield Hit(
+        f"the backend {model.backend} has no sizes that it runs faster than others",
+        "remove preferred_batch_size, unless you have measured that these sizes are faster",
+        config.span("dynamic_batching", "preferred_batch_size"),
+    )
+
+
+@rule(
+    "TC506",
+    "delay-defeated",
+    "warning",
+    summary="a queue delay next to a preferred batch size of 1",
+    why="A batch of a preferred size is executed at once, and every single request is one.",
+)
+def never_delayed(model: Model) -> Iterator[Hit]:
+    batching, config = _batching(model), model.config
+    if batching is None or config is None or 1 not in _sizes(model):
+        return
+    if batching.max_queue_delay_microseconds > 0 and config.message.max_batch_size > 1:
+        index = list(batching.preferred_batch_size).index(1)
+        yield Hit(
+            "max_queue_delay_microseconds does nothing: a single request has a preferred size",
+            "remove the 1 from preferred_batch_size, or the delay",
+            config.span("dynamic_batching", "preferred_batch_size", index),
+        )
+
+
+@rule(
+    "TC504",
+    "delay-of-seconds",
+    "warning",
+    summary="a queue delay of a second or more",
+    why="Unless a full batch comes together at once, every request waits that long before it "
+    "is executed.",
+    answers=("onnxruntime_backend#148",),
+)
+def seconds(model: Model, repository: Repository) -> Iterator[Hit]:
+    delay, config = _delays(model), model.config
+    if config is None or delay < _SECOND or model.name in repository.target.slo_ms:
+        return
+    yield Hit(
+        f"a request that finds no full batch waits {delay / _SECOND:g} s",
+        "the field counts microseconds: 1000 are a millisecond",
+        config.span("dynamic_batching", "max_queue_delay_microseconds"),
+    )
+
+
+@rule(
+    "TC505",
+    "delay-against-slo",
+    "warning",
+    summary="a queue delay of half the promised time or more",
+    why="While there is little load no batch is full, so that every request waits for the "
+    "whole delay.",
+)
+def against_slo(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    for name, slo_ms in repository.target.slo_ms.items():
+        model = repository.models.get(name)
+        for one, path in _on_the_way(model, repository) if model else ():
+            delay_ms = _delays(one) / 1000
+            if one.config is not None and 2 * delay_ms >= slo_ms:
+                yield (
+                    one,
+                    Hit(
+                        f"a request to {name} may wait {delay_ms:g} ms here, and is to be answered "
+                        f"in {slo_ms:g} ms",
+                        "make the delay a tenth of that at most",
+                        one.config.span(*path),
+                    ),
+                )
+
+
+def _on_the_way(
+    model: Model, repository: Repository
+) -> Iterator[tuple[Model, tuple[str | int, ...]]]:
+    """The model, or an ensemble's models, each with the place of its delay."""
+    found = [repository.models.get(step.model) for step in steps(model)]
+    path = ("dynamic_batching", "max_queue_delay_microseconds")
+    for one in {one.name: one for one in [model, *found] if one is not None}.values():
+        yield one, path

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC532 to TC539: what a model makes of a batch.
+
+Sources: https://github.com/triton-inference-server/python_backend#execute and
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ragged_batching.md
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis import declared
+from tritonctl.checks.analysis.senders import Function, own_nodes
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import PythonSource, dotted_name
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+# Names under which libraries keep what they compute with.
+_ENGINES = {"infer", "generate", "predict", "run"}
+_MODELS = {"engine", "model", "net", "network", "pipe", "pipeline", "session"}
+# With these a model makes one array of the requests' arrays, which have to be of one shape.
+_JOINING = ("concatenate", "stack", "vstack", "hstack", "cat")
+_NEED_BATCH_INPUT = {"onnxruntime", "tensorrt"}
+
+
+def _batched_code(model: Model) -> PythonSource | None:
+    """The code of a Python model for which Triton makes batches of several requests."""
+    if model.backend != "python" or not _batches_requests(model):
+        return None
+    code = model.code
+    return code if code is not None and code.tree is not None else None
+
+
+def _batches_requests(model: Model) -> bool:
+    message = model.config.message if model.config else None
+    return message is not None and bool(
+        message.HasField("dynamic_batching") and message.max_batch_size > 1
+    )
+
+
+def _requests(code: PythonSource) -> tuple[Function, str] | None:
+    """`execute` and the name of its requests."""
+    execute = code.method("execute")
+    if execute is None or len(execute.args.args) != 2:  # noqa: PLR2004 - self, requests
+        return None
+    return execute, execute.args.args[1].arg
+
+
+@rule(
+    "TC532",
+    "batch-one-by-one",
+    "advice",
+    summary="a batched Python model that runs its engine for each request",
+    why="The batcher makes batches, and the loop takes them apart again: nothing is gained.",
+    answers=("server#7205", "server#3624"),
+)
+def one_by_one(model: Model) -> Iterator[Hit]:
+    code = _batched_code(model)
+    found = _requests(code) if code else None
+    if code is None or found is None:
+        return
+    execute, name = found
+    for loop in own_nodes(execute):
+        if not isinstance(loop, ast.For) or dotted_name(loop.iter) != name:
+            continue
+        calls = (node for node in own_nodes(loop) if isinstance(node, ast.Call))
+        engines = [call for call in calls if _runs_engine(call)]
+        if engines:
+            call = min(engines, key=lambda node: (node.lineno, node.col_offset))
+            yield Hit(
+                "dynamic batching brings several requests at a time, and this runs for each alone",
+                "join the requests' inputs, run once, and share the outputs among the answers",
+                code.place(call.func),
+                code.source,
+            )
+
+
+def _runs_engine(node: ast.Call) -> bool:
+    """`self.model(...)`, `self.session.run(...)` and the like."""
+    owner, *names = dotted_name(node.func).split(".")
+    if owner != "self" or not names:
+        return False
+    return names[-1] in _MODELS if len(names) == 1 else names[-1] in _ENGINES
+
+
+@rule(
+    "TC533",
+    "equal-shapes-only",
+    "advice",
+    summary="a batched Python model with an input of varying shape that is not ragged",
+    why="Unless allow_ragged_batch is set, Triton puts two requests into one batch only where "
+    "the shapes of such inputs are equal: texts of different lengths never meet.",
+    answers=("server#4129",),
+)
+def equal_shapes(model: Model) -> Iterator[Hit]:
+    code, config = _batched_code(model), model.config
+    if code is None or config is None or any(code.called(name) for name in _JOINING):
+        return
+    for tensor in declared.inputs(model):
+        if -1 in (tensor.dims or ()) and not tensor.ragged:
+            yield Hit(
+                f"only requests whose {tensor.name} has the same shape share a batch",
+                "add allow_ragged_batch: true if execute looks at each request by itself",
+                config.span(*tensor.path, "dims"),
+            )
+            return
+
+
+@rule(
+    "TC534",
+    "ragged-without-lengths",
+    "advice",
+    summary="a ragged input without a `batch_input` that tells its lengths",
+    why="The requests' tensors are laid one behind the other into one; without lengths a model "
+    "that does more than treat each element alike cannot tell them apart.",
+    shows="elsewhere",
+)
+def ragged_alone(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or model.backend not in _NEED_BATCH_INPUT or not declared.batches(model):
+        return
+    told = {name for one in config.message.batch_input for name in one.source_input}
+    for tensor in declared.inputs(model):
+        if tensor.ragged and tensor.name not in told:
+            yield Hit(
+                f"nothing tells the model where one request's {tensor.name} ends and the next "
+                "begins",
+                f'add a batch_input with source_input: "{tensor.name}"',
+                config.span(*tensor.path, "allow_ragged_batch"),
+            )

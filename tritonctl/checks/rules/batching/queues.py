@@ -1,0 +1,191 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC511 to TC519: priorities and queue policies.
+
+Source: https://github.com/triton-inference-server/common/blob/main/protobuf/model_config.proto
+(ModelQueuePolicy, ModelDynamicBatching)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from tritonctl.checks.config.message import ConfigMessage
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+Path = tuple[str | int, ...]
+# Triton's ModelQueuePolicy.TimeoutAction.
+_REJECT, _DELAY = 0, 1
+
+
+class _Policy(NamedTuple):
+    """A queue policy that the configuration writes down."""
+
+    config: ConfigMessage
+    message: Any
+    path: Path
+
+    def gives(self, name: str) -> bool:
+        """Whether it names a field."""
+        return (*self.path, name) in self.config.names
+
+    @property
+    def whole(self) -> bool:
+        """Whether it says what is to happen after a timeout, and when."""
+        timed = self.message.allow_timeout_override or self.gives("timeout_action")
+        return not timed or self.message.default_timeout_microseconds > 0
+
+
+def _policies(model: Model) -> Iterator[_Policy]:
+    config = model.config
+    if config is None or not config.message.HasField("dynamic_batching"):
+        return
+    batching = config.message.dynamic_batching
+    if batching.HasField("default_queue_policy"):
+        path: Path = ("dynamic_batching", "default_queue_policy")
+        yield _Policy(config, batching.default_queue_policy, path)
+    for level in sorted(batching.priority_queue_policy) if batching.priority_levels else ():
+        path = ("dynamic_batching", "priority_queue_policy", level)
+        yield _Policy(config, batching.priority_queue_policy[level], path)
+
+
+@rule(
+    "TC511",
+    "priorities-starve",
+    "advice",
+    summary="priority levels of which the lowest has no timeout",
+    why="Triton takes a request of a lower level only while none of a higher one waits: under "
+    "load it waits for ever, and so does its client.",
+)
+def starving(model: Model) -> Iterator[Hit]:
+    config = model.config
+    levels = config.message.dynamic_batching.priority_levels if config else 0
+    if config is None or levels <= 1:
+        return
+    batching = config.message.dynamic_batching
+    own = levels in batching.priority_queue_policy
+    policy = batching.priority_queue_policy[levels] if own else batching.default_queue_policy
+    # Of a policy that names a timeout there is another finding where it is none.
+    if policy.default_timeout_microseconds or not all(one.whole for one in _policies(model)):
+        return
+    yield Hit(
+        f"requests of priority {levels} wait for as long as there are others",
+        "set default_timeout_microseconds in default_queue_policy, or in priority_queue_policy for "
+        "the lower levels",
+        config.span("dynamic_batching", "priority_levels"),
+    )
+
+
+@rule(
+    "TC512",
+    "priorities-unused",
+    "warning",
+    summary="settings of priorities without `priority_levels`",
+    why="Triton has one queue then and ignores them.",
+)
+def unused_priorities(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or config.message.dynamic_batching.priority_levels:
+        return
+    for name in ("default_priority_level", "priority_queue_policy"):
+        if getattr(config.message.dynamic_batching, name):
+            yield Hit(
+                f"{name} does nothing without priority_levels: there is one queue",
+                "set priority_levels, or remove it",
+                config.name_span("dynamic_batching", name),
+            )
+            return
+
+
+@rule(
+    "TC513",
+    "timeout-never",
+    "warning",
+    summary="a queue policy about timeouts without a default timeout",
+    why="A request's own timeout counts only where it is shorter than the default, and 0 means "
+    "no timeout at all: requests wait without an end.",
+    answers=("server#5783", "server#7512"),
+)
+def no_timeout(model: Model) -> Iterator[Hit]:
+    for policy in _policies(model):
+        if policy.whole:
+            continue
+        name = "timeout_action"
+        if policy.message.allow_timeout_override:
+            name = "allow_timeout_override"
+        yield Hit(
+            f"{name} does nothing while default_timeout_microseconds is 0: a request can only "
+            "shorten the timeout",
+            "set default_timeout_microseconds to the longest that a request may wait",
+            policy.config.name_span(*policy.path, name),
+        )
+
+
+@rule(
+    "TC514",
+    "late-requests-last",
+    "advice",
+    summary="a queue policy that delays requests whose time is up",
+    why="Under load there is always another request, so that a late one is never served, nor "
+    "ever refused.",
+)
+def put_last(model: Model) -> Iterator[Hit]:
+    for policy in _policies(model):
+        timed = policy.message.default_timeout_microseconds > 0
+        # Triton refuses both together: another rule's finding.
+        ordered = policy.config.message.dynamic_batching.preserve_ordering
+        if timed and not ordered and policy.message.timeout_action == _DELAY:
+            yield Hit(
+                "a request that has waited too long is served when no other waits, which may be "
+                "never",
+                "use timeout_action: REJECT, so that its client learns of it and tries elsewhere",
+                policy.config.span(*policy.path, "timeout_action"),
+            )
+
+
+@rule(
+    "TC515",
+    "queue-without-bound",
+    "advice",
+    summary="a queue policy with `max_queue_size: 0`",
+    why="Under more load than the model can bear such a queue grows until memory is full, and "
+    "every answer comes too late.",
+    answers=("server#4753", "server#980"),
+)
+def endless(model: Model) -> Iterator[Hit]:
+    for policy in _policies(model):
+        if policy.gives("max_queue_size") and policy.message.max_queue_size == 0:
+            yield Hit(
+                "max_queue_size: 0 means that the queue has no bound",
+                "set it to what can be answered in time; what is above is rejected at once",
+                policy.config.span(*policy.path, "max_queue_size"),
+            )
+
+
+@rule(
+    "TC516",
+    "rejected-while-waiting",
+    "error",
+    summary="a timeout that is no longer than the queue delay",
+    why="A request that finds no full batch is rejected before its delay is over, on an idle "
+    "server, too.",
+    shows="traffic",
+)
+def rejected_waiting(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or config.message.max_batch_size <= 1:
+        return
+    batching = config.message.dynamic_batching
+    delay = batching.max_queue_delay_microseconds
+    for policy in _policies(model) if 1 not in batching.preferred_batch_size else ():
+        timeout = policy.message.default_timeout_microseconds
+        if policy.message.timeout_action == _REJECT and 0 < timeout <= delay:
+            yield Hit(
+                f"a request is rejected after {timeout} microseconds, but waits {delay} for others "
+                "to make up a batch",
+                "make the timeout longer than max_queue_delay_microseconds by the time that one "
+                "execution takes, or more",
+                policy.config.span(*policy.path, "default_timeout_microseconds"),
+            )

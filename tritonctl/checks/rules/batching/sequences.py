@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC522 to TC529: the sequence batcher.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/architecture.md#stateful-models
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tritonctl.checks.analysis.streams import instances
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+_SECOND = 1_000_000
+
+
+def _sequences(model: Model) -> Any | None:
+    """`sequence_batching`, None where there is none."""
+    message = model.config.message if model.config else None
+    return message.sequence_batching if message and message.HasField("sequence_batching") else None
+
+
+@rule(
+    "TC522",
+    "sequences-soon-forgotten",
+    "advice",
+    summary="a sequence batcher that forgets a sequence within a second",
+    why="The next request of a forgotten sequence is refused, for it lacks the START flag. "
+    "Without max_sequence_idle_microseconds Triton takes one second.",
+    answers=("server#3577", "server#6846"),
+)
+def soon_forgotten(model: Model) -> Iterator[Hit]:
+    batching, config = _sequences(model), model.config
+    if batching is None or config is None or batching.iterative_sequence:
+        return
+    idle = batching.max_sequence_idle_microseconds
+    # 0 is Triton's default, a second.
+    if idle == 0 or idle < _SECOND:
+        shown = f"{(idle or _SECOND) / 1000:g} ms"
+        yield Hit(
+            f"a sequence is forgotten when its next request does not come within {shown}",
+            "set max_sequence_idle_microseconds to more than the longest pause of a client",
+            config.name_span("sequence_batching", "max_sequence_idle_microseconds")
+            if idle
+            else config.name_span("sequence_batching"),
+        )
+
+
+@rule(
+    "TC523",
+    "few-candidate-sequences",
+    "warning",
+    summary="fewer candidate sequences than `max_batch_size`",
+    why="A batch has at most one request of a sequence, so that it never becomes larger than "
+    "the number of sequences that are candidates.",
+)
+def few_candidates(model: Model) -> Iterator[Hit]:
+    batching, config = _sequences(model), model.config
+    if batching is None or config is None or not batching.HasField("oldest"):
+        return
+    candidates, most = batching.oldest.max_candidate_sequences, config.message.max_batch_size
+    if 0 < candidates < most:
+        yield Hit(
+            f"no batch becomes larger than {candidates}, though max_batch_size is {most}: it has "
+            "one request of a sequence at most",
+            f"raise max_candidate_sequences to {most} or more, or remove it",
+            config.span("sequence_batching", "oldest", "max_candidate_sequences"),
+        )
+
+
+@rule(
+    "TC524",
+    "one-sequence-at-a-time",
+    "advice",
+    summary="a sequence batcher with one place",
+    why="A sequence keeps its place until it ends or has been idle for too long; meanwhile "
+    "others wait.",
+)
+def one_at_a_time(model: Model, repository: Repository) -> Iterator[Hit]:
+    batching, config = _sequences(model), model.config
+    if batching is None or config is None or instances(model, repository.target) > 1:
+        return
+    places = max(1, config.message.max_batch_size)
+    if batching.HasField("oldest") and batching.oldest.max_candidate_sequences:
+        places = batching.oldest.max_candidate_sequences
+    if places == 1:
+        yield Hit(
+            "there is one place: a second sequence waits until the first has ended",
+            "raise max_batch_size (or oldest.max_candidate_sequences), or the number of instances",
+            config.name_span("sequence_batching"),
+        )

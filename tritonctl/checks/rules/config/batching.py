@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC17x: schedulers and caches that Triton refuses as they are configured.
+
+What works, but not as meant, is TC5xx.
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/batcher.md
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/response_cache.md
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ragged_batching.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tritonctl.checks.config.message import ConfigMessage
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+_PREFERRED = (("dynamic_batching",), ("sequence_batching", "oldest"))
+_BATCH_INPUT_TYPES = ("TYPE_INT32", "TYPE_FP32")
+
+
+@rule(
+    "TC170",
+    "negative-batch",
+    "error",
+    summary="a max_batch_size below 0",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def negative_batch(model: Model) -> Iterator[Hit]:
+    if model.config and (size := model.config.message.max_batch_size) < 0:
+        yield Hit(
+            f"max_batch_size is {size}",
+            "write 0 for a model without a batch dimension",
+            model.config.span("max_batch_size"),
+        )
+
+
+@rule(
+    "TC171",
+    "preferred-size",
+    "error",
+    summary="a preferred batch size below 1 or above max_batch_size",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def preferred_size(model: Model) -> Iterator[Hit]:
+    config = model.config
+    largest = config.message.max_batch_size if config else 0
+    for path in _PREFERRED if config and largest >= 0 else ():
+        scheduler = _inside(config.message, path) if config else None
+        sizes = scheduler.preferred_batch_size if scheduler is not None else ()
+        for index, size in enumerate(sizes):
+            if config and not 1 <= size <= largest:
+                yield Hit(
+                    f"{path[-1]} prefers a batch of {size}, and max_batch_size is {largest}",
+                    f"write sizes from 1 to {largest}, or leave preferred_batch_size out"
+                    if largest
+                    else "raise max_batch_size, or leave preferred_batch_size out",
+                    config.span(*path, "preferred_batch_size", index),
+                )
+
+
+def _inside(message: Any, path: tuple[str, ...]) -> Any:
+    """What stands there; None where it is absent."""
+    for name in path:
+        if not message.HasField(name):
+            return None
+        message = getattr(message, name)
+    return message
+
+
+@rule(
+    "TC172",
+    "priority-level",
+    "error",
+    summary="a priority level that is none of priority_levels",
+    why="Triton refuses the model. Levels count from 1, and the default has to be given.",
+    needs_valid_config=True,
+)
+def priority_level(model: Model) -> Iterator[Hit]:
+    config, batching = model.config, _batching(model)
+    levels = batching.priority_levels if batching else 0
+    if config is None or batching is None or not levels:
+        return
+    default = batching.default_priority_level
+    if not 1 <= default <= levels:
+        yield Hit(
+            f"default_priority_level is {default}, and priority_levels {levels}",
+            f"write one from 1, the most urgent, to {levels}",
+            config.span("dynamic_batching", "default_priority_level")
+            if default
+            else config.span("dynamic_batching", "priority_levels"),
+        )
+    for key in batching.priority_queue_policy:
+        if not 1 <= key <= levels:
+            yield Hit(
+                f"priority_queue_policy has level {key}, and priority_levels is {levels}",
+                f"write one from 1 to {levels}",
+                config.name_span("dynamic_batching", "priority_queue_policy", key),
+            )
+
+
+@rule(
+    "TC173",
+    "ordered-priorities",
+    "error",
+    summary="preserve_ordering with a queue that reorders",
+    why="Triton refuses the model: several priorities, or requests delayed after their "
+    "timeout, leave the order.",
+    needs_valid_config=True,
+)
+def ordered_priorities(model: Model) -> Iterator[Hit]:
+    config, batching = model.config, _batching(model)
+    if config is None or batching is None or not batching.preserve_ordering:
+        return
+    if batching.priority_levels > 1:
+        yield Hit(
+            f"preserve_ordering is set, and priority_levels {batching.priority_levels}",
+            "leave one of them out",
+            config.span("dynamic_batching", "priority_levels"),
+        )
+    for path, policy in _policies(batching):
+        if policy.default_timeout_microseconds and policy.timeout_action == policy.DELAY:
+            yield Hit(
+                f"preserve_ordering is set, and {path[0]} delays what times out",
+                "write timeout_action: REJECT, or leave preserve_ordering out",
+                config.span("dynamic_batching", *path, "timeout_action"),
+            )
+
+
+def _batching(model: Model) -> Any:
+    config = model.config
+    if config is None or not config.message.HasField("dynamic_batching"):
+        return None
+    return config.message.dynamic_batching
+
+
+def _policies(batching: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    yield ("default_queue_policy",), batching.default_queue_policy
+    for key, policy in batching.priority_queue_policy.items():
+        yield ("priority_queue_policy", key), policy
+
+
+@rule(
+    "TC174",
+    "cache-excluded",
+    "error",
+    summary="a response cache on a decoupled or stateful model",
+    why="Triton refuses the model: an answer that depends on more than the request, or comes "
+    "in parts, cannot be cached.",
+    needs_valid_config=True,
+)
+def cache_excluded(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not config.message.response_cache.enable:
+        return
+    span = config.span("response_cache", "enable")
+    fix = "remove response_cache"
+    if config.message.HasField("sequence_batching"):
+        yield Hit("response_cache is enabled, and so is sequence_batching", fix, span)
+    elif config.message.model_transaction_policy.decoupled:
+        yield Hit("response_cache is enabled, and the model is decoupled", fix, span)
+
+
+@rule(
+    "TC175",
+    "batch-input",
+    "error",
+    summary="a batch_input that Triton cannot make",
+    why="Triton refuses the model: it needs one source_input that is an input of the model, "
+    "and makes TYPE_INT32 or TYPE_FP32.",
+    needs_valid_config=True,
+)
+def batch_input(model: Model) -> Iterator[Hit]:
+    config = model.config
+    for index, one in enumerate(config.message.batch_input if config else ()):
+        if config is None:
+            return
+        path = ("batch_input", index)
+        called = f"batch_input {', '.join(one.target_name) or index + 1}"
+        yield from _unknown_kind(config, path, called, one)
+        type_ = _type_name(one.data_type)
+        if type_ not in _BATCH_INPUT_TYPES:
+            yield Hit(
+                f"{called} has data_type {type_}",
+                f"write {' or '.join(_BATCH_INPUT_TYPES)}",
+                config.span(*path, "data_type"),
+            )
+        yield from _sources(config, path, called, one)
+
+
+@rule(
+    "TC176",
+    "batch-output",
+    "error",
+    summary="a batch_output that Triton cannot cut up",
+    why="Triton refuses the model: it needs one source_input that is an input of the model, "
+    "and its targets are outputs of the model. Without a target tritonserver 2.51 ends itself.",
+    needs_valid_config=True,
+)
+def batch_output(model: Model) -> Iterator[Hit]:
+    config = model.config
+    for index, one in enumerate(config.message.batch_output if config else ()):
+        if config is None:
+            return
+        path = ("batch_output", index)
+        called = f"batch_output {', '.join(one.target_name) or index + 1}"
+        yield from _unknown_kind(config, path, called, one)
+        yield from _sources(config, path, called, one)
+        if not one.target_name:
+            yield Hit(
+                f"{called} has no target_name",
+                "name the output that is to be cut up",
+                config.span(*path),
+            )
+        known = {output.name for output in config.message.output}
+        for place, name in enumerate(one.target_name):
+            if name not in known or name in one.target_name[:place]:
+                wrong = "is no output" if name not in known else "is named twice"
+                yield Hit(
+                    f"{called}: {name} {wrong}",
+                    f"name each output at most once; they are {', '.join(sorted(known)) or 'none'}",
+                    config.span(*path, "target_name", place),
+                )
+
+
+def _unknown_kind(
+    config: ConfigMessage, path: tuple[str | int, ...], called: str, one: Any
+) -> Iterator[Hit]:
+    """A number that stands for no kind; protobuf takes any."""
+    kinds = type(one).Kind
+    if one.kind not in kinds.values():
+        yield Hit(
+            f"{called} has the kind {one.kind}, which there is not",
+            f"write one of {', '.join(kinds.keys())}",
+            config.span(*path, "kind"),
+        )
+
+
+def _sources(
+    config: ConfigMessage, path: tuple[str | int, ...], called: str, one: Any
+) -> Iterator[Hit]:
+    known = {tensor.name for tensor in config.message.input}
+    if len(one.source_input) != 1:
+        yield Hit(
+            f"{called} has {len(one.source_input)} entries of source_input",
+            "name one input",
+            config.span(*path, "source_input"),
+        )
+        return
+    if one.source_input[0] not in known:
+        yield Hit(
+            f"{called}: its source_input {one.source_input[0]} is no input of the model",
+            f"name one of {', '.join(sorted(known)) or 'its inputs'}",
+            config.span(*path, "source_input", 0),
+        )
+
+
+def _type_name(number: int) -> str:
+    types = model_config_schema().DataType
+    return str(types.Name(number)) if number in types.values() else str(number)

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC19x: instances, warm-up and parameters that Triton refuses as they are configured.
+
+Whether the devices are there is TC6xx.
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+https://github.com/triton-inference-server/python_backend/blob/main/README.md
+https://github.com/triton-inference-server/tensorrt_backend/blob/main/README.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tritonctl.checks.analysis.declared import Tensor, inputs
+from tritonctl.checks.config.backends import SHELL
+from tritonctl.checks.config.message import ConfigMessage, Path
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+_FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
+_STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
+_WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
+
+
+@rule(
+    "TC190",
+    "instance-kind",
+    "error",
+    summary="a list of GPUs for instances of KIND_CPU or KIND_MODEL, or a kind that is none",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def instance_kind(model: Model) -> Iterator[Hit]:
+    for config, index, group in _groups(model):
+        kind = _kind(group)
+        if kind.isdecimal():
+            yield Hit(
+                f"the instances are of kind {kind}, which there is not",
+                f"write one of {', '.join(type(group).Kind.keys())}",
+                config.span("instance_group", index, "kind"),
+            )
+        elif kind in _WITHOUT_GPUS and group.gpus:
+            yield Hit(
+                f"the instances are of {kind}, and gpus {list(group.gpus)} are listed",
+                "write kind: KIND_GPU, or leave `gpus` out",
+                config.span("instance_group", index, "gpus", 0),
+            )
+
+
+@rule(
+    "TC197",
+    "instance-name",
+    "error",
+    summary="a name of Python instances with a character that a shell interprets",
+    why="Up to 2025 the Python backend starts each instance through a shell, with its name in "
+    "the command: the instance does not start, or something else does.",
+    answers=("python_backend#404",),
+    needs_valid_config=True,
+)
+def instance_name(model: Model) -> Iterator[Hit]:
+    for config, index, group in _groups(model):
+        broken = SHELL.search(group.name) if model.backend == "python" else None
+        if broken:
+            yield Hit(
+                f"the instances are called {group.name!r}, and {broken[0]!r} means something to "
+                "the shell that starts them",
+                "use letters, digits, - and _",
+                config.span("instance_group", index, "name"),
+            )
+
+
+@rule(
+    "TC191",
+    "profile",
+    "error",
+    summary="an optimisation profile of a model that is not TensorRT's, or that is no number",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def profile(model: Model) -> Iterator[Hit]:
+    for config, index, group in _groups(model):
+        for number, name in enumerate(group.profile if model.backend else ()):
+            span = config.span("instance_group", index, "profile", number)
+            if model.backend != "tensorrt":
+                yield Hit(
+                    f"profile {name} is for TensorRT, and the backend is {model.backend}",
+                    "remove it",
+                    span,
+                )
+            elif not name.isdecimal():
+                yield Hit(
+                    f"profile {name!r} is no number",
+                    'number the profiles from 0 in quotes: profile: [ "0" ]',
+                    span,
+                )
+
+
+def _groups(model: Model) -> Iterator[tuple[ConfigMessage, int, Any]]:
+    """The groups of a model that may have some."""
+    if model.config is not None and model.backend != "ensemble":
+        for index, group in enumerate(model.config.message.instance_group):
+            yield model.config, index, group
+
+
+def _kind(group: Any) -> str:
+    kinds = type(group).Kind
+    return str(kinds.Name(group.kind)) if group.kind in kinds.values() else str(group.kind)
+
+
+@rule(
+    "TC192",
+    "warm-up-tensor",
+    "error",
+    summary="a tensor for warm-up without a size or a content",
+    why="Triton refuses the model: a sample is one request, with every dimension known.",
+    needs_valid_config=True,
+)
+def warm_up_tensor(model: Model) -> Iterator[Hit]:
+    for config, index, sample in _samples(model):
+        for name, one in sample.inputs.items():
+            path = ("model_warmup", index, "inputs", name)
+            called = f"the sample {sample.name or index + 1} has {name}"
+            if -1 in one.dims:
+                yield Hit(
+                    f"{called} with dims {list(one.dims)}, and a sample has a size",
+                    "write a number for each dimension",
+                    config.span(*path, "dims", list(one.dims).index(-1)),
+                )
+            elif one.WhichOneof("input_data_type") is None:
+                yield Hit(
+                    f"{called} without a content",
+                    "write zero_data: true or random_data: true, or name an input_data_file",
+                    config.span(*path),
+                )
+
+
+@rule(
+    "TC193",
+    "warm-up-unlike",
+    "error",
+    summary="a sample for warm-up that the model's inputs do not take",
+    why="Triton refuses the model: a sample is checked as a request is.",
+    needs_valid_config=True,
+)
+def warm_up_unlike(model: Model) -> Iterator[Hit]:
+    known = {tensor.name: tensor for tensor in inputs(model)}
+    for config, index, sample in _samples(model) if known else ():
+        path = ("model_warmup", index)
+        called = f"the sample {sample.name or index + 1}"
+        largest = max(config.message.max_batch_size, 1)
+        if sample.batch_size > largest:
+            yield Hit(
+                f"{called} is a batch of {sample.batch_size}, and max_batch_size is "
+                f"{config.message.max_batch_size}",
+                f"write a batch_size from 1 to {largest}",
+                config.span(*path, "batch_size"),
+            )
+        for name, one in sample.inputs.items():
+            if name in known:
+                yield from _unlike(config, (*path, "inputs", name), called, one, known[name])
+        lacking = [
+            n for n, tensor in known.items() if n not in sample.inputs and not tensor.optional
+        ]
+        if lacking:
+            yield Hit(
+                f"{called} lacks the input {', '.join(lacking)}",
+                "give it every input that is not optional",
+                config.span(*path),
+            )
+
+
+def _unlike(
+    config: ConfigMessage, path: Path, called: str, one: Any, tensor: Tensor
+) -> Iterator[Hit]:
+    types = one.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+    type_ = types[one.data_type].name if one.data_type in types else str(one.data_type)
+    if type_ != tensor.dtype:
+        yield Hit(
+            f"{called} has {tensor.name} as {type_}, and it is declared as {tensor.dtype}",
+            f"write data_type: {tensor.dtype}",
+            config.span(*path, "data_type"),
+        )
+    elif tensor.dims is not None and -1 not in one.dims and not _fits(list(one.dims), tensor.dims):
+        yield Hit(
+            f"{called} has {tensor.name} with dims {list(one.dims)}, and it is declared with "
+            f"{list(tensor.dims)}",
+            "write dims that fit, without the batch dimension",
+            config.span(*path, "dims"),
+        )
+
+
+def _fits(dims: list[int], declared: tuple[int, ...]) -> bool:
+    return len(dims) == len(declared) and all(
+        wanted in (-1, size) for size, wanted in zip(dims, declared, strict=True)
+    )
+
+
+@rule(
+    "TC194",
+    "skipped-warm-up",
+    "warning",
+    summary="a sample for warm-up without a batch_size",
+    why="Triton skips it without a word: the first requests are as slow as without.",
+    needs_valid_config=True,
+)
+def skipped_warm_up(model: Model) -> Iterator[Hit]:
+    message = model.config.message if model.config and model.backend != "ensemble" else None
+    for index, sample in enumerate(message.model_warmup if message else ()):
+        if model.config and not sample.batch_size:
+            yield Hit(
+                f"the sample {sample.name or index + 1} has no batch_size, and is not run",
+                "write batch_size: 1",
+                model.config.span("model_warmup", index),
+            )
+
+
+def _samples(model: Model) -> Iterator[tuple[ConfigMessage, int, Any]]:
+    """The samples that Triton runs; without a batch_size it skips them."""
+    if model.config is not None and model.backend != "ensemble":
+        for index, sample in enumerate(model.config.message.model_warmup):
+            if sample.batch_size:
+                yield model.config, index, sample
+
+
+@rule(
+    "TC195",
+    "force-cpu",
+    "error",
+    summary=f"a {_FORCE_CPU} that is neither yes nor no",
+    why="The Python backend refuses the model.",
+    needs_valid_config=True,
+)
+def force_cpu(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or model.backend != "python" or _FORCE_CPU not in config.message.parameters:
+        return
+    value = config.message.parameters[_FORCE_CPU].string_value
+    if value not in ("yes", "no"):
+        yield Hit(
+            f"{_FORCE_CPU} is {value!r}",
+            'write string_value: "yes" or "no"',
+            config.span("parameters", _FORCE_CPU, "string_value"),
+        )
+
+
+@rule(
+    "TC196",
+    "strategy-of-sequences",
+    "error",
+    summary="a batching strategy of one's own on a stateful model",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def strategy_of_sequences(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or _STRATEGY not in config.message.parameters:
+        return
+    if config.message.HasField("sequence_batching"):
+        yield Hit(
+            f"{_STRATEGY} is given, and so is sequence_batching",
+            f"remove {_STRATEGY}: the sequence batcher takes no strategy",
+            config.name_span("parameters", _STRATEGY),
+        )

@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC15x: backends and platforms that Triton refuses as they are configured.
+
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+https://github.com/triton-inference-server/backend/blob/main/README.md
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tritonctl.checks.config.backends import KNOWN, PLATFORMS, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+from tritonctl.checks.rules.layout.folders import misspelt
+
+# Above it, a name is more likely a slip of the pen than a backend of one's own.
+_LIKE = 0.75
+_LABEL = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
+_STEPS = "ensemble_scheduling"
+_FILLS_IN = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
+
+
+@rule(
+    "TC150",
+    "no-backend",
+    "error",
+    summary="a model whose backend nothing tells",
+    why="Triton refuses the model: it knows no backend to load it with. It only guesses from a "
+    "file such as model.onnx or model.py.",
+    needs_valid_config=True,
+)
+def no_backend(model: Model) -> Iterator[Hit]:
+    message = _message(model)
+    if message is None or not model.versions or message.platform or message.HasField(_STEPS):
+        return
+    named = message.default_model_filename
+    # A model called m.custom is served by the backend custom.
+    if message.backend or ("." in model.name and not named):
+        return
+    if backend_of_files(message, model.first_folder):
+        return
+    yield Hit(
+        f"{model.name} names no backend, and "
+        + (f"{named} tells none" if named else "there is no file such as model.py that tells it")
+        + _unread(model),
+        'name it in config.pbtxt: backend: "python"',
+        model.config.span() if model.config else None,
+    )
+
+
+def _message(model: Model) -> Any:
+    """The configuration, empty where there is no file; None where it cannot be read."""
+    if model.file is None:
+        return model_config_schema().ModelConfig()
+    return model.config.message if model.config else None
+
+
+def _unread(model: Model) -> str:
+    name = misspelt(model)
+    return f"; {name} is not read, for it is not called config.pbtxt" if name else ""
+
+
+@rule(
+    "TC151",
+    "unknown-platform",
+    "error",
+    summary="a platform that there is not",
+    why="Triton refuses the model: a platform without a backend has to be one of its own.",
+    needs_valid_config=True,
+)
+def unknown_platform(model: Model) -> Iterator[Hit]:
+    config = model.config
+    platform = config.message.platform if config else ""
+    if config is None or not platform or model.backend:
+        return
+    known = [name for names in PLATFORMS.values() for name in names]
+    close = difflib.get_close_matches(platform, known, n=1)
+    fix = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(sorted(known))}"
+    if platform in KNOWN:
+        fix = f'it is a backend: write backend: "{platform}"'
+    yield Hit(f"{platform} is no platform", fix, config.span("platform"))
+
+
+@rule(
+    "TC152",
+    "platform-against-backend",
+    "error",
+    summary="a platform that belongs to another backend",
+    why="Triton refuses the model. One of both is enough.",
+    needs_valid_config=True,
+)
+def platform_against_backend(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not config.message.backend:
+        return
+    backend, platform = config.message.backend, config.message.platform
+    wanted = PLATFORMS.get(backend)
+    # Later servers have more platforms of PyTorch.
+    if wanted and platform and platform not in wanted and "torch" not in platform:
+        yield Hit(
+            f"the backend is {backend}, and the platform {platform}",
+            f"write {' or '.join(wanted)}, or leave `platform` out",
+            config.span("platform"),
+        )
+
+
+@rule(
+    "TC153",
+    "unknown-backend",
+    "warning",
+    summary="a backend whose name looks misspelt",
+    why="Triton looks for libtriton_NAME.so in its folder of backends and refuses the model "
+    "where that is missing. A backend of your own may be called so.",
+    shows="elsewhere",
+    needs_valid_config=True,
+)
+def unknown_backend(model: Model) -> Iterator[Hit]:
+    config = model.config
+    name = config.message.backend if config else ""
+    if config is None or not name or name in KNOWN or config.message.runtime:
+        return
+    close = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=_LIKE)
+    if close and not _brings_its_own(model, f"libtriton_{name}.so"):
+        yield Hit(
+            f"{name} is no backend that is known",
+            f"did you mean {close[0]}?",
+            config.span("backend"),
+        )
+
+
+def _brings_its_own(model: Model, library: str) -> bool:
+    return library in model.entries or any(library in model.files_of(v) for v in model.versions)
+
+
+@rule(
+    "TC157",
+    "python-filename",
+    "error",
+    summary="a default_model_filename that is no Python module",
+    why="The Python backend imports the file as a module and refuses the model, or, in Triton "
+    "2.51, waits for ever.",
+    answers=("server#3237",),
+    needs_valid_config=True,
+)
+def python_filename(model: Model) -> Iterator[Hit]:
+    config = model.config
+    name = config.message.default_model_filename if config else ""
+    if config is None or model.backend != "python" or not name:
+        return
+    if not name.endswith(".py"):
+        wrong = "does not end with .py"
+    elif "." in name.removesuffix(".py"):
+        wrong = "has another dot, and is no name of a module"
+    elif SHELL_IN_PATHS.search(name):
+        wrong = "has a character that means something to the shell which starts the backend"
+    else:
+        return
+    yield Hit(
+        f"default_model_filename {name!r} {wrong}",
+        "call it as a module: letters, digits, _ and .py",
+        config.span("default_model_filename"),
+    )
+
+
+@rule(
+    "TC155",
+    "no-agent",
+    "error",
+    summary="model_repository_agents without an agent",
+    why="tritonserver 2.51 ends itself over it, with all models that it serves.",
+    needs_valid_config=True,
+)
+def no_agent(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not config.message.HasField("model_repository_agents"):
+        return
+    if not config.message.model_repository_agents.agents:
+        yield Hit(
+            "model_repository_agents names no agent",
+            'remove it, or name one: agents [ { name: "checksum" } ]',
+            config.name_span("model_repository_agents"),
+        )
+
+
+@rule(
+    "TC156",
+    "metric-tag",
+    "error",
+    summary="a metric tag that cannot be a label's name",
+    why="tritonserver 2.51 ends itself over it, with all models that it serves.",
+    needs_valid_config=True,
+)
+def metric_tag(model: Model) -> Iterator[Hit]:
+    config = model.config
+    for key in config.message.metric_tags if config else ():
+        if config and key and not _LABEL.fullmatch(key):  # one without a key loads
+            yield Hit(
+                f"the metric tag {key!r} is no name of a label",
+                "use letters, digits and _, with no digit first",
+                config.name_span("metric_tags", key),
+            )
+
+
+@rule(
+    "TC158",
+    "metric-control",
+    "error",
+    summary="a metric_control without its metric or its buckets",
+    why="Triton refuses the model.",
+    shows="elsewhere",
+    needs_valid_config=True,
+)
+def metric_control(model: Model) -> Iterator[Hit]:
+    config = model.config
+    controls = config.message.model_metrics.metric_control if config else ()
+    for index, control in enumerate(controls):
+        lacking = [
+            name
+            for name, value in (
+                ("metric_identifier.family", control.metric_identifier.family),
+                ("histogram_options.buckets", control.histogram_options.buckets),
+            )
+            if not value
+        ]
+        if config and lacking:
+            yield Hit(
+                f"metric_control number {index + 1} has no {' and no '.join(lacking)}",
+                "name the metric, and the bounds of its buckets",
+                config.span("model_metrics", "metric_control", index),
+            )
+
+
+@rule(
+    "TC154",
+    "filled-in",
+    "advice",
+    summary="a configuration that Triton completes from the model's file",
+    why="What is served differs from what is written here: the size of a batch and the batcher "
+    "come from defaults that a later server may change.",
+    shows="elsewhere",
+    answers=("server#5215", "server#2635"),
+    needs_valid_config=True,
+)
+def filled_in(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or model.backend not in _FILLS_IN:
+        return
+    message = config.message
+    lacking = [name for name in ("input", "output") if not len(getattr(message, name))]
+    if lacking and not message.max_batch_size:
+        yield Hit(
+            f"there is no {' and no '.join(lacking)}, and max_batch_size is 0: Triton fills them "
+            "in, with a batch of up to 4 and dynamic_batching where the model takes batches",
+            "write max_batch_size and the tensors; `tritonctl check --server` shows what it serves",
+            config.span("max_batch_size"),
+        )

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC18x: sequence batchers that Triton refuses as they are configured.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/implicit_state_management.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tritonctl.checks.config.message import Path
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+_VALUES = ("int32_false_true", "fp32_false_true", "bool_false_true")
+_PAIR = 2
+_CORRELATION = "CONTROL_SEQUENCE_CORRID"
+_CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
+
+
+def batcher(model: Model) -> Any:
+    """What stands in sequence_batching; None where it is absent."""
+    config = model.config
+    if config is None or not config.message.HasField("sequence_batching"):
+        return None
+    return config.message.sequence_batching
+
+
+def _controls(model: Model) -> Iterator[tuple[Path, str, Any, str]]:
+    """Each control: where, of which tensor, what, of which kind."""
+    found = batcher(model)
+    for index, tensor in enumerate(found.control_input if found else ()):
+        for place, control in enumerate(tensor.control):
+            path = ("sequence_batching", "control_input", index, "control", place)
+            kinds = type(control).Kind
+            if control.kind in kinds.values():
+                yield path, tensor.name, control, str(kinds.Name(control.kind))
+
+
+@rule(
+    "TC180",
+    "control-without-name",
+    "error",
+    summary="a control tensor without a name",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def control_without_name(model: Model) -> Iterator[Hit]:
+    found = batcher(model)
+    for index, tensor in enumerate(found.control_input if found else ()):
+        if model.config and not tensor.name:
+            yield Hit(
+                f"control_input number {index + 1} has no name",
+                'give it the name under which the model reads it: name: "START"',
+                model.config.span("sequence_batching", "control_input", index),
+            )
+
+
+@rule(
+    "TC181",
+    "control-again",
+    "error",
+    summary="a control tensor, or a kind of control, given twice",
+    why="Triton refuses the model: each kind of control has one tensor, and each tensor is "
+    "listed once.",
+    needs_valid_config=True,
+)
+def control_again(model: Model) -> Iterator[Hit]:
+    found, config = batcher(model), model.config
+    if found is None or config is None:
+        return
+    names = [tensor.name for tensor in found.control_input]
+    for index, name in enumerate(names):
+        if name and name in names[:index]:
+            yield Hit(
+                f"control_input has the tensor {name} twice",
+                "give each control its own tensor",
+                config.span("sequence_batching", "control_input", index, "name"),
+            )
+    seen: dict[str, str] = {}
+    for path, tensor, _control, kind in _controls(model):
+        if kind in seen:
+            yield Hit(
+                f"{kind} goes to {tensor or 'a tensor'}, and to {seen[kind]} already",
+                "give each kind of control one tensor",
+                config.span(*path, "kind"),
+            )
+        seen.setdefault(kind, tensor or "another")
+
+
+@rule(
+    "TC182",
+    "control-values",
+    "error",
+    summary="a control without its two values",
+    why="Triton refuses the model: start, end and ready are sent as one of two values, which "
+    "the configuration names; a correlation id is sent itself.",
+    needs_valid_config=True,
+)
+def control_values(model: Model) -> Iterator[Hit]:
+    for path, tensor, control, kind in _controls(model):
+        given = [name for name in _VALUES if len(getattr(control, name))]
+        wrong = _wrong_values(control, kind, given)
+        if model.config and wrong:
+            yield Hit(
+                f"the control {tensor}, {kind}, {wrong}",
+                f"remove {' and '.join(given)}"
+                if kind == _CORRELATION
+                else "give one list of two values, what false is and what true is: "
+                "int32_false_true: [ 0, 1 ]",
+                model.config.span(*path, *given[-1:]),
+            )
+
+
+def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
+    if kind == _CORRELATION:
+        return f"has {given[0]}, and carries a number" if given else ""
+    if not given:
+        return "does not say what false and true are"
+    if len(given) > 1:
+        return f"has {' and '.join(given)}"
+    count = len(getattr(control, given[0]))
+    return f"has {count} value{'s' * (count > 1)} in {given[0]}" if count != _PAIR else ""
+
+
+@rule(
+    "TC183",
+    "correlation-type",
+    "error",
+    summary="a correlation id of a type that it cannot have",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def correlation_type(model: Model) -> Iterator[Hit]:
+    types = model_config_schema().DataType
+    for path, tensor, control, kind in _controls(model):
+        name = types.Name(control.data_type) if control.data_type in types.values() else "unknown"
+        if model.config and kind == _CORRELATION and name not in _CORRELATION_TYPES:
+            yield Hit(
+                f"the control {tensor}, {kind}, has data_type {name}",
+                f"write one of {', '.join(_CORRELATION_TYPES)}",
+                model.config.span(*path, "data_type"),
+            )
+
+
+@rule(
+    "TC184",
+    "slot-utilization",
+    "error",
+    summary="a minimum_slot_utilization outside of 0 to 1",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def slot_utilization(model: Model) -> Iterator[Hit]:
+    found = batcher(model)
+    if found is None or model.config is None or not found.HasField("direct"):
+        return
+    share = found.direct.minimum_slot_utilization
+    if share < 0 or share > 1:
+        yield Hit(
+            f"minimum_slot_utilization is {share:g}",
+            "write a share from 0 to 1",
+            model.config.span("sequence_batching", "direct", "minimum_slot_utilization"),
+        )
+
+
+@rule(
+    "TC185",
+    "initial-state",
+    "error",
+    summary="an initial_state that does not fit its state",
+    why="Triton refuses the model: data type and dims are the state's, without -1, and it has "
+    "a name and a content.",
+    needs_valid_config=True,
+)
+def initial_state(model: Model) -> Iterator[Hit]:
+    found = batcher(model)
+    for index, state in enumerate(found.state if found else ()):
+        path = ("sequence_batching", "state", index, "initial_state")
+        if model.config and len(state.initial_state) > 1:
+            yield Hit(
+                f"state {state.input_name} has {len(state.initial_state)} entries of initial_state",
+                "keep one",
+                model.config.span(*path, 1),
+            )
+        elif model.config and len(state.initial_state) == 1:
+            initial = state.initial_state[0]
+            if wrong := _wrong_initial(initial, state):
+                field, problem, fix = wrong
+                yield Hit(
+                    f"the initial_state of {state.input_name} {problem}",
+                    fix,
+                    model.config.span(*path, 0, field),
+                )
+
+
+def _wrong_initial(initial: Any, state: Any) -> tuple[str, str, str] | None:
+    """Which field, what is wrong with it, what to do."""
+    if initial.data_type != state.data_type:
+        return "data_type", "has another data_type than the state", "give both the same"
+    if not initial.name:
+        return "name", "has no name", 'give it any: name: "zeros"'
+    dims, wanted = list(initial.dims), list(state.dims)
+    if -1 in dims:
+        return "dims", f"has dims {dims}, and a first state has a size", "write it without -1"
+    fits = len(dims) == len(wanted) and all(w in (-1, d) for d, w in zip(dims, wanted, strict=True))
+    if not fits:
+        return "dims", f"has dims {dims}, and the state {wanted}", "write dims that fit the state's"
+    if initial.WhichOneof("state_data") is None:
+        return "name", "has no content", "write zero_data: true, or name a data_file"
+    return None

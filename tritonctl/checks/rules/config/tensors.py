@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC16x: inputs and outputs that Triton refuses as they are declared.
+
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/ragged_batching.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+_IMAGE_DIMS = 3
+
+
+def tensors(model: Model) -> tuple[Tensor, ...]:
+    """Inputs, then outputs."""
+    return inputs(model) + outputs(model)
+
+
+def called(tensor: Tensor) -> str:
+    """How a message speaks of it."""
+    direction, index = tensor.path
+    return f"{direction} {tensor.name}" if tensor.name else f"{direction} number {int(index) + 1}"
+
+
+def complete(model: Model) -> bool:
+    """Whether what the configuration leaves out stays out: nothing adds it when the model loads."""
+    if model.backend in ("ensemble", "pytorch"):
+        return True
+    if model.backend == "onnxruntime":  # it fills in all or nothing
+        return bool(inputs(model) and outputs(model))
+    code = model.code
+    made = code.model_class if code else None
+    if code is None or made is None or made.bases:
+        return False
+    return code.method("auto_complete_config") is None
+
+
+@rule(
+    "TC160",
+    "tensor-without-name",
+    "error",
+    summary="an input or output without a name",
+    why="Triton refuses the model: must specify 'name'.",
+    needs_valid_config=True,
+)
+def without_name(model: Model) -> Iterator[Hit]:
+    for tensor in tensors(model):
+        if model.config and not tensor.name:
+            yield Hit(
+                f"{called(tensor)} has no name",
+                'give it the name that requests use: name: "INPUT"',
+                model.config.span(*tensor.path),
+            )
+
+
+@rule(
+    "TC161",
+    "tensor-without-type",
+    "error",
+    summary="an input or output without a data type",
+    why="Triton refuses the model: must specify 'data_type'. Only some backends, and a "
+    "model.py with auto_complete_config, fill it in.",
+    needs_valid_config=True,
+)
+def without_type(model: Model) -> Iterator[Hit]:
+    for tensor in tensors(model) if complete(model) else ():
+        if model.config and tensor.dtype == "TYPE_INVALID":
+            yield Hit(
+                f"{called(tensor)} has no data_type",
+                "name one: data_type: TYPE_FP32",
+                model.config.span(*tensor.path, "data_type"),
+            )
+
+
+@rule(
+    "TC162",
+    "tensor-without-dims",
+    "error",
+    summary="an input or output without a shape",
+    why="Triton refuses the model: must specify 'dims'. A scalar has dims: [ 1 ].",
+    needs_valid_config=True,
+)
+def without_dims(model: Model) -> Iterator[Hit]:
+    for tensor in tensors(model) if complete(model) else ():
+        if model.config and tensor.dims is None:
+            yield Hit(
+                f"{called(tensor)} has no dims",
+                "write its shape without the batch dimension, -1 where it varies: dims: [ -1 ]",
+                model.config.span(*tensor.path, "dims"),
+            )
+
+
+@rule(
+    "TC163",
+    "impossible-dimension",
+    "error",
+    summary="a dimension that is neither a size nor -1",
+    why="Triton refuses the model: a dimension is 1 or more, or -1 where it varies.",
+    needs_valid_config=True,
+)
+def impossible_dimension(model: Model) -> Iterator[Hit]:
+    for tensor in tensors(model):
+        for field, dims in (("dims",), tensor.dims), (("reshape", "shape"), tensor.reshape):
+            for index, size in enumerate(dims or ()):
+                if model.config and not _possible(size):
+                    yield Hit(
+                        f"{called(tensor)} has {size} in {'.'.join(field)}",
+                        "write 1 or more, or -1 for a dimension that varies",
+                        model.config.span(*tensor.path, *field, index),
+                    )
+
+
+@rule(
+    "TC164",
+    "other-reshape",
+    "error",
+    summary="a reshape to another number of elements",
+    why="Triton refuses the model: a reshape neither adds elements nor drops them.",
+    answers=("server#1682",),
+    needs_valid_config=True,
+)
+def other_reshape(model: Model) -> Iterator[Hit]:
+    for tensor in tensors(model):
+        dims, shape = tensor.dims, tensor.reshape
+        if model.config is None or dims is None or shape is None:
+            continue
+        if all(map(_possible, (*dims, *shape))) and pieces(dims) != pieces(shape):
+            yield Hit(
+                f"{called(tensor)} has dims {list(dims)} and reshape {list(shape)}, which hold "
+                "different numbers of elements",
+                "give both as many elements, before, between and after each -1",
+                model.config.span(*tensor.path, "reshape"),
+            )
+
+
+@rule(
+    "TC165",
+    "empty-reshape",
+    "error",
+    summary="a reshape to a scalar in a model without batches",
+    why="Triton refuses the model: tensors without any dimension are not supported.",
+    needs_valid_config=True,
+)
+def empty_reshape(model: Model) -> Iterator[Hit]:
+    if model.config is None or model.config.message.max_batch_size or not complete(model):
+        return
+    for tensor in tensors(model):
+        if tensor.reshape == ():
+            yield Hit(
+                f"{called(tensor)} is reshaped to no dimension at all, and max_batch_size is 0",
+                "remove the reshape, or let the model have a batch: max_batch_size: 1",
+                model.config.span(*tensor.path, "reshape"),
+            )
+
+
+@rule(
+    "TC166",
+    "image-format",
+    "error",
+    summary="an image format on an input that has not 3 dims",
+    why="Triton refuses the model: NHWC and NCHW name the 3 dims beside the batch.",
+    needs_valid_config=True,
+)
+def image_format(model: Model) -> Iterator[Hit]:
+    config = model.config
+    for index, one in enumerate(config.message.input if config else ()):
+        if config and one.format in (one.FORMAT_NHWC, one.FORMAT_NCHW):
+            count = len(one.dims)
+            if count != _IMAGE_DIMS:
+                format_ = type(one).Format.Name(one.format)
+                yield Hit(
+                    f"input {one.name} is {format_}, which has 3 dims, and has {count}",
+                    "write 3 dims (without the batch dimension), or leave `format` out",
+                    config.span("input", index, "format"),
+                )
+
+
+@rule(
+    "TC167",
+    "only-tensorrt",
+    "error",
+    summary="a tensor field that only TensorRT has, on another backend",
+    why="Triton refuses the model: shape tensors and non-linear formats are TensorRT's.",
+    needs_valid_config=True,
+)
+def only_tensorrt(model: Model) -> Iterator[Hit]:
+    if model.config is None or model.backend in (None, "tensorrt"):
+        return
+    for direction in ("input", "output"):
+        for index, one in enumerate(getattr(model.config.message, direction)):
+            for field in ("is_shape_tensor", "is_non_linear_format_io"):
+                if getattr(one, field):
+                    yield Hit(
+                        f"{direction} {one.name} has {field}, which only the backend tensorrt "
+                        f"knows, and the model is served by {model.backend}",
+                        "remove it",
+                        model.config.name_span(direction, index, field),
+                    )
+
+
+@rule(
+    "TC168",
+    "input-again",
+    "error",
+    summary="two inputs of one name",
+    why="Triton loads the model, keeps the first and counts both: no request ever has enough "
+    "inputs.",
+    shows="traffic",
+    needs_valid_config=True,
+)
+def input_again(model: Model) -> Iterator[Hit]:
+    yield from _again(model, inputs(model))
+
+
+@rule(
+    "TC169",
+    "output-again",
+    "warning",
+    summary="two outputs of one name",
+    why="Triton keeps the first without a word; what stands in the second does not count.",
+    needs_valid_config=True,
+)
+def output_again(model: Model) -> Iterator[Hit]:
+    yield from _again(model, outputs(model))
+
+
+def _again(model: Model, several: Sequence[Tensor]) -> Iterator[Hit]:
+    seen: set[str] = set()
+    for tensor in several:
+        if model.config and tensor.name in seen:
+            yield Hit(
+                f"{called(tensor)} is declared twice",
+                "remove one, or give it its own name",
+                model.config.span(*tensor.path, "name"),
+            )
+        seen |= {tensor.name} - {""}
+
+
+def _possible(size: int) -> bool:
+    return size >= 1 or size == -1
+
+
+def pieces(dims: Sequence[int]) -> list[int]:
+    """How many elements there are before, between and after the dimensions that vary."""
+    counts = [1]
+    for size in dims:
+        if size < 0:
+            counts.append(1)
+        else:
+            counts[-1] *= size
+    return counts

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC31x: whether every tensor of an ensemble is written once, and read."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Iterator
+
+from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+
+@rule(
+    "TC311",
+    "unwritten-tensor",
+    "error",
+    summary="a tensor that a step reads and nothing writes",
+    why="The step can never run: Triton refuses the ensemble.",
+    answers=("server#7280", "server#4260"),
+)
+def unwritten_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for name in _unwritten(graph) if graph else ():
+        if graph and name not in graph.outputs:
+            link = graph.readers[name][0]
+            yield Hit(
+                f"nothing writes {name}, which step {_numbers(graph.readers[name])} reads",
+                _instead(name, (*graph.inputs, *graph.writers)),
+                _span(model, link),
+            )
+
+
+@rule(
+    "TC312",
+    "unwritten-output",
+    "error",
+    summary="an output of the ensemble that no step writes",
+    why="Triton refuses the ensemble: no answer could ever be complete.",
+    answers=("server#5943",),
+)
+def unwritten_output(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for name in _unwritten(graph) if graph else ():
+        if graph and model.config and name in graph.outputs:
+            unread = [tensor for tensor in graph.writers if tensor not in graph.readers]
+            yield Hit(
+                f"no step writes the output {name}",
+                _instead(name, unread),
+                model.config.span(*graph.outputs[name].path, "name"),
+            )
+
+
+@rule(
+    "TC313",
+    "written-twice",
+    "error",
+    summary="a tensor that two outputs are mapped to",
+    why="Triton refuses the ensemble.",
+)
+def written_twice(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for name, links in graph.writers.items() if graph else ():
+        for link in links[1:]:
+            yield Hit(
+                f"step {links[0].step + 1} writes {name} already",
+                "give each output a tensor of its own",
+                _span(model, link),
+            )
+
+
+@rule(
+    "TC317",
+    "overwritten-input",
+    "error",
+    summary="a step that writes to an input of the ensemble",
+    why="Triton loads it, and what reads that input runs once more for what the step wrote: "
+    "without end if the step itself does, which kills tritonserver 2.51.",
+    shows="traffic",
+)
+def overwritten_input(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for name, links in graph.writers.items() if graph else ():
+        # What nobody reads at all is told there.
+        if graph and name in graph.inputs and (name in graph.readers or name in graph.outputs):
+            yield Hit(
+                f"{name} is an input of {model.name}: step {links[0].step + 1} writes it again",
+                "give the step's output a tensor of its own",
+                _span(model, links[0]),
+            )
+
+
+@rule(
+    "TC314",
+    "unread-tensor",
+    "error",
+    summary="an output of a step that is mapped and that nobody reads",
+    why="Triton refuses the ensemble. Outputs of a step that nobody wants are left out of its "
+    "output_map.",
+)
+def unread_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    if graph is None or _lacks_readers(graph):
+        return
+    for name, links in graph.writers.items():
+        if name not in graph.readers and name not in graph.outputs:
+            yield Hit(
+                f"no step reads {name}, and it is no output of {model.name}",
+                f"remove this entry, or declare {name} as an output of {model.name}",
+                _span(model, links[0]),
+            )
+
+
+@rule(
+    "TC315",
+    "unused-input",
+    "error",
+    summary="an input of the ensemble that no step reads",
+    why="Triton refuses the ensemble.",
+)
+def unused_input(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    if graph is None or _lacks_readers(graph):
+        return
+    for name, tensor in graph.inputs.items():
+        if name not in graph.readers and name not in graph.writers and model.config:
+            yield Hit(
+                f"no step reads the input {name}",
+                "remove it, or map it to the input of a step",
+                model.config.span(*tensor.path, "name"),
+            )
+
+
+@rule(
+    "TC316",
+    "steps-in-a-circle",
+    "error",
+    summary="steps that wait for each other",
+    why="None of them can ever run: Triton refuses the ensemble.",
+)
+def steps_in_a_circle(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for circle in _circles(graph) if graph else ():
+        first = circle[0]
+        written = {link.tensor for link in circle[-1].outputs}
+        link = next(link for link in first.inputs if link.tensor in written)
+        way = " → ".join(str(step.index + 1) for step in (*circle, first))
+        what = "reads its own output" if len(circle) == 1 else f"can never run: steps {way}"
+        yield Hit(
+            f"step {first.index + 1} {what}",
+            "let one of them read something else: a step runs when all of its inputs are there",
+            _span(model, link),
+        )
+
+
+def _lacks_readers(graph: Graph) -> bool:
+    """Whether another mistake is why a tensor is not read, and is told in its place.
+
+    What nobody writes is most likely that tensor, misspelt.
+    """
+    unfinished = any(not step.inputs or not step.outputs or step.unfed for step in graph.steps)
+    return unfinished or next(_unwritten(graph), None) is not None
+
+
+def _unwritten(graph: Graph) -> Iterator[str]:
+    for name in graph.tensors:
+        if name not in graph.inputs and name not in graph.writers:
+            yield name
+
+
+def _circles(graph: Graph) -> Iterator[tuple[Step, ...]]:
+    """As if everything else were right. Each step is in one of them at most."""
+    ready = {*graph.inputs, *_unwritten(graph)}
+    left = {step.index: step for step in graph.steps}
+    while True:
+        while runs := [s for s in left.values() if all(link.tensor in ready for link in s.inputs)]:
+            for step in runs:
+                del left[step.index]
+                ready.update(link.tensor for link in step.outputs)
+        if not left:
+            return
+        circle = _circle_in(left, ready)
+        yield circle
+        for step in circle:
+            del left[step.index]
+            ready.update(link.tensor for link in step.outputs)
+
+
+def _circle_in(left: dict[int, Step], ready: set[str]) -> tuple[Step, ...]:
+    """Back from a step that waits to the one it waits for, until one comes again."""
+    writers = {link.tensor: step for step in left.values() for link in step.outputs}
+    step = next(iter(left.values()))
+    way: list[Step] = []
+    while step not in way:
+        way.append(step)
+        step = next(writers[link.tensor] for link in step.inputs if link.tensor not in ready)
+    circle = way[way.index(step) :][::-1]
+    start = min(range(len(circle)), key=lambda at: circle[at].index)
+    return (*circle[start:], *circle[:start])
+
+
+def _span(model: Model, link: Link) -> Span | None:
+    return model.config.span(*link.path) if model.config else None
+
+
+def _numbers(links: Iterable[Link]) -> str:
+    return " and ".join(map(str, sorted({link.step + 1 for link in links})))
+
+
+def _instead(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, names, n=1)
+    if close:
+        return f"did you mean {close[0]}?"
+    return "map a step's output to it, or declare it as an input of the ensemble"

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC30x: whether an ensemble is configured as one, and its steps' models are there."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.graph import graph_of
+from tritonctl.checks.analysis.nesting import circle, is_readable
+from tritonctl.checks.config.backends import TELLING_FILES
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+_INFERRED = ("tensorrt", "onnxruntime", "openvino", "pytorch", "python")
+_MOST_SHOWN = 8
+_REFUSED = ("instance_group", "optimization", "model_warmup")
+_WITHOUT_EFFECT = (
+    "cc_model_filenames",
+    "runtime",
+    "batch_input",
+    "batch_output",
+    "model_operations",
+)
+
+
+@rule(
+    "TC301",
+    "no-ensemble-platform",
+    "error",
+    summary="steps in a model whose platform is not ensemble, or that has a backend besides",
+    why="Triton refuses the model.",
+)
+def no_platform(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not is_readable(model):
+        return
+    message = config.message
+    if not message.HasField("ensemble_scheduling") and message.platform != "ensemble":
+        return
+    if message.platform != "ensemble":
+        span = config.span("platform") if message.platform else None
+        yield Hit(
+            f"{model.name} has steps, but its platform is not ensemble",
+            'write platform: "ensemble"',
+            span or config.name_span("ensemble_scheduling"),
+            edits=(Edit(span, '"ensemble"'),) if span else (),
+        )
+    for name in ("backend", "default_model_filename") if message.platform == "ensemble" else ():
+        value = getattr(message, name)
+        # From such a name Triton infers the backend.
+        if value and (name == "backend" or TELLING_FILES.get(value) in _INFERRED):
+            yield Hit(
+                f"an ensemble has no backend of its own, {model.name} names {value}",
+                f"remove `{name}`",
+                config.name_span(name),
+            )
+
+
+@rule(
+    "TC302",
+    "no-steps",
+    "error",
+    summary="an ensemble without steps",
+    why="Triton refuses the model.",
+)
+def no_steps(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not is_readable(model) or config.message.platform != "ensemble":
+        return
+    if not config.message.ensemble_scheduling.step:
+        yield Hit(
+            f"{model.name} is an ensemble without a step",
+            "write its steps into `ensemble_scheduling`",
+            config.span("platform"),
+        )
+
+
+@rule(
+    "TC303",
+    "refused-on-ensembles",
+    "error",
+    summary="instance groups, optimisation or warm-up of an ensemble",
+    why="An ensemble runs nothing itself: Triton refuses it with these fields.",
+    answers=("server#6877",),
+)
+def refused_field(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    config = model.config
+    if graph is None or config is None:
+        return
+    for name in _REFUSED:
+        field = getattr(config.message, name)
+        given = config.message.HasField(name) if name == "optimization" else bool(field)
+        if given:
+            yield Hit(
+                f"an ensemble cannot have `{name}`",
+                "remove it here and write it into the steps' own models",
+                config.name_span(name),
+            )
+
+
+@rule(
+    "TC304",
+    "unfinished-step",
+    "error",
+    summary="a step without a model, an input or an output",
+    why="Triton refuses the ensemble.",
+)
+def unfinished_step(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for step in graph.steps if graph else ():
+        lacking = [
+            name
+            for name, there in (
+                ("model_name", step.name),
+                ("input_map", step.inputs),
+                ("output_map", step.outputs),
+            )
+            if not there
+        ]
+        if lacking and model.config:
+            yield Hit(
+                f"step {step.index + 1} has no {' and no '.join(lacking)}",
+                "every step names its model, at least one input and one output",
+                model.config.name_span(*step.path),
+            )
+
+
+@rule(
+    "TC305",
+    "missing-model",
+    "error",
+    summary="a step whose model is not in the repository",
+    why="Triton refuses the ensemble, unless another --model-repository has the model.",
+)
+def missing_model(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for step in graph.steps if graph else ():
+        if step.name and step.name not in repository.models and model.config:
+            close = difflib.get_close_matches(step.name, repository.models, n=1)
+            yield Hit(
+                f"there is no model {step.name} in this repository",
+                f"did you mean {close[0]}?"
+                if close
+                else f"add it, or start Triton with the --model-repository of {step.name}, too",
+                model.config.span(*step.path, "model_name"),
+            )
+
+
+@rule(
+    "TC306",
+    "unserved-version",
+    "error",
+    summary="a step that asks for a version of its model which is not loaded",
+    why="Triton refuses the ensemble. It loads only the latest version of a model unless its "
+    "`version_policy` says otherwise.",
+)
+def unserved_version(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    for step in graph.steps if graph else ():
+        inner = repository.models.get(step.name)
+        if inner is None or model.config is None or not is_readable(inner):
+            continue
+        served = inner.served_versions
+        if not served or step.version == -1 or step.version in served:
+            continue
+        there = ", ".join(map(str, served))
+        version = (*step.path, "model_version")
+        if version in model.config.values:
+            told, span = f"version {step.version} of {step.name}", model.config.span(*version)
+        else:
+            told = f"version 0 of {step.name}, for it names none"
+            span = model.config.span(*step.path, "model_name")
+        why = "" if step.version not in inner.versions else ": its version_policy leaves it out"
+        yield Hit(
+            f"step {step.index + 1} asks for {told}; Triton loads {there}{why}",
+            "write model_version: -1 for the latest",
+            span,
+        )
+
+
+@rule(
+    "TC307",
+    "contains-itself",
+    "error",
+    summary="an ensemble that contains itself, directly or through others",
+    why="Triton refuses it; what leads to such a circle from outside kills tritonserver 2.51.",
+)
+def contains_itself(model: Model, repository: Repository) -> Iterator[Hit]:
+    way = circle(model, repository)
+    graph = graph_of(model, repository)
+    if not way or graph is None or model.config is None:
+        return
+    step = next(step for step in graph.steps if step.name == way[1])
+    yield Hit(
+        f"{model.name} contains itself: {' → '.join(_shortened(way))}",
+        "take one of these steps out",
+        model.config.span(*step.path, "model_name"),
+    )
+
+
+def _shortened(way: tuple[str, ...]) -> tuple[str, ...]:
+    return way if len(way) <= _MOST_SHOWN else (*way[: _MOST_SHOWN - 2], "…", way[-1])
+
+
+@rule(
+    "TC308",
+    "no-effect-on-ensembles",
+    "warning",
+    summary="a field that says how a model runs, on an ensemble",
+    why="The ensemble scheduler never reads it: it does not reach the steps.",
+)
+def without_effect(model: Model, repository: Repository) -> Iterator[Hit]:
+    config = model.config
+    if graph_of(model, repository) is None or config is None:
+        return
+    for name in _WITHOUT_EFFECT:
+        if (name,) in config.names:
+            yield Hit(
+                f"`{name}` has no effect on an ensemble",
+                "remove it, or write it into the step's own model",
+                config.name_span(name),
+            )

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC34x: what decoupled steps mean for the rest of an ensemble."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
+from tritonctl.checks.analysis.releases import newer_fields
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+_LIMIT = "ensemble_scheduling.max_inflight_requests"
+# The step whose answers a tensor counts, -1 for the request itself; None where it is not known.
+Origin = int | None
+
+
+@rule(
+    "TC341",
+    "mixed-streams",
+    "error",
+    summary="a step that reads tensors of different streams, or of a stream and of the request",
+    why="A decoupled step answers many times: which of its answers would belong to the other "
+    "tensor is not defined, and Triton refuses the ensemble.",
+)
+def mixed_streams(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    if graph is None or model.config is None:
+        return
+    origins = _origins(graph)
+    for step in graph.steps:
+        link = _stranger(step, origins)
+        if link is not None:
+            yield Hit(
+                f"{step.name} reads {link.tensor} {_from(graph, origins[link.tensor])} together "
+                f"with {step.inputs[0].tensor} {_from(graph, origins[step.inputs[0].tensor])}",
+                "hand everything through the decoupled step, or do both in one model",
+                model.config.span(*link.path),
+            )
+    known = [name for name in graph.outputs if origins.get(name) is not None]
+    for name in known[1:]:
+        if origins[name] != origins[known[0]]:
+            yield Hit(
+                f"{model.name} answers with {name} {_from(graph, origins[name])} together with "
+                f"{known[0]} {_from(graph, origins[known[0]])}",
+                "hand everything through the decoupled step, or leave one of them out",
+                model.config.span(*graph.outputs[name].path, "name"),
+            )
+            return
+
+
+def _stranger(step: Step, origins: dict[str, Origin]) -> Link | None:
+    """The first input that does not come as often as the first one."""
+    known = [link for link in step.inputs if origins.get(link.tensor) is not None]
+    for link in known[1:]:
+        if origins[link.tensor] != origins[known[0].tensor]:
+            return link
+    return None
+
+
+def _origins(graph: Graph) -> dict[str, Origin]:
+    """By tensor: the decoupled step that it comes from last."""
+    origins: dict[str, Origin] = dict.fromkeys(graph.inputs, -1)
+    for step in (step for layer in graph.layers for step in layer):
+        before = {origins[link.tensor] for link in step.inputs}
+        origin = before.pop() if len(before) == 1 else None
+        decoupled = step.interface.decoupled if step.interface else None
+        if decoupled is not False:
+            origin = step.index if decoupled else None
+        for link in step.outputs:
+            origins.setdefault(link.tensor, origin)
+    return origins
+
+
+def _from(graph: Graph, origin: Origin) -> str:
+    if origin is None or origin < 0:
+        return "(one for each request)"
+    return f"(of each answer of {graph.steps[origin].name})"
+
+
+@rule(
+    "TC342",
+    "ineffective-decoupled",
+    "warning",
+    summary="an ensemble that calls itself decoupled without a decoupled step",
+    why="Triton sets the policy of an ensemble by its steps, whatever the file says.",
+)
+def ineffective_decoupled(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    if graph is None or model.config is None:
+        return
+    said = model.config.message.model_transaction_policy.decoupled
+    if said and all(step.interface and step.interface.decoupled is False for step in graph.steps):
+        yield Hit(
+            f"{model.name} is not decoupled: none of its steps is",
+            "remove it here, and write it into the step that answers several times",
+            model.config.span("model_transaction_policy", "decoupled"),
+        )
+
+
+@rule(
+    "TC343",
+    "cached-stream",
+    "error",
+    summary="a response cache of an ensemble with a decoupled step",
+    why="A cache keeps one answer for a request: Triton refuses the ensemble.",
+)
+def cached_stream(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    if graph is None or model.config is None:
+        return
+    message = model.config.message
+    decoupled = [s.name for s in graph.steps if s.interface and s.interface.decoupled]
+    # With `decoupled` written out, Triton sees it itself.
+    if (
+        message.response_cache.enable
+        and decoupled
+        and not message.model_transaction_policy.decoupled
+    ):
+        yield Hit(
+            f"{model.name} has a response cache, and {decoupled[0]} is decoupled",
+            "remove `response_cache`",
+            model.config.name_span("response_cache"),
+        )
+
+
+@rule(
+    "TC344",
+    "unlimited-inflight",
+    "advice",
+    summary="a decoupled step whose answers wait for the next step without a limit",
+    why="A fast step before a slow one fills the memory; from Triton 2.63 on "
+    "`max_inflight_requests` bounds it.",
+    shows="elsewhere",
+)
+def unlimited_inflight(model: Model, repository: Repository) -> Iterator[Hit]:
+    graph = graph_of(model, repository)
+    version = repository.target.version
+    if graph is None or model.config is None or version is None:
+        return
+    if model.config.message.ensemble_scheduling.max_inflight_requests:
+        return
+    if _LIMIT in newer_fields(version):
+        return
+    for step in graph.steps:
+        readers = [r for link in step.outputs for r in graph.readers.get(link.tensor, ())]
+        if step.interface and step.interface.decoupled and readers:
+            slow = graph.steps[readers[0].step].name
+            yield Hit(
+                f"answers of {step.name} wait for {slow} in memory, however many they are",
+                "write max_inflight_requests: 16 into `ensemble_scheduling`, or as many as fit",
+                model.config.name_span("ensemble_scheduling"),
+            )
+            return

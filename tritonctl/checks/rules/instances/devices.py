@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC600 to TC607: whether the devices that instances ask for are there.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#instance-groups
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.placement import groups, written_groups, written_kind
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+
+@rule(
+    "TC600",
+    "gpu-without-gpus",
+    "error",
+    summary="instances on a GPU where there is none",
+    why="Triton refuses the model.",
+)
+def gpu_without_gpus(model: Model, repository: Repository) -> Iterator[Hit]:
+    if repository.target.gpus != () or model.config is None:
+        return
+    for index, group in written_groups(model):
+        if written_kind(group) == "KIND_GPU":
+            yield Hit(
+                "the instances are to run on a GPU, and the target has none",
+                "write kind: KIND_CPU or KIND_AUTO, or say which GPUs it has: --gpus 24G",
+                model.config.span("instance_group", index, "kind"),
+            )
+            return
+
+
+@rule(
+    "TC601",
+    "absent-gpu",
+    "error",
+    summary="instances on a GPU that is not there",
+    why="Triton refuses the model: numbers begin at 0, and GPUs below the least compute "
+    "capability do not count.",
+    shows="elsewhere",
+)
+def absent_gpu(model: Model, repository: Repository) -> Iterator[Hit]:
+    there = repository.target.gpus
+    if not there or model.config is None:
+        return
+    for index, group in written_groups(model):
+        for position, gpu in enumerate(group.gpus):
+            if written_kind(group) == "KIND_GPU" and gpu not in range(len(there)):
+                yield Hit(
+                    f"there is no GPU {gpu}: the target has {_numbers(len(there))}",
+                    "name one that it has; without `gpus` every GPU gets its instances",
+                    model.config.span("instance_group", index, "gpus", position),
+                )
+
+
+def _numbers(count: int) -> str:
+    return "GPU 0 alone" if count == 1 else f"0 to {count - 1}"
+
+
+@rule(
+    "TC602",
+    "auto-with-gpus",
+    "error",
+    summary="a GPU in `gpus` that the target lacks, of a group with KIND_AUTO",
+    why="KIND_AUTO becomes KIND_CPU when a listed GPU is absent, keeps the list, and is then "
+    "refused for it.",
+)
+def auto_with_gpus(model: Model, repository: Repository) -> Iterator[Hit]:
+    there = repository.target.gpus
+    if there is None or model.config is None:
+        return
+    for index, group in written_groups(model):
+        absent = [gpu for gpu in group.gpus if gpu not in range(len(there))]
+        if absent and written_kind(group) == "KIND_AUTO":
+            yield Hit(
+                f"without a GPU {absent[0]} KIND_AUTO becomes KIND_CPU, which takes no `gpus`",
+                "leave `gpus` out: the instances then go to every GPU there is, or to the CPU",
+                model.config.span("instance_group", index, "gpus", group.gpus[:].index(absent[0])),
+            )
+
+
+@rule(
+    "TC605",
+    "count-zero",
+    "warning",
+    summary="a count of 0 or less",
+    why="It switches nothing off: Triton takes it for absent and makes one instance, of "
+    "onnxruntime on the CPU two.",
+)
+def count_zero(model: Model, repository: Repository) -> Iterator[Hit]:
+    for group in groups(model, repository.target):
+        path = (*group.path, "count")
+        if model.config is None or group.index is None or path not in model.config.values:
+            continue
+        count = model.config.message.instance_group[group.index].count
+        if count <= 0:
+            made = "as many as without `count`" if group.count is None else str(group.count)
+            yield Hit(
+                f"count: {count} counts as absent: Triton makes {made}",
+                "write the number that is meant; to switch a group off, remove it",
+                model.config.span(*path),
+            )
+
+
+@rule(
+    "TC606",
+    "gpu-twice",
+    "warning",
+    summary="a GPU that a group lists twice",
+    why="Triton makes the group's instances for every entry of the list: twice the memory.",
+    shows="elsewhere",
+)
+def gpu_twice(model: Model) -> Iterator[Hit]:
+    for index, group in written_groups(model):
+        for gpu, times in Counter(group.gpus).items():
+            if times > 1 and model.config is not None:
+                last = max(at for at, one in enumerate(group.gpus) if one == gpu)
+                yield Hit(
+                    f"GPU {gpu} is listed {times} times and gets as many times the instances",
+                    "list it once; how many instances it gets is `count`",
+                    model.config.span("instance_group", index, "gpus", last),
+                )
+
+
+@rule(
+    "TC607",
+    "all-passive",
+    "error",
+    summary="a model whose instances are all passive",
+    why="Passive instances are loaded and take no requests: the first request ends "
+    "tritonserver 2.51 itself.",
+    shows="traffic",
+)
+def all_passive(model: Model, repository: Repository) -> Iterator[Hit]:
+    made = groups(model, repository.target)
+    if made and all(group.passive for group in made) and model.config is not None:
+        yield Hit(
+            "every instance is passive: none takes requests",
+            "remove `passive: true` from at least one group",
+            model.config.span(*made[0].path, "passive"),
+        )

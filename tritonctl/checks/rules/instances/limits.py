@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC64x: whether the rate limiter can give what instances ask for.
+
+All of it matters only to servers started with `--rate-limit=execution_count`. Sources:
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/rate_limiter.md and
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#rate-limiter-configuration
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tritonctl.checks.analysis.bls import CallGraph
+from tritonctl.checks.analysis.placement import Group, groups
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+
+@dataclass(frozen=True)
+class _Need:
+    """A resource that the instances of a group need. `everywhere`: one pool for all devices."""
+
+    model: Model
+    group: Group
+    name: str
+    count: int
+    everywhere: bool
+    span: Span
+
+    @property
+    def devices(self) -> tuple[int, ...] | None:
+        """Where it is needed; what is not on a GPU is on device 0."""
+        return self.group.gpus if self.group.kind == "KIND_GPU" else (0,)
+
+
+def _needs(repository: Repository) -> list[_Need]:
+    return [
+        need
+        for _, model in sorted(repository.models.items())
+        for group in groups(model, repository.target)
+        for need in _of_group(model, group)
+    ]
+
+
+def _of_group(model: Model, group: Group) -> Iterator[_Need]:
+    if group.index is None or model.config is None:
+        return
+    path = (*group.path, "rate_limiter", "resources")
+    written = model.config.message.instance_group[group.index].rate_limiter.resources
+    # Of two with one name the last counts.
+    for index, one in {one.name: (index, one) for index, one in enumerate(written)}.values():
+        span = model.config.span(*path, index)
+        yield _Need(model, group, one.name, one.count, getattr(one, "global"), span)
+
+
+@rule(
+    "TC640",
+    "global-and-not",
+    "warning",
+    summary="a resource of the rate limiter that is global in one place and not in another",
+    why="With --rate-limit=execution_count Triton refuses whichever of the two models is "
+    "loaded second.",
+)
+def global_and_not(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    first: dict[str, _Need] = {}
+    for need in _needs(repository):
+        other = first.setdefault(need.name, need)
+        if other.everywhere != need.everywhere:
+            here, there = ("global", "not") if need.everywhere else ("not global", "is")
+            yield (
+                need.model,
+                Hit(
+                    f"{need.name} is {here} here, and {there} in {other.model.name}",
+                    "write `global: true` in both places or in none",
+                    need.span,
+                ),
+            )
+            return
+
+
+@rule(
+    "TC641",
+    "waits-for-itself",
+    "warning",
+    summary="a model that holds a resource while it waits for one that needs it",
+    why="With --rate-limit=execution_count an instance keeps its resources until it answers. "
+    "There are as many as the hungriest instance needs: the model asked never runs, and both "
+    "wait for ever.",
+    answers=("server#8358", "python_backend#325", "server#6236", "server#6274"),
+)
+def waits_for_itself(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    needs = _needs(repository)
+    if not needs:
+        return
+    graph = CallGraph(repository)
+    most = _most(needs)
+    callers = [need for need in needs if graph.calls[need.model.name]]
+    for need, other in itertools.product(callers, needs):
+        if not _too_much(need, other, most):
+            continue
+        if way := graph.way(need.model.name, other.model.name):
+            yield need.model, _starving(need, other, way, most)
+            return
+
+
+def _starving(need: _Need, other: _Need, way: list[str], most: Counter[str]) -> Hit:
+    return Hit(
+        f"it holds {need.count} {need.name} while it waits for {' → '.join(way[1:])}, which needs "
+        f"{other.count}: there are {most[need.name]}",
+        f"give {need.model.name} no {need.name}, or start the server with "
+        f"--rate-limit-resource={need.name}:{need.count + other.count} or more",
+        need.span,
+    )
+
+
+def _most(needs: list[_Need]) -> Counter[str]:
+    """How much there is of each resource by default: what the hungriest instance needs."""
+    most: Counter[str] = Counter()
+    for need in needs:
+        most[need.name] = max(most[need.name], need.count)
+    return most
+
+
+def _too_much(need: _Need, other: _Need, most: Counter[str]) -> bool:
+    """Whether the second can never run while the first does."""
+    if need.model is other.model or need.name != other.name:
+        return False  # a circle is told elsewhere
+    if need.count + other.count <= most[need.name]:
+        return False
+    same_device = need.devices is not None and len(need.devices) == 1
+    return need.everywhere or (same_device and need.devices == other.devices)
+
+
+@rule(
+    "TC642",
+    "limits-nothing",
+    "warning",
+    summary="a resource of the rate limiter that limits nothing",
+    why="Instances wait for a resource only when another holds it: most likely its name is "
+    "spelt otherwise elsewhere.",
+)
+def limits_nothing(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    needs = _needs(repository)
+    users: Counter[str] = Counter()
+    for need in needs:
+        # Instances of an unknown number may be several.
+        users[need.name] += 2 if need.group.total is None else need.group.total
+    for need in needs:
+        if not need.count:
+            yield need.model, _without_effect(need, "0 of it are needed")
+        elif users[need.name] == 1:
+            yield need.model, _without_effect(need, "no other instance needs it")
+
+
+def _without_effect(need: _Need, reason: str) -> Hit:
+    return Hit(
+        f"the resource {need.name} limits nothing: {reason}",
+        "write the name that other instances have, or remove it",
+        need.span,
+    )
+
+
+@rule(
+    "TC643",
+    "resource-again",
+    "warning",
+    summary="a resource of the rate limiter that a group lists twice",
+    why="The counts are not added up: Triton takes the last one without a word.",
+)
+def resource_again(model: Model) -> Iterator[Hit]:
+    written = model.config.message.instance_group if model.config else ()
+    for index, group in enumerate(written):
+        seen: set[tuple[str, bool]] = set()
+        for position, one in enumerate(group.rate_limiter.resources):
+            key = (one.name, getattr(one, "global"))
+            if key in seen and model.config is not None:
+                yield Hit(
+                    f"the resource {one.name} is listed again: the last one counts",
+                    "list it once, with the count that is meant",
+                    model.config.span(
+                        "instance_group", index, "rate_limiter", "resources", position
+                    ),
+                )
+            seen.add(key)
+
+
+@rule(
+    "TC644",
+    "priority-alone",
+    "advice",
+    summary="a priority of the rate limiter where no model needs a resource",
+    why="Priorities decide who goes first when instances wait for the same resource. Without "
+    "--rate-limit=execution_count Triton ignores both.",
+)
+def priority_alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    if _needs(repository):
+        return
+    for model in repository.models.values():
+        made = groups(model, repository.target)
+        if len(made) == 1 and made[0].index is not None and model.config is not None:
+            path = (*made[0].path, "rate_limiter", "priority")
+            if path in model.config.values:
+                yield (
+                    model,
+                    Hit(
+                        "the priority has no effect: no model of the repository needs a resource",
+                        "let the models that shall give way to each other need one, or remove it",
+                        model.config.span(*path),
+                    ),
+                )

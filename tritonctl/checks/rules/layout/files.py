@@ -1,0 +1,325 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC02x: files that the configuration names: labels, data for warm-up and first states.
+
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/implicit_state_management.md
+https://github.com/triton-inference-server/server/blob/main/docs/protocol/extension_classification.md
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tritonctl.checks.analysis.declared import outputs
+from tritonctl.checks.config.message import Path as Place
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME
+
+WARM_UP, STATES = "warmup", "initial_state"
+_ENVIRONMENT, _MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
+_LENGTH = 4
+# Far above any list of classes.
+_LARGEST_LABELS = 16 << 20
+
+
+class Data(NamedTuple):
+    """A file with a tensor's bytes that the configuration names.
+
+    size: in bytes, strings: how many; None where that may be any.
+    """
+
+    folder: str
+    name: str
+    place: Place
+    size: int | None
+    strings: int | None
+
+
+def file_size(folder: Path, name: str) -> int | None:
+    """Of a file that can be opened; None of anything else. Triton takes every name as relative."""
+    try:
+        status = (folder / name.lstrip("/")).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+@rule(
+    "TC020",
+    "missing-labels",
+    "error",
+    summary="a label_filename that is not there",
+    why="Triton reads it when it loads the model, and refuses the model; a folder in its place "
+    "ends tritonserver 2.51 itself.",
+    needs_valid_config=True,
+)
+def missing_labels(model: Model) -> Iterator[Hit]:
+    for index, output in enumerate(model.config.message.output if model.config else ()):
+        name = output.label_filename
+        if model.config and name and file_size(model.path, name) is None:
+            beside = f"; it is looked for beside {model.shown}/config.pbtxt"
+            yield Hit(
+                f"output {output.name} has its labels in {name}, which is no file{beside}",
+                f"put it at {model.shown}/{name}",
+                model.config.span("output", index, "label_filename"),
+            )
+
+
+@rule(
+    "TC021",
+    "few-labels",
+    "warning",
+    summary="fewer labels than an output has elements",
+    why="Classes without a line are answered without a label.",
+    needs_valid_config=True,
+)
+def few_labels(model: Model) -> Iterator[Hit]:
+    if model.config is None:
+        return
+    for output, tensor in zip(model.config.message.output, outputs(model), strict=True):
+        name, dims = output.label_filename, tensor.dims
+        size = file_size(model.path, name) if name else None
+        if dims is None or min(dims) < 1 or size is None or size > _LARGEST_LABELS:
+            continue
+        lines = _lines(model.path / name.lstrip("/"))
+        if lines is not None and lines < prod(dims):
+            yield Hit(
+                f"{name} has {lines} labels, and output {output.name} {prod(dims)} elements",
+                "write a line for each class, in the order of the output",
+                model.config.span(*tensor.path, "label_filename"),
+            )
+
+
+def _lines(path: Path) -> int | None:
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    return content.count(b"\n") + (not content.endswith(b"\n") if content else 0)
+
+
+@rule(
+    "TC022",
+    "missing-data",
+    "error",
+    summary="data for warm-up or a first state that is not there",
+    why="Triton looks for it in warmup/ and initial_state/, beside config.pbtxt, when it loads "
+    "the model, and refuses the model.",
+    needs_valid_config=True,
+)
+def missing_data(model: Model) -> Iterator[Hit]:
+    for data in named_data(model):
+        if model.config and file_size(model.path / data.folder, data.name) is None:
+            yield Hit(
+                f"{data.folder}/{data.name} is no file",
+                f"put it at {model.shown}/{data.folder}/{data.name}",
+                model.config.span(*data.place),
+            )
+
+
+@rule(
+    "TC023",
+    "short-data",
+    "error",
+    summary="data for warm-up or a first state that is smaller than its tensor",
+    why="Triton refuses the model.",
+    needs_valid_config=True,
+)
+def short_data(model: Model) -> Iterator[Hit]:
+    for data, there in _with_size(model):
+        if model.config and there < (data.size or 0):
+            yield Hit(
+                f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
+                "write the raw bytes of the whole tensor, without the batch dimension",
+                model.config.span(*data.place),
+            )
+
+
+@rule(
+    "TC024",
+    "long-data",
+    "warning",
+    summary="data for warm-up or a first state that is larger than its tensor",
+    why="Triton takes the first bytes and ignores the rest without a word.",
+    needs_valid_config=True,
+)
+def long_data(model: Model) -> Iterator[Hit]:
+    for data, there in _with_size(model):
+        if model.config and data.size and there > data.size:
+            yield Hit(
+                f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
+                "correct the dims or the data type if they are another tensor's, or cut the file",
+                model.config.span(*data.place),
+            )
+
+
+@rule(
+    "TC027",
+    "string-data",
+    "error",
+    summary="strings for warm-up that are more or fewer than the tensor's",
+    why="Triton refuses the model: it reads each string behind its length, as clients send it.",
+    needs_valid_config=True,
+)
+def string_data(model: Model) -> Iterator[Hit]:
+    for data in named_data(model):
+        place = model.path / data.folder / data.name.lstrip("/")
+        size = file_size(place.parent, place.name)
+        if model.config is None or data.strings is None or size is None or size > _LARGEST_LABELS:
+            continue
+        there = _strings(place)
+        if data.folder == WARM_UP and there is not None and there != data.strings:
+            yield Hit(
+                f"{data.folder}/{data.name} has {there} strings, and the tensor {data.strings}",
+                "write each string behind its length, 4 bytes, the lowest first",
+                model.config.span(*data.place),
+            )
+
+
+def _strings(path: Path) -> int | None:
+    """How many strings a file has, each behind its length; what is left over is none."""
+    try:
+        content = path.read_bytes()
+    except OSError:
+        return None
+    count = at = 0
+    while at + _LENGTH <= len(content):
+        at += _LENGTH + int.from_bytes(content[at : at + _LENGTH], "little")
+        count += at <= len(content)
+    return count
+
+
+@rule(
+    "TC028",
+    "missing-plan",
+    "warning",
+    summary="a file for GPUs of one compute capability that is not there",
+    why="On such a GPU Triton cannot load the version; on others it does.",
+    shows="elsewhere",
+    needs_valid_config=True,
+)
+def missing_plan(model: Model) -> Iterator[Hit]:
+    config = model.config
+    for key, name in config.message.cc_model_filenames.items() if config else ():
+        lacking = [v for v in model.served_versions if not _exists(model.path / str(v) / name)]
+        if config and lacking:
+            yield Hit(
+                f"version {lacking[0]} has no {name}, which GPUs of compute capability {key} load",
+                f"put it at {model.shown}/{lacking[0]}/{name}, or remove the entry",
+                config.span("cc_model_filenames", key),
+            )
+
+
+@rule(
+    "TC025",
+    "missing-environment",
+    "error",
+    summary="a Python environment in the model's folder that is not there",
+    why="The Python backend refuses the model. It takes an archive of conda-pack, or the "
+    "folder that one was unpacked into.",
+    answers=("server#5094",),
+    needs_valid_config=True,
+)
+def missing_environment(model: Model) -> Iterator[Hit]:
+    value = _environment(model)
+    if model.config is None or value is None:
+        return
+    span = model.config.span("parameters", _ENVIRONMENT, "string_value")
+    if value.startswith(_MODEL_FOLDER[1:]):
+        yield Hit(
+            f"{value} is taken as it stands: a $ is missing",
+            f"write ${value}",
+            span,
+        )
+    if not value.startswith(_MODEL_FOLDER):
+        return
+    path = model.path / value.removeprefix(_MODEL_FOLDER).lstrip("/")
+    if not _exists(path):
+        yield Hit(
+            f"there is no {path.relative_to(model.path)} in {model.shown}",
+            "put the environment there: conda-pack makes one",
+            span,
+        )
+    elif path.is_dir() and not _exists(path / "bin" / "activate"):
+        yield Hit(
+            f"{path.relative_to(model.path)} has no bin/activate",
+            "name the folder that conda-pack's archive was unpacked into",
+            span,
+        )
+
+
+@rule(
+    "TC026",
+    "relative-environment",
+    "warning",
+    summary="a Python environment that depends on where the server was started",
+    why="The Python backend takes the path as it stands, and refuses the model where it leads "
+    "nowhere.",
+    shows="elsewhere",
+    needs_valid_config=True,
+)
+def relative_environment(model: Model) -> Iterator[Hit]:
+    value = _environment(model)
+    if model.config and value and not value.startswith((_MODEL_FOLDER, _MODEL_FOLDER[1:], "/")):
+        yield Hit(
+            f"{value} is looked for where the server was started",
+            f"write {_MODEL_FOLDER}/{value.removeprefix('./')} for a place in the model's folder, "
+            "or a path from the root",
+            model.config.span("parameters", _ENVIRONMENT, "string_value"),
+        )
+
+
+def _environment(model: Model) -> str | None:
+    config = model.config
+    if config is None or model.backend != "python":
+        return None
+    parameters = config.message.parameters
+    return parameters[_ENVIRONMENT].string_value if _ENVIRONMENT in parameters else None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _with_size(model: Model) -> Iterator[tuple[Data, int]]:
+    for data in named_data(model):
+        there = file_size(model.path / data.folder, data.name)
+        if data.size is not None and there is not None:
+            yield data, there
+
+
+def named_data(model: Model) -> Iterator[Data]:
+    """What warm-up and first states read when the model loads."""
+    message = model.config.message if model.config and model.backend != "ensemble" else None
+    for index, sample in enumerate(message.model_warmup if message else ()):
+        for key, one in sample.inputs.items() if sample.batch_size else ():
+            if one.HasField("input_data_file"):
+                place: Place = ("model_warmup", index, "inputs", key, "input_data_file")
+                yield _data(WARM_UP, one.input_data_file, place, one)
+    for index, state in enumerate(message.sequence_batching.state if message else ()):
+        for number, first in enumerate(state.initial_state):
+            if first.HasField("data_file"):
+                place = ("sequence_batching", "state", index, "initial_state", number, "data_file")
+                yield _data(STATES, first.data_file, place, first)
+
+
+def _data(folder: str, name: str, place: Place, tensor: Any) -> Data:
+    types = model_config_schema().DataType
+    type_ = types.Name(tensor.data_type) if tensor.data_type in types.values() else "unknown"
+    row = BY_CONFIG_NAME.get(type_)
+    if row is None or any(size < 0 for size in tensor.dims):
+        return Data(folder, name, place, None, None)
+    elements = prod(tensor.dims)
+    if row.size is None:
+        return Data(folder, name, place, None, elements)
+    return Data(folder, name, place, row.size * elements, None)

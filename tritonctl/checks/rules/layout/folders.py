@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC005 to TC019: what lies in a repository beside the models' own files.
+
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_management.md
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from tritonctl.checks.config.backends import DEFAULT_FILES, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.schema import model_config_schema
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import CONFIG as CONFIG_NAME
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+from tritonctl.checks.rules.layout.files import WARM_UP, named_data
+from tritonctl.formats.graph_file import LFS_POINTER, is_pointer
+
+# Names that a config.pbtxt has by mistake.
+_MISSPELT = ("config.pbtx", "config.pbtext", "config.prototxt", "model.pbtxt", "config.txt")
+_LIKE = 0.85
+_POINTER_SIZE = 1024
+
+
+def folders(model: Model) -> list[str]:
+    """The names of the folders in a model's folder."""
+    return [name for name, status in model.entries.items() if _is_folder(status)]
+
+
+def _is_folder(status: os.stat_result | None) -> bool:
+    return status is not None and stat.S_ISDIR(status.st_mode)
+
+
+@rule(
+    "TC005",
+    "dangling-link",
+    "error",
+    summary="a link to nowhere in a model's folder, or in the repository's",
+    why="Triton looks at every entry for folders, and stops at what is not there: it refuses "
+    "the model, or, in the repository's folder, all of them.",
+)
+def dangling_link(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    root = repository.folder()
+    for model in (root, *repository.models.values()):
+        for name, status in model.entries.items():
+            if status is None and name != CONFIG_NAME:
+                yield (
+                    model,
+                    Hit(
+                        f"the link {name} leads nowhere",
+                        "remove it, or put back what it leads to",
+                        place=name,
+                    ),
+                )
+
+
+@rule(
+    "TC006",
+    "hidden-folder",
+    "warning",
+    summary="a hidden folder in the repository",
+    why="Unless models are loaded by name, Triton takes .git or .ipynb_checkpoints for a "
+    "model, cannot load it, and ends.",
+)
+def hidden_folder(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    for name in folders(repository.folder()):
+        if name.startswith("."):
+            yield (
+                repository.folder(name),
+                Hit(
+                    f"Triton takes {name} for a model: it knows no hidden folders",
+                    "keep the repository in a folder of its own, below the one that has it",
+                ),
+            )
+
+
+@rule(
+    "TC007",
+    "empty-folder",
+    "error",
+    summary="an empty folder in the repository",
+    why="Triton takes it for a model and refuses it. Unless models are loaded by name, the "
+    "server then ends.",
+)
+def empty_folder(model: Model) -> Iterator[Hit]:
+    if is_empty(model):
+        yield Hit(
+            f"{model.name} is empty or unreadable, and Triton takes it for a model",
+            "put a model there, or remove the folder",
+        )
+
+
+def is_empty(model: Model) -> bool:
+    """Whether a folder has nothing that would make it a model."""
+    return all(name.startswith(".") for name in model.entries)
+
+
+def models_inside(model: Model) -> list[str]:
+    """The models in a folder that is none itself, but has some."""
+    if model.file is not None or model.versions:
+        return []
+    return [name for name in folders(model) if (model.path / name / CONFIG_NAME).exists()]
+
+
+@rule(
+    "TC008",
+    "nested-repository",
+    "error",
+    summary="a folder of models where a model should be",
+    why="Triton looks for models in the repository's own folder only, and takes this folder "
+    "for one of them.",
+    answers=("server#4980",),
+)
+def nested_repository(model: Model) -> Iterator[Hit]:
+    nested = models_inside(model)
+    if nested:
+        yield Hit(
+            f"{model.name} is a repository itself: it has the model {nested[0]}"
+            + (f" and {len(nested) - 1} more" if len(nested) > 1 else ""),
+            f"serve it by itself, --model-repository={model.shown}, or move its models up",
+        )
+
+
+@rule(
+    "TC009",
+    "no-repository",
+    "warning",
+    summary="a repository without a model, or a model in its place",
+    why="Triton looks for models in the folders of the repository. One that serves nothing "
+    "looks like one that works.",
+    shows="elsewhere",
+)
+def no_repository(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    model = repository.folder()
+    if CONFIG_NAME in model.entries:
+        yield (
+            model,
+            Hit(
+                f"this is a model, not a repository of models: it has a {CONFIG_NAME}",
+                "name the folder above it",
+            ),
+        )
+    elif not repository.models:
+        yield (
+            model,
+            Hit(
+                "there is no model here",
+                "name the folder that has the models, each in a folder of its own",
+            ),
+        )
+
+
+@rule(
+    "TC010",
+    "misspelt-config",
+    "warning",
+    summary="a configuration under a name that Triton does not read",
+    why="Triton goes on without a configuration: it guesses one, or refuses the model.",
+)
+def misspelt_config(model: Model) -> Iterator[Hit]:
+    name = misspelt(model)
+    # Without a file that tells the backend, the model is refused, which has a rule of its own.
+    guessed = "." in model.name or not model.versions
+    if name and (
+        guessed or backend_of_files(model_config_schema().ModelConfig(), model.first_folder)
+    ):
+        yield Hit(
+            f"Triton reads {CONFIG_NAME}, not {name}",
+            f"rename it: mv {model.shown}/{name} {model.shown}/{CONFIG_NAME}",
+            place=name,
+        )
+
+
+def misspelt(model: Model) -> str | None:
+    """What may be meant as the configuration of a model that has none."""
+    if model.file is not None:
+        return None
+    for name, status in model.entries.items():
+        close = difflib.get_close_matches(name.lower(), (CONFIG_NAME,), n=1, cutoff=_LIKE)
+        if (close or name.lower() in _MISSPELT) and not _is_folder(status):
+            return name
+    return None
+
+
+@rule(
+    "TC011",
+    "config-in-version",
+    "warning",
+    summary="a config.pbtxt in a version folder",
+    why="Triton reads the one beside the version folders, for all of them.",
+)
+def config_in_version(model: Model) -> Iterator[Hit]:
+    for version in model.versions:
+        if CONFIG_NAME in model.files_of(version):
+            yield Hit(
+                f"Triton does not read {version}/{CONFIG_NAME}",
+                f"there is one {CONFIG_NAME} for all versions, beside their folders: "
+                f"{model.shown}/{CONFIG_NAME}",
+                place=f"{version}/{CONFIG_NAME}",
+            )
+
+
+@rule(
+    "TC012",
+    "file-beside-versions",
+    "warning",
+    summary="a model file beside the version folders",
+    why="Triton reads the one in the version's folder: a change here changes nothing.",
+)
+def file_beside_versions(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not model.versions:
+        return
+    for name in model.file_names if model.backend in DEFAULT_FILES else ():
+        place = model.path / name
+        if name in model.entries and not any(
+            _leads_to(model, v, name, place) for v in model.versions
+        ):
+            yield Hit(
+                f"Triton does not read {name} here: it belongs into a version's folder",
+                f"move it to {model.shown}/{model.versions[-1]}/{name}, or remove it",
+                place=name,
+            )
+
+
+def _leads_to(model: Model, version: int, name: str, place: Path) -> bool:
+    """Whether a version has a link to it; or lacks the file, which another rule tells."""
+    if name not in model.files_of(version):
+        return True
+    try:
+        return (model.path / str(version) / name).samefile(place)
+    except OSError:
+        return False
+
+
+@rule(
+    "TC016",
+    "lfs-pointer",
+    "error",
+    summary="a file that Git LFS has not fetched",
+    why="Only a pointer of a few lines lies in its place: the model cannot be loaded, or fails "
+    "at its first use.",
+    shows="elsewhere",
+)
+def lfs_pointer(model: Model) -> Iterator[Hit]:
+    for version in model.versions:
+        for name, status in model.files_of(version).items():
+            small = status is not None and len(LFS_POINTER) <= status.st_size <= _POINTER_SIZE
+            if small and is_pointer(model.path / str(version) / name):
+                yield Hit(
+                    f"{version}/{name} is a pointer of Git LFS: its content has not been fetched",
+                    "fetch it: git lfs pull",
+                    place=f"{version}/{name}",
+                )
+
+
+@rule(
+    "TC018",
+    "shell-name",
+    "error",
+    summary="a name of a Python model with a character that a shell interprets",
+    why="Up to 2025 the Python backend starts a model through a shell, with its path in the "
+    "command: tritonserver 2.51 waits for ever, or runs something else.",
+    shows="elsewhere",
+    answers=("python_backend#404",),
+)
+def shell_name(model: Model) -> Iterator[Hit]:
+    broken = SHELL_IN_PATHS.search(model.name) if model.backend == "python" else None
+    if broken:
+        yield Hit(
+            f"the model is called {model.name!r}, and {broken[0]!r} means something to the shell "
+            "that starts it",
+            "use letters, digits, - and _",
+        )
+
+
+@rule(
+    "TC019",
+    "other-letters",
+    "warning",
+    summary="a name of a Python model with letters beside those of ASCII",
+    why="Python instances run in the locale of the server. In that of most containers such a "
+    "path cannot be opened, and Triton refuses the model.",
+    shows="elsewhere",
+)
+def other_letters(model: Model) -> Iterator[Hit]:
+    if model.backend == "python" and not model.name.isascii():
+        yield Hit(
+            f"the model is called {model.name}, which is not all ASCII",
+            "use letters from a to z, digits, - and _, or start Triton with LC_ALL=C.UTF-8",
+        )
+
+
+@rule(
+    "TC013",
+    "unused-data",
+    "warning",
+    summary="data for warm-up that no sample reads",
+    why="The model is not warmed up with it.",
+)
+def unused_data(model: Model) -> Iterator[Hit]:
+    if WARM_UP not in folders(model) or model.config is None or model.variants:
+        return
+    used = {data.name.lstrip("/") for data in named_data(model) if data.folder == WARM_UP}
+    for path in sorted(_files(model.path / WARM_UP)):
+        if path.name not in used and not path.name.startswith("."):
+            yield Hit(
+                f"no sample of model_warmup reads {WARM_UP}/{path.name}",
+                f'name it there, input_data_file: "{path.name}", or remove it',
+                place=f"{WARM_UP}/{path.name}",
+            )
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        return [path for path in folder.iterdir() if path.is_file()]
+    except OSError:
+        return []

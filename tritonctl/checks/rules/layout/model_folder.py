@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC0xx: whether folders and files are where Triton looks for them.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tritonctl.checks.config.backends import DEFAULT_FILES, PLATFORMS
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.repository import CONFIG as CONFIG_NAME
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+from tritonctl.checks.rules.layout.folders import is_empty, models_inside
+
+
+@rule(
+    "TC001",
+    "another-name",
+    "error",
+    summary="a model whose configuration has another name than its folder",
+    why="Triton refuses the model: both must be equal.",
+)
+def another_name(model: Model) -> Iterator[Hit]:
+    config = model.config
+    name = config.message.name if config else ""
+    if config is None or not name or name == model.name:
+        return
+    span = config.span("name")
+    yield Hit(
+        f"the folder is called {model.name}, the model {name}",
+        "give both the same name, or leave `name` out",
+        span,
+        edits=(Edit(span, f'"{model.name}"'),),
+    )
+
+
+@rule(
+    "TC002",
+    "no-version",
+    "error",
+    summary="a model without a version folder",
+    why="Triton finds no version to load and refuses the model. An ensemble needs one, too, "
+    "be it empty.",
+)
+def no_version(model: Model) -> Iterator[Hit]:
+    if model.versions or is_empty(model) or models_inside(model):
+        return
+    if (model.path.parent / CONFIG_NAME).exists():  # a version of the model that was named
+        return
+    there = sorted(name for name in model.entries if any(map(str.isdecimal, name)))
+    found = f"; {there[0]} is no whole number without a leading zero" if there else ""
+    yield Hit(
+        f"{model.name} has no version folder{found}",
+        f"put the model's files into a folder whose name is a number: mkdir {model.shown}/1",
+    )
+
+
+@rule(
+    "TC003",
+    "ignored-version",
+    "warning",
+    summary="a folder that looks like a version and is ignored",
+    why="Triton skips it without a word and goes on serving another version.",
+)
+def ignored_version(model: Model) -> Iterator[Hit]:
+    for name in model.entries if model.versions else ():
+        digits = name.lower().removeprefix("v")
+        if digits.isdecimal() and (digits != name or (name[0] == "0" and name != "0")):
+            yield Hit(
+                f"Triton ignores the folder {name}: versions are whole numbers, without a "
+                "leading zero",
+                "rename it if it is meant to be served",
+                place=name,
+            )
+
+
+@rule(
+    "TC004",
+    "no-model-file",
+    "error",
+    summary="a version folder without the file that its backend loads",
+    why="The version cannot be loaded; tritonserver 2.51 waits for ever for a model.py.",
+)
+def no_model_file(model: Model) -> Iterator[Hit]:
+    wanted = _wanted_files(model)
+    for version in model.served_versions if wanted else ():
+        if not any(_has(model, version, name) for name in wanted):
+            names = " or ".join(wanted)
+            yield Hit(
+                f"version {version} has no {names}, which the backend {model.backend} loads",
+                f"put it at {model.shown}/{version}/{wanted[0]}, or name the file that there is in "
+                "`default_model_filename`",
+                place=str(version),
+            )
+
+
+def _wanted_files(model: Model) -> tuple[str, ...]:
+    message = model.config.message if model.config else None
+    if message is None or message.cc_model_filenames or message.runtime:
+        return ()
+    if message.platform and message.platform not in PLATFORMS.get(
+        message.backend, (message.platform,)
+    ):
+        return ()  # which of both is meant has a rule of its own
+    return model.file_names if model.backend in DEFAULT_FILES else ()
+
+
+def _has(model: Model, version: int, name: str) -> bool:
+    """Whether it is there, and no folder where the backend needs a file."""
+    path = model.path / str(version) / name.lstrip("/")
+    try:
+        return path.is_file() if model.backend == "python" else path.exists()
+    except (OSError, ValueError):
+        return False

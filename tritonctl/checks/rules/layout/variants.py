@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC03x: the configurations in configs/, of which --model-config-name chooses one.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#custom-model-configuration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tritonctl.checks.config.message import HARMLESS, ConfigMessage
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import VARIANTS, ConfigFile, Model
+from tritonctl.checks.rule import rule
+
+
+@rule(
+    "TC030",
+    "unreadable-variant",
+    "error",
+    summary="a configuration in configs/ that cannot be read",
+    why="A server started with --model-config-name of that name refuses the model.",
+    shows="elsewhere",
+)
+def unreadable_variant(model: Model) -> Iterator[Hit]:
+    for name, file in model.variants.items():
+        if file.unreadable:
+            yield Hit(
+                f"{VARIANTS}/{name}.pbtxt cannot be read: {file.unreadable}",
+                "make it a readable text file; `ls -lL` shows what it is",
+                place=f"{VARIANTS}/{name}.pbtxt",
+            )
+        elif file.broken:
+            yield Hit(
+                f"no valid text format: {file.broken.problem}",
+                "correct it there: everything after it is unread",
+                file.broken.span,
+                source=file.source,
+            )
+        for problem in file.config.problems if file.config else ():
+            if problem.mistake not in HARMLESS:
+                yield Hit(problem.text, "correct or remove it", problem.span, source=file.source)
+
+
+@rule(
+    "TC031",
+    "unusable-variant",
+    "warning",
+    summary="a file in configs/ that cannot be chosen",
+    why="Triton takes configs/NAME.pbtxt for --model-config-name=NAME, and falls back to "
+    "config.pbtxt without a word where there is none.",
+)
+def unusable_variant(model: Model) -> Iterator[Hit]:
+    for name in _inside(model.path / VARIANTS) if VARIANTS in model.entries else ():
+        if name.startswith("."):
+            continue
+        if not name.endswith(".pbtxt"):
+            yield Hit(
+                f"{VARIANTS}/{name} cannot be chosen: only NAME.pbtxt can",
+                f"call it {Path(name).stem}.pbtxt, or move it away",
+                place=f"{VARIANTS}/{name}",
+            )
+        elif " " in name:
+            yield Hit(
+                f"{VARIANTS}/{name} cannot be chosen: --model-config-name takes no spaces",
+                f"call it {name.replace(' ', '-')}",
+                place=f"{VARIANTS}/{name}",
+            )
+
+
+def _inside(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError:
+        return []
+
+
+@rule(
+    "TC032",
+    "misnamed-variant",
+    "error",
+    summary="a configuration in configs/ that has another name than the model's folder",
+    why="A server started with --model-config-name of that name refuses the model.",
+    shows="elsewhere",
+)
+def misnamed_variant(model: Model) -> Iterator[Hit]:
+    for file in model.variants.values():
+        if file.config and file.config.message.name not in ("", model.name):
+            yield Hit(
+                f"the folder is called {model.name}, the model {file.config.message.name}",
+                "give both the same name, or leave `name` out",
+                file.config.span("name"),
+                source=file.source,
+            )
+
+
+@rule(
+    "TC033",
+    "other-interface",
+    "warning",
+    summary="a configuration in configs/ with other tensors than config.pbtxt",
+    why="Clients and ensembles that fit one server's configuration fail with another's.",
+)
+def other_interface(model: Model) -> Iterator[Hit]:
+    for file in model.variants.values():
+        if model.config is None or file.config is None:
+            continue
+        for direction in ("input", "output"):
+            yield from _compared(direction, model.config, file, file.config)
+
+
+def _compared(
+    direction: str, usual: ConfigMessage, file: ConfigFile, variant: ConfigMessage
+) -> Iterator[Hit]:
+    here, there = _tensors(variant, direction), _tensors(usual, direction)
+    if not here or not there:  # what is left out may be filled in
+        return
+    for name, (index, one) in here.items():
+        differs = name not in there or there[name][1].data_type != one.data_type
+        if differs:
+            yield Hit(
+                f"{direction} {name} is not in config.pbtxt"
+                if name not in there
+                else f"{direction} {name} has another data_type in config.pbtxt",
+                "declare the same tensors in all configurations of a model",
+                variant.span(direction, index, "name" if name not in there else "data_type"),
+                source=file.source,
+            )
+    lacking = sorted(there.keys() - here.keys())
+    if lacking:
+        yield Hit(
+            f"{direction} {', '.join(lacking)} of config.pbtxt is missing here",
+            "declare the same tensors in all configurations of a model",
+            variant.name_span(direction, 0),
+            source=file.source,
+        )
+
+
+def _tensors(config: ConfigMessage, direction: str) -> dict[str, tuple[int, Any]]:
+    return {one.name: (i, one) for i, one in enumerate(getattr(config.message, direction))}

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC014, TC015 and TC017: version folders, and which of them version_policy serves.
+
+Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md#model-versions
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md#version-policy
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import LARGEST_VERSION, Model
+from tritonctl.checks.rule import rule
+from tritonctl.checks.rules.layout.folders import folders
+
+# As std::stoll reads a number: spaces, a sign, digits, and whatever follows.
+_DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
+
+
+@rule(
+    "TC014",
+    "serves-none",
+    "error",
+    summary="a version_policy that leaves every version out",
+    why="Triton refuses the model: at least one version must be available.",
+    needs_valid_config=True,
+)
+def serves_none(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not model.versions or model.served_versions:
+        return
+    there = ", ".join(map(str, model.versions))
+    policy = config.message.version_policy
+    wanted = ", ".join(map(str, policy.specific.versions)) or "none"
+    if policy.HasField("latest"):
+        yield Hit(
+            "version_policy serves the latest 0 versions",
+            "write how many: latest { num_versions: 1 }",
+            config.span("version_policy", "latest", "num_versions"),
+        )
+    else:
+        yield Hit(
+            f"version_policy serves {wanted}, and there is {there}",
+            "name versions that have a folder",
+            config.span("version_policy", "specific"),
+        )
+
+
+@rule(
+    "TC015",
+    "lacks-some",
+    "warning",
+    summary="a version_policy with a version that is not there",
+    why="Triton serves the others, and says so only in its log.",
+    needs_valid_config=True,
+)
+def lacks_some(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not model.served_versions:
+        return
+    for index, version in enumerate(config.message.version_policy.specific.versions):
+        if version not in model.versions:
+            there = ", ".join(map(str, model.versions))
+            yield Hit(
+                f"version_policy serves {version}, and there is {there}",
+                f"add the folder {model.shown}/{version}, or do not name it",
+                config.span("version_policy", "specific", "versions", index),
+            )
+
+
+@rule(
+    "TC017",
+    "like-a-version",
+    "error",
+    summary="a folder that Triton takes for a version and does not find",
+    why="Triton reads the digits at the beginning of a name, 2_old as 2, and loads the folder "
+    "of that number: tritonserver 2.51 waits for it for ever, and ends itself over more than "
+    "64 bits.",
+    needs_valid_config=True,
+)
+def like_a_version(model: Model) -> Iterator[Hit]:
+    taken = {name: number for name in folders(model) if (number := _number(name)) is not None}
+    for name, number in taken.items() if model.versions else ():
+        if number > LARGEST_VERSION:
+            yield Hit(
+                f"{name} is a number of more than 64 bits",
+                "rename it: no digit first, if it is not meant as a version",
+                place=name,
+            )
+        elif number not in model.versions and number in model.served_of(sorted(taken.values())):
+            yield Hit(
+                f"Triton takes {name} for version {number}, and looks for the folder {number}",
+                f"rename it, so that no digit is first: mv {model.shown}/{name} "
+                f"{model.shown}/old_{name}",
+                place=name,
+            )
+
+
+def _number(name: str) -> int | None:
+    """What Triton reads a folder's name as; None where it is no version."""
+    if name[0] == "0" and len(name) > 1:
+        return None
+    found = _DIGITS.match(name)
+    return int(found[1]) if found else None

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC90x: files that others may change, that lead elsewhere, or that run code when they are read.
+
+Sources: https://docs.python.org/3/library/pickle.html;
+https://github.com/triton-inference-server/server/blob/main/docs/customization_guide/deploy.md
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from tritonctl.checks.analysis.file_tree import Entry, first_bytes, tree
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.imports import called
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+from tritonctl.checks.rules.security.code import unpickles
+
+_PICKLES = (".pkl", ".pickle", ".joblib", ".dill", ".sav")
+_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_PROTOCOLS = tuple(bytes([0x80, number]) for number in range(2, 6))
+_COMPRESSED = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda", b"\x1f\x8b", b"BZ", b"\xfd7")
+_ZIP = b"PK\x03\x04"
+_KEYS = (".pem", ".key")
+_KEY_NAMES = ("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519")
+_KEY_BYTES = 8192
+
+
+def _others_write(mode: int) -> bool:
+    """Whether everybody may change it. Of a folder with the sticky bit, nobody else's files."""
+    return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
+
+
+@rule(
+    "TC905",
+    "writable-by-others",
+    "warning",
+    summary="files of a model that others on the machine may change",
+    why="Who can change a model.py runs code in the server; who can change weights decides "
+    "its answers.",
+)
+def writable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    models = sorted(repository.models.items())
+    if models and _others_write(_mode(repository.path)):
+        yield (
+            models[0][1],
+            Hit(
+                f"everybody on this machine may put models into {repository.path.name}, or take "
+                "them away",
+                f"take it from them: chmod -R o-w {repository.path}",
+            ),
+        )
+        return
+    for _, model in models:
+        found = [one.place for one in tree(model) if not one.is_link and _others_write(one.mode)]
+        if _others_write(_mode(model.path)):
+            found.insert(0, "")
+        if found:
+            name = f"{model.name}/{found[0]}".rstrip("/")
+            more = f", and {len(found) - 1} more below {model.name}" if len(found) > 1 else ""
+            yield (
+                model,
+                Hit(
+                    f"everybody on this machine may change {name}{more}",
+                    f"take it from them: chmod -R o-w {model.shown}",
+                    place=found[0],
+                ),
+            )
+        else:
+            yield from _owned_by_another(repository, model)
+
+
+def _owned_by_another(repository: Repository, model: Model) -> Iterator[tuple[Model, Hit]]:
+    """The first file of somebody who neither serves the repository nor is the administrator."""
+    trusted = {0, os.geteuid(), _owner(repository.path), _owner(model.path)}
+    for one in tree(model):
+        if one.status.st_uid not in trusted:
+            yield (
+                model,
+                Hit(
+                    f"{model.name}/{one.place} belongs to user {one.status.st_uid}, who may change "
+                    "it, and the folders around it do not",
+                    f"give it to their owner: chown -R --reference={model.shown} {model.shown}",
+                    place=one.place,
+                ),
+            )
+            return
+
+
+def _owner(path: Path) -> int:
+    try:
+        return path.stat().st_uid
+    except OSError:
+        return 0
+
+
+def _mode(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0
+
+
+@rule(
+    "TC906",
+    "set-uid",
+    "warning",
+    summary="a program in a model's folder that runs as its owner (set-uid)",
+    why="No model needs it, and a hole in that program is one in the whole machine.",
+)
+def set_uid(model: Model) -> Iterator[Hit]:
+    for one in tree(model):
+        if one.is_file and one.mode & stat.S_ISUID:
+            yield Hit(
+                f"{one.place} runs as its owner, whoever starts it (mode {one.mode:o})",
+                f"take the bit away: chmod u-s {model.shown}/{one.place}",
+                place=one.place,
+            )
+
+
+@rule(
+    "TC907",
+    "link-out",
+    "warning",
+    summary="a symbolic link out of the repository",
+    why="A container that has the repository alone finds nothing there, and whoever can write "
+    "to the other place decides what is served.",
+)
+def outside(model: Model, repository: Repository) -> Iterator[Hit]:
+    links = [one for one in tree(model) if one.is_link]
+    if not links and not model.path.is_symlink():
+        return
+    root, base = os.path.realpath(repository.path), os.path.realpath(model.path)
+    if not _within(base, root):
+        yield _leads(model, "", base)
+    for one in links:
+        target = os.path.realpath(one.path)
+        if not _within(target, root) and not _within(target, base) and Path(target).exists():
+            yield _leads(model, one.place, target)
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def _leads(model: Model, place: str, target: str) -> Hit:
+    return Hit(
+        f"{place or model.name} is a symbolic link out of the repository, to {target}",
+        "put the file itself there, or a hard link",
+        place=place,
+    )
+
+
+@rule(
+    "TC908",
+    "pickled-file",
+    "advice",
+    summary="a pickled file beside a model.py",
+    why="To read a pickle is to run a program: whoever can replace the file runs code in the "
+    "server.",
+)
+def pickled(model: Model) -> Iterator[Hit]:
+    code = model.code
+    if code is None or unpickles(code):
+        return
+    careful = any(call.keyword_is("weights_only", True) for call in called(code, {"torch.load"}))
+    for one in tree(model):
+        suffix = Path(one.place).suffix.lower()
+        looked_at = suffix in _PICKLES or (suffix in _TORCH and not careful)
+        if one.is_file and looked_at and _is_pickle(one, suffix):
+            yield Hit(
+                f"{one.place} is a pickle, which runs the code inside it when it is read",
+                "keep weights as safetensors, NumPy or ONNX, and objects as JSON",
+                place=one.place,
+            )
+
+
+def _is_pickle(entry: Entry, suffix: str) -> bool:
+    start = first_bytes(entry.path, 4)
+    if start.startswith(_PROTOCOLS):
+        return True
+    if suffix == ".joblib" and start.startswith(_COMPRESSED):
+        return True
+    return start == _ZIP and suffix in _TORCH and _is_state(entry.path)
+
+
+def _is_state(path: Path) -> bool:
+    """Whether a zip file is what torch.save writes, and not TorchScript."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError):
+        return False
+    script = any("/code/" in name or name.endswith("constants.pkl") for name in names)
+    return not script and any(name.endswith("data.pkl") for name in names)
+
+
+@rule(
+    "TC909",
+    "private-key",
+    "warning",
+    summary="a private key in a model's folder",
+    why="Repositories are copied, backed up and baked into images: the key goes along.",
+)
+def private_key(model: Model) -> Iterator[Hit]:
+    for one in tree(model):
+        name = Path(one.place).name
+        if not one.is_file or not (name.lower().endswith(_KEYS) or name in _KEY_NAMES):
+            continue
+        start = first_bytes(one.path, _KEY_BYTES)
+        if b"-----BEGIN " in start and b"PRIVATE KEY-----" in start:
+            yield Hit(
+                f"{one.place} is a private key",
+                "take it out of the repository, and give the server another one",
+                place=one.place,
+            )

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC91x: secrets that stand in a repository, and releases with known holes.
+
+What is found is never shown: findings point at it, with its text blotted out.
+
+Sources: NVIDIA's security bulletins, by builders/compatibility.toml;
+https://docs.github.com/en/code-security/secret-scanning (the forms of tokens)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.releases import known_holes
+from tritonctl.checks.analysis.small_files import small_files
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Source, Span
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+_FORMS = {
+    "Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
+    "AWS access key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    "GitHub token": r"\bgh[pousr]_[A-Za-z0-9]{36,}|\bgithub_pat_[A-Za-z0-9_]{50,}",
+    "GitLab token": r"\bglpat-[A-Za-z0-9_-]{20,}",
+    "NVIDIA API key": r"\bnvapi-[A-Za-z0-9_-]{40,}",
+    "Slack token": r"\bxox[abprs]-[A-Za-z0-9-]{20,}",
+    "Google API key": r"\bAIza[0-9A-Za-z_-]{35}",
+    "private key": r"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----",
+}
+_STARTS = (
+    *("hf_", "AKIA", "ASIA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-"),
+    *("nvapi-", "xox", "AIza", "PRIVATE KEY-----"),
+)
+_SECRET = re.compile("|".join(f"(?P<s{i}>{form})" for i, form in enumerate(_FORMS.values())))
+_KINDS = dict(zip((f"s{i}" for i in range(len(_FORMS))), _FORMS, strict=True))
+# In machine learning a token is mostly something else.
+_NAMED = re.compile(
+    r"(?:.*_)?(?:(?:hf|hub|auth|access|api|bearer|github|wandb)_?token|passw(?:or)?d|passphrase"
+    r"|secret|secret_?key|api_?key|access_?key)",
+    re.IGNORECASE,
+)
+_SHORTEST = 8
+_FEWEST = 6  # different characters, below which it stands for a secret
+_TOLD = 3
+
+
+@rule(
+    "TC910",
+    "secret-in-repository",
+    "warning",
+    summary="a token, key or password in a configuration or in code",
+    why="Repositories are copied, backed up and baked into images, and a running server tells "
+    "the parameters of its models to whoever asks.",
+)
+def secrets(model: Model) -> Iterator[Hit]:
+    texts = [model.file.source] if model.file else []
+    texts += [model.code.source] if model.code else []
+    for source in (*texts, *small_files(model)):
+        found = [*_known_forms(source.text)]
+        if model.file and source is model.file.source:
+            found += _named(model)
+        blotted = _blotted(source, [span for _, span in found])
+        for message, span in found:
+            yield Hit(
+                message,
+                "take it out and declare it void; give the server another one by its environment",
+                span,
+                blotted,
+            )
+
+
+def _known_forms(text: str) -> Iterator[tuple[str, Span]]:
+    if not any(start in text for start in _STARTS):
+        return
+    for match in _SECRET.finditer(text):
+        kind = _KINDS[match.lastgroup or ""]
+        if kind == "private key" or _is_real(match.group()):
+            yield f"{'an' if kind[0] in 'AN' else 'a'} {kind} stands here", Span(*match.span())
+
+
+def _is_real(text: str) -> bool:
+    return len(set(text)) >= _FEWEST and "EXAMPLE" not in text.upper()
+
+
+def _named(model: Model) -> Iterator[tuple[str, Span]]:
+    """Parameters whose name says that they are secret."""
+    config = model.config
+    for key, value in config.message.parameters.items() if config else ():
+        text = value.string_value
+        if not _NAMED.fullmatch(key) or len(text) < _SHORTEST or not _is_real(text):
+            continue
+        if config and "${" not in text and text[0] != "/" and not _SECRET.search(text):
+            span = config.span("parameters", key, "string_value")
+            yield f"the parameter {key} holds a secret", span
+
+
+def _blotted(source: Source, spans: list[Span]) -> Source:
+    """The same file, of the same length, without any of what was found in it."""
+    text = source.text
+    for span in spans:
+        text = text[: span.start] + "*" * (span.end - span.start) + text[span.end :]
+    return Source(source.name, text)
+
+
+@rule(
+    "TC911",
+    "known-holes",
+    "warning",
+    summary="a target version with known security holes",
+    why="NVIDIA's bulletins tell everybody how to use them; the holes are closed by a later "
+    "release alone.",
+    shows="elsewhere",
+)
+def holes(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    target = repository.target
+    found = known_holes(target.version) if target.version and target.named_by_user else []
+    model = _first(repository) if found else None
+    if model is None or model.config is None:
+        return
+    cves = [cve for hole in found for cve in hole.cves]
+    fixed = max((hole.fixed for hole in found), key=lambda name: tuple(map(int, name.split("."))))
+    more = f" and {len(cves) - _TOLD} more" if len(cves) > _TOLD else ""
+    yield (
+        model,
+        Hit(
+            f"Triton {target.version} has known security holes: {', '.join(cves[:_TOLD])}{more}; "
+            f"the worst: {found[0].summary} (CVSS {found[0].score:g})",
+            f"serve with release {fixed} or later, or let nobody but this machine reach it",
+            model.config.span("name"),
+        ),
+    )
+
+
+def _first(repository: Repository) -> Model | None:
+    """The first model whose configuration can be read: the holes are told, or ignored, there."""
+    readable = (model for _, model in sorted(repository.models.items()) if model.config)
+    return next(readable, None)
+
+
+@rule(
+    "TC912",
+    "shared-environment",
+    "warning",
+    summary="an EXECUTION_ENV_PATH in a folder that everybody may write to",
+    why="Who puts an archive there first decides which Python runs the model, with all that "
+    "the server may do.",
+    shows="elsewhere",
+)
+def shared_environment(model: Model) -> Iterator[Hit]:
+    config = model.config
+    key = "EXECUTION_ENV_PATH"
+    if config is None or key not in config.message.parameters:
+        return
+    path = config.message.parameters[key].string_value
+    if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - looked for, not used
+        yield Hit(
+            f"{key} is {path}, in a folder where everybody on the machine may put files",
+            "keep the environment beside the model: $$TRITON_MODEL_DIRECTORY/env.tar.gz",
+            config.span("parameters", key, "string_value"),
+        )

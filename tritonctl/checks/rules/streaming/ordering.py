@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC4xx: whether streamed responses arrive whole, in order, and can be cancelled.
+
+Source: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/decoupled_models.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+
+@rule(
+    "TC404",
+    "streams-in-turn",
+    "warning",
+    summary="a decoupled model with `preserve_ordering`",
+    why="Responses are held back until those of all earlier requests are complete, so that "
+    "streams come one after another, each in one piece.",
+)
+def in_turn(model: Model) -> Iterator[Hit]:
+    config = model.config
+    if config is None or not config.message.model_transaction_policy.decoupled:
+        return
+    if config.message.dynamic_batching.preserve_ordering:
+        yield Hit(
+            "a stream is held back until all that began before it have ended",
+            "remove preserve_ordering: the responses of one request keep their order without it",
+            config.span("dynamic_batching", "preserve_ordering"),
+        )

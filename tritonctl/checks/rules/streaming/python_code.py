@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC407, TC411 to TC416: how a model.py sends its responses.
+
+Source: https://github.com/triton-inference-server/python_backend#decoupled-mode
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.senders import (
+    Function,
+    bound,
+    hit_at,
+    leaves,
+    loop_around,
+    own_nodes,
+    senders_of,
+)
+from tritonctl.checks.analysis.streams import streaming_code, surely_not_decoupled
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.source import PythonSource, dotted_name
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+# A model.py that asks what the configuration says serves both ways.
+_ASKS = "transaction_policy"
+
+
+@rule(
+    "TC411",
+    "responses-returned",
+    "error",
+    summary="a decoupled Python model whose `execute` returns its responses",
+    why="The Python backend fails every request of a decoupled model whose `execute` returns "
+    "anything but None.",
+    shows="traffic",
+)
+def returns_responses(model: Model) -> Iterator[Hit]:
+    code = streaming_code(model)
+    execute = code.method("execute") if code else None
+    if code is None or not isinstance(execute, ast.FunctionDef) or _ASKS in code.source.text:
+        return
+    if not any(isinstance(node, ast.Return) for node in execute.body):
+        return
+    returned = [node for node in own_nodes(execute) if isinstance(node, ast.Return)]
+    yields = any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(execute))
+    if len(returned) != 1 or returned[0] not in execute.body or yields:
+        return
+    if _is_list(returned[0].value, execute):
+        yield hit_at(
+            code,
+            returned[0],
+            "the model is decoupled, and execute returns its responses: every request fails",
+            "send them with request.get_response_sender().send(...), or remove decoupled",
+        )
+
+
+def _is_list(node: ast.expr | None, function: Function) -> bool:
+    if isinstance(node, ast.List | ast.ListComp):
+        return True
+    if not isinstance(node, ast.Name):
+        return False
+    bindings = [one for name, one in bound(own_nodes(function)) if name == node.id]
+    lists = [
+        target
+        for one in own_nodes(function)
+        if isinstance(one, ast.Assign) and isinstance(one.value, ast.List | ast.ListComp)
+        for target in one.targets
+    ]
+    return bool(bindings) and all(one in lists for one in bindings)
+
+
+@rule(
+    "TC412",
+    "several-responses",
+    "warning",
+    summary="a model that is not decoupled and sends responses in a loop",
+    why="A model that is not decoupled may send one response to a request; the second raises "
+    "in `send`, which fails the request.",
+    answers=("tensorrtllm_backend#626",),
+)
+def several_undecoupled(model: Model) -> Iterator[Hit]:
+    senders = senders_of(model)
+    if senders is None or not surely_not_decoupled(model):
+        return
+    code = senders.code
+    if _ASKS in code.source.text:
+        return
+    for send in senders.sends:
+        loop = loop_around(send) if send.sure else None
+        if loop is not None and not leaves(loop):
+            yield hit_at(
+                code,
+                send.call.node,
+                "the model is not decoupled, so that the second response to a request is an error",
+                "add model_transaction_policy { decoupled: true } to config.pbtxt",
+            )
+
+
+@rule(
+    "TC413",
+    "policy-refused",
+    "error",
+    summary="a model.py that refuses the transaction policy of its configuration",
+    why="`initialize` raises, so that the model cannot be loaded.",
+)
+def policy_refused(model: Model) -> Iterator[Hit]:
+    code = model.code
+    initialize = code.method("initialize") if code else None
+    if code is None or initialize is None or _ASKS not in code.source.text or not model.config:
+        return
+    said = bool(model.config.message.model_transaction_policy.decoupled)
+    if not said and not surely_not_decoupled(model):
+        return
+    asked = frozenset(_names_of_policy(initialize))
+    for node in initialize.body:
+        if isinstance(node, ast.If) and _demands(node, asked) == (not said):
+            wanted = "is not decoupled" if not said else "is decoupled"
+            yield hit_at(
+                code,
+                node.body[0],
+                f"the model {wanted}, for which initialize raises this",
+                f"set model_transaction_policy {{ decoupled: {str(not said).lower()} }}",
+            )
+
+
+def _names_of_policy(function: Function) -> Iterator[str]:
+    for node in own_nodes(function):
+        if isinstance(node, ast.Assign) and _asks_policy(node.value):
+            yield from (dotted_name(target) for target in node.targets)
+
+
+def _asks_policy(node: ast.expr) -> bool:
+    name = dotted_name(node.func) if isinstance(node, ast.Call) else ""
+    return name.rpartition(".")[2] == "using_decoupled_model_transaction_policy"
+
+
+def _demands(node: ast.If, asked: frozenset[str]) -> bool | None:
+    """Whether a model must be decoupled, or must not be; None where this asks something else."""
+    test, negated = node.test, False
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test, negated = test.operand, True
+    known = _asks_policy(test) or (dotted_name(test) in asked and dotted_name(test) != "")
+    return negated if known and isinstance(node.body[0], ast.Raise) else None
+
+
+@rule(
+    "TC414",
+    "no-final-response",
+    "error",
+    summary="a decoupled Python model that never sends the final flag",
+    why="Triton, ensembles and clients wait for the flag: without it no request ends, and what "
+    "it holds is never freed.",
+    shows="traffic",
+    answers=("server#6003", "server#4999", "tensorrtllm_backend#552"),
+)
+def never_final(model: Model) -> Iterator[Hit]:
+    code, senders = streaming_code(model), senders_of(model)
+    if code is None or senders is None:
+        return
+    sure = [send for send in senders.sends if send.sure]
+    if sure and not senders.may_end:
+        yield hit_at(
+            code,
+            sure[-1].call.node,
+            "no response is ever the last: no request to this model ends",
+            "send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL) when all is sent",
+        )
+
+
+@rule(
+    "TC415",
+    "sent-after-final",
+    "warning",
+    summary="a response sender that sends after its final flag",
+    why="The sender is closed then, and `send` raises: what stands behind it is not done, and "
+    "the other requests of the batch fail.",
+)
+def sent_after_final(model: Model) -> Iterator[Hit]:
+    for code, name, call in _after_final(model, "send"):
+        yield hit_at(
+            code,
+            call,
+            f"{name} has sent the final flag above: this raises",
+            "send the final flag once, with the last response or behind it",
+        )
+
+
+@rule(
+    "TC407",
+    "asked-after-final",
+    "error",
+    summary="a request that is asked `is_cancelled` after its final flag",
+    why="What it asks is freed by then: tritonserver 2.51 dies of it (signal 11) at the first "
+    "request, with all models that it serves.",
+    shows="traffic",
+)
+def asked_after_final(model: Model) -> Iterator[Hit]:
+    for code, _name, call in _after_final(model, "is_cancelled"):
+        yield hit_at(
+            code,
+            call,
+            "the final flag has been sent above: asking now crashes tritonserver",
+            "ask before the final flag is sent, and leave the function behind it",
+        )
+
+
+def _after_final(model: Model, method: str) -> Iterator[tuple[PythonSource, str, ast.Call]]:
+    senders = senders_of(model)
+    if senders is None:
+        return
+    for name, call in senders.after_final:
+        if dotted_name(call.func).rpartition(".")[2] == method:
+            yield senders.code, name, call
+
+
+@rule(
+    "TC416",
+    "final-in-loop",
+    "warning",
+    summary="a loop that sends the final flag with every response",
+    why="The first turn ends the request; the second raises, for the sender is closed.",
+)
+def final_in_loop(model: Model) -> Iterator[Hit]:
+    senders = senders_of(model)
+    if senders is None:
+        return
+    for send in senders.sends:
+        loop = loop_around(send) if send.final else None
+        if loop is None or leaves(loop):
+            continue
+        if any(isinstance(one, ast.Expr) and one.value is send.call.node for one in loop.body):
+            yield hit_at(
+                senders.code,
+                send.call.node,
+                "the loop sends the final flag in its first turn, and raises in its second",
+                "send the final flag once, behind the loop",
+            )

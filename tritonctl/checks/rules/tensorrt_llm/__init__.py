@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC7xx: whether engine, configuration and release of TensorRT-LLM fit together."""
+
+from tritonctl.checks.rules.tensorrt_llm import (
+    engine,
+    features,
+    guides,
+    llmapi,
+    parameters,
+    release,
+    together,
+)
+
+__all__ = ["engine", "features", "guides", "llmapi", "parameters", "release", "together"]

@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC72x: a compiled TensorRT-LLM engine against the model that is to run it.
+
+Sources: https://nvidia.github.io/TensorRT-LLM/legacy/architecture/checkpoint.html;
+cpp/tensorrt_llm/executor and triton_backend/inflight_batcher_llm in
+https://github.com/NVIDIA/TensorRT-LLM (1.2);
+https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/model_config.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis import declared
+from tritonctl.checks.analysis.trtllm_model import Deployment, deployment, with_engine
+from tritonctl.checks.analysis.trtllm_parameters import READ
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+from tritonctl.formats.graph_file import whole_number
+from tritonctl.formats.trtllm_engine import Engine
+
+_LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
+_BUILD_AGAIN = "build the engine again with"
+
+
+@rule(
+    "TC720",
+    "engine-unreadable",
+    "error",
+    summary="an engine folder whose config.json cannot be read",
+    why="TensorRT-LLM reads it before anything else and refuses the model.",
+    shows="elsewhere",
+)
+def unreadable(model: Model, repository: Repository) -> Iterator[Hit]:
+    found = deployment(model, repository)
+    if found and found.engine and found.engine.broken:
+        yield Hit(
+            f"the engine's config.json cannot be read: {found.engine.broken}",
+            "copy the engine folder again, whole",
+            found.engine_span,
+        )
+
+
+@rule(
+    "TC721",
+    "engine-file-missing",
+    "error",
+    summary="an engine folder without an engine file for every GPU",
+    why="Each GPU of tp_size × pp_size loads a file of its own; without it the model is refused.",
+    shows="elsewhere",
+)
+@with_engine
+def _ranks(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    world = engine.world_size if _here(found, engine) else None
+    missing = [rank for rank in range(min(world or 0, 1024)) if rank not in engine.ranks]
+    if missing:
+        yield Hit(
+            f"the engine is for {_count(world or 0, 'GPU')}, and rank{missing[0]}.engine is "
+            "not there",
+            "copy the engine folder again, whole",
+            found.engine_span,
+        )
+
+
+def _here(found: Deployment, engine: Engine) -> bool:
+    """Whether one machine runs all of it."""
+    return engine.on_one_machine and (found.number("num_nodes") or 1) == 1
+
+
+@rule(
+    "TC725",
+    "gpus-of-engine",
+    "error",
+    summary="another number of GPUs than the engine was built for",
+    why="Each part of an engine runs on a GPU of its own: TensorRT-LLM says `MPI worldSize is "
+    "expected to be equal to tp*pp` or asserts the number of devices.",
+    shows="elsewhere",
+    answers=("TensorRT-LLM#2021", "TensorRT-LLM#1992"),
+)
+@with_engine
+def _gpus(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    world, there = engine.world_size, found.repository.target.gpus
+    if world is None or not _here(found, engine):
+        return
+    for key, what in (("gpu_device_ids", "GPU"), ("participant_ids", "rank")):
+        text = found.text(key) if found.kind == "cpp" else None
+        for one in (text or "").split(";") if text and READ[key].fits(text) else ():
+            ids = [part for part in one.split(",") if part.strip()]
+            if ids and len(ids) != world:
+                yield Hit(
+                    f"{key} gives {_count(len(ids), what)} to an instance, and the engine is for "
+                    f"{world}",
+                    f"give {world}, with commas between them",
+                    found.span(key),
+                )
+    if there == () and found.kind == "cpp":
+        return  # the backend runs on no such machine, which another rule says
+    yield from _beyond(found)
+    if there is not None and len(there) < world:
+        yield Hit(
+            f"the engine is for {_count(world, 'GPU')} (tp_size × pp_size), and the target has "
+            f"{len(there)}",
+            "serve it where there are enough, or build it with a smaller tp_size",
+            found.engine_span,
+        )
+
+
+def _beyond(found: Deployment) -> Iterator[Hit]:
+    """A GPU that the target does not have."""
+    key, there = "gpu_device_ids", found.repository.target.gpus
+    text = found.text(key)
+    if there is None or not text or found.kind != "cpp" or not READ[key].fits(text):
+        return
+    numbers = [whole_number(part) for part in text.replace(";", ",").split(",")]
+    highest = max((number for number in numbers if number is not None), default=-1)
+    if highest >= len(there):
+        yield Hit(
+            f"{key} names GPU {highest}, and the target has {_count(len(there), 'GPU')}, "
+            "counted from 0",
+            "name GPUs that there are",
+            found.span(key),
+        )
+
+
+@rule(
+    "TC722",
+    "beams-over-engine",
+    "error",
+    summary="a max_beam_width above the engine's",
+    why="TensorRT-LLM refuses the model: the engine's buffers are made for its own width.",
+    shows="elsewhere",
+    answers=("tensorrtllm_backend#115",),
+)
+@with_engine
+def _beams(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    asked, most = found.number("max_beam_width"), engine.number("max_beam_width")
+    if asked and most and asked > most:
+        yield Hit(
+            f"max_beam_width is {asked}, and the engine's is {most}",
+            f"set it to {most}, or {_BUILD_AGAIN} --max_beam_width {asked}",
+            found.span("max_beam_width"),
+        )
+
+
+@rule(
+    "TC723",
+    "batch-over-engine",
+    "warning",
+    summary="a max_batch_size above the engine's",
+    why="The engine runs no more sequences at a time than it was built for; the rest of a "
+    "batch waits inside it, and queue time is told as compute time.",
+    shows="elsewhere",
+)
+@with_engine
+def _batch(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    most = engine.number("max_batch_size")
+    asked, span = found.config.message.max_batch_size, found.config.span("max_batch_size")
+    name = "max_batch_size"
+    if found.kind == "own":
+        asked, name = found.number("max_num_seqs") or 0, "max_num_seqs"
+        span = found.span(name)
+    if most and asked > most:
+        yield Hit(
+            f"{name} is {asked}, and the engine runs {most} sequences at a time",
+            f"set it to {most}, or {_BUILD_AGAIN} --max_batch_size {asked}",
+            span,
+        )
+
+
+@rule(
+    "TC724",
+    "logits-type",
+    "error",
+    summary="logits of another data type than the engine's",
+    why="The backend asserts that both are equal when a request asks for logits.",
+    shows="elsewhere",
+)
+@with_engine
+def _logits(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    wanted = _LOGITS.get(str(engine.pretrained.get("logits_dtype")))
+    if found.kind == "own" or wanted is None:
+        return
+    for tensor in declared.outputs(found.model):
+        if tensor.name in ("context_logits", "generation_logits") and tensor.dtype != wanted:
+            yield Hit(
+                f"{tensor.name} is {tensor.dtype}, and the engine's logits are {wanted}",
+                f"write {wanted} wherever the template says logits_datatype",
+                found.config.span(*tensor.path, "data_type"),
+            )
+            return
+
+
+@rule(
+    "TC726",
+    "kv-cache-too-small",
+    "warning",
+    summary="a KV cache that cannot hold the engine's longest sequence",
+    why="Requests that would fit the engine are refused, or sequences are cut shorter than it "
+    "allows.",
+    shows="elsewhere",
+    answers=("tensorrtllm_backend#59", "tensorrtllm_backend#183"),
+)
+@with_engine
+def _kv_tokens(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    key = "max_tokens_in_paged_kv_cache"
+    tokens, longest = found.number(key), engine.number("max_seq_len")
+    if tokens and longest and tokens < longest:
+        yield Hit(
+            f"{key} is {tokens}, and one sequence of the engine may have {longest} tokens",
+            f"set it to {longest} × the sequences at a time, or leave it out",
+            found.span(key),
+        )
+
+
+@rule(
+    "TC728",
+    "prompts-over-a-step",
+    "warning",
+    summary="an engine whose longest prompt is shorter than its longest sequence",
+    why="Without chunked context a prompt is computed in one step of at most max_num_tokens "
+    "tokens; trtllm-build's default is 8192, whatever max_seq_len is.",
+    shows="elsewhere",
+    answers=("TensorRT-LLM#2702", "TensorRT-LLM#6539"),
+)
+@with_engine
+def _prompts(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    step, longest = engine.number("max_num_tokens"), engine.number("max_seq_len")
+    # Otherwise max_input_len is the bound.
+    padded = any(
+        engine.plugins.get(name) is False for name in ("remove_input_padding", "context_fmha")
+    )
+    chunked = found.kind == "own" or found.flag("enable_chunked_context")
+    if step and longest and step < longest - 1 and not padded and not chunked:
+        yield Hit(
+            f"prompts above {step} tokens (the engine's max_num_tokens) are refused, although it "
+            f"has sequences of up to {longest}",
+            "set enable_chunked_context to true"
+            if engine.paged_context
+            else f"{_BUILD_AGAIN} --use_paged_context_fmha enable, and set enable_chunked_context",
+            found.engine_span,
+        )
+
+
+@rule(
+    "TC729",
+    "artefact-missing",
+    "error",
+    summary="a rendered TensorRT-LLM model without the engine or tokenizer that it loads",
+    why="model.py names the missing file and refuses to load.",
+    shows="elsewhere",
+)
+def missing_artefact(model: Model, repository: Repository) -> Iterator[Hit]:
+    found = deployment(model, repository)
+    if found is None or found.kind != "own" or model.served_version is None:
+        return
+    main = {"engine": "engine", "pytorch": "checkpoint"}.get(found.text("world") or "")
+    wanted = (main, "llm_args.json", "tokenizer") if main else ()
+    missing = [name for name in wanted if not any(found.version_file(name))]
+    if missing:
+        version = model.served_version
+        yield Hit(
+            f"version {version} has no {' and no '.join(missing)}, which this model loads",
+            "render the repository again: tritonctl render",
+            place=str(version),
+        )
+
+
+@rule(
+    "TC727",
+    "engine-replaced",
+    "error",
+    summary="a rendered model whose engine is another than it was rendered for",
+    why="The model compares what it was told with the engine and the library, and refuses to load.",
+    shows="elsewhere",
+)
+@with_engine
+def _own_sizes(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    if found.kind != "own":
+        return
+    world = engine.world_size
+    tp, pp = found.number("tp_size"), found.number("pp_size")
+    if world and tp and pp and tp * pp != world:
+        yield Hit(
+            f"tp_size × pp_size is {tp * pp}, and the engine is for {_count(world, 'GPU')}",
+            "render the repository again: tritonctl render",
+            found.span("tp_size"),
+        )
+    recorded = found.text("tensorrt_llm")
+    if recorded and engine.version and recorded != engine.version:
+        yield Hit(
+            f"the model was rendered for TensorRT-LLM {recorded}, and the engine was compiled by "
+            f"{engine.version}",
+            "render the repository again: tritonctl render",
+            found.span("tensorrt_llm"),
+        )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,320 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC75x: NVIDIA's llmapi model, whose settings stand in config.pbtxt and in model.yaml.
+
+Sources: triton_backend/all_models/llmapi in https://github.com/NVIDIA/TensorRT-LLM;
+https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/llmapi.md
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterator
+from functools import wraps
+
+from tritonctl.checks.analysis.trtllm_model import ARGUMENTS as FILE
+from tritonctl.checks.analysis.trtllm_model import Deployment, deployment
+from tritonctl.checks.config.yaml_file import YamlFile, entries, span_of
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+_CLOSE = 0.92
+_TYPING_ERROR = 0.8
+_PER_MACHINE = 8  # GPUs; more are on several machines
+_TRITON = "triton_config"
+# Of TorchLlmArgs and TrtLlmArgs, tensorrt_llm/llmapi/llm_args.py (1.0 to 1.3), those that people
+# write; others are left alone.
+_ARGUMENTS = (
+    *("model", "backend", "tokenizer", "tokenizer_mode", "skip_tokenizer_init", "dtype"),
+    *("trust_remote_code", "revision", "tokenizer_revision", "load_format", "build_config"),
+    *("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "gpus_per_node"),
+    *("moe_expert_parallel_size", "moe_tensor_parallel_size", "moe_cluster_parallel_size"),
+    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"),
+    *("kv_cache_config", "enable_chunked_prefill", "guided_decoding_backend", "scheduler_config"),
+    *("enable_lora", "lora_config", "speculative_config", "quant_config", "cuda_graph_config"),
+    *("disable_overlap_scheduler", "stream_interval", "attn_backend", "moe_config", "sampler_type"),
+    *("enable_iter_perf_stats", "print_iter_log", "torch_compile_config", "peft_cache_config"),
+    *("cache_transceiver_config", "gather_generation_logits", "num_postprocess_workers"),
+    *("enable_attention_dp", "enable_min_latency", "checkpoint_format", "reasoning_parser"),
+    *("enable_iter_req_stats", "iter_stats_max_iterations", "request_stats_max_iterations"),
+    *("enable_layerwise_nvtx_marker", "enable_autotuner", "enable_mixed_sampler", "moe_backend"),
+    *("postproc_worker_config", "return_perf_metrics", "perf_metrics_max_requests", "workspace"),
+    *("kv_connector_config", "attention_dp_config", "allreduce_strategy", "mm_encoder_only"),
+    *("use_cuda_graph", "cuda_graph_batch_sizes", "cuda_graph_max_batch_size", "cp_config"),
+    *("cuda_graph_padding_enabled", "batch_wait_timeout_ms", "batch_wait_timeout_iters"),
+    *(
+        "embedding_parallel_mode",
+        "enable_build_cache",
+        "calib_config",
+        "fast_build",
+        "decoding_config",
+    ),
+    *("normalize_log_probs", "extended_runtime_perf_knob_config", "batching_type", "enable_tqdm"),
+    *("enable_prompt_adapter", "max_prompt_adapter_token", "sparse_attention_config"),
+    *("use_torch_sampler", "batched_logits_processor", "postprocess_tokenizer_dir", _TRITON),
+)
+
+# Of KvCacheConfig, in the same file.
+_KV_CACHE = (
+    *("enable_block_reuse", "max_tokens", "max_attention_window", "sink_token_length"),
+    *("free_gpu_memory_fraction", "host_cache_size", "onboard_blocks", "cross_kv_cache_fraction"),
+    *("secondary_offload_min_priority", "event_buffer_max_size", "enable_partial_reuse"),
+    *("copy_on_partial_reuse", "use_uvm", "max_gpu_total_bytes", "dtype", "tokens_per_block"),
+    *("mamba_ssm_cache_dtype", "attention_dp_events_gather_period_ms"),
+)
+# What is taken, and what people write instead; releases to come may take other words.
+_WORDS = {
+    "backend": (
+        ("pytorch", "tensorrt", "trt", "_autodeploy", "autodeploy"),
+        ("torch", "trtllm", "tensorrtllm", "tensorrt_llm", "cpp", "engine"),
+    ),
+    "guided_decoding_backend": (("xgrammar", "llguidance"), ("outlines", "guidance")),
+}
+
+_Check = Callable[[Deployment, YamlFile], Iterator[Hit]]
+
+
+def _read(check: _Check) -> Callable[[Model, Repository], Iterator[Hit]]:
+    """The check for llmapi models whose model.yaml can be read."""
+
+    @wraps(check)
+    def checked(model: Model, repository: Repository) -> Iterator[Hit]:
+        found = deployment(model, repository)
+        if found and found.kind == "llmapi" and found.arguments and found.arguments.root:
+            yield from check(found, found.arguments)
+
+    return checked
+
+
+@rule(
+    "TC750",
+    "arguments-unreadable",
+    "error",
+    summary="a model.yaml that is no YAML mapping",
+    why="model.py raises when the model loads.",
+    shows="elsewhere",
+)
+def unreadable(model: Model, repository: Repository) -> Iterator[Hit]:
+    found = deployment(model, repository)
+    arguments = found.arguments if found and found.kind == "llmapi" else None
+    if arguments and arguments.broken:
+        yield Hit(
+            f"model.yaml cannot be read: {arguments.broken}",
+            "correct it there; its keys are the arguments of tensorrt_llm.LLM",
+            arguments.span,
+            arguments.source if arguments.span else None,
+            place=f"{model.served_version}/{FILE}",
+        )
+
+
+@rule(
+    "TC751",
+    "no-triton-config",
+    "error",
+    summary="a model.yaml without what model.py reads for Triton",
+    why="model.py raises a KeyError when the model loads.",
+    shows="elsewhere",
+)
+@_read
+def _for_triton(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    code = found.model.code
+    if code is None or _TRITON not in code.source.text:
+        return
+    names = (n for n in ("decoupled", "max_batch_size") if _subscripted(code.source.text, n))
+    missing = [name for name in names if arguments.node(_TRITON, name) is None]
+    if missing:
+        yield Hit(
+            f"{_TRITON} has no {' and no '.join(missing)}, which model.py reads",
+            f"write {_TRITON} with `decoupled: True` for streams, and `max_batch_size: 0`",
+            arguments.place(_TRITON),
+            arguments.source,
+        )
+
+
+def _subscripted(text: str, name: str) -> bool:
+    """Whether the code looks a key up without a default."""
+    return f'["{name}"]' in text or f"['{name}']" in text
+
+
+@rule(
+    "TC752",
+    "decoupled-in-one-place",
+    "warning",
+    summary="an llmapi model that streams by model.yaml or by config.pbtxt, not by both",
+    why="model.py looks at model.yaml, and Triton at config.pbtxt unless it completes "
+    "configurations, which NVIDIA's launcher switches off: streams are refused, or hang.",
+    shows="elsewhere",
+)
+@_read
+def _decoupled(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    inside = arguments.flag(_TRITON, "decoupled")
+    message = found.config.message
+    outside = message.HasField("model_transaction_policy")
+    decoupled = outside and message.model_transaction_policy.decoupled
+    if inside is None or decoupled == inside or not (decoupled or inside):
+        return
+    there = "says decoupled: false" if outside else "says nothing of it"
+    yield Hit(
+        f"model.yaml says decoupled: {str(inside).lower()}, and config.pbtxt "
+        + ("says decoupled: true" if decoupled else there),
+        "write both: `decoupled: True` in model.yaml, and `model_transaction_policy { decoupled: "
+        "true }` in config.pbtxt",
+        arguments.place(_TRITON, "decoupled"),
+        arguments.source,
+    )
+
+
+@rule(
+    "TC753",
+    "llmapi-batches",
+    "warning",
+    summary="an llmapi model with a batch dimension",
+    why="The model reads the first prompt of a request and leaves the others unanswered.",
+    shows="elsewhere",
+)
+@_read
+def _batches(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    size = arguments.number(_TRITON, "max_batch_size")
+    if size:
+        yield Hit(
+            f"{_TRITON}.max_batch_size is {size}, and this model answers one prompt per request",
+            "set it to 0; TensorRT-LLM batches the requests by itself",
+            arguments.place(_TRITON, "max_batch_size"),
+            arguments.source,
+        )
+
+
+@rule(
+    "TC754",
+    "instances-without-gpus",
+    "error",
+    summary="several instances of an llmapi model without GPUs for each",
+    why="model.py says `gpu_device_ids parameter required when instance count > 1` and raises.",
+    shows="elsewhere",
+)
+@_read
+def _instances(found: Deployment, _: YamlFile) -> Iterator[Hit]:
+    code, count = found.model.code, found.instances
+    key = "gpu_device_ids"
+    if count < 2 or found.unfilled(key) or code is None or key not in code.source.text:  # noqa: PLR2004
+        return
+    sets = [one for one in (found.text(key) or "").split(";") if one.strip()]
+    if len(sets) < count:
+        yield Hit(
+            f"{count} instances need as many sets of GPUs in the parameter {key}, which has "
+            f"{len(sets) or 'none'}",
+            f'give one per instance, with ; between them: "{";".join(map(str, range(count)))}"',
+            found.span(key) if sets else found.config.span("instance_group"),
+        )
+
+
+@rule(
+    "TC755",
+    "too-few-gpus",
+    "error",
+    summary="an llmapi model for more GPUs than the target has",
+    why="TensorRT-LLM starts a process per GPU, and those without one fail.",
+    shows="elsewhere",
+)
+@_read
+def _gpus(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    there = found.repository.target.gpus
+    sizes = [
+        arguments.number(name) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")
+    ]
+    wanted = sizes[0] * sizes[1]
+    if there is not None and len(there) < wanted <= _PER_MACHINE:
+        yield Hit(
+            f"tensor_parallel_size × pipeline_parallel_size is {wanted}, and the target has "
+            f"{len(there)} GPU{'' if len(there) == 1 else 's'}",
+            "serve it where there are enough, or make one of them smaller",
+            arguments.place("tensor_parallel_size"),
+            arguments.source,
+        )
+
+
+@rule(
+    "TC756",
+    "argument-misspelt",
+    "error",
+    summary="a key of model.yaml that is almost an argument of tensorrt_llm.LLM",
+    why="Every key but triton_config is handed to LLM, which refuses those it does not know.",
+    shows="elsewhere",
+)
+@_read
+def _unknown(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    for path, known, what in (
+        ((), _ARGUMENTS, "tensorrt_llm.LLM"),
+        (("kv_cache_config",), _KV_CACHE, "KvCacheConfig"),
+    ):
+        given = [name for name, _ in entries(arguments.node(*path))]
+        for node in given:
+            close = difflib.get_close_matches(node.value, known, n=1, cutoff=_CLOSE)
+            if node.value in known or not close or any(one.value == close[0] for one in given):
+                continue
+            yield Hit(
+                f"{what} has no argument {node.value}",
+                f"did you mean {close[0]}?",
+                span_of(node),
+                arguments.source,
+            )
+
+
+@rule(
+    "TC758",
+    "argument-refused",
+    "error",
+    summary="a value in model.yaml that tensorrt_llm.LLM refuses",
+    why="Its arguments are checked when the model loads, which ends there.",
+    shows="elsewhere",
+)
+@_read
+def _values(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    for key, (words, others) in _WORDS.items():
+        given = arguments.text(key)
+        if given is None or given in words:
+            continue
+        if given in others or difflib.get_close_matches(given, words, n=1, cutoff=_TYPING_ERROR):
+            yield Hit(
+                f"{key} is {given}, which there is not",
+                f"it is one of {', '.join(words)}",
+                arguments.place(key),
+                arguments.source,
+            )
+    path = ("kv_cache_config", "free_gpu_memory_fraction")
+    share = arguments.text(*path)
+    if share is not None and re.fullmatch(r"[\d.]+", share) and not _is_share(share):
+        yield Hit(
+            f"free_gpu_memory_fraction is {share}: it is a share, from 0 to 1",
+            "write a share such as 0.9",
+            arguments.place(*path),
+            arguments.source,
+        )
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False
+
+
+@rule(
+    "TC757",
+    "engine-for-pytorch",
+    "error",
+    summary="a compiled engine where the PyTorch runtime wants a checkpoint",
+    why="The runtime finds no model in the folder and refuses to load.",
+    shows="elsewhere",
+)
+@_read
+def _engine(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    path, backend = arguments.text("model"), arguments.text("backend")
+    if path and backend in (None, "pytorch", "_autodeploy") and found.engine_in(path):
+        yield Hit(
+            "model is a compiled engine, and the PyTorch runtime loads checkpoints",
+            "name the checkpoint that it was made of",
+            arguments.place("model"),
+            arguments.source,
+        )

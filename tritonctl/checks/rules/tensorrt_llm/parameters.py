@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC70x: the parameters of NVIDIA's `tensorrt_llm` model, by themselves.
+
+Sources: as in tritonctl/checks/analysis/trtllm_parameters.py.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.releases import reaches
+from tritonctl.checks.analysis.trtllm_model import Deployment, of_template
+from tritonctl.checks.analysis.trtllm_parameters import (
+    DECODING_MODES,
+    DEMANDED,
+    FORMER,
+    KNOWN,
+    LOOKAHEAD,
+    POLICIES,
+    READ,
+    STRATEGIES,
+    Wanted,
+)
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.rule import rule
+
+# Triton of release 25.06, with TensorRT-LLM 0.20: the first whose source was read.
+_DEMANDING = "2.59.0"
+_CLOSE = 0.8
+_WHOLE = re.compile(r"\s*([+-]?\d+)")
+_NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))")
+
+
+@rule(
+    "TC701",
+    "batching-strategy",
+    "error",
+    summary="a TensorRT-LLM model without a batching strategy that there is",
+    why="The backend says `Invalid gpt_model_type` and refuses the model.",
+    shows="elsewhere",
+)
+@of_template
+def _strategy(found: Deployment) -> Iterator[Hit]:
+    key, given = "gpt_model_type", found.text("gpt_model_type")
+    if given is None:
+        if found.kind == "cpp" and not found.unfilled(key):
+            yield Hit(
+                "gpt_model_type is not given, and the backend tensorrtllm must be told",
+                'add parameters { key: "gpt_model_type" value { string_value: '
+                '"inflight_fused_batching" } }',
+                found.config.span("backend"),
+            )
+        return
+    known = {name.lower() for name in STRATEGIES} if found.kind == "python" else set(STRATEGIES)
+    if (given.lower() if found.kind == "python" else given) not in known:
+        yield Hit(
+            f"gpt_model_type is {given}, which is no batching strategy",
+            _nearest(given, STRATEGIES),
+            found.span(key),
+        )
+
+
+@rule(
+    "TC702",
+    "static-batching",
+    "advice",
+    summary="a TensorRT-LLM model that batches whole requests (V1)",
+    why="Requests wait until the longest answer of the batch before is done; TensorRT-LLM "
+    "calls V1 deprecated.",
+    shows="elsewhere",
+)
+@of_template
+def _static(found: Deployment) -> Iterator[Hit]:
+    if (found.text("gpt_model_type") or "").lower() == "v1":
+        yield Hit(
+            "V1 runs a batch until its longest answer is done; nothing joins it meanwhile",
+            "use inflight_fused_batching",
+            found.span("gpt_model_type"),
+        )
+
+
+@rule(
+    "TC703",
+    "no-engine-path",
+    "error",
+    summary="a TensorRT-LLM model that names no engine",
+    why="The backend says `Both encoder and decoder model paths are empty` and refuses the model.",
+    shows="elsewhere",
+    answers=("TensorRT-LLM#2440",),
+)
+@of_template
+def _no_engine(found: Deployment) -> Iterator[Hit]:
+    keys = ("gpt_model_path", "encoder_model_path")
+    if any(found.text(key) or found.unfilled(key) for key in keys):
+        return
+    yield Hit(
+        "neither gpt_model_path nor encoder_model_path names an engine",
+        "set gpt_model_path to the folder that trtllm-build wrote",
+        found.span("gpt_model_path") if found.given(keys[0]) else found.config.span("backend"),
+    )
+
+
+@rule(
+    "TC704",
+    "parameter-demanded",
+    "error",
+    summary="a model of the backend tensorrtllm without a parameter that it demands",
+    why="Almost all of its parameters may be left out; these it looks up without a default, "
+    "says `Cannot find parameter with name` and refuses the model (from release 25.06 on).",
+    shows="elsewhere",
+)
+@of_template
+def _demanded(found: Deployment) -> Iterator[Hit]:
+    missing = [key for key in DEMANDED if not found.given(key)]
+    if found.kind != "cpp" or not missing or not _recent(found):
+        return
+    several = "s" if len(missing) > 1 else ""
+    yield Hit(
+        f"the parameter{several} {', '.join(missing)} must be given, be it with an empty string",
+        f'add parameters {{ key: "{missing[0]}" value {{ string_value: "" }} }}'
+        + (" and the others likewise" if several else ""),
+        found.config.span("backend"),
+    )
+
+
+def _recent(found: Deployment) -> bool:
+    """Whether this is surely for a backend that knows of guided decoding."""
+    version = found.repository.target.version
+    if version is not None:
+        return reaches(version, _DEMANDING)
+    return any(tensor.name == "guided_decoding_guide" for tensor in found.config.message.input)
+
+
+@rule(
+    "TC705",
+    "parameter-unknown",
+    "warning",
+    summary="a parameter that the model tensorrt_llm does not read",
+    why="What is misspelt is ignored without a word, and the default counts.",
+    shows="elsewhere",
+)
+@of_template
+def _unknown(found: Deployment) -> Iterator[Hit]:
+    for key in found.config.message.parameters:
+        if key in KNOWN or key.startswith("TRITON_"):  # those are for Triton's core
+            continue
+        close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=_CLOSE)
+        former = FORMER.get(key)
+        if not (former or close or found.kind == "cpp"):
+            continue
+        span = found.config.name_span("parameters", key)
+        yield Hit(
+            f"the model tensorrt_llm has no parameter {key}"
+            + (f": {former}" if former else ", and ignores it"),
+            f"did you mean {close[0]}?" if close and not former else "rename or remove it",
+            span,
+            edits=(Edit(span, f'"{close[0]}"'),) if close and not former else (),
+        )
+
+
+@rule(
+    "TC706",
+    "parameter-unread",
+    "warning",
+    summary="a parameter of the model tensorrt_llm whose value cannot be read",
+    why="The backend writes a warning into its log and goes on with the default.",
+    shows="elsewhere",
+)
+@of_template
+def _unread(found: Deployment) -> Iterator[Hit]:
+    for key in found.config.message.parameters:
+        text, wanted = found.text(key), READ.get(key)
+        if text is None or wanted is None or wanted.fits(text):
+            continue
+        if found.kind == "python" and wanted.words == "true or false":
+            if text.lower() in ("true", "false"):
+                continue
+            taken = "false"
+        else:
+            taken = _beginning(found, text, wanted) or wanted.default
+        yield Hit(
+            f"{key} is {text}, which is not {wanted.words}: {taken} is taken instead",
+            f"write {wanted.words}",
+            found.span(key),
+        )
+    if found.kind == "cpp":
+        yield from _unread_choices(found)
+
+
+def _beginning(found: Deployment, text: str, wanted: Wanted) -> str | None:
+    """The number that a text begins with, which is enough for C++."""
+    pattern = {"a whole number": _WHOLE, "a number": _NUMBER}.get(wanted.words)
+    match = pattern.match(text) if pattern and found.kind == "cpp" else None
+    return match[1] if match else None
+
+
+def _unread_choices(found: Deployment) -> Iterator[Hit]:
+    for key, choices, default in (
+        ("batch_scheduler_policy", POLICIES, "guaranteed_no_evict"),
+        ("decoding_mode", DECODING_MODES, "top_k_top_p or beam_search"),
+    ):
+        text = found.text(key)
+        if text is not None and text not in choices:
+            yield Hit(
+                f"{key} is {text}, which there is not: {default} is taken instead",
+                _nearest(text, choices),
+                found.span(key),
+            )
+
+
+@rule(
+    "TC707",
+    "parameter-refused",
+    "error",
+    summary="a parameter of the model tensorrt_llm with a value out of its range",
+    why="TensorRT-LLM's executor asserts it and the model is refused.",
+    shows="elsewhere",
+)
+@of_template
+def _refused(found: Deployment) -> Iterator[Hit]:
+    for key in ("kv_cache_free_gpu_mem_fraction", "cross_kv_cache_fraction"):
+        text = found.text(key)
+        if text and READ[key].fits(text) and not 0 < float(text) < 1:
+            yield Hit(
+                f"{key} is {text}: it must be above 0 and below 1",
+                "give a share such as 0.9, or leave it out",
+                found.span(key),
+            )
+    for key in ("max_beam_width", "sink_token_length"):
+        if found.number(key) == 0:
+            yield Hit(f"{key} is 0: it must be 1 or more", "leave it out", found.span(key))
+    if found.kind == "python":
+        yield from _refused_choices(found)
+
+
+def _refused_choices(found: Deployment) -> Iterator[Hit]:
+    """The Python model raises where the C++ backend shrugs."""
+    policy, mode = found.text("batch_scheduler_policy"), found.text("decoding_mode")
+    if policy is not None and policy.lower() not in POLICIES:
+        message = f"batch_scheduler_policy is {policy}, which there is not"
+        yield Hit(message, _nearest(policy, POLICIES), found.span("batch_scheduler_policy"))
+    if mode is not None and mode not in (*DECODING_MODES, "auto"):
+        message = f"decoding_mode is {mode}, which there is not"
+        yield Hit(message, _nearest(mode, DECODING_MODES), found.span("decoding_mode"))
+
+
+@rule(
+    "TC708",
+    "lookahead-incomplete",
+    "error",
+    summary="lookahead decoding without its window, n-gram and verification set sizes",
+    why="Both runtimes refuse the model.",
+    shows="elsewhere",
+)
+@of_template
+def _lookahead(found: Deployment) -> Iterator[Hit]:
+    missing = [k for k in LOOKAHEAD if found.number(k) is None and not found.unfilled(k)]
+    if found.text("decoding_mode") != "lookahead" or not missing:
+        return
+    if found.kind == "python" and len(missing) == len(LOOKAHEAD):
+        return  # which there is allowed, and left to the engine
+    yield Hit(
+        f"decoding_mode is lookahead, and {', '.join(missing)} is not given as a whole number",
+        "give all three, as the engine was built with",
+        found.span("decoding_mode"),
+    )
+
+
+@rule(
+    "TC711",
+    "gpu-sets",
+    "warning",
+    summary="gpu_device_ids with another number of sets than there are instances",
+    why="Sets are dealt out in turn: too few, and instances share GPUs; too many, and some "
+    "stay unused.",
+    shows="elsewhere",
+)
+@of_template
+def _devices(found: Deployment) -> Iterator[Hit]:
+    text = found.text("gpu_device_ids")
+    if found.kind != "cpp" or not text or not READ["gpu_device_ids"].fits(text):
+        return
+    sets = [one for one in text.split(";") if one.strip()]
+    if len(sets) != found.instances:
+        yield Hit(
+            f"gpu_device_ids has {len(sets)} set{'s' if len(sets) > 1 else ''} of GPUs for "
+            f"{found.instances} instance{'s' if found.instances > 1 else ''}: "
+            + ("several share one" if len(sets) < found.instances else "the rest stays unused"),
+            "give one set per instance, with ; between them",
+            found.span("gpu_device_ids"),
+        )
+
+
+def _nearest(text: str, choices: tuple[str, ...]) -> str:
+    close = difflib.get_close_matches(text, choices, n=1)
+    return f"did you mean {close[0]}?" if close else f"it is one of {', '.join(choices)}"

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC74x: engines, backends and checkpoints against the release that is to serve them.
+
+The facts are data, in builders/compatibility.toml. Sources:
+https://github.com/triton-inference-server/server/blob/main/docs/introduction/compatibility.md;
+https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tritonctl.checks.analysis.releases import reaches, releases
+from tritonctl.checks.analysis.trtllm_model import Deployment, deployment, with_engine
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Source, Span
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+from tritonctl.formats.trtllm_engine import Engine, read_json
+
+if TYPE_CHECKING:
+    from tritonctl.compatibility.table import Compatibility, Release
+
+_NUMBERS = re.compile(r"\d+")
+_SAME = 3  # numbers of a version that name a release of TensorRT-LLM: 1.2.1
+_OWN_NEEDS = "1.0"  # of TensorRT-LLM, python_backends/trtllm_engine
+_QUANTISATION = "hf_quant_config.json"
+_MIGRATE = (
+    "quantise the checkpoint and serve it with the PyTorch runtime (NVIDIA's llmapi model, or "
+    "engine.target.world: pytorch), or stay with release {}"
+)
+
+
+@rule(
+    "TC740",
+    "engine-of-another-release",
+    "error",
+    summary="an engine that another TensorRT-LLM compiled than the target has",
+    why="TensorRT says `Version tag does not match` when the model loads: an engine runs with "
+    "the very version that compiled it.",
+    shows="elsewhere",
+    answers=("tensorrtllm_backend#531", "tensorrtllm_backend#190", "tensorrtllm_backend#424"),
+)
+@with_engine
+def _another_release(found: Deployment, engine: Engine) -> Iterator[Hit]:
+    release = _release(found.repository, releases())
+    if release is None or release.tensorrt_llm is None or engine.version is None:
+        return
+    if _elsewhere(found, release.tensorrt_llm):
+        return
+    if _name(engine.version) != _name(release.tensorrt_llm):
+        fitting = [r.name for r in releases().releases if _named(r, engine.version)]
+        instead = f"serve it with release {' or '.join(fitting[:2])}, or " if fitting else ""
+        yield Hit(
+            f"the engine was compiled by TensorRT-LLM {engine.version}, and Triton "
+            f"{found.repository.target.version} (release {release.name}) has "
+            f"{release.tensorrt_llm}",
+            f"{instead}build it again in the image of release {release.name}",
+            found.engine_span,
+        )
+
+
+def _elsewhere(found: Deployment, version: str) -> bool:
+    """Whether TensorRT-LLM is surely not the image's: of an environment, or for tritonctl's own."""
+    if found.kind == "own" and not reaches(version, _OWN_NEEDS):
+        return True
+    return _brings_its_own(found)
+
+
+def _brings_its_own(found: Deployment) -> bool:
+    return found.kind != "cpp" and found.given("EXECUTION_ENV_PATH")
+
+
+def _named(release: Release, version: str) -> bool:
+    return release.tensorrt_llm is not None and _name(release.tensorrt_llm) == _name(version)
+
+
+def _name(version: str) -> tuple[str, ...]:
+    """What must be equal: three numbers, and the number of a release candidate."""
+    candidate = re.search(r"rc\d+", version)
+    return (*_NUMBERS.findall(version)[:_SAME], candidate[0] if candidate else "")
+
+
+def _release(repository: Repository, compatibility: Compatibility) -> Release | None:
+    """The release of the target's version, if the table has that very version."""
+    version = repository.target.version
+    known = {release.triton: release for release in compatibility.releases}
+    return known.get(version) if version else None
+
+
+def _last(compatibility: Compatibility) -> Release:
+    """The last release that runs engines; the table goes from new to old."""
+    return next(r for r in compatibility.releases if "engine" in r.worlds and r.triton)
+
+
+def _after_the_last(repository: Repository) -> bool:
+    version = repository.target.version
+    if version is None:
+        return False
+    last = _last(releases())
+    return version != last.triton and reaches(version, last.triton or "")
+
+
+@rule(
+    "TC741",
+    "engines-gone",
+    "error",
+    summary="a compiled TensorRT-LLM engine for a release that runs none",
+    why="TensorRT-LLM removed engines, the tool that compiles them and the backend that runs "
+    "them with 1.3.0rc21; no image of Triton after 26.07 has them.",
+    shows="elsewhere",
+    answers=("TensorRT-LLM#15907", "TensorRT-LLM#15918"),
+)
+def engines_gone(model: Model, repository: Repository) -> Iterator[Hit]:
+    found = deployment(model, repository) if _after_the_last(repository) else None
+    if found is None or _brings_its_own(found):
+        return
+    last, version = _last(releases()), repository.target.version
+    if found.kind in ("cpp", "python"):
+        what = "the backend tensorrtllm" if found.kind == "cpp" else "TensorRT-LLM's executor"
+        yield Hit(
+            f"Triton {version} has no more of {what}: release {last.name} was the last",
+            _MIGRATE.format(last.name),
+            found.config.span("backend"),
+        )
+    elif found.kind == "own" and found.text("world") == "engine":
+        yield Hit(
+            f"compiled engines do not run in Triton {version}: release {last.name} was the last",
+            _MIGRATE.format(last.name),
+            found.span("world"),
+        )
+    elif (arguments := found.arguments) and arguments.text("backend") in ("tensorrt", "trt"):
+        yield Hit(
+            f"`backend: tensorrt` is no more in Triton {version}: release {last.name} was the last",
+            "write `backend: pytorch`, and a checkpoint for `model`",
+            arguments.place("backend"),
+            arguments.source,
+        )
+
+
+@rule(
+    "TC742",
+    "last-with-engines",
+    "advice",
+    summary="a model of NVIDIA's tensorrt_llm template in the last release that has it",
+    why="The next upgrade of Triton is a change of the runtime: engines cannot be taken along.",
+    shows="elsewhere",
+    answers=("TensorRT-LLM#11723",),
+)
+def last_with_engines(model: Model, repository: Repository) -> Iterator[Hit]:
+    found, version = deployment(model, repository), repository.target.version
+    if found is None or version is None or found.kind not in ("cpp", "python"):
+        return
+    last = _last(releases())
+    if version == last.triton:
+        yield Hit(
+            f"release {last.name} is the last that runs engines by NVIDIA's tensorrt_llm model",
+            _MIGRATE.format(last.name),
+            found.config.span("backend"),
+        )
+
+
+@rule(
+    "TC743",
+    "no-trtllm-image",
+    "warning",
+    summary="a model over TensorRT-LLM's PyTorch runtime for a release without an image of it",
+    why="The plain images of Triton have no tensorrt_llm: model.py fails to import it.",
+    shows="elsewhere",
+)
+def no_image(model: Model, repository: Repository) -> Iterator[Hit]:
+    found = deployment(model, repository) if _after_the_last(repository) else None
+    pytorch = found and (found.kind == "llmapi" or found.text("world") == "pytorch")
+    if found and pytorch and not _brings_its_own(found):
+        last = _last(releases())
+        yield Hit(
+            f"NVIDIA built no image with TensorRT-LLM for Triton {repository.target.version}",
+            f"serve it with release {last.name}, or install tensorrt_llm into an image of your own",
+            found.config.span("backend"),
+        )
+
+
+@rule(
+    "TC744",
+    "quantisation-without-kernels",
+    "error",
+    summary="a checkpoint quantised in a way that TensorRT-LLM's PyTorch runtime cannot run",
+    why="The runtime says `unsupported quant mode` when the model loads.",
+    shows="elsewhere",
+)
+def unsupported_quantisation(model: Model, repository: Repository) -> Iterator[Hit]:
+    found = deployment(model, repository)
+    folder = _checkpoint(found) if found else None
+    if found is None or folder is None:
+        return
+    read = read_json(folder / _QUANTISATION)
+    given = read.get("quantization") if isinstance(read, dict) else None
+    source, span = _named_in(found)
+    for field, formats in (
+        ("quant_algo", releases().precisions),
+        ("kv_cache_quant_algo", releases().kv_cache_dtypes),
+    ):
+        value = given.get(field) if isinstance(given, dict) else None
+        known = [one for one in formats.values() if one.quant_algo == value and value]
+        if known and all("pytorch" not in one.worlds for one in known):
+            yield Hit(
+                f"the checkpoint is quantised as {value}: {known[0].world_reason}",
+                "quantise it again as one of "
+                + ", ".join(n for n, one in formats.items() if "pytorch" in one.worlds),
+                span,
+                source,
+            )
+
+
+def _checkpoint(found: Deployment) -> Path | None:
+    """The checkpoint of a model of the PyTorch runtime, where it can be seen from here."""
+    if found.kind == "own" and found.text("world") == "pytorch":
+        return next(found.version_file("checkpoint"), None)
+    arguments = found.arguments
+    pytorch = arguments is not None and arguments.text("backend") not in ("tensorrt", "trt")
+    path = arguments.text("model") if arguments and pytorch else None
+    for folder in found.places(path) if path else ():
+        if _is_file(folder / _QUANTISATION):
+            return folder
+    return None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _named_in(found: Deployment) -> tuple[Source | None, Span]:
+    """Where the checkpoint is named."""
+    if found.kind == "llmapi" and found.arguments:
+        return found.arguments.source, found.arguments.place("model")
+    return None, found.engine_span
+
+
+@rule(
+    "TC745",
+    "kv-cache-type",
+    "error",
+    summary="a type of the KV cache that TensorRT-LLM's runtime cannot be given",
+    why="The runtime refuses its KvCacheConfig, and the model does not load.",
+    shows="elsewhere",
+)
+def kv_cache_type(model: Model, repository: Repository) -> Iterator[Hit]:
+    found = deployment(model, repository)
+    if found and found.kind == "llmapi" and (arguments := found.arguments):
+        given = arguments.text("kv_cache_config", "dtype")
+        known = releases().kv_cache_dtypes.get((given or "").lower())
+        if known and "pytorch" not in known.worlds and arguments.text("backend") != "tensorrt":
+            yield Hit(
+                f"kv_cache_config.dtype is {given}: {known.world_reason}",
+                "write auto, fp8 or nvfp4",
+                arguments.place("kv_cache_config", "dtype"),
+                arguments.source,
+            )
+    elif found and found.kind == "own" and found.text("world") == "engine":
+        given = found.settings("kv_cache_config").get("dtype", "auto")
+        if given != "auto":
+            yield Hit(
+                f"kv_cache_config says dtype {given}, and an engine's was fixed when it was "
+                "compiled",
+                "leave dtype out; engine.kv_cache_dtype is for the builder",
+                found.span("kv_cache_config"),
+            )

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC76x: the models of NVIDIA's inflight_batcher_llm template against each other.
+
+Sources: triton_backend/all_models/inflight_batcher_llm in https://github.com/NVIDIA/TensorRT-LLM;
+https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/model_config.md
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.trtllm_model import deployment, filled
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.places import Span
+from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.rule import rule
+
+_NAME = "tensorrt_llm_model_name"
+_NAMES = (_NAME, "tensorrt_llm_draft_model_name", "multimodal_encoders_name")
+_DEFAULT = "tensorrt_llm"
+# model.py calls these whatever the configuration says.
+_FIXED = ("preprocessing", "postprocessing")
+_CALL = 'model_name="preprocessing"'
+
+
+def _calls(model: Model) -> bool:
+    """Whether it is a tensorrt_llm_bls: a Python model with the template's parameters."""
+    parameters = model.config.message.parameters if model.config else ()
+    return model.backend == "python" and (_NAME in parameters or "accumulate_tokens" in parameters)
+
+
+def _callers(repository: Repository) -> Iterator[tuple[Model, str]]:
+    """Each tensorrt_llm_bls, with the name of the model that it asks for tokens."""
+    for model in repository.models.values():
+        if model.config and _calls(model):
+            yield model, filled(model.config, _NAME) or _DEFAULT
+
+
+@rule(
+    "TC760",
+    "decoupled-unlike",
+    "error",
+    summary="a tensorrt_llm_bls and the model it calls, of which one is decoupled",
+    why="Either the call is refused (`exec` of a decoupled model needs decoupled=True), or "
+    "streaming is (`Streaming is only supported if model is deployed using decoupled mode`).",
+    shows="elsewhere",
+    answers=("tensorrtllm_backend#626",),
+)
+def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    for model, name in _callers(repository):
+        called = repository.models.get(name)
+        if model.config is None or called is None or called.config is None:
+            continue
+        here = model.config.message.model_transaction_policy.decoupled
+        there = called.config.message.model_transaction_policy.decoupled
+        if deployment(called, repository) and here != there:
+            yield (
+                model,
+                Hit(
+                    f"{model.name} is {'' if here else 'not '}decoupled, and {name}, which it "
+                    f"calls, is{'' if there else ' not'}",
+                    "set decoupled alike in both: true for streams",
+                    model.config.span("model_transaction_policy", "decoupled"),
+                ),
+            )
+
+
+@rule(
+    "TC761",
+    "called-model-absent",
+    "warning",
+    summary="a tensorrt_llm_bls that calls a model which is not in the repository",
+    why="The model loads; every request ends in an error, unless another repository of the "
+    "server has the model.",
+    shows="elsewhere",
+)
+def absent(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    for model, name in _callers(repository):
+        for key, named in _named(model, name):
+            if named not in repository.models:
+                yield (
+                    model,
+                    Hit(
+                        f"{model.name} calls {named}, which is not in this repository",
+                        f"put it there, or name another one in {key}",
+                        model.config.span("parameters", key) if model.config else None,
+                    ),
+                )
+        code = model.code
+        for fixed in _FIXED if code and _CALL in code.source.text else ():
+            if code and fixed not in repository.models:
+                at = code.source.text.index(_CALL)
+                yield (
+                    model,
+                    Hit(
+                        f"{model.name} calls {fixed}, which is not in this repository",
+                        f"put the model there under the name {fixed}: model.py looks for no other",
+                        Span(at, at + len(_CALL)),
+                        code.source,
+                    ),
+                )
+
+
+def _named(model: Model, name: str) -> Iterator[tuple[str, str]]:
+    for key in _NAMES if model.config else ():
+        named = filled(model.config, key) if model.config else None
+        if named or key == _NAME:
+            yield key, named or name
+
+
+@rule(
+    "TC762",
+    "requests-one-by-one",
+    "advice",
+    summary="a tensorrt_llm_bls with a single instance",
+    why="It holds a request until its answer is whole: the engine, which could batch, gets one "
+    "at a time.",
+    shows="elsewhere",
+)
+def one_at_a_time(model: Model) -> Iterator[Hit]:
+    if model.config is None or not _calls(model):
+        return
+    if sum(max(group.count, 1) for group in model.config.message.instance_group) <= 1:
+        yield Hit(
+            f"{model.name} has one instance, which sees one request from its beginning to its end",
+            "give it as many as the engine's max_batch_size, so that requests reach the engine "
+            "together",
+            model.config.span("instance_group"),
+        )
+
+
+@rule(
+    "TC763",
+    "tokenizers-differ",
+    "warning",
+    summary="a pipeline whose steps name different tokenizers",
+    why="Token ids mean other text to another tokenizer: answers come out garbled.",
+    shows="elsewhere",
+)
+def tokenizers(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+    told = set()
+    for names in _pipelines(repository):
+        known = [(model, path) for model, path in _tokenizers(repository, names) if path]
+        for model, path in known[1:]:
+            if path != known[0][1] and model.config and model.name not in told:
+                told.add(model.name)
+                yield (
+                    model,
+                    Hit(
+                        f"tokenizer_dir is {path}, and in {known[0][0].name} it is {known[0][1]}",
+                        "name the same tokenizer in both",
+                        model.config.span("parameters", "tokenizer_dir", "string_value"),
+                    ),
+                )
+
+
+def _pipelines(repository: Repository) -> Iterator[list[str]]:
+    """The models that one request goes through, in the order of the configuration."""
+    for model in repository.models.values():
+        if model.backend == "ensemble" and model.config:
+            yield [step.model_name for step in model.config.message.ensemble_scheduling.step]
+    if any(_callers(repository)):
+        yield list(_FIXED)
+
+
+def _tokenizers(repository: Repository, names: list[str]) -> Iterator[tuple[Model, str | None]]:
+    for name in names:
+        model = repository.models.get(name)
+        if model and model.config and model.backend == "python":
+            path = filled(model.config, "tokenizer_dir")
+            yield model, posixpath.normpath(path) if path else None

@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC210 to TC215: shapes declared, against the model's own file; above all, the batch dimension.
+
+`max_batch_size` over 0 puts a batch dimension in front of every `dims`; 0 does not. Sources:
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+#maximum-batch-size and https://github.com/triton-inference-server/onnxruntime_backend, what it
+checks when it loads a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.declared import Tensor, batches
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.places import Span
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+from tritonctl.checks.rules.tensors.graph import judged_graph, pairs
+from tritonctl.formats.graph_file import Graph, GraphTensor, Shape, shown
+
+Dims = tuple[int, ...]
+
+
+@rule(
+    "TC210",
+    "no-batch-dimension",
+    "error",
+    summary="max_batch_size over 0 with a graph whose first dimension is fixed",
+    why="Triton would put several requests into one batch, for which the graph has no room: "
+    "the ONNX Runtime backend says `the first dimension must be -1` and refuses the model.",
+    shows="elsewhere",
+    answers=("server#7462", "server#4159", "server#2387", "onnxruntime_backend#220"),
+)
+def no_batch_dimension(model: Model) -> Iterator[Hit]:
+    graph = model.graph
+    if graph is None or model.config is None or graph.format != "ONNX" or not batches(model):
+        return
+    if judged_graph(model):
+        fixed = [one for _, one, _ in _shapes(model, graph) if _is_fixed(one.shape or ())]
+    else:  # completed from the graph, of which every tensor must then have a batch
+        tensors = (*graph.inputs, *graph.outputs)
+        fixed = [one for one in tensors if one.shape == () or _is_fixed(one.shape or ())]
+    if not fixed:
+        return
+    size = model.config.message.max_batch_size
+    first = fixed[0]
+    yield Hit(
+        f"max_batch_size: {size} asks for a batch dimension in front, and "
+        f"{_told(fixed)} {'have' if len(fixed) > 1 else 'has'} none in {graph.path.name}: "
+        f"{first.name} is {shown(first.shape or ())}"
+        f"{', its first dimension fixed' if first.shape else ''}",
+        "export the graph with its first dimension dynamic; or set max_batch_size: 0 and write "
+        f"whole shapes into dims, {shown(first.shape or ())} for {first.name}",
+        model.config.span("max_batch_size"),
+    )
+
+
+@rule(
+    "TC211",
+    "batch-dimension-in-dims",
+    "error",
+    summary="dims that repeat the batch dimension",
+    why="With max_batch_size over 0, dims are the shape of one request's share; the whole "
+    "shape has one dimension more than the graph, and the model is refused.",
+    shows="elsewhere",
+    answers=("server#1338",),
+)
+def batch_in_dims(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    for tensor, one, dims in _shapes(model, graph) if graph and batches(model) else ():
+        if _repeats(graph, dims, one.shape or ()):
+            assert model.config is not None  # noqa: S101 - told to the type checker
+            whole = (-1, *dims)
+            yield Hit(
+                f"dims of {tensor.name} repeat the batch dimension: max_batch_size already puts "
+                f"one in front, which makes {shown(whole)}, and {one.name} is "
+                f"{shown(one.shape or ())} in the graph",
+                f"leave the first one out: dims: [ {_written(dims[1:])} ]"
+                if dims[1:]
+                else "write dims: [ 1 ] reshape: { shape: [ ] }",
+                _place(model, tensor),
+                edits=_without_first(model, tensor),
+            )
+
+
+@rule(
+    "TC212",
+    "batch-dimension-left-out",
+    "error",
+    summary="dims without the batch dimension although max_batch_size is 0",
+    why="With max_batch_size 0 or absent, dims are the whole shape; a dimension less than the "
+    "graph has, and the model is refused.",
+    shows="elsewhere",
+    answers=("server#924",),
+)
+def batch_not_in_dims(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or model.config is None or batches(model):
+        return
+    short = [
+        (tensor, one, dims)
+        for tensor, one, dims in _shapes(model, graph)
+        if _leaves_out(dims, one.shape or ())
+    ]
+    if not short:
+        return
+    tensor, one, _dims = short[0]
+    whole = ("-1" if isinstance(size, str) else str(size) for size in one.shape or ())
+    yield Hit(
+        f"without max_batch_size, dims are whole shapes: {_told([g for _, g, _ in short])} "
+        f"{'leave' if len(short) > 1 else 'leaves'} out the first dimension, the batch; "
+        f"{one.name} is {shown(one.shape or ())} in the graph",
+        f"set max_batch_size, e.g. 8, or write dims: [ {', '.join(whole)} ]",
+        _place(model, tensor),
+    )
+
+
+@rule(
+    "TC213",
+    "other-shape",
+    "error",
+    summary="dims that are not those of the model's file",
+    why="The backend compares the shapes when it loads the model, and refuses what differs; a "
+    "reshape counts instead of dims.",
+    shows="elsewhere",
+    answers=("server#4065",),
+)
+def other_shape(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or model.config is None:
+        return
+    batched = batches(model)
+    for tensor, one, dims in _shapes(model, graph):
+        shape = one.shape or ()
+        if batched and (
+            _repeats(graph, dims, shape) or (graph.format == "ONNX" and _is_fixed(shape))
+        ):
+            continue
+        if not batched and _leaves_out(dims, shape):
+            continue
+        own = shape[1:] if batched else shape
+        if graph.format != "ONNX" and tensor.path[0] == "output" and len(own) == len(dims):
+            continue  # the sizes of its outputs follow from those of its inputs
+        if not _fits(dims, own, open_too=batched and graph.format != "ONNX"):
+            yield Hit(
+                f"{tensor.name} is {shown((-1, *dims) if batched else dims)}"
+                f"{', the batch in front,' if batched else ''} by the configuration and "
+                f"{shown(shape)} in {graph.path.name}",
+                f"write {_field(tensor)}: [ {_suggested(own)} ]"
+                if own
+                else "write dims: [ 1 ] reshape: { shape: [ ] }",
+                _place(model, tensor, _differing(dims, own)),
+            )
+
+
+@rule(
+    "TC214",
+    "scalar-with-dims",
+    "error",
+    summary="dims of more than 1 for a tensor that is a scalar in the graph",
+    why="A scalar has one element: the backend takes only dims of 1 for it.",
+    shows="elsewhere",
+)
+def scalar(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or model.config is None or graph.format != "ONNX":
+        return
+    for tensor, one in pairs(model, graph):
+        dims = _declared_shape(tensor)
+        if one.shape == () and dims is not None and any(size != 1 for size in dims):
+            yield Hit(
+                f"{tensor.name} is a scalar in {graph.path.name} and {shown(dims)} here",
+                "write dims: [ 1 ]",
+                _place(model, tensor),
+            )
+
+
+@rule(
+    "TC215",
+    "narrower-output",
+    "warning",
+    summary="dims of an output that fix a size which the graph leaves open",
+    why="The ONNX Runtime backend wants dims of outputs to be exactly the graph's: the model "
+    "is refused, unless ONNX Runtime works out that very size when it loads the graph.",
+    shows="elsewhere",
+)
+def narrower_output(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or model.config is None or graph.format != "ONNX":
+        return
+    batched = batches(model)
+    for tensor, one, dims in _shapes(model, graph):
+        own = (one.shape or ())[1:] if batched else one.shape or ()
+        if tensor.path[0] != "output" or not _fits(dims, own):
+            continue
+        for index, size in enumerate(own):
+            if isinstance(size, str) and dims[index] != -1:
+                yield Hit(
+                    f"dims of {tensor.name} fix a size, {dims[index]}, that {graph.path.name} "
+                    f"leaves open: {shown(one.shape or ())}",
+                    f"write -1, or export the graph with {dims[index]} there",
+                    _place(model, tensor, index),
+                )
+                break
+
+
+def _shapes(model: Model, graph: Graph) -> Iterator[tuple[Tensor, GraphTensor, Dims]]:
+    """What can be compared by shape: no scalars, nothing ragged, no outputs cut up by batches."""
+    config = model.config
+    if config is None:
+        return
+    reshaped = config.message.parameters.get("RESHAPE_IO_LAYERS")
+    if graph.format != "ONNX" and reshaped is not None:
+        return
+    cut = {name for one in config.message.batch_output for name in one.target_name}
+    for tensor, one in pairs(model, graph):
+        dims = _declared_shape(tensor)
+        if dims is not None and one.shape and not tensor.ragged and tensor.name not in cut:
+            yield tensor, one, dims
+
+
+def _declared_shape(tensor: Tensor) -> Dims | None:
+    """The shape that the backend sees."""
+    return tensor.dims if tensor.reshape is None else tensor.reshape
+
+
+def _is_fixed(shape: Shape) -> bool:
+    return bool(shape) and isinstance(shape[0], int)
+
+
+def _repeats(graph: Graph | None, dims: Dims, shape: Shape) -> bool:
+    fixed = graph is not None and graph.format == "ONNX" and _is_fixed(shape)
+    if fixed or len(dims) != len(shape) or not _fits(dims[1:], shape[1:]):
+        return False
+    return len(dims) > 1 or dims == (-1,)
+
+
+def _leaves_out(dims: Dims, shape: Shape) -> bool:
+    return len(dims) == len(shape) - 1 and _fits(dims, shape[1:])
+
+
+def _fits(dims: Dims, shape: Shape, *, open_too: bool = False) -> bool:
+    """Whether every size that the graph fixes is the one declared; open_too: or none is."""
+    return len(dims) == len(shape) and all(
+        isinstance(size, str) or own == size or (open_too and own == -1)
+        for own, size in zip(dims, shape, strict=True)
+    )
+
+
+def _differing(dims: Dims, shape: Shape) -> int:
+    if len(dims) != len(shape):
+        return 0
+    return next(i for i, size in enumerate(shape) if isinstance(size, int) and dims[i] != size)
+
+
+def _field(tensor: Tensor) -> str:
+    return "dims" if tensor.reshape is None else "reshape: { shape"
+
+
+def _suggested(shape: Shape) -> str:
+    return ", ".join(str(size) if isinstance(size, int) else "-1" for size in shape)
+
+
+def _written(dims: Dims) -> str:
+    return ", ".join(map(str, dims))
+
+
+def _told(tensors: list[GraphTensor], most: int = 4) -> str:
+    names = [tensor.name for tensor in tensors]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _dims_path(tensor: Tensor) -> tuple[str | int, ...]:
+    return (*tensor.path, "dims") if tensor.reshape is None else (*tensor.path, "reshape", "shape")
+
+
+def _place(model: Model, tensor: Tensor, index: int = 0) -> Span:
+    assert model.config is not None  # noqa: S101 - told to the type checker
+    return model.config.span(*_dims_path(tensor), index)
+
+
+def _without_first(model: Model, tensor: Tensor) -> tuple[Edit, ...]:
+    """Where dims are one list of several sizes, its first one can be struck out."""
+    config, path = model.config, _dims_path(tensor)
+    if config is None or model.file is None or (*path, 1) not in config.values:
+        return ()
+    first, second = config.values[(*path, 0)], config.values[(*path, 1)]
+    between = model.file.source.text[first.end : second.start]
+    if between.strip() != ",":
+        return ()
+    return (Edit(Span(first.start, second.start), ""),)

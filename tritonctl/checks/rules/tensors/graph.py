@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC204 to TC209, TC215 to TC217: names and types declared, against the model's own file.
+
+Sources: https://github.com/triton-inference-server/onnxruntime_backend (what it checks when it
+loads a model; its README on optional inputs), https://github.com/triton-inference-server/
+openvino_backend, and the table of types in https://github.com/triton-inference-server/server/
+blob/main/docs/user_guide/model_configuration.md#datatypes
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+from tritonctl.formats.graph_file import Graph, GraphTensor
+
+_WHY_INTERFACE = "The backend compares names, types and shapes when it loads the model, and refuses"
+
+
+def judged_graph(model: Model) -> Graph | None:
+    """The graph, where the backend holds the configuration against it.
+
+    It completes a configuration that lacks its inputs or its outputs instead.
+    """
+    graph, config = model.graph, model.config
+    if graph is None or graph.broken or config is None:
+        return None
+    has_inputs = config.message.input or config.message.batch_input
+    return graph if has_inputs and config.message.output else None
+
+
+def found(name: str, tensors: tuple[GraphTensor, ...]) -> GraphTensor | None:
+    """The tensor of that name."""
+    return next((tensor for tensor in tensors if name in tensor.names), None)
+
+
+def pairs(model: Model, graph: Graph) -> Iterator[tuple[Tensor, GraphTensor]]:
+    """Declared tensors, each with the one of the graph that has its name."""
+    for tensor in inputs(model):
+        if one := found(tensor.name, graph.inputs + graph.defaults):
+            yield tensor, one
+    for tensor in outputs(model):
+        if one := found(tensor.name, graph.outputs):
+            yield tensor, one
+
+
+def fed_names(model: Model) -> set[str]:
+    """Every input of the model that Triton fills: of requests, sequences and batches."""
+    if model.config is None:
+        return set()
+    message = model.config.message
+    names = {tensor.name for tensor in inputs(model)}
+    names.update(name for one in message.batch_input for name in one.target_name)
+    names.update(control.name for control in message.sequence_batching.control_input)
+    names.update(state.input_name for state in message.sequence_batching.state)
+    return names
+
+
+@rule(
+    "TC204",
+    "not-a-tensor",
+    "error",
+    summary="an ONNX graph with an input or output that is a sequence or a map",
+    why="The backend says `Unsupported ONNX Type` and refuses the model, declared or not.",
+    shows="elsewhere",
+    answers=("server#3798", "onnxruntime_backend#94"),
+)
+def not_a_tensor(model: Model) -> Iterator[Hit]:
+    graph = model.graph
+    for tensor in (*graph.inputs, *graph.defaults, *graph.outputs) if graph else ():
+        if not tensor.is_tensor:
+            assert graph is not None  # noqa: S101 - told to the type checker
+            yield Hit(
+                f"{tensor.name} of {graph.path.name} is a {tensor.kind}, not a tensor",
+                "export the graph with tensors only; for scikit-learn's classifiers, convert with "
+                "the option zipmap=False",
+                place=graph.path.relative_to(model.path).as_posix(),
+            )
+
+
+@rule(
+    "TC205",
+    "type-unknown-to-triton",
+    "error",
+    summary="a tensor of the graph whose type Triton cannot pass on",
+    why="No data_type of the configuration stands for it: the model is refused.",
+    shows="elsewhere",
+)
+def type_unknown_to_triton(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or graph.format != "ONNX" or model.config is None:
+        return
+    declared = {tensor.name: tensor for tensor in (*inputs(model), *outputs(model))}
+    for one in (*graph.inputs, *graph.outputs):
+        needed = one in graph.inputs or one.name in declared
+        if one.is_tensor and one.dtype is None and needed:
+            tensor = declared.get(one.name)
+            path = tensor.path if tensor else ("input", 0)
+            yield Hit(
+                f"{one.name} is of type {one.kind}, which the backend does not pass on",
+                "put a Cast to float or another type in front of it when exporting",
+                model.config.span(*path, "data_type") if tensor else model.config.name_span(*path),
+            )
+
+
+@rule(
+    "TC206",
+    "unknown-tensor",
+    "error",
+    summary="a declared input or output that the model's file does not have",
+    why=f"{_WHY_INTERFACE} it: unexpected inference input or output.",
+    shows="elsewhere",
+)
+def unknown_tensor(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or model.config is None:
+        return
+    for tensors, there in (
+        (inputs(model), graph.inputs + graph.defaults),
+        (outputs(model), graph.outputs),
+    ):
+        names = [one.name for one in there]
+        for tensor in tensors:
+            if tensor.name and found(tensor.name, there) is None:
+                yield Hit(
+                    f"{graph.path.name} has no {tensor.path[0]} {tensor.name}; it has "
+                    f"{_listed(names)}",
+                    _nearest(tensor.name, names),
+                    model.config.span(*tensor.path, "name"),
+                )
+    yield from _unknown_controls(model, graph)
+
+
+def _unknown_controls(model: Model, graph: Graph) -> Iterator[Hit]:
+    assert model.config is not None  # noqa: S101 - told to the type checker
+    controls = model.config.message.sequence_batching.control_input
+    for index, control in enumerate(controls):
+        if control.name and found(control.name, graph.inputs + graph.defaults) is None:
+            yield Hit(
+                f"{graph.path.name} has no input {control.name} for the sequence's control",
+                "name the input that takes it, or leave that control out",
+                model.config.span("sequence_batching", "control_input", index, "name"),
+            )
+
+
+def _nearest(name: str, names: list[str]) -> str:
+    lower = {one.lower(): one for one in names}
+    close = difflib.get_close_matches(name.lower(), lower, n=1)
+    return f"did you mean {lower[close[0]]}?" if close else "name it as the graph does"
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    if not names:
+        return "none"
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" * (len(names) > most))
+
+
+@rule(
+    "TC207",
+    "undeclared-input",
+    "error",
+    summary="an input that the model's file needs and the configuration does not declare",
+    why="The backend says `configuration expects 1 inputs, model provides 2` and refuses the "
+    "model.",
+    shows="elsewhere",
+)
+def undeclared_input(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or model.config is None:
+        return
+    declared = inputs(model)
+    if any(found(one.name, graph.inputs + graph.defaults) is None for one in declared):
+        return
+    fed = fed_names(model)
+    for one in graph.inputs:
+        if not fed.intersection(one.names):
+            yield Hit(
+                f"{graph.path.name} needs the input {one.name}, which is not declared",
+                f"add input [ {{ name: {_quoted(one.name)}{_declaration(model, one)} }} ], or "
+                "export the graph without it",
+                model.config.name_span("input", 0),
+            )
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _declaration(model: Model, one: GraphTensor) -> str:
+    if one.dtype is None or one.shape is None:
+        return ""
+    own = one.shape[1:] if batches(model) else one.shape
+    sizes = ", ".join(str(size) if isinstance(size, int) else "-1" for size in own)
+    return f" data_type: {one.dtype} dims: [ {sizes or 1} ]"
+
+
+# Types that have no counterpart in a backend's library.
+UNKNOWN_TYPES = {
+    "onnxruntime": {"TYPE_BF16"},
+    "tensorrt": {"TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_INT16", "TYPE_FP64"}
+    | {"TYPE_STRING"},
+    "openvino": {"TYPE_FP64", "TYPE_STRING", "TYPE_BF16"},
+    "pytorch": {"TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64"},
+}
+
+
+@rule(
+    "TC209",
+    "type-unknown-to-backend",
+    "error",
+    summary="a declared data type that the backend's library does not have",
+    why="The table of types in Triton's documentation has no such type for this backend: the "
+    "model is refused.",
+    shows="elsewhere",
+)
+def type_unknown_to_backend(model: Model) -> Iterator[Hit]:
+    unknown = UNKNOWN_TYPES.get(model.backend or "")
+    if unknown is None or model.config is None or _runs_python(model):
+        return
+    graph = judged_graph(model)
+    told = {one.name for _, one in pairs(model, graph) if not one.dtype} if graph else set()
+    for tensor in (*inputs(model), *outputs(model)):
+        if tensor.dtype in unknown and (tensor.name not in told or model.backend == "openvino"):
+            yield Hit(
+                f"{tensor.name} is {tensor.dtype}, a type that the backend {model.backend} does "
+                "not have",
+                "declare the type that the model's file has",
+                model.config.span(*tensor.path, "data_type"),
+            )
+
+
+def _runs_python(model: Model) -> bool:
+    """The PyTorch backend has a way for a model.py as well, which takes more."""
+    version = model.served_version
+    return version is not None and "model.py" in model.files_of(version)
+
+
+@rule(
+    "TC208",
+    "other-type",
+    "error",
+    summary="a declared data type that is not the one in the model's file",
+    why=f"{_WHY_INTERFACE} what differs.",
+    shows="elsewhere",
+    answers=("server#2644",),
+)
+def other_type(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or model.config is None:
+        return
+    unknown = UNKNOWN_TYPES.get(model.backend or "", set()) | {"TYPE_INVALID"}
+    for tensor, one in pairs(model, graph):
+        # The OpenVINO backend converts, hence a graph of that format tells no types.
+        if one.dtype and tensor.dtype != one.dtype and tensor.dtype not in unknown:
+            span = model.config.span(*tensor.path, "data_type")
+            yield Hit(
+                f"{tensor.name} is declared {tensor.dtype} and is {one.dtype} in {graph.path.name}",
+                f"declare it {one.dtype}, and see that clients send and expect that",
+                span,
+                edits=(Edit(span, one.dtype),),
+            )
+
+
+@rule(
+    "TC216",
+    "optional-without-default",
+    "error",
+    summary="an input that is optional and has no value in the graph, or the other way round",
+    why="The ONNX Runtime backend takes as optional just the inputs that have an initializer, "
+    "and those only without batching; anything else it refuses.",
+    shows="elsewhere",
+)
+def optional_input(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or graph.format != "ONNX" or model.config is None:
+        return
+    for tensor in inputs(model):
+        has_default = found(tensor.name, graph.defaults) is not None
+        needed = found(tensor.name, graph.inputs) is not None
+        span = model.config.name_span(*tensor.path, "optional")
+        if tensor.optional and needed:
+            yield Hit(
+                f"{tensor.name} is declared optional, and {graph.path.name} has no value for it",
+                "remove `optional: true`, or export the graph with an initializer of that name",
+                span,
+            )
+        elif tensor.optional and has_default and batches(model):
+            yield Hit(
+                f"{tensor.name} is optional, which the backend takes only with max_batch_size: 0",
+                "set max_batch_size: 0 and write the batch dimension into dims, or do not declare "
+                "it",
+                span,
+            )
+        elif has_default and not tensor.optional:
+            yield Hit(
+                f"{tensor.name} has a value in {graph.path.name}, so it must be optional",
+                "add `optional: true` (with max_batch_size: 0), or do not declare it",
+                model.config.span(*tensor.path, "name"),
+            )
+
+
+@rule(
+    "TC217",
+    "ragged-needs-one-dimension",
+    "error",
+    summary="allow_ragged_batch for an input that is not one row of elements in the graph",
+    why="Requests of different lengths become one row: an ONNX graph must take [-1], or the "
+    "model is refused.",
+    shows="elsewhere",
+)
+def ragged_input(model: Model) -> Iterator[Hit]:
+    graph = judged_graph(model)
+    if graph is None or graph.format != "ONNX" or model.config is None:
+        return
+    for tensor, one in pairs(model, graph):
+        flat = one.shape is not None and len(one.shape) == 1 and isinstance(one.shape[0], str)
+        if tensor.ragged and not flat:
+            written = "" if one.shape is None else f" of {len(one.shape)} dimensions"
+            yield Hit(
+                f"{tensor.name} is ragged: Triton joins the requests' elements in a row, which "
+                f"needs an input of one varying dimension, not one{written}",
+                "remove allow_ragged_batch and let clients pad, or export a graph that takes the "
+                "row and, by `batch_input`, where each request ends",
+                model.config.name_span(*tensor.path, "allow_ragged_batch"),
+            )

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC220 to TC224: whether a model.py is something that the Python backend can load.
+
+Source: https://github.com/triton-inference-server/python_backend#usage
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.flow import Flow, Function, literal
+from tritonctl.checks.model_py.source import Call
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+from tritonctl.formats.graph_file import is_pointer
+
+_CLASS = "TritonPythonModel"
+# Which server runs the file is unknown, and its Python may be younger than ours.
+_YOUNGER_MESSAGE = re.compile(r"f-string|multiple exception types|too many statically nested")
+_YOUNGER_LINE = re.compile(r"\s*(type\s+\w|(async\s+)?(def|class)\s+\w+\s*\[)|.*\bt['\"]")
+
+
+@rule(
+    "TC220",
+    "invalid-python",
+    "error",
+    summary="a model.py that Python cannot parse",
+    why="The backend imports it when the model is loaded; a syntax error refuses the model.",
+)
+def syntax(model: Model) -> Iterator[Hit]:
+    code = model.code
+    if code is None or code.broken is None or code.span is None or is_pointer(code.path):
+        return
+    line = code.source.line(code.source.position(code.span.start)[0])
+    if not (_YOUNGER_MESSAGE.match(code.broken) or _YOUNGER_LINE.match(line)):
+        yield Hit(
+            f"{code.path.name} is no valid Python: {code.broken}",
+            "correct it; `python3 -m py_compile` on it says the same",
+            code.span,
+            source=code.source,
+        )
+
+
+@rule(
+    "TC221",
+    "no-model-class",
+    "error",
+    summary="a model.py without a class TritonPythonModel",
+    why="The backend makes its instances from the class of this name and refuses the model "
+    "without.",
+)
+def no_class(model: Model) -> Iterator[Hit]:
+    code = model.code
+    if code is None or code.tree is None or code.model_class is not None:
+        return
+    if any(_may_make(node) for node in code.nodes):
+        return
+    classes = [node for node in code.tree.body if isinstance(node, ast.ClassDef)]
+    near = difflib.get_close_matches(_CLASS, [one.name for one in classes], n=1, cutoff=0.7)
+    named = next((one for one in classes if one.name in near), None)
+    yield Hit(
+        f"{code.path.name} has no class {_CLASS}" + (f", but {near[0]}" if near else ""),
+        f"call the class {_CLASS}",
+        code.place(named) if named else None,
+        source=code.source if named else None,
+        place=f"{model.served_version}/{code.path.name}",
+    )
+
+
+def _may_make(node: ast.AST) -> bool:
+    """Whether a node could bind the class's name in a way other than a plain class."""
+    match node:
+        case ast.ImportFrom():
+            return any(
+                alias.name == "*" or _CLASS in (alias.name, alias.asname) for alias in node.names
+            )
+        case ast.Import():
+            return any(alias.asname == _CLASS for alias in node.names)
+        case ast.ClassDef() | ast.FunctionDef():
+            return node.name in (_CLASS, "__getattr__")
+        case ast.Name():
+            return node.id in (_CLASS, "exec", "globals")
+        case ast.Constant():
+            return node.value == _CLASS
+    return False
+
+
+@rule(
+    "TC222",
+    "no-execute",
+    "error",
+    summary="a TritonPythonModel without the method execute",
+    why="The model is loaded and every request fails.",
+    shows="traffic",
+)
+def no_execute(model: Model) -> Iterator[Hit]:
+    code = model.code
+    found = code.model_class if code else None
+    if code is None or found is None or found.bases or found.keywords or found.decorator_list:
+        return
+    if code.method("execute") or any(_names_execute(node) for node in code.nodes):
+        return
+    names = [node.name for node in found.body if isinstance(node, Function)]
+    near = difflib.get_close_matches("execute", names, n=1)
+    yield Hit(
+        f"{_CLASS} has no method execute" + (f", but {near[0]}" if near else ""),
+        "add def execute(self, requests), which returns a response for each of them",
+        code.place(found),
+        source=code.source,
+    )
+
+
+def _names_execute(node: ast.AST) -> bool:
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node.name in ("execute", "__getattr__")
+        case ast.Name():
+            return node.id == "execute"
+        case ast.alias():
+            return (node.asname or node.name) in ("execute", "*")
+        case ast.Attribute():
+            return node.attr == "execute"
+        case ast.Constant():
+            return node.value == "execute"
+    return False
+
+
+@rule(
+    "TC223",
+    "auto-complete-contradicts",
+    "error",
+    summary="an auto_complete_config that says something else than config.pbtxt",
+    why="add_input, add_output and set_max_batch_size compare with what is written, and raise "
+    "an error where it differs: the model is refused.",
+)
+def contradicts(model: Model) -> Iterator[Hit]:
+    code = model.code
+    method = code.method("auto_complete_config") if code else None
+    if code is None or method is None or model.config is None:
+        return
+    flow = Flow.of(code)
+    for call in code.calls:
+        problem = _contradiction(model, flow, call)
+        if problem and flow.function(call.node) is method and flow.surely_runs(call.node, method):
+            yield Hit(
+                f"auto_complete_config says {problem} in config.pbtxt",
+                "write the same in both, or leave it out of config.pbtxt",
+                code.place(call.node),
+                source=code.source,
+            )
+
+
+def _contradiction(model: Model, flow: Flow, call: Call) -> str | None:
+    tensors = {"add_input": inputs, "add_output": outputs}.get(call.name)
+    if tensors is not None:
+        added = added_tensor(flow, call) or {}
+        same = (tensor for tensor in tensors(model) if tensor.name == added.get("name"))
+        return next((_other(tensor, added) for tensor in same), None)
+    given = literal(call.argument(0, "max_batch_size"))
+    size = model.config.message.max_batch_size if model.config else 0
+    if call.name == "set_max_batch_size" and isinstance(given, int) and size > given:
+        return f"max_batch_size {given}, which is {size}"
+    return None
+
+
+def _other(tensor: Tensor, added: dict[object, object]) -> str | None:
+    kind, dims = added.get("data_type"), added.get("dims")
+    if isinstance(kind, str) and tensor.dtype not in ("TYPE_INVALID", kind):
+        return f"{tensor.name} is {kind}, which is {tensor.dtype}"
+    if isinstance(dims, list) and tensor.dims and list(tensor.dims) != dims:
+        return f"{tensor.name} has dims {dims}, which are {list(tensor.dims)}"
+    return None
+
+
+def added_tensor(flow: Flow, call: Call) -> dict[object, object] | None:
+    """The dictionary that add_input or add_output is given, where it stands there."""
+    node = call.argument(0)
+    value = literal(flow.only_value(node)) if node is not None else None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC237 to TC239: what a model.py makes of its configuration when it is loaded.
+
+Source: https://github.com/triton-inference-server/python_backend#initialize
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.declared import inputs, outputs
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.model_py.flow import Flow, Function, requests_of
+from tritonctl.checks.model_py.source import Call, PythonSource
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import rule
+
+_LOOKUPS = {"get_input_config_by_name": inputs, "get_output_config_by_name": outputs}
+
+
+@rule(
+    "TC238",
+    "unknown-lookup",
+    "error",
+    summary="the configuration of a tensor looked up by a name that is not declared",
+    why="get_input_config_by_name and get_output_config_by_name return None for it: `NoneType "
+    "object is not subscriptable`, and the model is refused.",
+)
+def unknown_lookup(model: Model) -> Iterator[Hit]:
+    for code, call, side in _unknown_lookups(model):
+        names = ", ".join(tensor.name for tensor in _LOOKUPS[call.name](model)) or "none"
+        yield Hit(
+            f"the {side} {call.text(1, 'name')} is not declared, so initialize fails here; "
+            f"declared: {names}",
+            "ask for one of those, or declare it in config.pbtxt",
+            code.place(call.node),
+            source=code.source,
+        )
+
+
+def told_by_lookup(model: Model, side: str) -> set[str]:
+    """The names of inputs or outputs that are told of as not declared."""
+    found = ((call, which) for _, call, which in _unknown_lookups(model))
+    return {call.text(1, "name") or "" for call, which in found if which == side}
+
+
+def _unknown_lookups(model: Model) -> Iterator[tuple[PythonSource, Call, str]]:
+    code = model.code
+    initialize = code.method("initialize") if code else None
+    if code is None or initialize is None or code.method("auto_complete_config"):
+        return
+    for name, tensors in _LOOKUPS.items():
+        for call in code.called(name):
+            asked = call.text(1, "name")
+            declared = tensors(model)
+            if not asked or not declared or any(one.name in ("", asked) for one in declared):
+                continue
+            if _is_subscripted(Flow.of(code), call, initialize):
+                yield code, call, name.split("_")[1]
+
+
+def _is_subscripted(flow: Flow, call: Call, function: Function) -> bool:
+    """Whether None, which it returns, is surely asked for an item."""
+    if not flow.surely_runs(call.node, function):
+        return False
+    around = flow.parent(call.node)
+    if isinstance(around, ast.Subscript):
+        return True
+    if not isinstance(around, ast.Assign) or not isinstance(around.targets[0], ast.Name):
+        return False
+    name = around.targets[0].id
+    return flow.assigned(name, function) == (call.node,) and any(
+        isinstance(node, ast.Name)
+        and node.id == name
+        and isinstance(flow.parent(node), ast.Subscript)
+        and flow.surely_runs(node, function)
+        for node in ast.walk(function)
+    )
+
+
+@rule(
+    "TC239",
+    "unparsed-configuration",
+    "error",
+    summary='args["model_config"] used as a dictionary',
+    why="It is a text: `string indices must be integers`, and the model is refused.",
+)
+def unparsed(model: Model) -> Iterator[Hit]:
+    code = model.code
+    initialize = code.method("initialize") if code else None
+    if code is None or initialize is None:
+        return
+    flow, arguments = Flow.of(code), requests_of(initialize)
+    for node in ast.walk(initialize):
+        if not isinstance(node, ast.Subscript) or not _is_text(node.slice):
+            continue
+        text = flow.only_value(node.value)
+        if (
+            isinstance(text, ast.Subscript)
+            and isinstance(text.value, ast.Name)
+            and text.value.id == arguments
+            and isinstance(text.slice, ast.Constant)
+            and text.slice.value == "model_config"
+            and flow.surely_runs(node, initialize)
+        ):
+            yield Hit(
+                f'{arguments}["model_config"] is a text in JSON, which has no items',
+                f'parse it: json.loads({arguments}["model_config"])',
+                code.place(node),
+                source=code.source,
+            )
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+@rule(
+    "TC237",
+    "bfloat-as-numpy",
+    "error",
+    summary="as_numpy() of a TYPE_BF16 input",
+    why="numpy has no such type: every request fails, `cannot be converted to NumPy`.",
+    shows="traffic",
+)
+def bfloat16(model: Model) -> Iterator[Hit]:
+    code = model.code
+    names = {tensor.name for tensor in inputs(model) if tensor.dtype == "TYPE_BF16"}
+    if code is None or not names:
+        return
+    flow = Flow.of(code)
+    for call in code.called("as_numpy"):
+        callee = call.node.func
+        value = flow.only_value(callee.value) if isinstance(callee, ast.Attribute) else None
+        if value is None or not flow.calls_backend(value, "get_input_tensor_by_name"):
+            continue
+        assert isinstance(value, ast.Call)  # noqa: S101 - told to the type checker
+        name = Call("", "", value).text(1, "name")
+        if name in names and not flow.is_conditional(call.node):
+            yield Hit(
+                f"{name} is TYPE_BF16, which numpy does not have",
+                "read it with to_dlpack(), as torch does: torch.from_dlpack(tensor.to_dlpack())",
+                code.place(call.node),
+                source=code.source,
+            )

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC1xx: whether config.pbtxt can be read, and says what it seems to say."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+
+from tritonctl.checks.analysis.releases import newer_fields
+from tritonctl.checks.config.message import Mistake, Problem
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.places import Span
+from tritonctl.checks.repository import CONFIG, Model, Repository
+from tritonctl.checks.rule import rule
+
+# NVIDIA's samples have ${name}; Jinja and shell templates are put around them.
+_PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.*?\}\}|<%.*?%>")
+_VARIABLE = re.compile(r"\$\{\w+\}")
+_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*')
+_MOST_SHOWN = 60
+_MOST_NAMES = 240
+
+
+@rule(
+    "TC101",
+    "unreadable-config",
+    "error",
+    summary="a config.pbtxt that cannot be read",
+    why="Triton refuses the model; a folder in its place ends tritonserver 2.51 itself.",
+)
+def unreadable(model: Model) -> Iterator[Hit]:
+    if model.file and model.file.unreadable:
+        yield Hit(
+            f"config.pbtxt cannot be read: {model.file.unreadable}",
+            "make it a readable text file; `ls -lL` shows what it is",
+            place=CONFIG,
+        )
+
+
+@rule(
+    "TC102",
+    "placeholder-left",
+    "error",
+    summary="a template's placeholder that was not filled",
+    why="Triton says `Expected integer or identifier, got: $` and refuses the model.",
+    answers=("server#8592", "tensorrtllm_backend#207", "tensorrtllm_backend#61"),
+)
+def placeholder(model: Model) -> Iterator[Hit]:
+    if model.file is not None:
+        text = _STRING_OR_COMMENT.sub(_blank, model.file.source.text)
+        yield from _unfilled(_PLACEHOLDER, text, 0)
+
+
+@rule(
+    "TC109",
+    "placeholder-in-string",
+    "warning",
+    summary="a template's placeholder inside a string",
+    why="Triton takes the placeholder for the value, which fails much later, if at all.",
+    answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
+)
+def placeholder_in_string(model: Model) -> Iterator[Hit]:
+    if model.file is None or model.config is None:
+        return
+    for match in _STRING_OR_COMMENT.finditer(model.file.source.text):
+        if not match.group().startswith("#"):
+            yield from _unfilled(_VARIABLE, match.group(), match.start())
+
+
+def _unfilled(pattern: re.Pattern[str], text: str, offset: int) -> Iterator[Hit]:
+    for match in pattern.finditer(text):
+        yield Hit(
+            f"the placeholder {match.group()[:_MOST_SHOWN]} has not been filled",
+            "write the value there, or render the template with all of its values",
+            Span(match.start() + offset, match.end() + offset),
+        )
+
+
+def _blank(match: re.Match[str]) -> str:
+    """As long as it was, so that every place stays where it is."""
+    return " " * len(match.group())
+
+
+@rule(
+    "TC103",
+    "invalid-text-format",
+    "error",
+    summary="a config.pbtxt that is not protobuf's text format",
+    why="Triton refuses the model: it uses nothing of a file with a syntax error.",
+)
+def syntax(model: Model) -> Iterator[Hit]:
+    broken = model.file.broken if model.file else None
+    if broken is None or any(placeholder(model)):
+        return
+    yield Hit(
+        f"no valid text format: {broken.problem}",
+        "correct it there: everything after it is unread",
+        broken.span,
+    )
+
+
+@rule(
+    "TC104",
+    "unknown-field",
+    "error",
+    summary="a field that Triton's model configuration does not have",
+    why="Triton refuses the model.",
+)
+def unknown_field(model: Model) -> Iterator[Hit]:
+    yield from _with_nearest(model, "unknown")
+
+
+@rule(
+    "TC105",
+    "wrong-type",
+    "error",
+    summary="a value of another type than its field's",
+    why="Triton refuses the model.",
+)
+def wrong_type(model: Model) -> Iterator[Hit]:
+    yield from _with_nearest(model, "type")
+
+
+def _problems(model: Model, mistake: Mistake) -> Iterator[Problem]:
+    for problem in model.config.problems if model.config else ():
+        if problem.mistake == mistake:
+            yield problem
+
+
+def _with_nearest(model: Model, mistake: Mistake) -> Iterator[Hit]:
+    for problem in _problems(model, mistake):
+        source = model.file.source.text if model.file else ""
+        written = source[problem.span.start : problem.span.end].strip("\"'")
+        close = difflib.get_close_matches(written, problem.names, n=1)
+        # Another name of a field is a slip of the pen; another value may be meant otherwise.
+        edits = tuple(Edit(problem.span, name) for name in close if mistake == "unknown")
+        yield Hit(problem.text, _instead(problem, close), problem.span, edits=edits)
+
+
+def _instead(problem: Problem, close: list[str]) -> str:
+    if close:
+        return f"did you mean {close[0]}?"
+    known = ", ".join(sorted(problem.names))
+    if known and len(known) <= _MOST_NAMES:
+        return f"it is one of {known}"
+    return "remove it" if problem.mistake == "unknown" else "write such a value"
+
+
+@rule(
+    "TC106",
+    "given-again",
+    "error",
+    summary="a field of one value that is given twice, or together with one that excludes it",
+    why="Triton refuses the model.",
+)
+def given_again(model: Model) -> Iterator[Hit]:
+    for problem in _problems(model, "again"):
+        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+
+
+@rule(
+    "TC108",
+    "key-again",
+    "warning",
+    summary="a key of a map that is given twice",
+    why="Triton takes the last one without a word, so what stands above it is not what runs.",
+)
+def key_again(model: Model) -> Iterator[Hit]:
+    for problem in _problems(model, "key-again"):
+        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+
+
+@rule(
+    "TC110",
+    "default-overwritten",
+    "warning",
+    summary="a field that is given again behind its default value: 0, false or an empty string",
+    why="Triton refuses a field that is given twice, but cannot tell its default value from "
+    "none: it takes what stands behind without a word.",
+)
+def overwritten(model: Model) -> Iterator[Hit]:
+    for problem in _problems(model, "overwritten"):
+        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+
+
+@rule(
+    "TC107",
+    "field-too-new",
+    "error",
+    summary="a field that the target version does not know",
+    why="An unknown field makes the whole file unreadable: the model is refused.",
+)
+def newer_field(model: Model, repository: Repository) -> Iterator[Hit]:
+    version, config = repository.target.version, model.config
+    if version is None or config is None:
+        return
+    newer = newer_fields(version)
+    for place, span in config.names.items():
+        name = ".".join(part for part in place if isinstance(part, str))
+        if first := newer.get(name):
+            yield Hit(
+                f"{name} came with Triton {first}: {version} cannot read a file that has it",
+                f"remove it, or serve with Triton {first} or later",
+                span,
+            )

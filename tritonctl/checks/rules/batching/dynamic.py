@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tritonctl.checks.analysis.streams import steps
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
@@ -61,9 +62,9 @@ def _sizes(model: Model) -> tuple[int, ...]:
     why="No two requests are ever put together: every one is executed alone.",
     answers=("server#7205", "server#4129", "server#4247", "server#3624", "server#3327"),
 )
-def no_batch(model: Model) -> Iterator[Hit]:
-    batching, config = _batching(model), model.config
-    if batching is None or config is None or config.message.max_batch_size > 1:
+def no_batch(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _batching(model)
+    if batching is None or config.message.max_batch_size > 1:
         return
     # A queue policy works without batches, too.
     if any(("dynamic_batching", name) in config.names for name in _OF_THE_QUEUE):
@@ -91,9 +92,9 @@ def _chooses_batch(model: Model) -> bool:
     "the rest of max_batch_size stays unused.",
     answers=("server#8094",),
 )
-def capped(model: Model) -> Iterator[Hit]:
-    batching, config = _batching(model), model.config
-    if batching is None or config is None or not _sizes(model):
+def capped(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _batching(model)
+    if batching is None or not _sizes(model):
         return
     largest, most = max(_sizes(model)), config.message.max_batch_size
     if batching.max_queue_delay_microseconds == 0 and largest < most:
@@ -114,9 +115,9 @@ def capped(model: Model) -> Iterator[Hit]:
     "profiles for certain sizes; for others they only make requests wait.",
     answers=("onnxruntime_backend#148",),
 )
-def preferred(model: Model) -> Iterator[Hit]:
-    batching, config = _batching(model), model.config
-    if batching is None or config is None or model.backend not in _WITHOUT_PROFILES:
+def preferred(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _batching(model)
+    if batching is None or model.backend not in _WITHOUT_PROFILES:
         return
     sizes, most = set(_sizes(model)), config.message.max_batch_size
     # Triton itself prefers the largest; of the other two there are findings of their own.
@@ -138,9 +139,9 @@ def preferred(model: Model) -> Iterator[Hit]:
     summary="a queue delay next to a preferred batch size of 1",
     why="A batch of a preferred size is executed at once, and every single request is one.",
 )
-def never_delayed(model: Model) -> Iterator[Hit]:
-    batching, config = _batching(model), model.config
-    if batching is None or config is None or 1 not in _sizes(model):
+def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _batching(model)
+    if batching is None or 1 not in _sizes(model):
         return
     if batching.max_queue_delay_microseconds > 0 and config.message.max_batch_size > 1:
         index = list(batching.preferred_batch_size).index(1)
@@ -160,9 +161,9 @@ def never_delayed(model: Model) -> Iterator[Hit]:
     "is executed.",
     answers=("onnxruntime_backend#148",),
 )
-def seconds(model: Model, repository: Repository) -> Iterator[Hit]:
-    delay, config = _delays(model), model.config
-    if config is None or delay < _SECOND or model.name in repository.target.slo_ms:
+def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    delay = _delays(model)
+    if delay < _SECOND or model.name in repository.target.slo_ms:
         return
     yield Hit(
         f"a request that finds no full batch waits {delay / _SECOND:g} s",

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis import declared
 from tritonctl.checks.analysis.senders import Function, own_nodes
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model
@@ -94,9 +95,9 @@ def _runs_engine(node: ast.Call) -> bool:
     "the shapes of such inputs are equal: texts of different lengths never meet.",
     answers=("server#4129",),
 )
-def equal_shapes(model: Model) -> Iterator[Hit]:
-    code, config = _batched_code(model), model.config
-    if code is None or config is None or any(code.called(name) for name in _JOINING):
+def equal_shapes(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    code = _batched_code(model)
+    if code is None or any(code.called(name) for name in _JOINING):
         return
     for tensor in declared.inputs(model):
         if -1 in (tensor.dims or ()) and not tensor.ragged:
@@ -117,9 +118,8 @@ def equal_shapes(model: Model) -> Iterator[Hit]:
     "that does more than treat each element alike cannot tell them apart.",
     shows="elsewhere",
 )
-def ragged_alone(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or model.backend not in _NEED_BATCH_INPUT or not declared.batches(model):
+def ragged_alone(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if model.backend not in _NEED_BATCH_INPUT or not declared.batches(model):
         return
     told = {name for one in config.message.batch_input for name in one.source_input}
     for tensor in declared.inputs(model):

@@ -59,10 +59,9 @@ def _policies(model: Model) -> Iterator[_Policy]:
     why="Triton takes a request of a lower level only while none of a higher one waits: under "
     "load it waits for ever, and so does its client.",
 )
-def starving(model: Model) -> Iterator[Hit]:
-    config = model.config
-    levels = config.message.dynamic_batching.priority_levels if config else 0
-    if config is None or levels <= 1:
+def starving(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    levels = config.message.dynamic_batching.priority_levels
+    if levels <= 1:
         return
     batching = config.message.dynamic_batching
     own = levels in batching.priority_queue_policy
@@ -85,9 +84,8 @@ def starving(model: Model) -> Iterator[Hit]:
     summary="settings of priorities without `priority_levels`",
     why="Triton has one queue then and ignores them.",
 )
-def unused_priorities(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or config.message.dynamic_batching.priority_levels:
+def unused_priorities(config: ConfigMessage) -> Iterator[Hit]:
+    if config.message.dynamic_batching.priority_levels:
         return
     for name in ("default_priority_level", "priority_queue_policy"):
         if getattr(config.message.dynamic_batching, name):
@@ -173,9 +171,8 @@ def endless(model: Model) -> Iterator[Hit]:
     "server, too.",
     shows="traffic",
 )
-def rejected_waiting(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or config.message.max_batch_size <= 1:
+def rejected_waiting(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if config.message.max_batch_size <= 1:
         return
     batching = config.message.dynamic_batching
     delay = batching.max_queue_delay_microseconds

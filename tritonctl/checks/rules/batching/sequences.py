@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tritonctl.checks.analysis.streams import instances
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
@@ -32,9 +33,9 @@ def _sequences(model: Model) -> Any | None:
     "Without max_sequence_idle_microseconds Triton takes one second.",
     answers=("server#3577", "server#6846"),
 )
-def soon_forgotten(model: Model) -> Iterator[Hit]:
-    batching, config = _sequences(model), model.config
-    if batching is None or config is None or batching.iterative_sequence:
+def soon_forgotten(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _sequences(model)
+    if batching is None or batching.iterative_sequence:
         return
     idle = batching.max_sequence_idle_microseconds
     # 0 is Triton's default, a second.
@@ -57,9 +58,9 @@ def soon_forgotten(model: Model) -> Iterator[Hit]:
     why="A batch has at most one request of a sequence, so that it never becomes larger than "
     "the number of sequences that are candidates.",
 )
-def few_candidates(model: Model) -> Iterator[Hit]:
-    batching, config = _sequences(model), model.config
-    if batching is None or config is None or not batching.HasField("oldest"):
+def few_candidates(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _sequences(model)
+    if batching is None or not batching.HasField("oldest"):
         return
     candidates, most = batching.oldest.max_candidate_sequences, config.message.max_batch_size
     if 0 < candidates < most:
@@ -79,9 +80,9 @@ def few_candidates(model: Model) -> Iterator[Hit]:
     why="A sequence keeps its place until it ends or has been idle for too long; meanwhile "
     "others wait.",
 )
-def one_at_a_time(model: Model, repository: Repository) -> Iterator[Hit]:
-    batching, config = _sequences(model), model.config
-    if batching is None or config is None or instances(model, repository.target) > 1:
+def one_at_a_time(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    batching = _sequences(model)
+    if batching is None or instances(model, repository.target) > 1:
         return
     places = max(1, config.message.max_batch_size)
     if batching.HasField("oldest") and batching.oldest.max_candidate_sequences:

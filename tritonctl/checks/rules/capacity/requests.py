@@ -13,6 +13,7 @@ from packaging.version import Version
 
 from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
 from tritonctl.checks.analysis.stub_memory import tensor_bytes
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
@@ -102,11 +103,10 @@ def over_grpc(model: Model) -> Iterator[Hit]:
     summary="a max_batch_size that no request can have",
     why="Triton would take a request of that many, and no message carries it.",
 )
-def full_batch(model: Model) -> Iterator[Hit]:
+def full_batch(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not _served(model) or not batches(model) or any(over_grpc(model)):
         return
-    assert model.config is not None  # noqa: S101 - it is served
-    most = model.config.message.max_batch_size
+    most = config.message.max_batch_size
     needed = [tensor for tensor in inputs(model) if not tensor.optional]
     size = sum(_bytes(tensor) for tensor in needed)
     if size * most > _GRPC_BYTES:
@@ -114,5 +114,5 @@ def full_batch(model: Model) -> Iterator[Hit]:
             f"a request of {most} takes {most} × {human_bytes(size)} = {human_bytes(size * most)}: "
             f"gRPC messages end at 2 GiB, with {_GRPC_BYTES // size} of them",
             "lower max_batch_size, or let clients send less at once and Triton make the batches",
-            model.config.span("max_batch_size"),
+            config.span("max_batch_size"),
         )

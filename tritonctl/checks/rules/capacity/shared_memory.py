@@ -17,6 +17,7 @@ from tritonctl.checks.analysis.stub_memory import (
     least_region_bytes,
     tensor_bytes,
 )
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import rule
@@ -147,10 +148,9 @@ def _bytes(tensor: Tensor) -> int:
     "own parameters.",
     answers=("server#6156",),
 )
-def setting_ignored(model: Model) -> Iterator[Hit]:
-    config = model.config
-    for key in _SETTINGS if config is not None and model.backend == "python" else ():
-        if config is not None and key in config.message.parameters:
+def setting_ignored(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for key in _SETTINGS if model.backend == "python" else ():
+        if key in config.message.parameters:
             value = config.message.parameters[key].string_value or "VALUE"
             yield Hit(
                 f"{key} is no parameter of a model: it is ignored here",

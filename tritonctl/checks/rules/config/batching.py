@@ -30,12 +30,12 @@ _BATCH_INPUT_TYPES = ("TYPE_INT32", "TYPE_FP32")
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def negative_batch(model: Model) -> Iterator[Hit]:
-    if model.config and (size := model.config.message.max_batch_size) < 0:
+def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
+    if (size := config.message.max_batch_size) < 0:
         yield Hit(
             f"max_batch_size is {size}",
             "write 0 for a model without a batch dimension",
-            model.config.span("max_batch_size"),
+            config.span("max_batch_size"),
         )
 
 
@@ -47,14 +47,13 @@ def negative_batch(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def preferred_size(model: Model) -> Iterator[Hit]:
-    config = model.config
-    largest = config.message.max_batch_size if config else 0
-    for path in _PREFERRED if config and largest >= 0 else ():
-        scheduler = _inside(config.message, path) if config else None
+def preferred_size(config: ConfigMessage) -> Iterator[Hit]:
+    largest = config.message.max_batch_size
+    for path in _PREFERRED if largest >= 0 else ():
+        scheduler = _inside(config.message, path)
         sizes = scheduler.preferred_batch_size if scheduler is not None else ()
         for index, size in enumerate(sizes):
-            if config and not 1 <= size <= largest:
+            if not 1 <= size <= largest:
                 yield Hit(
                     f"{path[-1]} prefers a batch of {size}, and max_batch_size is {largest}",
                     f"write sizes from 1 to {largest}, or leave preferred_batch_size out"
@@ -81,10 +80,10 @@ def _inside(message: Any, path: tuple[str, ...]) -> Any:
     why="Triton refuses the model. Levels count from 1, and the default has to be given.",
     needs_valid_config=True,
 )
-def priority_level(model: Model) -> Iterator[Hit]:
-    config, batching = model.config, _batching(model)
+def priority_level(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _batching(model)
     levels = batching.priority_levels if batching else 0
-    if config is None or batching is None or not levels:
+    if batching is None or not levels:
         return
     default = batching.default_priority_level
     if not 1 <= default <= levels:
@@ -113,9 +112,9 @@ def priority_level(model: Model) -> Iterator[Hit]:
     "timeout, leave the order.",
     needs_valid_config=True,
 )
-def ordered_priorities(model: Model) -> Iterator[Hit]:
-    config, batching = model.config, _batching(model)
-    if config is None or batching is None or not batching.preserve_ordering:
+def ordered_priorities(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    batching = _batching(model)
+    if batching is None or not batching.preserve_ordering:
         return
     if batching.priority_levels > 1:
         yield Hit(
@@ -154,9 +153,8 @@ def _policies(batching: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
     "in parts, cannot be cached.",
     needs_valid_config=True,
 )
-def cache_excluded(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not config.message.response_cache.enable:
+def cache_excluded(config: ConfigMessage) -> Iterator[Hit]:
+    if not config.message.response_cache.enable:
         return
     span = config.span("response_cache", "enable")
     fix = "remove response_cache"
@@ -175,11 +173,8 @@ def cache_excluded(model: Model) -> Iterator[Hit]:
     "and makes TYPE_INT32 or TYPE_FP32.",
     needs_valid_config=True,
 )
-def batch_input(model: Model) -> Iterator[Hit]:
-    config = model.config
-    for index, one in enumerate(config.message.batch_input if config else ()):
-        if config is None:
-            return
+def batch_input(config: ConfigMessage) -> Iterator[Hit]:
+    for index, one in enumerate(config.message.batch_input):
         path = ("batch_input", index)
         called = f"batch_input {', '.join(one.target_name) or index + 1}"
         yield from _unknown_kind(config, path, called, one)
@@ -202,11 +197,8 @@ def batch_input(model: Model) -> Iterator[Hit]:
     "and its targets are outputs of the model. Without a target tritonserver 2.51 ends itself.",
     needs_valid_config=True,
 )
-def batch_output(model: Model) -> Iterator[Hit]:
-    config = model.config
-    for index, one in enumerate(config.message.batch_output if config else ()):
-        if config is None:
-            return
+def batch_output(config: ConfigMessage) -> Iterator[Hit]:
+    for index, one in enumerate(config.message.batch_output):
         path = ("batch_output", index)
         called = f"batch_output {', '.join(one.target_name) or index + 1}"
         yield from _unknown_kind(config, path, called, one)

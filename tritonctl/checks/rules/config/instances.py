@@ -205,14 +205,14 @@ def _fits(dims: list[int], declared: tuple[int, ...]) -> bool:
     why="Triton skips it without a word: the first requests are as slow as without.",
     needs_valid_config=True,
 )
-def skipped_warm_up(model: Model) -> Iterator[Hit]:
-    message = model.config.message if model.config and model.backend != "ensemble" else None
+def skipped_warm_up(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    message = config.message if model.backend != "ensemble" else None
     for index, sample in enumerate(message.model_warmup if message else ()):
-        if model.config and not sample.batch_size:
+        if not sample.batch_size:
             yield Hit(
                 f"the sample {sample.name or index + 1} has no batch_size, and is not run",
                 "write batch_size: 1",
-                model.config.span("model_warmup", index),
+                config.span("model_warmup", index),
             )
 
 
@@ -232,9 +232,8 @@ def _samples(model: Model) -> Iterator[tuple[ConfigMessage, int, Any]]:
     why="The Python backend refuses the model.",
     needs_valid_config=True,
 )
-def force_cpu(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or model.backend != "python" or _FORCE_CPU not in config.message.parameters:
+def force_cpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if model.backend != "python" or _FORCE_CPU not in config.message.parameters:
         return
     value = config.message.parameters[_FORCE_CPU].string_value
     if value not in ("yes", "no"):
@@ -253,9 +252,8 @@ def force_cpu(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def strategy_of_sequences(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or _STRATEGY not in config.message.parameters:
+def strategy_of_sequences(config: ConfigMessage) -> Iterator[Hit]:
+    if _STRATEGY not in config.message.parameters:
         return
     if config.message.HasField("sequence_batching"):
         yield Hit(

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tritonctl.checks.config.backends import KNOWN, PLATFORMS, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
@@ -35,7 +36,7 @@ _FILLS_IN = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
     "file such as model.onnx or model.py.",
     needs_valid_config=True,
 )
-def no_backend(model: Model) -> Iterator[Hit]:
+def no_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     message = _message(model)
     if message is None or not model.versions or message.platform or message.HasField(_STEPS):
         return
@@ -50,7 +51,7 @@ def no_backend(model: Model) -> Iterator[Hit]:
         + (f"{named} tells none" if named else "there is no file such as model.py that tells it")
         + _unread(model),
         'name it in config.pbtxt: backend: "python"',
-        model.config.span() if model.config else None,
+        config.span(),
     )
 
 
@@ -74,10 +75,9 @@ def _unread(model: Model) -> str:
     why="Triton refuses the model: a platform without a backend has to be one of its own.",
     needs_valid_config=True,
 )
-def unknown_platform(model: Model) -> Iterator[Hit]:
-    config = model.config
-    platform = config.message.platform if config else ""
-    if config is None or not platform or model.backend:
+def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    platform = config.message.platform
+    if not platform or model.backend:
         return
     known = [name for names in PLATFORMS.values() for name in names]
     close = difflib.get_close_matches(platform, known, n=1)
@@ -95,9 +95,8 @@ def unknown_platform(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model. One of both is enough.",
     needs_valid_config=True,
 )
-def platform_against_backend(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not config.message.backend:
+def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
+    if not config.message.backend:
         return
     backend, platform = config.message.backend, config.message.platform
     wanted = PLATFORMS.get(backend)
@@ -120,10 +119,9 @@ def platform_against_backend(model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     needs_valid_config=True,
 )
-def unknown_backend(model: Model) -> Iterator[Hit]:
-    config = model.config
-    name = config.message.backend if config else ""
-    if config is None or not name or name in KNOWN or config.message.runtime:
+def unknown_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    name = config.message.backend
+    if not name or name in KNOWN or config.message.runtime:
         return
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=_LIKE)
     if close and not _brings_its_own(model, f"libtriton_{name}.so"):
@@ -148,10 +146,9 @@ def _brings_its_own(model: Model, library: str) -> bool:
     answers=("server#3237",),
     needs_valid_config=True,
 )
-def python_filename(model: Model) -> Iterator[Hit]:
-    config = model.config
-    name = config.message.default_model_filename if config else ""
-    if config is None or model.backend != "python" or not name:
+def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    name = config.message.default_model_filename
+    if model.backend != "python" or not name:
         return
     if not name.endswith(".py"):
         wrong = "does not end with .py"
@@ -176,9 +173,8 @@ def python_filename(model: Model) -> Iterator[Hit]:
     why="tritonserver 2.51 ends itself over it, with all models that it serves.",
     needs_valid_config=True,
 )
-def no_agent(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not config.message.HasField("model_repository_agents"):
+def no_agent(config: ConfigMessage) -> Iterator[Hit]:
+    if not config.message.HasField("model_repository_agents"):
         return
     if not config.message.model_repository_agents.agents:
         yield Hit(
@@ -196,10 +192,9 @@ def no_agent(model: Model) -> Iterator[Hit]:
     why="tritonserver 2.51 ends itself over it, with all models that it serves.",
     needs_valid_config=True,
 )
-def metric_tag(model: Model) -> Iterator[Hit]:
-    config = model.config
-    for key in config.message.metric_tags if config else ():
-        if config and key and not _LABEL.fullmatch(key):  # one without a key loads
+def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
+    for key in config.message.metric_tags:
+        if key and not _LABEL.fullmatch(key):  # one without a key loads
             yield Hit(
                 f"the metric tag {key!r} is no name of a label",
                 "use letters, digits and _, with no digit first",
@@ -216,9 +211,8 @@ def metric_tag(model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     needs_valid_config=True,
 )
-def metric_control(model: Model) -> Iterator[Hit]:
-    config = model.config
-    controls = config.message.model_metrics.metric_control if config else ()
+def metric_control(config: ConfigMessage) -> Iterator[Hit]:
+    controls = config.message.model_metrics.metric_control
     for index, control in enumerate(controls):
         lacking = [
             name
@@ -228,7 +222,7 @@ def metric_control(model: Model) -> Iterator[Hit]:
             )
             if not value
         ]
-        if config and lacking:
+        if lacking:
             yield Hit(
                 f"metric_control number {index + 1} has no {' and no '.join(lacking)}",
                 "name the metric, and the bounds of its buckets",
@@ -247,9 +241,8 @@ def metric_control(model: Model) -> Iterator[Hit]:
     answers=("server#5215", "server#2635"),
     needs_valid_config=True,
 )
-def filled_in(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or model.backend not in _FILLS_IN:
+def filled_in(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if model.backend not in _FILLS_IN:
         return
     message = config.message
     lacking = [name for name in ("input", "output") if not len(getattr(message, name))]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tritonctl.checks.config.message import Path
+from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
@@ -49,14 +49,14 @@ def _controls(model: Model) -> Iterator[tuple[Path, str, Any, str]]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def control_without_name(model: Model) -> Iterator[Hit]:
+def control_without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     found = batcher(model)
     for index, tensor in enumerate(found.control_input if found else ()):
-        if model.config and not tensor.name:
+        if not tensor.name:
             yield Hit(
                 f"control_input number {index + 1} has no name",
                 'give it the name under which the model reads it: name: "START"',
-                model.config.span("sequence_batching", "control_input", index),
+                config.span("sequence_batching", "control_input", index),
             )
 
 
@@ -69,9 +69,9 @@ def control_without_name(model: Model) -> Iterator[Hit]:
     "listed once.",
     needs_valid_config=True,
 )
-def control_again(model: Model) -> Iterator[Hit]:
-    found, config = batcher(model), model.config
-    if found is None or config is None:
+def control_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    found = batcher(model)
+    if found is None:
         return
     names = [tensor.name for tensor in found.control_input]
     for index, name in enumerate(names):
@@ -101,18 +101,18 @@ def control_again(model: Model) -> Iterator[Hit]:
     "the configuration names; a correlation id is sent itself.",
     needs_valid_config=True,
 )
-def control_values(model: Model) -> Iterator[Hit]:
+def control_values(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for path, tensor, control, kind in _controls(model):
         given = [name for name in _VALUES if len(getattr(control, name))]
         wrong = _wrong_values(control, kind, given)
-        if model.config and wrong:
+        if wrong:
             yield Hit(
                 f"the control {tensor}, {kind}, {wrong}",
                 f"remove {' and '.join(given)}"
                 if kind == _CORRELATION
                 else "give one list of two values, what false is and what true is: "
                 "int32_false_true: [ 0, 1 ]",
-                model.config.span(*path, *given[-1:]),
+                config.span(*path, *given[-1:]),
             )
 
 
@@ -135,15 +135,15 @@ def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def correlation_type(model: Model) -> Iterator[Hit]:
+def correlation_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     types = model_config_schema().DataType
     for path, tensor, control, kind in _controls(model):
         name = types.Name(control.data_type) if control.data_type in types.values() else "unknown"
-        if model.config and kind == _CORRELATION and name not in _CORRELATION_TYPES:
+        if kind == _CORRELATION and name not in _CORRELATION_TYPES:
             yield Hit(
                 f"the control {tensor}, {kind}, has data_type {name}",
                 f"write one of {', '.join(_CORRELATION_TYPES)}",
-                model.config.span(*path, "data_type"),
+                config.span(*path, "data_type"),
             )
 
 
@@ -155,16 +155,16 @@ def correlation_type(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def slot_utilization(model: Model) -> Iterator[Hit]:
+def slot_utilization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     found = batcher(model)
-    if found is None or model.config is None or not found.HasField("direct"):
+    if found is None or not found.HasField("direct"):
         return
     share = found.direct.minimum_slot_utilization
     if share < 0 or share > 1:
         yield Hit(
             f"minimum_slot_utilization is {share:g}",
             "write a share from 0 to 1",
-            model.config.span("sequence_batching", "direct", "minimum_slot_utilization"),
+            config.span("sequence_batching", "direct", "minimum_slot_utilization"),
         )
 
 
@@ -177,24 +177,24 @@ def slot_utilization(model: Model) -> Iterator[Hit]:
     "a name and a content.",
     needs_valid_config=True,
 )
-def initial_state(model: Model) -> Iterator[Hit]:
+def initial_state(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     found = batcher(model)
     for index, state in enumerate(found.state if found else ()):
         path = ("sequence_batching", "state", index, "initial_state")
-        if model.config and len(state.initial_state) > 1:
+        if len(state.initial_state) > 1:
             yield Hit(
                 f"state {state.input_name} has {len(state.initial_state)} entries of initial_state",
                 "keep one",
-                model.config.span(*path, 1),
+                config.span(*path, 1),
             )
-        elif model.config and len(state.initial_state) == 1:
+        elif len(state.initial_state) == 1:
             initial = state.initial_state[0]
             if wrong := _wrong_initial(initial, state):
                 field, problem, fix = wrong
                 yield Hit(
                     f"the initial_state of {state.input_name} {problem}",
                     fix,
-                    model.config.span(*path, 0, field),
+                    config.span(*path, 0, field),
                 )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
@@ -49,13 +50,13 @@ def complete(model: Model) -> bool:
     why="Triton refuses the model: must specify 'name'.",
     needs_valid_config=True,
 )
-def without_name(model: Model) -> Iterator[Hit]:
+def without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model):
-        if model.config and not tensor.name:
+        if not tensor.name:
             yield Hit(
                 f"{called(tensor)} has no name",
                 'give it the name that requests use: name: "INPUT"',
-                model.config.span(*tensor.path),
+                config.span(*tensor.path),
             )
 
 
@@ -68,13 +69,13 @@ def without_name(model: Model) -> Iterator[Hit]:
     "model.py with auto_complete_config, fill it in.",
     needs_valid_config=True,
 )
-def without_type(model: Model) -> Iterator[Hit]:
+def without_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model) if complete(model) else ():
-        if model.config and tensor.dtype == "TYPE_INVALID":
+        if tensor.dtype == "TYPE_INVALID":
             yield Hit(
                 f"{called(tensor)} has no data_type",
                 "name one: data_type: TYPE_FP32",
-                model.config.span(*tensor.path, "data_type"),
+                config.span(*tensor.path, "data_type"),
             )
 
 
@@ -86,13 +87,13 @@ def without_type(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: must specify 'dims'. A scalar has dims: [ 1 ].",
     needs_valid_config=True,
 )
-def without_dims(model: Model) -> Iterator[Hit]:
+def without_dims(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model) if complete(model) else ():
-        if model.config and tensor.dims is None:
+        if tensor.dims is None:
             yield Hit(
                 f"{called(tensor)} has no dims",
                 "write its shape without the batch dimension, -1 where it varies: dims: [ -1 ]",
-                model.config.span(*tensor.path, "dims"),
+                config.span(*tensor.path, "dims"),
             )
 
 
@@ -104,15 +105,15 @@ def without_dims(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: a dimension is 1 or more, or -1 where it varies.",
     needs_valid_config=True,
 )
-def impossible_dimension(model: Model) -> Iterator[Hit]:
+def impossible_dimension(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model):
         for field, dims in (("dims",), tensor.dims), (("reshape", "shape"), tensor.reshape):
             for index, size in enumerate(dims or ()):
-                if model.config and not _possible(size):
+                if not _possible(size):
                     yield Hit(
                         f"{called(tensor)} has {size} in {'.'.join(field)}",
                         "write 1 or more, or -1 for a dimension that varies",
-                        model.config.span(*tensor.path, *field, index),
+                        config.span(*tensor.path, *field, index),
                     )
 
 
@@ -125,17 +126,17 @@ def impossible_dimension(model: Model) -> Iterator[Hit]:
     answers=("server#1682",),
     needs_valid_config=True,
 )
-def other_reshape(model: Model) -> Iterator[Hit]:
+def other_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model):
         dims, shape = tensor.dims, tensor.reshape
-        if model.config is None or dims is None or shape is None:
+        if dims is None or shape is None:
             continue
         if all(map(_possible, (*dims, *shape))) and pieces(dims) != pieces(shape):
             yield Hit(
                 f"{called(tensor)} has dims {list(dims)} and reshape {list(shape)}, which hold "
                 "different numbers of elements",
                 "give both as many elements, before, between and after each -1",
-                model.config.span(*tensor.path, "reshape"),
+                config.span(*tensor.path, "reshape"),
             )
 
 
@@ -147,15 +148,15 @@ def other_reshape(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: tensors without any dimension are not supported.",
     needs_valid_config=True,
 )
-def empty_reshape(model: Model) -> Iterator[Hit]:
-    if model.config is None or model.config.message.max_batch_size or not complete(model):
+def empty_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if config.message.max_batch_size or not complete(model):
         return
     for tensor in tensors(model):
         if tensor.reshape == ():
             yield Hit(
                 f"{called(tensor)} is reshaped to no dimension at all, and max_batch_size is 0",
                 "remove the reshape, or let the model have a batch: max_batch_size: 1",
-                model.config.span(*tensor.path, "reshape"),
+                config.span(*tensor.path, "reshape"),
             )
 
 
@@ -167,10 +168,9 @@ def empty_reshape(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: NHWC and NCHW name the 3 dims beside the batch.",
     needs_valid_config=True,
 )
-def image_format(model: Model) -> Iterator[Hit]:
-    config = model.config
-    for index, one in enumerate(config.message.input if config else ()):
-        if config and one.format in (one.FORMAT_NHWC, one.FORMAT_NCHW):
+def image_format(config: ConfigMessage) -> Iterator[Hit]:
+    for index, one in enumerate(config.message.input):
+        if one.format in (one.FORMAT_NHWC, one.FORMAT_NCHW):
             count = len(one.dims)
             if count != _IMAGE_DIMS:
                 format_ = type(one).Format.Name(one.format)
@@ -189,18 +189,18 @@ def image_format(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: shape tensors and non-linear formats are TensorRT's.",
     needs_valid_config=True,
 )
-def only_tensorrt(model: Model) -> Iterator[Hit]:
-    if model.config is None or model.backend in (None, "tensorrt"):
+def only_tensorrt(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if model.backend in (None, "tensorrt"):
         return
     for direction in ("input", "output"):
-        for index, one in enumerate(getattr(model.config.message, direction)):
+        for index, one in enumerate(getattr(config.message, direction)):
             for field in ("is_shape_tensor", "is_non_linear_format_io"):
                 if getattr(one, field):
                     yield Hit(
                         f"{direction} {one.name} has {field}, which only the backend tensorrt "
                         f"knows, and the model is served by {model.backend}",
                         "remove it",
-                        model.config.name_span(direction, index, field),
+                        config.name_span(direction, index, field),
                     )
 
 

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Literal, NamedTuple
 
 from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
@@ -34,15 +35,15 @@ class _Lost(NamedTuple):
     why="Triton refuses the ensemble.",
     answers=("server#5943",),
 )
-def batch_too_large(model: Model, repository: Repository) -> Iterator[Hit]:
+def batch_too_large(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     for step in graph.steps if graph else ():
         most = step.interface.max_batch_size if step.interface else None
-        if graph and most and most < graph.max_batch_size and model.config:
+        if graph and most and most < graph.max_batch_size:
             yield Hit(
                 f"{model.name} takes batches of {graph.max_batch_size}, {step.name} only of {most}",
                 f"write max_batch_size: {most} here, or raise that of {step.name}",
-                model.config.span(*step.path, "model_name"),
+                config.span(*step.path, "model_name"),
             )
 
 
@@ -55,9 +56,9 @@ def batch_too_large(model: Model, repository: Repository) -> Iterator[Hit]:
     "fail, or their answers have one row.",
     answers=("server#1682",),
 )
-def batch_lost(model: Model, repository: Repository) -> Iterator[Hit]:
+def batch_lost(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
-    if graph is None or model.config is None:
+    if graph is None:
         return
     for lost in _losses(graph):
         path = lost.link.path if lost.link else (*graph.outputs[lost.tensor].path, "name")
@@ -65,7 +66,7 @@ def batch_lost(model: Model, repository: Repository) -> Iterator[Hit]:
             lost.why,
             "give the model a max_batch_size, write a first dimension of -1 into its dims, or set "
             "max_batch_size of the ensemble to 1",
-            model.config.span(*path),
+            config.span(*path),
         )
 
 

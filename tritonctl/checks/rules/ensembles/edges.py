@@ -9,6 +9,7 @@ from itertools import combinations, product
 
 from tritonctl.checks.analysis.declared import Tensor
 from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
@@ -70,7 +71,7 @@ def _unknown(step: Step, direction: str) -> list[Link]:
     summary="a required input of a step's model that the step does not map",
     why="Triton refuses the ensemble: only optional inputs may be left out.",
 )
-def unfed_input(model: Model, repository: Repository) -> Iterator[Hit]:
+def unfed_input(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     for step in graph.steps if graph else ():
         # A key that the model does not have is most likely this input, misspelt.
@@ -80,7 +81,7 @@ def unfed_input(model: Model, repository: Repository) -> Iterator[Hit]:
             yield Hit(
                 f"{step.name} needs the input {name}, which step {step.index + 1} does not map",
                 f'add input_map {{ key: "{name}" value: … }}',
-                model.config.span(*step.path, "model_name") if model.config else None,
+                config.span(*step.path, "model_name"),
             )
 
 
@@ -170,15 +171,17 @@ def _never_equal(one: Side, other: Side) -> bool:
     summary="an optional input of the ensemble that a step requires",
     why="Triton loads it; a request without the input fails in the middle of the ensemble.",
 )
-def optional_input_required(model: Model, repository: Repository) -> Iterator[Hit]:
+def optional_input_required(
+    config: ConfigMessage, model: Model, repository: Repository
+) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     for name, tensor in graph.inputs.items() if graph else ():
         needy = _needy(graph, name) if graph and tensor.optional else None
-        if needy is not None and model.config:
+        if needy is not None:
             yield Hit(
                 f"{model.name} calls {name} optional, {needy} requires it",
                 f"make the input of {needy} optional, too, or remove `optional` here",
-                model.config.span(*tensor.path, "optional"),
+                config.span(*tensor.path, "optional"),
             )
 
 

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
@@ -41,15 +42,15 @@ def unwritten_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton refuses the ensemble: no answer could ever be complete.",
     answers=("server#5943",),
 )
-def unwritten_output(model: Model, repository: Repository) -> Iterator[Hit]:
+def unwritten_output(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     for name in _unwritten(graph) if graph else ():
-        if graph and model.config and name in graph.outputs:
+        if graph and name in graph.outputs:
             unread = [tensor for tensor in graph.writers if tensor not in graph.readers]
             yield Hit(
                 f"no step writes the output {name}",
                 _instead(name, unread),
-                model.config.span(*graph.outputs[name].path, "name"),
+                config.span(*graph.outputs[name].path, "name"),
             )
 
 
@@ -120,16 +121,16 @@ def unread_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
     summary="an input of the ensemble that no step reads",
     why="Triton refuses the ensemble.",
 )
-def unused_input(model: Model, repository: Repository) -> Iterator[Hit]:
+def unused_input(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     if graph is None or _lacks_readers(graph):
         return
     for name, tensor in graph.inputs.items():
-        if name not in graph.readers and name not in graph.writers and model.config:
+        if name not in graph.readers and name not in graph.writers:
             yield Hit(
                 f"no step reads the input {name}",
                 "remove it, or map it to the input of a step",
-                model.config.span(*tensor.path, "name"),
+                config.span(*tensor.path, "name"),
             )
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tritonctl.checks.analysis.graph import graph_of
 from tritonctl.checks.analysis.nesting import circle, is_readable
 from tritonctl.checks.config.backends import TELLING_FILES
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
@@ -32,9 +33,8 @@ _WITHOUT_EFFECT = (
     summary="steps in a model whose platform is not ensemble, or that has a backend besides",
     why="Triton refuses the model.",
 )
-def no_platform(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not is_readable(model):
+def no_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if not is_readable(model):
         return
     message = config.message
     if not message.HasField("ensemble_scheduling") and message.platform != "ensemble":
@@ -65,9 +65,8 @@ def no_platform(model: Model) -> Iterator[Hit]:
     summary="an ensemble without steps",
     why="Triton refuses the model.",
 )
-def no_steps(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not is_readable(model) or config.message.platform != "ensemble":
+def no_steps(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if not is_readable(model) or config.message.platform != "ensemble":
         return
     if not config.message.ensemble_scheduling.step:
         yield Hit(
@@ -85,10 +84,9 @@ def no_steps(model: Model) -> Iterator[Hit]:
     why="An ensemble runs nothing itself: Triton refuses it with these fields.",
     answers=("server#6877",),
 )
-def refused_field(model: Model, repository: Repository) -> Iterator[Hit]:
+def refused_field(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
-    config = model.config
-    if graph is None or config is None:
+    if graph is None:
         return
     for name in _REFUSED:
         field = getattr(config.message, name)
@@ -108,7 +106,7 @@ def refused_field(model: Model, repository: Repository) -> Iterator[Hit]:
     summary="a step without a model, an input or an output",
     why="Triton refuses the ensemble.",
 )
-def unfinished_step(model: Model, repository: Repository) -> Iterator[Hit]:
+def unfinished_step(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     for step in graph.steps if graph else ():
         lacking = [
@@ -120,11 +118,11 @@ def unfinished_step(model: Model, repository: Repository) -> Iterator[Hit]:
             )
             if not there
         ]
-        if lacking and model.config:
+        if lacking:
             yield Hit(
                 f"step {step.index + 1} has no {' and no '.join(lacking)}",
                 "every step names its model, at least one input and one output",
-                model.config.name_span(*step.path),
+                config.name_span(*step.path),
             )
 
 
@@ -135,17 +133,17 @@ def unfinished_step(model: Model, repository: Repository) -> Iterator[Hit]:
     summary="a step whose model is not in the repository",
     why="Triton refuses the ensemble, unless another --model-repository has the model.",
 )
-def missing_model(model: Model, repository: Repository) -> Iterator[Hit]:
+def missing_model(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     for step in graph.steps if graph else ():
-        if step.name and step.name not in repository.models and model.config:
+        if step.name and step.name not in repository.models:
             close = difflib.get_close_matches(step.name, repository.models, n=1)
             yield Hit(
                 f"there is no model {step.name} in this repository",
                 f"did you mean {close[0]}?"
                 if close
                 else f"add it, or start Triton with the --model-repository of {step.name}, too",
-                model.config.span(*step.path, "model_name"),
+                config.span(*step.path, "model_name"),
             )
 
 
@@ -157,22 +155,22 @@ def missing_model(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton refuses the ensemble. It loads only the latest version of a model unless its "
     "`version_policy` says otherwise.",
 )
-def unserved_version(model: Model, repository: Repository) -> Iterator[Hit]:
+def unserved_version(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     for step in graph.steps if graph else ():
         inner = repository.models.get(step.name)
-        if inner is None or model.config is None or not is_readable(inner):
+        if inner is None or not is_readable(inner):
             continue
         served = inner.served_versions
         if not served or step.version == -1 or step.version in served:
             continue
         there = ", ".join(map(str, served))
         version = (*step.path, "model_version")
-        if version in model.config.values:
-            told, span = f"version {step.version} of {step.name}", model.config.span(*version)
+        if version in config.values:
+            told, span = f"version {step.version} of {step.name}", config.span(*version)
         else:
             told = f"version 0 of {step.name}, for it names none"
-            span = model.config.span(*step.path, "model_name")
+            span = config.span(*step.path, "model_name")
         why = "" if step.version not in inner.versions else ": its version_policy leaves it out"
         yield Hit(
             f"step {step.index + 1} asks for {told}; Triton loads {there}{why}",
@@ -188,16 +186,16 @@ def unserved_version(model: Model, repository: Repository) -> Iterator[Hit]:
     summary="an ensemble that contains itself, directly or through others",
     why="Triton refuses it; what leads to such a circle from outside kills tritonserver 2.51.",
 )
-def contains_itself(model: Model, repository: Repository) -> Iterator[Hit]:
+def contains_itself(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     way = circle(model, repository)
     graph = graph_of(model, repository)
-    if not way or graph is None or model.config is None:
+    if not way or graph is None:
         return
     step = next(step for step in graph.steps if step.name == way[1])
     yield Hit(
         f"{model.name} contains itself: {' → '.join(_shortened(way))}",
         "take one of these steps out",
-        model.config.span(*step.path, "model_name"),
+        config.span(*step.path, "model_name"),
     )
 
 
@@ -212,9 +210,8 @@ def _shortened(way: tuple[str, ...]) -> tuple[str, ...]:
     summary="a field that says how a model runs, on an ensemble",
     why="The ensemble scheduler never reads it: it does not reach the steps.",
 )
-def without_effect(model: Model, repository: Repository) -> Iterator[Hit]:
-    config = model.config
-    if graph_of(model, repository) is None or config is None:
+def without_effect(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    if graph_of(model, repository) is None:
         return
     for name in _WITHOUT_EFFECT:
         if (name,) in config.names:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
 from tritonctl.checks.analysis.releases import newer_fields
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
@@ -24,9 +25,9 @@ Origin = int | None
     why="A decoupled step answers many times: which of its answers would belong to the other "
     "tensor is not defined, and Triton refuses the ensemble.",
 )
-def mixed_streams(model: Model, repository: Repository) -> Iterator[Hit]:
+def mixed_streams(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
-    if graph is None or model.config is None:
+    if graph is None:
         return
     origins = _origins(graph)
     for step in graph.steps:
@@ -36,7 +37,7 @@ def mixed_streams(model: Model, repository: Repository) -> Iterator[Hit]:
                 f"{step.name} reads {link.tensor} {_from(graph, origins[link.tensor])} together "
                 f"with {step.inputs[0].tensor} {_from(graph, origins[step.inputs[0].tensor])}",
                 "hand everything through the decoupled step, or do both in one model",
-                model.config.span(*link.path),
+                config.span(*link.path),
             )
     known = [name for name in graph.outputs if origins.get(name) is not None]
     for name in known[1:]:
@@ -45,7 +46,7 @@ def mixed_streams(model: Model, repository: Repository) -> Iterator[Hit]:
                 f"{model.name} answers with {name} {_from(graph, origins[name])} together with "
                 f"{known[0]} {_from(graph, origins[known[0]])}",
                 "hand everything through the decoupled step, or leave one of them out",
-                model.config.span(*graph.outputs[name].path, "name"),
+                config.span(*graph.outputs[name].path, "name"),
             )
             return
 
@@ -86,16 +87,18 @@ def _from(graph: Graph, origin: Origin) -> str:
     summary="an ensemble that calls itself decoupled without a decoupled step",
     why="Triton sets the policy of an ensemble by its steps, whatever the file says.",
 )
-def ineffective_decoupled(model: Model, repository: Repository) -> Iterator[Hit]:
+def ineffective_decoupled(
+    config: ConfigMessage, model: Model, repository: Repository
+) -> Iterator[Hit]:
     graph = graph_of(model, repository)
-    if graph is None or model.config is None:
+    if graph is None:
         return
-    said = model.config.message.model_transaction_policy.decoupled
+    said = config.message.model_transaction_policy.decoupled
     if said and all(step.interface and step.interface.decoupled is False for step in graph.steps):
         yield Hit(
             f"{model.name} is not decoupled: none of its steps is",
             "remove it here, and write it into the step that answers several times",
-            model.config.span("model_transaction_policy", "decoupled"),
+            config.span("model_transaction_policy", "decoupled"),
         )
 
 
@@ -106,11 +109,11 @@ def ineffective_decoupled(model: Model, repository: Repository) -> Iterator[Hit]
     summary="a response cache of an ensemble with a decoupled step",
     why="A cache keeps one answer for a request: Triton refuses the ensemble.",
 )
-def cached_stream(model: Model, repository: Repository) -> Iterator[Hit]:
+def cached_stream(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     graph = graph_of(model, repository)
-    if graph is None or model.config is None:
+    if graph is None:
         return
-    message = model.config.message
+    message = config.message
     decoupled = [s.name for s in graph.steps if s.interface and s.interface.decoupled]
     # With `decoupled` written out, Triton sees it itself.
     if (
@@ -121,7 +124,7 @@ def cached_stream(model: Model, repository: Repository) -> Iterator[Hit]:
         yield Hit(
             f"{model.name} has a response cache, and {decoupled[0]} is decoupled",
             "remove `response_cache`",
-            model.config.name_span("response_cache"),
+            config.name_span("response_cache"),
         )
 
 
@@ -134,12 +137,14 @@ def cached_stream(model: Model, repository: Repository) -> Iterator[Hit]:
     "`max_inflight_requests` bounds it.",
     shows="elsewhere",
 )
-def unlimited_inflight(model: Model, repository: Repository) -> Iterator[Hit]:
+def unlimited_inflight(
+    config: ConfigMessage, model: Model, repository: Repository
+) -> Iterator[Hit]:
     graph = graph_of(model, repository)
     version = repository.target.version
-    if graph is None or model.config is None or version is None:
+    if graph is None or version is None:
         return
-    if model.config.message.ensemble_scheduling.max_inflight_requests:
+    if config.message.ensemble_scheduling.max_inflight_requests:
         return
     if _LIMIT in newer_fields(version):
         return
@@ -150,6 +155,6 @@ def unlimited_inflight(model: Model, repository: Repository) -> Iterator[Hit]:
             yield Hit(
                 f"answers of {step.name} wait for {slow} in memory, however many they are",
                 "write max_inflight_requests: 16 into `ensemble_scheduling`, or as many as fit",
-                model.config.name_span("ensemble_scheduling"),
+                config.name_span("ensemble_scheduling"),
             )
             return

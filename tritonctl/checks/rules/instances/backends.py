@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.placement import Group, groups, written_groups, written_kind
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model, Repository
@@ -31,15 +32,15 @@ _ITS_GPU = ("model_instance_device_id", "CUDA_VISIBLE_DEVICES", "set_device", "d
     why="The model cannot be loaded.",
     shows="elsewhere",
 )
-def needs_gpu(model: Model, repository: Repository) -> Iterator[Hit]:
-    if repository.target.gpus != () or model.backend not in _GPU_ONLY or model.config is None:
+def needs_gpu(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    if repository.target.gpus != () or model.backend not in _GPU_ONLY:
         return
     if any(written_kind(group) == "KIND_GPU" for _, group in written_groups(model)):
         return  # which is told by itself
     yield Hit(
         f"the backend {model.backend} runs on GPUs alone, and the target has none",
         "serve it where a GPU is, or say which GPUs the target has: --gpus 24G",
-        model.config.span("platform" if model.config.message.platform else "backend"),
+        config.span("platform" if config.message.platform else "backend"),
     )
 
 
@@ -52,8 +53,10 @@ def needs_gpu(model: Model, repository: Repository) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#3609", "server#4696"),
 )
-def tensorrt_elsewhere(model: Model, repository: Repository) -> Iterator[Hit]:
-    if model.backend != "tensorrt" or model.config is None or repository.target.gpus == ():
+def tensorrt_elsewhere(
+    config: ConfigMessage, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    if model.backend != "tensorrt" or repository.target.gpus == ():
         return
     for index, group in written_groups(model):
         kind = written_kind(group)
@@ -61,7 +64,7 @@ def tensorrt_elsewhere(model: Model, repository: Repository) -> Iterator[Hit]:
             yield Hit(
                 f"a TensorRT plan cannot run with {kind}",
                 "write kind: KIND_GPU, or leave `kind` out",
-                model.config.span("instance_group", index, "kind"),
+                config.span("instance_group", index, "kind"),
             )
 
 
@@ -72,13 +75,13 @@ def tensorrt_elsewhere(model: Model, repository: Repository) -> Iterator[Hit]:
     summary="secondary devices of a backend other than TensorRT",
     why="Only TensorRT's backend uses them, as DLA cores; the others ignore them without a word.",
 )
-def secondary_device(model: Model) -> Iterator[Hit]:
+def secondary_device(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model):
-        if group.secondary_devices and model.backend not in (None, "tensorrt") and model.config:
+        if group.secondary_devices and model.backend not in (None, "tensorrt"):
             yield Hit(
                 f"secondary_devices are for TensorRT: the backend {model.backend} ignores them",
                 "remove them",
-                model.config.name_span("instance_group", index, "secondary_devices", 0),
+                config.name_span("instance_group", index, "secondary_devices", 0),
             )
 
 
@@ -94,7 +97,7 @@ def secondary_device(model: Model) -> Iterator[Hit]:
 )
 def one_gpu_for_all(model: Model, repository: Repository) -> Iterator[Hit]:
     code = model.code
-    if code is None or model.config is None or _asks_for_its_gpu(code):
+    if code is None or _asks_for_its_gpu(code):
         return
     for group in groups(model, repository.target):
         if group.index is not None and group.kind == "KIND_GPU" and _several(group):
@@ -151,13 +154,13 @@ def _default_cuda(code: PythonSource) -> ast.expr | None:
     why="The backend looks for KIND_GPU alone; everything else runs on the CPU without a word.",
     shows="elsewhere",
 )
-def onnx_off_gpu(model: Model) -> Iterator[Hit]:
+def onnx_off_gpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model) if model.backend == "onnxruntime" else ():
-        if written_kind(group) == "KIND_MODEL" and model.config is not None:
+        if written_kind(group) == "KIND_MODEL":
             yield Hit(
                 "ONNX Runtime runs on the CPU with KIND_MODEL, whatever GPUs there are",
                 "write KIND_GPU or KIND_CPU, whichever is meant",
-                model.config.span("instance_group", index, "kind"),
+                config.span("instance_group", index, "kind"),
             )
 
 
@@ -169,16 +172,18 @@ def onnx_off_gpu(model: Model) -> Iterator[Hit]:
     why="The backend reads it for instances with KIND_GPU alone: the model runs without it.",
     shows="elsewhere",
 )
-def accelerator_ignored(model: Model, repository: Repository) -> Iterator[Hit]:
-    if model.backend != "onnxruntime" or model.config is None:
+def accelerator_ignored(
+    config: ConfigMessage, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    if model.backend != "onnxruntime":
         return
     path = ("optimization", "execution_accelerators", "gpu_execution_accelerator")
-    accelerators = model.config.message.optimization.execution_accelerators
+    accelerators = config.message.optimization.execution_accelerators
     kinds = {group.kind for group in groups(model, repository.target)}
     if accelerators.gpu_execution_accelerator and kinds == {"KIND_CPU"}:
         name = accelerators.gpu_execution_accelerator[0].name
         yield Hit(
             f"every instance is on the CPU: {name} for GPUs is not used",
             "give the model instances with KIND_GPU, or remove the accelerator",
-            model.config.name_span(*path, 0),
+            config.name_span(*path, 0),
         )

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.placement import groups, written_groups, written_kind
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
@@ -22,15 +23,15 @@ from tritonctl.checks.rule import rule
     summary="instances on a GPU where there is none",
     why="Triton refuses the model.",
 )
-def gpu_without_gpus(model: Model, repository: Repository) -> Iterator[Hit]:
-    if repository.target.gpus != () or model.config is None:
+def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    if repository.target.gpus != ():
         return
     for index, group in written_groups(model):
         if written_kind(group) == "KIND_GPU":
             yield Hit(
                 "the instances are to run on a GPU, and the target has none",
                 "write kind: KIND_CPU or KIND_AUTO, or say which GPUs it has: --gpus 24G",
-                model.config.span("instance_group", index, "kind"),
+                config.span("instance_group", index, "kind"),
             )
             return
 
@@ -44,9 +45,9 @@ def gpu_without_gpus(model: Model, repository: Repository) -> Iterator[Hit]:
     "capability do not count.",
     shows="elsewhere",
 )
-def absent_gpu(model: Model, repository: Repository) -> Iterator[Hit]:
+def absent_gpu(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     there = repository.target.gpus
-    if not there or model.config is None:
+    if not there:
         return
     for index, group in written_groups(model):
         for position, gpu in enumerate(group.gpus):
@@ -54,7 +55,7 @@ def absent_gpu(model: Model, repository: Repository) -> Iterator[Hit]:
                 yield Hit(
                     f"there is no GPU {gpu}: the target has {_numbers(len(there))}",
                     "name one that it has; without `gpus` every GPU gets its instances",
-                    model.config.span("instance_group", index, "gpus", position),
+                    config.span("instance_group", index, "gpus", position),
                 )
 
 
@@ -70,9 +71,9 @@ def _numbers(count: int) -> str:
     why="KIND_AUTO becomes KIND_CPU when a listed GPU is absent, keeps the list, and is then "
     "refused for it.",
 )
-def auto_with_gpus(model: Model, repository: Repository) -> Iterator[Hit]:
+def auto_with_gpus(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     there = repository.target.gpus
-    if there is None or model.config is None:
+    if there is None:
         return
     for index, group in written_groups(model):
         absent = [gpu for gpu in group.gpus if gpu not in range(len(there))]
@@ -80,7 +81,7 @@ def auto_with_gpus(model: Model, repository: Repository) -> Iterator[Hit]:
             yield Hit(
                 f"without a GPU {absent[0]} KIND_AUTO becomes KIND_CPU, which takes no `gpus`",
                 "leave `gpus` out: the instances then go to every GPU there is, or to the CPU",
-                model.config.span("instance_group", index, "gpus", group.gpus[:].index(absent[0])),
+                config.span("instance_group", index, "gpus", group.gpus[:].index(absent[0])),
             )
 
 
@@ -92,18 +93,18 @@ def auto_with_gpus(model: Model, repository: Repository) -> Iterator[Hit]:
     why="It switches nothing off: Triton takes it for absent and makes one instance, of "
     "onnxruntime on the CPU two.",
 )
-def count_zero(model: Model, repository: Repository) -> Iterator[Hit]:
+def count_zero(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     for group in groups(model, repository.target):
         path = (*group.path, "count")
-        if model.config is None or group.index is None or path not in model.config.values:
+        if group.index is None or path not in config.values:
             continue
-        count = model.config.message.instance_group[group.index].count
+        count = config.message.instance_group[group.index].count
         if count <= 0:
             made = "as many as without `count`" if group.count is None else str(group.count)
             yield Hit(
                 f"count: {count} counts as absent: Triton makes {made}",
                 "write the number that is meant; to switch a group off, remove it",
-                model.config.span(*path),
+                config.span(*path),
             )
 
 
@@ -115,15 +116,15 @@ def count_zero(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton makes the group's instances for every entry of the list: twice the memory.",
     shows="elsewhere",
 )
-def gpu_twice(model: Model) -> Iterator[Hit]:
+def gpu_twice(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model):
         for gpu, times in Counter(group.gpus).items():
-            if times > 1 and model.config is not None:
+            if times > 1:
                 last = max(at for at, one in enumerate(group.gpus) if one == gpu)
                 yield Hit(
                     f"GPU {gpu} is listed {times} times and gets as many times the instances",
                     "list it once; how many instances it gets is `count`",
-                    model.config.span("instance_group", index, "gpus", last),
+                    config.span("instance_group", index, "gpus", last),
                 )
 
 
@@ -136,11 +137,11 @@ def gpu_twice(model: Model) -> Iterator[Hit]:
     "tritonserver 2.51 itself.",
     shows="traffic",
 )
-def all_passive(model: Model, repository: Repository) -> Iterator[Hit]:
+def all_passive(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     made = groups(model, repository.target)
-    if made and all(group.passive for group in made) and model.config is not None:
+    if made and all(group.passive for group in made):
         yield Hit(
             "every instance is passive: none takes requests",
             "remove `passive: true` from at least one group",
-            model.config.span(*made[0].path, "passive"),
+            config.span(*made[0].path, "passive"),
         )

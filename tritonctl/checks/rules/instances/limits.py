@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from tritonctl.checks.analysis.bls import CallGraph
 from tritonctl.checks.analysis.placement import Group, groups
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
@@ -172,19 +173,17 @@ def _without_effect(need: _Need, reason: str) -> Hit:
     summary="a resource of the rate limiter that a group lists twice",
     why="The counts are not added up: Triton takes the last one without a word.",
 )
-def resource_again(model: Model) -> Iterator[Hit]:
-    written = model.config.message.instance_group if model.config else ()
+def resource_again(config: ConfigMessage) -> Iterator[Hit]:
+    written = config.message.instance_group
     for index, group in enumerate(written):
         seen: set[tuple[str, bool]] = set()
         for position, one in enumerate(group.rate_limiter.resources):
             key = (one.name, getattr(one, "global"))
-            if key in seen and model.config is not None:
+            if key in seen:
                 yield Hit(
                     f"the resource {one.name} is listed again: the last one counts",
                     "list it once, with the count that is meant",
-                    model.config.span(
-                        "instance_group", index, "rate_limiter", "resources", position
-                    ),
+                    config.span("instance_group", index, "rate_limiter", "resources", position),
                 )
             seen.add(key)
 

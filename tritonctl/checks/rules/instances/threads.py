@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.placement import count_span, instances, some
 from tritonctl.checks.analysis.threads import Threads, cpu_threads, parameter, whole
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
@@ -127,7 +128,7 @@ def models_over_cores(repository: Repository) -> Iterator[tuple[Model, Hit]]:
 )
 def many_processes(model: Model, repository: Repository) -> Iterator[Hit]:
     cores = repository.target.cores
-    if not cores or model.backend != "python" or model.config is None:
+    if not cores or model.backend != "python":
         return
     count = instances(model, repository.target) or 0
     if count > _PROCESSES_PER_CORE * cores:
@@ -172,13 +173,13 @@ def pytorch_counts_differ(repository: Repository) -> Iterator[tuple[Model, Hit]]
     why="ONNX Runtime ignores it unless execution_mode is 1.",
     shows="elsewhere",
 )
-def inter_op_ignored(model: Model) -> Iterator[Hit]:
-    if model.backend != "onnxruntime" or model.config is None:
+def inter_op_ignored(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if model.backend != "onnxruntime":
         return
     count = whole(parameter(model, _INTER_OP))
     if count is not None and count > 1 and parameter(model, "execution_mode") in (None, "0"):
         yield Hit(
             f"{_INTER_OP} is ignored: operators run one after the other",
             'set parameters { key: "execution_mode" value { string_value: "1" } }, or remove it',
-            model.config.span("parameters", _INTER_OP),
+            config.span("parameters", _INTER_OP),
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tritonctl.checks.analysis.declared import outputs
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.message import Path as Place
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
@@ -60,15 +61,15 @@ def file_size(folder: Path, name: str) -> int | None:
     "ends tritonserver 2.51 itself.",
     needs_valid_config=True,
 )
-def missing_labels(model: Model) -> Iterator[Hit]:
-    for index, output in enumerate(model.config.message.output if model.config else ()):
+def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for index, output in enumerate(config.message.output):
         name = output.label_filename
-        if model.config and name and file_size(model.path, name) is None:
+        if name and file_size(model.path, name) is None:
             beside = f"; it is looked for beside {model.shown}/config.pbtxt"
             yield Hit(
                 f"output {output.name} has its labels in {name}, which is no file{beside}",
                 f"put it at {model.shown}/{name}",
-                model.config.span("output", index, "label_filename"),
+                config.span("output", index, "label_filename"),
             )
 
 
@@ -80,10 +81,8 @@ def missing_labels(model: Model) -> Iterator[Hit]:
     why="Classes without a line are answered without a label.",
     needs_valid_config=True,
 )
-def few_labels(model: Model) -> Iterator[Hit]:
-    if model.config is None:
-        return
-    for output, tensor in zip(model.config.message.output, outputs(model), strict=True):
+def few_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for output, tensor in zip(config.message.output, outputs(model), strict=True):
         name, dims = output.label_filename, tensor.dims
         size = file_size(model.path, name) if name else None
         if dims is None or min(dims) < 1 or size is None or size > _LARGEST_LABELS:
@@ -93,7 +92,7 @@ def few_labels(model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{name} has {lines} labels, and output {output.name} {prod(dims)} elements",
                 "write a line for each class, in the order of the output",
-                model.config.span(*tensor.path, "label_filename"),
+                config.span(*tensor.path, "label_filename"),
             )
 
 
@@ -114,13 +113,13 @@ def _lines(path: Path) -> int | None:
     "the model, and refuses the model.",
     needs_valid_config=True,
 )
-def missing_data(model: Model) -> Iterator[Hit]:
+def missing_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data in named_data(model):
-        if model.config and file_size(model.path / data.folder, data.name) is None:
+        if file_size(model.path / data.folder, data.name) is None:
             yield Hit(
                 f"{data.folder}/{data.name} is no file",
                 f"put it at {model.shown}/{data.folder}/{data.name}",
-                model.config.span(*data.place),
+                config.span(*data.place),
             )
 
 
@@ -132,13 +131,13 @@ def missing_data(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def short_data(model: Model) -> Iterator[Hit]:
+def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data, there in _with_size(model):
-        if model.config and there < (data.size or 0):
+        if there < (data.size or 0):
             yield Hit(
                 f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
                 "write the raw bytes of the whole tensor, without the batch dimension",
-                model.config.span(*data.place),
+                config.span(*data.place),
             )
 
 
@@ -150,13 +149,13 @@ def short_data(model: Model) -> Iterator[Hit]:
     why="Triton takes the first bytes and ignores the rest without a word.",
     needs_valid_config=True,
 )
-def long_data(model: Model) -> Iterator[Hit]:
+def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data, there in _with_size(model):
-        if model.config and data.size and there > data.size:
+        if data.size and there > data.size:
             yield Hit(
                 f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
                 "correct the dims or the data type if they are another tensor's, or cut the file",
-                model.config.span(*data.place),
+                config.span(*data.place),
             )
 
 
@@ -168,18 +167,18 @@ def long_data(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: it reads each string behind its length, as clients send it.",
     needs_valid_config=True,
 )
-def string_data(model: Model) -> Iterator[Hit]:
+def string_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data in named_data(model):
         place = model.path / data.folder / data.name.lstrip("/")
         size = file_size(place.parent, place.name)
-        if model.config is None or data.strings is None or size is None or size > _LARGEST_LABELS:
+        if data.strings is None or size is None or size > _LARGEST_LABELS:
             continue
         there = _strings(place)
         if data.folder == WARM_UP and there is not None and there != data.strings:
             yield Hit(
                 f"{data.folder}/{data.name} has {there} strings, and the tensor {data.strings}",
                 "write each string behind its length, 4 bytes, the lowest first",
-                model.config.span(*data.place),
+                config.span(*data.place),
             )
 
 
@@ -205,11 +204,10 @@ def _strings(path: Path) -> int | None:
     shows="elsewhere",
     needs_valid_config=True,
 )
-def missing_plan(model: Model) -> Iterator[Hit]:
-    config = model.config
-    for key, name in config.message.cc_model_filenames.items() if config else ():
+def missing_plan(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for key, name in config.message.cc_model_filenames.items():
         lacking = [v for v in model.served_versions if not _exists(model.path / str(v) / name)]
-        if config and lacking:
+        if lacking:
             yield Hit(
                 f"version {lacking[0]} has no {name}, which GPUs of compute capability {key} load",
                 f"put it at {model.shown}/{lacking[0]}/{name}, or remove the entry",
@@ -227,11 +225,11 @@ def missing_plan(model: Model) -> Iterator[Hit]:
     answers=("server#5094",),
     needs_valid_config=True,
 )
-def missing_environment(model: Model) -> Iterator[Hit]:
+def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     value = _environment(model)
-    if model.config is None or value is None:
+    if value is None:
         return
-    span = model.config.span("parameters", _ENVIRONMENT, "string_value")
+    span = config.span("parameters", _ENVIRONMENT, "string_value")
     if value.startswith(_MODEL_FOLDER[1:]):
         yield Hit(
             f"{value} is taken as it stands: a $ is missing",
@@ -265,14 +263,14 @@ def missing_environment(model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     needs_valid_config=True,
 )
-def relative_environment(model: Model) -> Iterator[Hit]:
+def relative_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     value = _environment(model)
-    if model.config and value and not value.startswith((_MODEL_FOLDER, _MODEL_FOLDER[1:], "/")):
+    if value and not value.startswith((_MODEL_FOLDER, _MODEL_FOLDER[1:], "/")):
         yield Hit(
             f"{value} is looked for where the server was started",
             f"write {_MODEL_FOLDER}/{value.removeprefix('./')} for a place in the model's folder, "
             "or a path from the root",
-            model.config.span("parameters", _ENVIRONMENT, "string_value"),
+            config.span("parameters", _ENVIRONMENT, "string_value"),
         )
 
 

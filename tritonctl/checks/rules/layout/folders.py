@@ -214,8 +214,7 @@ def config_in_version(model: Model) -> Iterator[Hit]:
     why="Triton reads the one in the version's folder: a change here changes nothing.",
 )
 def file_beside_versions(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not model.versions:
+    if not model.versions:
         return
     for name in model.file_names if model.backend in DEFAULT_FILES else ():
         place = model.path / name
@@ -305,7 +304,7 @@ def other_letters(model: Model) -> Iterator[Hit]:
     why="The model is not warmed up with it.",
 )
 def unused_data(model: Model) -> Iterator[Hit]:
-    if WARM_UP not in folders(model) or model.config is None or model.variants:
+    if WARM_UP not in folders(model) or model.variants:
         return
     used = {data.name.lstrip("/") for data in named_data(model) if data.folder == WARM_UP}
     for path in sorted(_files(model.path / WARM_UP)):

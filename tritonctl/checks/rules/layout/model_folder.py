@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.config.backends import DEFAULT_FILES, PLATFORMS
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model
@@ -23,10 +24,9 @@ from tritonctl.checks.rules.layout.folders import is_empty, models_inside
     summary="a model whose configuration has another name than its folder",
     why="Triton refuses the model: both must be equal.",
 )
-def another_name(model: Model) -> Iterator[Hit]:
-    config = model.config
-    name = config.message.name if config else ""
-    if config is None or not name or name == model.name:
+def another_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    name = config.message.name
+    if not name or name == model.name:
         return
     span = config.span("name")
     yield Hit(

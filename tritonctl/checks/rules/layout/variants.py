@@ -103,12 +103,12 @@ def misnamed_variant(model: Model) -> Iterator[Hit]:
     summary="a configuration in configs/ with other tensors than config.pbtxt",
     why="Clients and ensembles that fit one server's configuration fail with another's.",
 )
-def other_interface(model: Model) -> Iterator[Hit]:
+def other_interface(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for file in model.variants.values():
-        if model.config is None or file.config is None:
+        if file.config is None:
             continue
         for direction in ("input", "output"):
-            yield from _compared(direction, model.config, file, file.config)
+            yield from _compared(direction, config, file, file.config)
 
 
 def _compared(

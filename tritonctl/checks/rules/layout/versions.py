@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import LARGEST_VERSION, Model
 from tritonctl.checks.rule import rule
@@ -27,9 +28,8 @@ _DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
     why="Triton refuses the model: at least one version must be available.",
     needs_valid_config=True,
 )
-def serves_none(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not model.versions or model.served_versions:
+def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if not model.versions or model.served_versions:
         return
     there = ", ".join(map(str, model.versions))
     policy = config.message.version_policy
@@ -56,9 +56,8 @@ def serves_none(model: Model) -> Iterator[Hit]:
     why="Triton serves the others, and says so only in its log.",
     needs_valid_config=True,
 )
-def lacks_some(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not model.served_versions:
+def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if not model.served_versions:
         return
     for index, version in enumerate(config.message.version_policy.specific.versions):
         if version not in model.versions:

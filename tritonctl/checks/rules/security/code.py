@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.small_files import small_files
 from tritonctl.checks.analysis.trtllm_model import filled
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.imports import Named, called
 from tritonctl.checks.model_py.source import PythonSource
@@ -56,11 +57,11 @@ _NEAR = re.compile(
     "loads, run with all that the server may do.",
     shows="elsewhere",
 )
-def trusts_remote_code(model: Model) -> Iterator[Hit]:
+def trusts_remote_code(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     message = f"{_TRUST} lets the code that comes with a checkpoint run in the server"
     fix = "leave it out; if the model needs it, pin a revision that you have read"
-    if model.config and (filled(model.config, _TRUST) or "").lower() in ("true", "1"):
-        yield Hit(message, fix, model.config.span("parameters", _TRUST, "string_value"))
+    if (filled(config, _TRUST) or "").lower() in ("true", "1"):
+        yield Hit(message, fix, config.span("parameters", _TRUST, "string_value"))
     code = model.code
     if code and _TRUST in code.source.text:
         for node in _trusting(code):
@@ -177,12 +178,12 @@ def _defined(code: PythonSource, name: str) -> bool:
     summary="something that is fetched over http from another network",
     why="Whoever is on the way can change what arrives: a tokenizer, labels, or weights.",
 )
-def plain_http(model: Model) -> Iterator[Hit]:
+def plain_http(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     fix = "use https, or keep the file in the repository"
-    config, code = model.config, model.code
-    for key, value in config.message.parameters.items() if config else ():
+    code = model.code
+    for key, value in config.message.parameters.items():
         host = _far(value.string_value) if value.string_value.startswith("http://") else None
-        if host and config:
+        if host:
             message = f"{key} is fetched from {host} without encryption"
             yield Hit(message, fix, config.span("parameters", key, "string_value"))
     for named in called(code, _DOWNLOADS) if code and "http://" in code.source.text else ():

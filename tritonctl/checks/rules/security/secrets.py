@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.releases import known_holes
 from tritonctl.checks.analysis.small_files import small_files
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Source, Span
 from tritonctl.checks.repository import Model, Repository
@@ -148,10 +149,9 @@ def _first(repository: Repository) -> Model | None:
     "the server may do.",
     shows="elsewhere",
 )
-def shared_environment(model: Model) -> Iterator[Hit]:
-    config = model.config
+def shared_environment(config: ConfigMessage) -> Iterator[Hit]:
     key = "EXECUTION_ENV_PATH"
-    if config is None or key not in config.message.parameters:
+    if key not in config.message.parameters:
         return
     path = config.message.parameters[key].string_value
     if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - looked for, not used

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 
@@ -21,9 +21,8 @@ from tritonctl.checks.rule import rule
     why="Responses are held back until those of all earlier requests are complete, so that "
     "streams come one after another, each in one piece.",
 )
-def in_turn(model: Model) -> Iterator[Hit]:
-    config = model.config
-    if config is None or not config.message.model_transaction_policy.decoupled:
+def in_turn(config: ConfigMessage) -> Iterator[Hit]:
+    if not config.message.model_transaction_policy.decoupled:
         return
     if config.message.dynamic_batching.preserve_ordering:
         yield Hit(

@@ -19,6 +19,7 @@ from tritonctl.checks.analysis.senders import (
     senders_of,
 )
 from tritonctl.checks.analysis.streams import streaming_code, surely_not_decoupled
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model
@@ -106,12 +107,12 @@ def several_undecoupled(model: Model) -> Iterator[Hit]:
     summary="a model.py that refuses the transaction policy of its configuration",
     why="`initialize` raises, so that the model cannot be loaded.",
 )
-def policy_refused(model: Model) -> Iterator[Hit]:
+def policy_refused(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     code = model.code
     initialize = code.method("initialize") if code else None
-    if code is None or initialize is None or _ASKS not in code.source.text or not model.config:
+    if code is None or initialize is None or _ASKS not in code.source.text:
         return
-    said = bool(model.config.message.model_transaction_policy.decoupled)
+    said = bool(config.message.model_transaction_policy.decoupled)
     if not said and not surely_not_decoupled(model):
         return
     asked = frozenset(_names_of_policy(initialize))

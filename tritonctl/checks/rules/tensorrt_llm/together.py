@@ -11,6 +11,7 @@ import posixpath
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.trtllm_model import deployment, filled
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
@@ -118,15 +119,15 @@ def _named(model: Model, name: str) -> Iterator[tuple[str, str]]:
     "at a time.",
     shows="elsewhere",
 )
-def one_at_a_time(model: Model) -> Iterator[Hit]:
-    if model.config is None or not _calls(model):
+def one_at_a_time(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if not _calls(model):
         return
-    if sum(max(group.count, 1) for group in model.config.message.instance_group) <= 1:
+    if sum(max(group.count, 1) for group in config.message.instance_group) <= 1:
         yield Hit(
             f"{model.name} has one instance, which sees one request from its beginning to its end",
             "give it as many as the engine's max_batch_size, so that requests reach the engine "
             "together",
-            model.config.span("instance_group"),
+            config.span("instance_group"),
         )
 
 

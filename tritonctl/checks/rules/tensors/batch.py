@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, batches
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
@@ -32,9 +33,9 @@ Dims = tuple[int, ...]
     shows="elsewhere",
     answers=("server#7462", "server#4159", "server#2387", "onnxruntime_backend#220"),
 )
-def no_batch_dimension(model: Model) -> Iterator[Hit]:
+def no_batch_dimension(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     graph = model.graph
-    if graph is None or model.config is None or graph.format != "ONNX" or not batches(model):
+    if graph is None or graph.format != "ONNX" or not batches(model):
         return
     if judged_graph(model):
         fixed = [one for _, one, _ in _shapes(model, graph) if _is_fixed(one.shape or ())]
@@ -43,7 +44,7 @@ def no_batch_dimension(model: Model) -> Iterator[Hit]:
         fixed = [one for one in tensors if one.shape == () or _is_fixed(one.shape or ())]
     if not fixed:
         return
-    size = model.config.message.max_batch_size
+    size = config.message.max_batch_size
     first = fixed[0]
     yield Hit(
         f"max_batch_size: {size} asks for a batch dimension in front, and "
@@ -52,7 +53,7 @@ def no_batch_dimension(model: Model) -> Iterator[Hit]:
         f"{', its first dimension fixed' if first.shape else ''}",
         "export the graph with its first dimension dynamic; or set max_batch_size: 0 and write "
         f"whole shapes into dims, {shown(first.shape or ())} for {first.name}",
-        model.config.span("max_batch_size"),
+        config.span("max_batch_size"),
     )
 
 
@@ -70,7 +71,6 @@ def batch_in_dims(model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
     for tensor, one, dims in _shapes(model, graph) if graph and batches(model) else ():
         if _repeats(graph, dims, one.shape or ()):
-            assert model.config is not None  # noqa: S101 - told to the type checker
             whole = (-1, *dims)
             yield Hit(
                 f"dims of {tensor.name} repeat the batch dimension: max_batch_size already puts "
@@ -96,7 +96,7 @@ def batch_in_dims(model: Model) -> Iterator[Hit]:
 )
 def batch_not_in_dims(model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or model.config is None or batches(model):
+    if graph is None or batches(model):
         return
     short = [
         (tensor, one, dims)
@@ -128,7 +128,7 @@ def batch_not_in_dims(model: Model) -> Iterator[Hit]:
 )
 def other_shape(model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or model.config is None:
+    if graph is None:
         return
     batched = batches(model)
     for tensor, one, dims in _shapes(model, graph):
@@ -164,7 +164,7 @@ def other_shape(model: Model) -> Iterator[Hit]:
 )
 def scalar(model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or model.config is None or graph.format != "ONNX":
+    if graph is None or graph.format != "ONNX":
         return
     for tensor, one in pairs(model, graph):
         dims = _declared_shape(tensor)
@@ -187,7 +187,7 @@ def scalar(model: Model) -> Iterator[Hit]:
 )
 def narrower_output(model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or model.config is None or graph.format != "ONNX":
+    if graph is None or graph.format != "ONNX":
         return
     batched = batches(model)
     for tensor, one, dims in _shapes(model, graph):

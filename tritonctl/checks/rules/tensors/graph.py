@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
@@ -90,9 +91,9 @@ def not_a_tensor(model: Model) -> Iterator[Hit]:
     why="No data_type of the configuration stands for it: the model is refused.",
     shows="elsewhere",
 )
-def type_unknown_to_triton(model: Model) -> Iterator[Hit]:
+def type_unknown_to_triton(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX" or model.config is None:
+    if graph is None or graph.format != "ONNX":
         return
     declared = {tensor.name: tensor for tensor in (*inputs(model), *outputs(model))}
     for one in (*graph.inputs, *graph.outputs):
@@ -103,7 +104,7 @@ def type_unknown_to_triton(model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{one.name} is of type {one.kind}, which the backend does not pass on",
                 "put a Cast to float or another type in front of it when exporting",
-                model.config.span(*path, "data_type") if tensor else model.config.name_span(*path),
+                config.span(*path, "data_type") if tensor else config.name_span(*path),
             )
 
 
@@ -115,9 +116,9 @@ def type_unknown_to_triton(model: Model) -> Iterator[Hit]:
     why=f"{_WHY_INTERFACE} it: unexpected inference input or output.",
     shows="elsewhere",
 )
-def unknown_tensor(model: Model) -> Iterator[Hit]:
+def unknown_tensor(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or model.config is None:
+    if graph is None:
         return
     for tensors, there in (
         (inputs(model), graph.inputs + graph.defaults),
@@ -130,7 +131,7 @@ def unknown_tensor(model: Model) -> Iterator[Hit]:
                     f"{graph.path.name} has no {tensor.path[0]} {tensor.name}; it has "
                     f"{_listed(names)}",
                     _nearest(tensor.name, names),
-                    model.config.span(*tensor.path, "name"),
+                    config.span(*tensor.path, "name"),
                 )
     yield from _unknown_controls(model, graph)
 
@@ -168,9 +169,9 @@ def _listed(names: list[str], most: int = 8) -> str:
     "model.",
     shows="elsewhere",
 )
-def undeclared_input(model: Model) -> Iterator[Hit]:
+def undeclared_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or model.config is None:
+    if graph is None:
         return
     declared = inputs(model)
     if any(found(one.name, graph.inputs + graph.defaults) is None for one in declared):
@@ -182,7 +183,7 @@ def undeclared_input(model: Model) -> Iterator[Hit]:
                 f"{graph.path.name} needs the input {one.name}, which is not declared",
                 f"add input [ {{ name: {_quoted(one.name)}{_declaration(model, one)} }} ], or "
                 "export the graph without it",
-                model.config.name_span("input", 0),
+                config.name_span("input", 0),
             )
 
 
@@ -217,9 +218,9 @@ UNKNOWN_TYPES = {
     "model is refused.",
     shows="elsewhere",
 )
-def type_unknown_to_backend(model: Model) -> Iterator[Hit]:
+def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     unknown = UNKNOWN_TYPES.get(model.backend or "")
-    if unknown is None or model.config is None or _runs_python(model):
+    if unknown is None or _runs_python(model):
         return
     graph = judged_graph(model)
     told = {one.name for _, one in pairs(model, graph) if not one.dtype} if graph else set()
@@ -229,7 +230,7 @@ def type_unknown_to_backend(model: Model) -> Iterator[Hit]:
                 f"{tensor.name} is {tensor.dtype}, a type that the backend {model.backend} does "
                 "not have",
                 "declare the type that the model's file has",
-                model.config.span(*tensor.path, "data_type"),
+                config.span(*tensor.path, "data_type"),
             )
 
 
@@ -248,15 +249,15 @@ def _runs_python(model: Model) -> bool:
     shows="elsewhere",
     answers=("server#2644",),
 )
-def other_type(model: Model) -> Iterator[Hit]:
+def other_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or model.config is None:
+    if graph is None:
         return
     unknown = UNKNOWN_TYPES.get(model.backend or "", set()) | {"TYPE_INVALID"}
     for tensor, one in pairs(model, graph):
         # The OpenVINO backend converts, hence a graph of that format tells no types.
         if one.dtype and tensor.dtype != one.dtype and tensor.dtype not in unknown:
-            span = model.config.span(*tensor.path, "data_type")
+            span = config.span(*tensor.path, "data_type")
             yield Hit(
                 f"{tensor.name} is declared {tensor.dtype} and is {one.dtype} in {graph.path.name}",
                 f"declare it {one.dtype}, and see that clients send and expect that",
@@ -274,14 +275,14 @@ def other_type(model: Model) -> Iterator[Hit]:
     "and those only without batching; anything else it refuses.",
     shows="elsewhere",
 )
-def optional_input(model: Model) -> Iterator[Hit]:
+def optional_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX" or model.config is None:
+    if graph is None or graph.format != "ONNX":
         return
     for tensor in inputs(model):
         has_default = found(tensor.name, graph.defaults) is not None
         needed = found(tensor.name, graph.inputs) is not None
-        span = model.config.name_span(*tensor.path, "optional")
+        span = config.name_span(*tensor.path, "optional")
         if tensor.optional and needed:
             yield Hit(
                 f"{tensor.name} is declared optional, and {graph.path.name} has no value for it",
@@ -299,7 +300,7 @@ def optional_input(model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{tensor.name} has a value in {graph.path.name}, so it must be optional",
                 "add `optional: true` (with max_batch_size: 0), or do not declare it",
-                model.config.span(*tensor.path, "name"),
+                config.span(*tensor.path, "name"),
             )
 
 
@@ -312,9 +313,9 @@ def optional_input(model: Model) -> Iterator[Hit]:
     "model is refused.",
     shows="elsewhere",
 )
-def ragged_input(model: Model) -> Iterator[Hit]:
+def ragged_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX" or model.config is None:
+    if graph is None or graph.format != "ONNX":
         return
     for tensor, one in pairs(model, graph):
         flat = one.shape is not None and len(one.shape) == 1 and isinstance(one.shape[0], str)
@@ -325,5 +326,5 @@ def ragged_input(model: Model) -> Iterator[Hit]:
                 f"needs an input of one varying dimension, not one{written}",
                 "remove allow_ragged_batch and let clients pad, or export a graph that takes the "
                 "row and, by `batch_input`, where each request ends",
-                model.config.name_span(*tensor.path, "allow_ragged_batch"),
+                config.name_span(*tensor.path, "allow_ragged_batch"),
             )

@@ -141,7 +141,7 @@ def _names_execute(node: ast.AST) -> bool:
 def contradicts(model: Model) -> Iterator[Hit]:
     code = model.code
     method = code.method("auto_complete_config") if code else None
-    if code is None or method is None or model.config is None:
+    if code is None or method is None:
         return
     flow = Flow.of(code)
     for call in code.calls:

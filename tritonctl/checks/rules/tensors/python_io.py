@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterable, Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow, requests_of
 from tritonctl.checks.model_py.source import Call, PythonSource
@@ -191,9 +192,9 @@ def _makers(code: PythonSource) -> list[Call]:
     "`unexpected deadlock, at least one output is not set`.",
     answers=("server#7280", "server#4260"),
 )
-def never_made(model: Model) -> Iterator[Hit]:
+def never_made(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     code = model.code
-    if code is None or model.config is None or code.method("execute") is None:
+    if code is None or code.method("execute") is None:
         return
     declared = outputs(model)
     mentioned = {call.text(0, "name") for call in _makers(code)}
@@ -205,7 +206,7 @@ def never_made(model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"no response of {code.path.name} has the output {tensor.name}",
                 "make it in execute, or do not declare it",
-                model.config.span(*tensor.path, "name"),
+                config.span(*tensor.path, "name"),
             )
 
 
@@ -252,10 +253,10 @@ def _made_name(node: ast.expr) -> str | None:
     "requests, and all of them fail. With one client at a time it works.",
     shows="traffic",
 )
-def only_first(model: Model) -> Iterator[Hit]:
-    code, config = model.code, model.config
+def only_first(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    code = model.code
     execute = code.method("execute") if code else None
-    if code is None or config is None or execute is None or not _brings_several(model):
+    if code is None or execute is None or not _brings_several(model):
         return
     requests, flow = requests_of(execute), Flow.of(code)
     uses = [n for n in ast.walk(execute) if isinstance(n, ast.Name) and n.id == requests]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow, Function
 from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name
@@ -147,10 +148,10 @@ def _written(method: Function) -> str:
     why="Unless it sends them one by one, every client waits for ever.",
     shows="traffic",
 )
-def nothing_returned(model: Model) -> Iterator[Hit]:
-    code, config = model.code, model.config
+def nothing_returned(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    code = model.code
     execute = code.method("execute") if code else None
-    if code is None or config is None or execute is None:
+    if code is None or execute is None:
         return
     if config.message.model_transaction_policy.decoupled:
         return

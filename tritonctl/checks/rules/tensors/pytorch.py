@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
@@ -26,10 +27,10 @@ from tritonctl.formats.graph_file import whole_number
     "a wrong number feeds another argument, or none.",
     shows="elsewhere",
 )
-def position(model: Model) -> Iterator[Hit]:
-    if not _is_torchscript(model) or model.config is None:
+def position(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if not _is_torchscript(model):
         return
-    message = model.config.message
+    message = config.message
     if message.HasField("sequence_batching") or message.batch_input:
         return
     for tensors in (inputs(model), outputs(model)):
@@ -42,7 +43,7 @@ def position(model: Model) -> Iterator[Hit]:
                     f"{tensor.name} stands for {tensor.path[0]} {numbers[place]} of forward(), "
                     f"{problem}",
                     f"number the {tensor.path[0]}s from __0 on, each once",
-                    model.config.span(*tensor.path, "name"),
+                    config.span(*tensor.path, "name"),
                 )
 
 
@@ -71,8 +72,8 @@ def _index(name: str) -> int | None:
     "dimension, and refuses a model that declares more.",
     shows="elsewhere",
 )
-def strings(model: Model) -> Iterator[Hit]:
-    if not _is_torchscript(model) or model.config is None:
+def strings(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    if not _is_torchscript(model):
         return
     for tensor in (*inputs(model), *outputs(model)):
         shape = tensor.dims if tensor.reshape is None else tensor.reshape
@@ -84,7 +85,7 @@ def strings(model: Model) -> Iterator[Hit]:
                 f"{tensor.name} has strings in {len(shape) + batches(model)} dimensions{batch}",
                 "set max_batch_size: 0 and give it one dimension, or turn text into numbers in "
                 "another model",
-                model.config.span(*tensor.path, "data_type"),
+                config.span(*tensor.path, "data_type"),
             )
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.releases import newer_fields
-from tritonctl.checks.config.message import Mistake, Problem
+from tritonctl.checks.config.message import ConfigMessage, Mistake, Problem
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import CONFIG, Model, Repository
@@ -61,7 +61,7 @@ def placeholder(model: Model) -> Iterator[Hit]:
     answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
 )
 def placeholder_in_string(model: Model) -> Iterator[Hit]:
-    if model.file is None or model.config is None:
+    if model.file is None:
         return
     for match in _STRING_OR_COMMENT.finditer(model.file.source.text):
         if not match.group().startswith("#"):
@@ -191,9 +191,9 @@ def overwritten(model: Model) -> Iterator[Hit]:
     summary="a field that the target version does not know",
     why="An unknown field makes the whole file unreadable: the model is refused.",
 )
-def newer_field(model: Model, repository: Repository) -> Iterator[Hit]:
-    version, config = repository.target.version, model.config
-    if version is None or config is None:
+def newer_field(config: ConfigMessage, repository: Repository) -> Iterator[Hit]:
+    version = repository.target.version
+    if version is None:
         return
     newer = newer_fields(version)
     for place, span in config.names.items():

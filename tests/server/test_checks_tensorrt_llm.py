@@ -18,10 +18,12 @@ from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import File
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rules import tensorrt_llm
+from tritonctl.checks.rules import RULES
 from tritonctl.host.progress import Silent
 from tritonctl.repository.publish import render
 from tritonctl.repository.server_environment import SERVER_VERSION
+
+OURS = [rule for rule in RULES.values() if rule.family == "tensorrt_llm"]
 
 pytestmark = pytest.mark.server
 
@@ -53,7 +55,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
 
 def said(folder: Path, files: Files) -> list[str]:
     """The rules of this family that have something to say."""
-    found = check_repository(put(folder, files), rules=tensorrt_llm.RULES).findings
+    found = check_repository(put(folder, files), rules=OURS).findings
     return [finding.rule for finding in found]
 
 
@@ -85,7 +87,7 @@ def test_checkpoints_as_rendered(tmp_path: Path) -> None:
     project = trtllm_project(tmp_path, world="pytorch", version="1.2.1")
     render(project, Silent())
     for target in (Target(), Target("2.71.0"), Target(SERVER_VERSION)):
-        report = check_repository(project.repository, target, rules=tensorrt_llm.RULES)
+        report = check_repository(project.repository, target, rules=OURS)
         assert (report.models, report.findings) == (4, ())
 
 

@@ -163,6 +163,8 @@ REFUSED = [
     ({"runtime": {"max_beam_width": True}}, "is True, expected a whole number", "correct"),
     ({"runtime": {"num_nodes": -1}}, "is -1, expected a whole number", "correct"),
     ({"runtime": {"gpu_weights_percent": 1.5}}, "is 1.5, expected a number from 0 to 1", "correct"),
+    ({"runtime": {"kv_cache_free_gpu_mem_fraction": 1.0}}, "above 0 and below 1", "correct"),
+    ({"runtime": {"max_beam_width": 0}}, "expected a whole number 1 or more", "correct"),
     ({"runtime": {"gpu_device_ids": "0;"}}, "expected GPUs per instance", "correct"),
     ({"runtime": {"max_attention_window_size": 64}}, "expected a list of whole numbers", "correct"),
     ({"runtime": {"decoding_mode": "lookahead"}}, "lookahead needs lookahead_window_size", "add"),

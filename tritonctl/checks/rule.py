@@ -7,6 +7,7 @@ that exists:
     @rule("TC506", "delay-defeated", "warning", summary="a queue delay next to ...", why="...")
     def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
+An underscore in front: the rule needs it to be there, and no more.
 `repository` alone: the rule runs once for all models, and yields each hit with its model.
 """
 
@@ -19,6 +20,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 from tritonctl.checks.examples.files import Example, examples_of
 from tritonctl.checks.findings import Hit, Severity
 from tritonctl.checks.repository import Model, Repository, Target
+from tritonctl.checks.subjects import SUBJECTS
 
 # Where the mistake in an example comes to light, on a server of the Python backend without a GPU:
 # when the model is loaded, when requests come, or only with what such a server lacks.
@@ -26,13 +28,6 @@ Shows = Literal["load", "traffic", "elsewhere"]
 Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]] | Callable[..., Iterator[Any]])
 
 _WHOLE = ("repository",)
-_SUBJECTS: dict[str, Callable[[Model, Repository], object | None]] = {
-    "model": lambda model, _: model,
-    "repository": lambda _, repository: repository,
-    "config": lambda model, _: model.config,
-    "code": lambda model, _: model.code,
-    "graph": lambda model, _: model.graph,
-}
 
 
 # Records of the checker are named tuples: a dataclass takes ten times as long to make, and most of
@@ -85,7 +80,7 @@ class Rule(NamedTuple):
         """What it finds in one model; nothing where the rule is about all of them together."""
         if self.takes == _WHOLE or (self.needs_valid_config and not model.config_is_valid):
             return
-        subjects = [_SUBJECTS[name](model, repository) for name in self.takes]
+        subjects = [SUBJECTS[name](model, repository) for name in self.takes]
         if all(subject is not None for subject in subjects):
             yield from self.check(*subjects)
 
@@ -108,8 +103,8 @@ def rule(
 
     def register(check: Check) -> Check:
         code = cast("FunctionType", check).__code__
-        takes = code.co_varnames[: code.co_argcount]
-        if rule_id in _rules or not set(takes) <= set(_SUBJECTS):
+        takes = tuple(name.lstrip("_") for name in code.co_varnames[: code.co_argcount])
+        if rule_id in _rules or not set(takes) <= set(SUBJECTS):
             raise TypeError(f"{rule_id} is given twice, or takes something unknown: {takes}")
         family = check.__module__.split(".")[-2]
         _rules[rule_id] = Rule(

@@ -10,6 +10,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tritonctl.checks.analysis.declared import dims_match
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
 from tritonctl.project.yaml import YamlSource, read_yaml
@@ -150,18 +151,11 @@ def _check_edge(
 ) -> None:
     _require(edge in edges, where, f"{reader} reads `{edge}`, which nothing wrote", sorted(edges))
     given = edges[edge]
-    fits = given.tensor.data_type == wanted.data_type and _shapes_fit(
-        given.tensor.dims, wanted.dims
-    )
+    fits = given.tensor.data_type == wanted.data_type and dims_match(given.tensor.dims, wanted.dims)
     said = f"{given.writer} writes `{edge}` as {_show(given.tensor)}"
     _require(fits, where, f"{said}, {reader} reads it as {_show(wanted)}", [])
     possible = wanted.optional or not given.tensor.optional or reader == "the ensemble"
     _require(possible, where, f"`{edge}` is optional, but {reader} requires it", [])
-
-
-def _shapes_fit(given: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    pairs = zip(given, wanted, strict=False)
-    return len(given) == len(wanted) and all(a == b or -1 in (a, b) for a, b in pairs)
 
 
 def _show(tensor: Tensor) -> str:

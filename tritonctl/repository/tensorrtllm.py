@@ -10,13 +10,13 @@ engine is rendered by itself, without tokenizer, detokenizer and ensemble.
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.artefacts.manifest import Manifest
 from tritonctl.errors import ConfigurationError
+from tritonctl.formats.trtllm_backend import DEMANDED, LOOKAHEAD, PARAMETERS, Kind, Parameter
 from tritonctl.project.schema import Model
 from tritonctl.repository.engine_queue import bound_in_engine, engine_batching, triton_decides
 from tritonctl.repository.model_config import ModelConfig, Tensor
@@ -115,8 +115,8 @@ def _whole(value: Any) -> bool:
     return type(value) is int and value >= 0
 
 
-def _share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _text(value: Any) -> bool:
@@ -127,71 +127,27 @@ def _windows(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(_whole(item) for item in value)
 
 
-def _device_sets(value: Any) -> bool:
-    return isinstance(value, str) and bool(re.fullmatch(r"\d+(,\d+)*(;\d+(,\d+)*)*", value))
-
-
-def _one_of(*words: str) -> tuple[str, Callable[[Any], bool]]:
-    return f"one of {', '.join(words)}", lambda value: value in words
-
-
-_WHOLE = ("a whole number", _whole)
-_SHARE = ("a number from 0 to 1", _share)
-_BOOL = ("true or false", lambda value: isinstance(value, bool))
-_TEXT = ("a text", _text)
-_PARAMETERS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "gpt_model_type": _one_of("inflight_fused_batching", "inflight_batching", "V1", "v1"),
-    "gpt_model_path": _TEXT,
-    "encoder_model_path": _TEXT,
-    "max_beam_width": _WHOLE,
-    "max_tokens_in_paged_kv_cache": _WHOLE,
-    "kv_cache_free_gpu_mem_fraction": _SHARE,
-    "cross_kv_cache_fraction": _SHARE,
-    "kv_cache_host_memory_bytes": _WHOLE,
-    "kv_cache_onboard_blocks": _BOOL,
-    "enable_kv_cache_reuse": _BOOL,
-    "max_attention_window_size": ("a list of whole numbers, one per layer", _windows),
-    "sink_token_length": _WHOLE,
-    "batch_scheduler_policy": _one_of("guaranteed_no_evict", "max_utilization"),
-    "enable_chunked_context": _BOOL,
-    "exclude_input_in_output": _BOOL,
-    "cancellation_check_period_ms": _WHOLE,
-    "stats_check_period_ms": _WHOLE,
-    "recv_poll_period_ms": _WHOLE,
-    "iter_stats_max_iterations": _WHOLE,
-    "request_stats_max_iterations": _WHOLE,
-    "normalize_log_probs": _BOOL,
-    "gpu_device_ids": ('GPUs per instance, for example "0,1;2,3"', _device_sets),
-    "participant_ids": _TEXT,
-    "num_nodes": _WHOLE,
-    "lora_cache_optimal_adapter_size": _WHOLE,
-    "lora_cache_max_adapter_size": _WHOLE,
-    "lora_cache_gpu_memory_fraction": _SHARE,
-    "lora_cache_host_memory_bytes": _WHOLE,
-    "lora_prefetch_dir": _TEXT,
-    "decoding_mode": _one_of(
-        *("top_k", "top_p", "top_k_top_p", "beam_search"),
-        *("medusa", "redrafter", "lookahead", "eagle"),
+# What a value in tritonctl.yaml must be, by the kind of its parameter.
+_VALUES: dict[Kind, tuple[str, Callable[[Any], bool]]] = {
+    "whole": ("a whole number", _whole),
+    "number": ("a number", _number),
+    "flag": ("true or false", lambda value: isinstance(value, bool)),
+    "windows": ("a list of whole numbers, one per layer", _windows),
+    "gpus": (
+        'GPUs per instance, for example "0,1;2,3"',
+        lambda value: isinstance(value, str) and not value.endswith(";"),
     ),
-    "lookahead_window_size": _WHOLE,
-    "lookahead_ngram_size": _WHOLE,
-    "lookahead_verification_set_size": _WHOLE,
-    "medusa_choices": _TEXT,
-    "eagle_choices": _TEXT,
-    "gpu_weights_percent": _SHARE,
-    "multi_block_mode": _BOOL,
-    "enable_context_fmha_fp32_acc": _BOOL,
-    "cuda_graph_mode": _BOOL,
-    "cuda_graph_cache_size": _WHOLE,
-    "speculative_decoding_fast_logits": _BOOL,
-    "guided_decoding_backend": _one_of("xgrammar"),
-    "xgrammar_tokenizer_info_path": _TEXT,
-    **dict.fromkeys(_DATA_TYPES, _one_of("TYPE_FP16", "TYPE_FP32", "TYPE_BF16")),
+    "ranks": ('MPI ranks per instance, for example "1,2;3,4"', _text),
+    "choice": ("a text", _text),
+    "text": ("a text", _text),
 }
-# The backend looks these up without a default and refuses a model that lacks one (0.20 to 1.2.1:
-# getGuidedDecodingConfigFromParams in its model_instance_state.cc).
-_DEMANDED = ("guided_decoding_backend", "tokenizer_dir", "xgrammar_tokenizer_info_path")
-_LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
+_WRITTEN_BY_RENDER = ("executor_worker_path", "FORCE_CPU_ONLY_INPUT_TENSORS", "tokenizer_dir")
+_SETTINGS: dict[str, Parameter] = {
+    **{key: one for key, one in PARAMETERS.items() if key not in _WRITTEN_BY_RENDER},
+    **dict.fromkeys(
+        _DATA_TYPES, Parameter("choice", choices=("TYPE_FP16", "TYPE_FP32", "TYPE_BF16"))
+    ),
+}
 
 
 def engine_config(
@@ -271,7 +227,7 @@ def _parameters(model: Model, manifest: Manifest, engine: Path) -> dict[str, str
         "max_beam_width": manifest.result.limits.max_beam_width,
         "enable_kv_cache_reuse": serving.enable_prefix_caching,
         "exclude_input_in_output": True,
-        **dict.fromkeys(_DEMANDED, ""),
+        **dict.fromkeys(DEMANDED, ""),
     }
     if serving.kv_cache_tokens is not None:
         values["max_tokens_in_paged_kv_cache"] = serving.kv_cache_tokens
@@ -321,20 +277,32 @@ def _check_paged_context(where: str, model: Model, manifest: Manifest) -> None:
 
 
 def _check_setting(where: str, key: str, value: Any) -> None:
-    close = difflib.get_close_matches(key, _PARAMETERS, n=1)
+    close = difflib.get_close_matches(key, _SETTINGS, n=1)
     _require(
-        key in _PARAMETERS,
+        key in _SETTINGS,
         f"{where}: {BACKEND} has no parameter `{key}`",
-        f"did you mean `{close[0]}`?" if close else f"parameters: {', '.join(_PARAMETERS)}",
+        f"did you mean `{close[0]}`?" if close else f"parameters: {', '.join(_SETTINGS)}",
     )
-    expected, fits = _PARAMETERS[key]
-    _require(fits(value), f"{where}.{key} is {value!r}, expected {expected}", "correct that line")
+    parameter = _SETTINGS[key]
+    expected, fits = _VALUES[parameter.kind]
+    if parameter.choices:
+        expected = f"one of {', '.join(parameter.choices)}"
+    if parameter.limit:
+        expected += f" {parameter.limit.words}"
+    _require(
+        fits(value)
+        and parameter.fits(_written(value))
+        and (not parameter.choices or value in parameter.choices)
+        and (parameter.limit is None or parameter.limit.holds(value)),
+        f"{where}.{key} is {value!r}, expected {expected}",
+        "correct that line",
+    )
 
 
 def _check_together(where: str, model: Model) -> None:
     settings = model.serving.runtime
     if settings.get("decoding_mode") == "lookahead":
-        missing = [key for key in _LOOKAHEAD if key not in settings]
+        missing = [key for key in LOOKAHEAD if key not in settings]
         _require(
             not missing,
             f"{where}.decoding_mode: lookahead needs {', '.join(missing)} too",

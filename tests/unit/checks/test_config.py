@@ -14,7 +14,10 @@ from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rules import config, config_tensors
+from tritonctl.checks.rules import RULES
+from tritonctl.checks.rules.config.tensors import pieces
+
+OURS = [rule for rule in RULES.values() if rule.family == "config"]
 
 TARGET = Target("2.51.0")
 BACKEND = 'backend: "python"\n'
@@ -29,7 +32,7 @@ def findings(folder: Path, text: str, **files: str) -> tuple[Finding, ...]:
 
 def checked(folder: Path) -> tuple[Finding, ...]:
     """What these rules say; others may have more to say of the same lines."""
-    return check_repository(folder, TARGET, rules=config.RULES).findings
+    return check_repository(folder, TARGET, rules=OURS).findings
 
 
 def only(folder: Path, text: str) -> tuple[str, str, str]:
@@ -97,12 +100,10 @@ def test_shapes_that_load(text: str, tmp_path: Path) -> None:
 def test_splitting_and_joining_dims_is_a_reshape(dims: list[int], data: st.DataObject) -> None:
     """Ones may come and go, and neighbours that do not vary may be joined; nothing else."""
     shape = [part for size in dims for part in ([2, 3] if size == 6 else [size, 1])]
-    assert config_tensors.pieces(dims) == config_tensors.pieces(shape)
+    assert pieces(dims) == pieces(shape)
     index = data.draw(st.integers(0, len(shape)))
-    assert config_tensors.pieces(dims) != config_tensors.pieces([*shape[:index], 5, *shape[index:]])
-    assert config_tensors.pieces(dims) != config_tensors.pieces(
-        [*shape[:index], -1, *shape[index:]]
-    )
+    assert pieces(dims) != pieces([*shape[:index], 5, *shape[index:]])
+    assert pieces(dims) != pieces([*shape[:index], -1, *shape[index:]])
 
 
 def test_what_a_model_may_fill_in(tmp_path: Path) -> None:

@@ -13,7 +13,9 @@ from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rules import RULES, instances
+from tritonctl.checks.rules import RULES
+
+OURS = [rule for rule in RULES.values() if rule.family == "instances"]
 
 GIB = 1 << 30
 NONE = Target("2.51.0", gpus=())
@@ -23,7 +25,7 @@ EIGHT_CORES = Target("2.51.0", cores=8, gpus=())
 
 def found(folder: Path, files: Example, target: Target = NONE) -> list[Finding]:
     """What the family's rules say."""
-    return list(check_repository(put(folder, files), target, rules=instances.RULES).findings)
+    return list(check_repository(put(folder, files), target, rules=OURS).findings)
 
 
 def group(text: str, config: str = CONFIG) -> dict[str, str]:

@@ -19,11 +19,13 @@ from tritonctl.checks.examples.files import Example
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.report.formats import FORMATS
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rules import security
+from tritonctl.checks.rules import RULES
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
 from tritonctl.repository.publish import render
 from tritonctl.repository.server_environment import SERVER_VERSION
+
+OURS = [rule for rule in RULES.values() if rule.family == "security"]
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -34,7 +36,7 @@ TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ012345"
 def told(folder: Path, files: Example) -> list[Finding]:
     """What this family says of a repository."""
     put(folder, files)
-    return list(check_repository(folder, rules=security.RULES).findings)
+    return list(check_repository(folder, rules=OURS).findings)
 
 
 def code(text: str) -> Example:
@@ -158,7 +160,7 @@ def parameter(key: str, value: str) -> Example:
 def test_secrets(tmp_path: Path, key: str, value: str) -> None:
     """By their form or by the name of the parameter; no format of the report shows them."""
     put(tmp_path, parameter(key, value))
-    report = check_repository(tmp_path, rules=security.RULES)
+    report = check_repository(tmp_path, rules=OURS)
     [finding] = report.findings
     assert (finding.rule, finding.line) == ("TC910", 6)
     assert "*" in finding.text
@@ -273,7 +275,7 @@ def test_known_holes(cli: Cli, sandbox: Sandbox, tmp_path: Path) -> None:
     config = CONFIG.replace('name: "m"', "")
     for name in "ab":
         put(tmp_path / "r", {f"{name}/config.pbtxt": config, f"{name}/1/model.py": MODEL})
-    unnamed = check_repository(tmp_path / "r", Target(SERVER_VERSION), rules=security.RULES)
+    unnamed = check_repository(tmp_path / "r", Target(SERVER_VERSION), rules=OURS)
     assert unnamed.findings == ()
     done = cli("check", tmp_path / "r", "--target-version", "25.06", "--select", "TC911")
     assert done.returncode == 0
@@ -298,7 +300,7 @@ def test_what_render_writes_is_clean(built: Sandbox) -> None:
     """Whoever the user is."""
     project = built.load()
     render(project, Silent())
-    report = check_repository(project.repository, rules=security.RULES)
+    report = check_repository(project.repository, rules=OURS)
     assert report.models == 4
     assert report.findings == ()
 

@@ -21,17 +21,20 @@ from tests.check_models.tensorrt_llm import (
     trtllm_model,
 )
 from tests.unit.checks.repositories import put
-from tritonctl.checks.analysis.trtllm_parameters import DEMANDED, KNOWN, READ
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.config.yaml_file import read_yaml_file
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rules import tensorrt_llm
+from tritonctl.checks.rules import RULES
 from tritonctl.engines.build.engine import build_engine
+from tritonctl.formats.trtllm_backend import DEMANDED, READ
+from tritonctl.formats.trtllm_backend import PARAMETERS as BACKEND_PARAMETERS
 from tritonctl.formats.trtllm_engine import engine_at
 from tritonctl.host.progress import Silent
 from tritonctl.repository import tensorrtllm
 from tritonctl.repository.publish import render
+
+OURS = [rule for rule in RULES.values() if rule.family == "tensorrt_llm"]
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -52,7 +55,7 @@ JUNK = st.recursive(
 def told(folder: Path, files: Files, target: Target = SERVER) -> list[Finding]:
     """What this family says of a repository."""
     put(folder, files)
-    return list(check_repository(folder, target, rules=tensorrt_llm.RULES).findings)
+    return list(check_repository(folder, target, rules=OURS).findings)
 
 
 def one(folder: Path, files: Files, target: Target = SERVER) -> Finding:
@@ -82,7 +85,7 @@ def test_the_whole_template_is_clean(tmp_path: Path) -> None:
 
 def test_an_untouched_template_says_nothing_of_its_own(tmp_path: Path) -> None:
     """Placeholders have a finding already: TC109."""
-    empty = {key: f"${{{key}}}" for key in KNOWN - set(PARAMETERS)}
+    empty = {key: f"${{{key}}}" for key in set(BACKEND_PARAMETERS) - set(PARAMETERS)}
     filled = {key: f"${{{key}}}" for key in PARAMETERS}
     assert told(tmp_path, trtllm_model({**empty, **filled})) == []
 
@@ -200,9 +203,9 @@ def test_any_config_of_an_engine(tmp_path: Path, junk: object) -> None:
     files = trtllm_model({"max_beam_width": "4"}, engine())
     put(tmp_path, {**files, "m/1/engine/config.json": json.dumps(junk)})
     built = {"build_config": junk, "pretrained_config": junk, "version": junk}
-    check_repository(tmp_path, Target("2.71.0", gpus=()), rules=tensorrt_llm.RULES)
+    check_repository(tmp_path, Target("2.71.0", gpus=()), rules=OURS)
     put(tmp_path, {"m/1/engine/config.json": json.dumps(built)})
-    check_repository(tmp_path, Target("2.71.0", gpus=()), rules=tensorrt_llm.RULES)
+    check_repository(tmp_path, Target("2.71.0", gpus=()), rules=OURS)
 
 
 def test_gpus(tmp_path: Path) -> None:
@@ -281,7 +284,7 @@ def test_a_model_yaml_of_somebody_else(tmp_path: Path) -> None:
 def test_any_model_yaml(tmp_path: Path, text: str) -> None:
     """Aliases in circles, tags, tabs: read, or told."""
     put(tmp_path, llmapi_model(text))
-    check_repository(tmp_path, SERVER, rules=tensorrt_llm.RULES)
+    check_repository(tmp_path, SERVER, rules=OURS)
 
 
 def test_yaml_is_never_made_into_objects(tmp_path: Path) -> None:
@@ -331,7 +334,7 @@ def test_what_render_writes_is_clean(sandbox: Sandbox) -> None:
     project = sandbox.load()
     build_engine(project, "speller", Silent())
     render(project, Silent())
-    found = check_repository(project.repository, Target("2.70.0"), rules=tensorrt_llm.RULES)
+    found = check_repository(project.repository, Target("2.70.0"), rules=OURS)
     assert found.models == 1
     assert found.findings == ()
 

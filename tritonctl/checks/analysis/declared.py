@@ -69,3 +69,10 @@ def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:
 def _name(types: Any, number: int) -> str:
     """Numbers that the enumeration lacks stay numbers: a config.pbtxt may hold any."""
     return str(types.Name(number)) if number in types.values() else str(number)
+
+
+def dims_match(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Whether dims are the same, -1 being any."""
+    return len(one) == len(other) and all(
+        a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
+    )

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from tritonctl.checks.analysis.placement import groups
 from tritonctl.checks.analysis.threads import parameter
-from tritonctl.checks.analysis.trtllm_model import Deployment, deployment
+from tritonctl.checks.analysis.trtllm_model import Deployment, deployment_of
 from tritonctl.checks.repository import Model, Repository, Target
 
 # In place of a GPU's number: the machine's own memory.
@@ -58,7 +58,7 @@ class Claim(NamedTuple):
 
 def weights(model: Model, repository: Repository) -> Counter[int]:
     """Bytes of weights by the number of the GPU, or HOST; empty where that cannot be told."""
-    if found := deployment(model, repository):
+    if found := deployment_of(model, repository):
         return _engines(found)
     file = _weights_file(model)
     copies = _copies(model, repository.target) if file else Counter()
@@ -127,7 +127,7 @@ def _device_sets(found: Deployment, ranks: int) -> list[tuple[list[int], int]]:
 
 def trtllm_shares(model: Model, repository: Repository) -> Claim | None:
     """What its KV caches take of the memory that is free."""
-    found = deployment(model, repository)
+    found = deployment_of(model, repository)
     if found is not None and found.kind == "llmapi":
         return _llmapi_share(found)
     if found is None or found.kind not in _TEMPLATES:

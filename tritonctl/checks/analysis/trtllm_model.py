@@ -7,14 +7,13 @@ NVIDIA's templates: triton_backend/all_models in https://github.com/NVIDIA/Tenso
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, wraps
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from tritonctl.checks.config.message import ConfigMessage
-from tritonctl.checks.findings import Hit
 from tritonctl.checks.memoize import remembered
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
@@ -143,7 +142,7 @@ def filled(config: ConfigMessage, key: str) -> str | None:
     return text if text and "${" not in text else None
 
 
-def deployment(model: Model, repository: Repository) -> Deployment | None:
+def deployment_of(model: Model, repository: Repository) -> Deployment | None:
     """The model as one over TensorRT-LLM; None where it is none, or cannot be read."""
     return remembered(model, "trtllm", lambda: _deployment(model, repository))
 
@@ -174,36 +173,28 @@ def _reads_arguments(model: Model) -> bool:
     return model.code is not None and "tensorrt_llm" in model.code.source.text
 
 
-def of_template(
-    check: Callable[[Deployment], Iterator[Hit]],
-) -> Callable[[Model, Repository], Iterator[Hit]]:
-    """The check for models of NVIDIA's template alone."""
-
-    @wraps(check)
-    def checked(model: Model, repository: Repository) -> Iterator[Hit]:
-        found = deployment(model, repository)
-        if found and found.kind in ("cpp", "python"):
-            yield from check(found)
-
-    return checked
+def template_of(model: Model, repository: Repository) -> Deployment | None:
+    """The model as one of NVIDIA's template; None where it is none."""
+    deployment = deployment_of(model, repository)
+    return deployment if deployment and deployment.kind in ("cpp", "python") else None
 
 
-def with_engine(
-    check: Callable[[Deployment, Engine], Iterator[Hit]],
-) -> Callable[[Model, Repository], Iterator[Hit]]:
-    """The check for models whose engine can be read from here."""
+def engine_of(model: Model, repository: Repository) -> Engine | None:
+    """The model's engine; None where none can be read from here."""
+    deployment = deployment_of(model, repository)
+    engine = deployment.engine if deployment else None
+    return None if engine is None or engine.broken else engine
 
-    @wraps(check)
-    def checked(model: Model, repository: Repository) -> Iterator[Hit]:
-        found = deployment(model, repository)
-        if found and found.engine and not found.engine.broken:
-            yield from check(found, found.engine)
 
-    return checked
+def arguments_of(model: Model, repository: Repository) -> YamlFile | None:
+    """The model.yaml of an llmapi model; None where there is none that can be read."""
+    deployment = deployment_of(model, repository)
+    arguments = deployment.arguments if deployment and deployment.kind == "llmapi" else None
+    return arguments if arguments and arguments.root else None
 
 
 def deployments(repository: Repository) -> Iterator[Deployment]:
     """Every model over TensorRT-LLM."""
     for model in repository.models.values():
-        if found := deployment(model, repository):
+        if found := deployment_of(model, repository):
             yield found

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Literal, NamedTuple
 
-from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of
+from tritonctl.checks.analysis.declared import dims_match
+from tritonctl.checks.analysis.graph import Graph, Link, Side, Step
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
-from tritonctl.checks.rules.ensembles.edges import matches
 
 # What Triton takes for the batch size of a tensor on its way: that of the request, one that it
 # made up for a tensor without, the first dimension of a tensor without, or none.
@@ -35,13 +35,13 @@ class _Lost(NamedTuple):
     why="Triton refuses the ensemble.",
     answers=("server#5943",),
 )
-def batch_too_large(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for step in graph.steps if graph else ():
+def batch_too_large(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for step in ensemble.steps:
         most = step.interface.max_batch_size if step.interface else None
-        if graph and most and most < graph.max_batch_size:
+        if most and most < ensemble.max_batch_size:
             yield Hit(
-                f"{model.name} takes batches of {graph.max_batch_size}, {step.name} only of {most}",
+                f"{model.name} takes batches of {ensemble.max_batch_size}, and {step.name} "
+                f"only of {most}",
                 f"write max_batch_size: {most} here, or raise that of {step.name}",
                 config.span(*step.path, "model_name"),
             )
@@ -56,12 +56,9 @@ def batch_too_large(config: ConfigMessage, model: Model, repository: Repository)
     "fail, or their answers have one row.",
     answers=("server#1682",),
 )
-def batch_lost(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    if graph is None:
-        return
-    for lost in _losses(graph):
-        path = lost.link.path if lost.link else (*graph.outputs[lost.tensor].path, "name")
+def batch_lost(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    for lost in _losses(ensemble):
+        path = lost.link.path if lost.link else (*ensemble.outputs[lost.tensor].path, "name")
         yield Hit(
             lost.why,
             "give the model a max_batch_size, write a first dimension of -1 into its dims, or set "
@@ -120,7 +117,7 @@ def _mixed(
 def _only_stripped(source: Side, side: Side) -> bool:
     """Whether the tensor fits without its batch dimension alone."""
     full = source.full_dims
-    return side.dims is not None and full is not None and not matches(side.dims, full)
+    return side.dims is not None and full is not None and not dims_match(side.dims, full)
 
 
 def _batch_of(
@@ -143,7 +140,7 @@ def _as_read(link: Link, batch: Batch | None, sources: dict[str, Side]) -> Batch
         return batch if batch != "none" else None
     if source.dims is None or link.side.dims is None:
         return None
-    return "one" if matches(source.dims, link.side.dims) else "first"
+    return "one" if dims_match(source.dims, link.side.dims) else "first"
 
 
 def _shrunk(
@@ -155,7 +152,7 @@ def _shrunk(
         if source is None or source.dims is None or tensor.dims is None:
             continue
         dims = tensor.dims if tensor.reshape is None else tensor.reshape
-        if batch == "one" or (batch == "none" and matches(source.dims, dims)):
+        if batch == "one" or (batch == "none" and dims_match(source.dims, dims)):
             why = (
                 f"{name} comes from {source.model} with one row, however many rows the request has"
             )

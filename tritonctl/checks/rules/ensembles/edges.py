@@ -7,12 +7,12 @@ import difflib
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
-from tritonctl.checks.analysis.declared import Tensor
-from tritonctl.checks.analysis.graph import Graph, Link, Side, Step, graph_of
+from tritonctl.checks.analysis.declared import Tensor, dims_match
+from tritonctl.checks.analysis.graph import Graph, Link, Side, Step
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 
@@ -24,9 +24,8 @@ from tritonctl.checks.rule import rule
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
 )
-def unknown_input(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for step in graph.steps if graph else ():
+def unknown_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for step in ensemble.steps:
         for link in _unknown(step, "input"):
             assert step.interface is not None  # noqa: S101 - it is known to lack it
             yield Hit(
@@ -44,9 +43,8 @@ def unknown_input(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
 )
-def unknown_output(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for step in graph.steps if graph else ():
+def unknown_output(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for step in ensemble.steps:
         for link in _unknown(step, "output"):
             assert step.interface is not None  # noqa: S101 - it is known to lack it
             yield Hit(
@@ -71,9 +69,8 @@ def _unknown(step: Step, direction: str) -> list[Link]:
     summary="a required input of a step's model that the step does not map",
     why="Triton refuses the ensemble: only optional inputs may be left out.",
 )
-def unfed_input(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for step in graph.steps if graph else ():
+def unfed_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    for step in ensemble.steps:
         # A key that the model does not have is most likely this input, misspelt.
         if step.interface is None or not step.inputs or _unknown(step, "input"):
             continue
@@ -93,9 +90,8 @@ def unfed_input(config: ConfigMessage, model: Model, repository: Repository) -> 
     why="Triton converts nothing between steps: it refuses the ensemble.",
     answers=("server#1682", "server#3007"),
 )
-def types_differ(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name, sides in graph.sides.items() if graph else ():
+def types_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for name, sides in ensemble.sides.items():
         known = [(link, side) for link, side in sides if side.dtype is not None]
         for link, side in known[1:]:
             first = known[0][1]
@@ -116,9 +112,8 @@ def types_differ(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton refuses the ensemble.",
     answers=("server#1682", "server#7303"),
 )
-def shapes_differ(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name, sides in graph.sides.items() if graph else ():
+def shapes_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for name, sides in ensemble.sides.items():
         for link, side in sides[1:]:
             if link is not None and not fit(sides[0][1], side):
                 yield Hit(
@@ -138,9 +133,8 @@ def shapes_differ(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton compares every side with the first one alone: it loads the ensemble, and then "
     "requests fail with `unexpected shape`.",
 )
-def shapes_differ_later(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name, sides in graph.sides.items() if graph else ():
+def shapes_differ_later(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for name, sides in ensemble.sides.items():
         first = sides[0][1]
         if not all(fit(first, side) for _, side in sides):
             continue
@@ -157,7 +151,7 @@ def shapes_differ_later(model: Model, repository: Repository) -> Iterator[Hit]:
 
 def _never_equal(one: Side, other: Side) -> bool:
     """For certain: where one of them does not batch, Triton may add or strip a dimension."""
-    if one.dims is None or other.dims is None or matches(one.dims, other.dims):
+    if one.dims is None or other.dims is None or dims_match(one.dims, other.dims):
         return False
     both_batch = one.batches is True and other.batches is True
     neither = one.batches is False and other.batches is False
@@ -171,12 +165,9 @@ def _never_equal(one: Side, other: Side) -> bool:
     summary="an optional input of the ensemble that a step requires",
     why="Triton loads it; a request without the input fails in the middle of the ensemble.",
 )
-def optional_input_required(
-    config: ConfigMessage, model: Model, repository: Repository
-) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name, tensor in graph.inputs.items() if graph else ():
-        needy = _needy(graph, name) if graph and tensor.optional else None
+def optional_input_required(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for name, tensor in ensemble.inputs.items():
+        needy = _needy(ensemble, name) if tensor.optional else None
         if needy is not None:
             yield Hit(
                 f"{model.name} calls {name} optional, {needy} requires it",
@@ -196,15 +187,8 @@ def fit(one: Side, other: Side) -> bool:
     """Whether they may be the same tensor; so, too, where too little is known."""
     if one.dims is None or other.dims is None:
         return True
-    return matches(one.dims, other.dims) or any(
-        matches(a, b) for a, b in product(_full(one), _full(other))
-    )
-
-
-def matches(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-    """Whether dims are the same, -1 being any."""
-    return len(one) == len(other) and all(
-        a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
+    return dims_match(one.dims, other.dims) or any(
+        dims_match(a, b) for a, b in product(_full(one), _full(other))
     )
 
 

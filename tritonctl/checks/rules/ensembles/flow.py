@@ -6,11 +6,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
-from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
+from tritonctl.checks.analysis.graph import Graph, Link, Step
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 
@@ -22,14 +22,13 @@ from tritonctl.checks.rule import rule
     why="The step can never run: Triton refuses the ensemble.",
     answers=("server#7280", "server#4260"),
 )
-def unwritten_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name in _unwritten(graph) if graph else ():
-        if graph and name not in graph.outputs:
-            link = graph.readers[name][0]
+def unwritten_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for name in _unwritten(ensemble):
+        if name not in ensemble.outputs:
+            link = ensemble.readers[name][0]
             yield Hit(
-                f"nothing writes {name}, which step {_numbers(graph.readers[name])} reads",
-                _instead(name, (*graph.inputs, *graph.writers)),
+                f"nothing writes {name}, which step {_numbers(ensemble.readers[name])} reads",
+                _instead(name, (*ensemble.inputs, *ensemble.writers)),
                 _span(model, link),
             )
 
@@ -42,15 +41,14 @@ def unwritten_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton refuses the ensemble: no answer could ever be complete.",
     answers=("server#5943",),
 )
-def unwritten_output(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name in _unwritten(graph) if graph else ():
-        if graph and name in graph.outputs:
-            unread = [tensor for tensor in graph.writers if tensor not in graph.readers]
+def unwritten_output(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    for name in _unwritten(ensemble):
+        if name in ensemble.outputs:
+            unread = [tensor for tensor in ensemble.writers if tensor not in ensemble.readers]
             yield Hit(
                 f"no step writes the output {name}",
                 _instead(name, unread),
-                config.span(*graph.outputs[name].path, "name"),
+                config.span(*ensemble.outputs[name].path, "name"),
             )
 
 
@@ -61,9 +59,8 @@ def unwritten_output(config: ConfigMessage, model: Model, repository: Repository
     summary="a tensor that two outputs are mapped to",
     why="Triton refuses the ensemble.",
 )
-def written_twice(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name, links in graph.writers.items() if graph else ():
+def written_twice(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for name, links in ensemble.writers.items():
         for link in links[1:]:
             yield Hit(
                 f"step {links[0].step + 1} writes {name} already",
@@ -81,11 +78,10 @@ def written_twice(model: Model, repository: Repository) -> Iterator[Hit]:
     "without end if the step itself does, which kills tritonserver 2.51.",
     shows="traffic",
 )
-def overwritten_input(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for name, links in graph.writers.items() if graph else ():
+def overwritten_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for name, links in ensemble.writers.items():
         # What nobody reads at all is told there.
-        if graph and name in graph.inputs and (name in graph.readers or name in graph.outputs):
+        if name in ensemble.inputs and (name in ensemble.readers or name in ensemble.outputs):
             yield Hit(
                 f"{name} is an input of {model.name}: step {links[0].step + 1} writes it again",
                 "give the step's output a tensor of its own",
@@ -101,12 +97,11 @@ def overwritten_input(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton refuses the ensemble. Outputs of a step that nobody wants are left out of its "
     "output_map.",
 )
-def unread_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    if graph is None or _lacks_readers(graph):
+def unread_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    if _lacks_readers(ensemble):
         return
-    for name, links in graph.writers.items():
-        if name not in graph.readers and name not in graph.outputs:
+    for name, links in ensemble.writers.items():
+        if name not in ensemble.readers and name not in ensemble.outputs:
             yield Hit(
                 f"no step reads {name}, and it is no output of {model.name}",
                 f"remove this entry, or declare {name} as an output of {model.name}",
@@ -121,12 +116,11 @@ def unread_tensor(model: Model, repository: Repository) -> Iterator[Hit]:
     summary="an input of the ensemble that no step reads",
     why="Triton refuses the ensemble.",
 )
-def unused_input(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    if graph is None or _lacks_readers(graph):
+def unused_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    if _lacks_readers(ensemble):
         return
-    for name, tensor in graph.inputs.items():
-        if name not in graph.readers and name not in graph.writers:
+    for name, tensor in ensemble.inputs.items():
+        if name not in ensemble.readers and name not in ensemble.writers:
             yield Hit(
                 f"no step reads the input {name}",
                 "remove it, or map it to the input of a step",
@@ -141,9 +135,8 @@ def unused_input(config: ConfigMessage, model: Model, repository: Repository) ->
     summary="steps that wait for each other",
     why="None of them can ever run: Triton refuses the ensemble.",
 )
-def steps_in_a_circle(model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for circle in _circles(graph) if graph else ():
+def steps_in_a_circle(ensemble: Graph, model: Model) -> Iterator[Hit]:
+    for circle in _circles(ensemble):
         first = circle[0]
         written = {link.tensor for link in circle[-1].outputs}
         link = next(link for link in first.inputs if link.tensor in written)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.graph import graph_of
+from tritonctl.checks.analysis.graph import Graph
 from tritonctl.checks.analysis.nesting import circle, is_readable
 from tritonctl.checks.config.backends import TELLING_FILES
 from tritonctl.checks.config.message import ConfigMessage
@@ -84,10 +84,7 @@ def no_steps(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="An ensemble runs nothing itself: Triton refuses it with these fields.",
     answers=("server#6877",),
 )
-def refused_field(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    if graph is None:
-        return
+def refused_field(_ensemble: Graph, config: ConfigMessage) -> Iterator[Hit]:
     for name in _REFUSED:
         field = getattr(config.message, name)
         given = config.message.HasField(name) if name == "optimization" else bool(field)
@@ -106,9 +103,8 @@ def refused_field(config: ConfigMessage, model: Model, repository: Repository) -
     summary="a step without a model, an input or an output",
     why="Triton refuses the ensemble.",
 )
-def unfinished_step(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for step in graph.steps if graph else ():
+def unfinished_step(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    for step in ensemble.steps:
         lacking = [
             name
             for name, there in (
@@ -133,9 +129,8 @@ def unfinished_step(config: ConfigMessage, model: Model, repository: Repository)
     summary="a step whose model is not in the repository",
     why="Triton refuses the ensemble, unless another --model-repository has the model.",
 )
-def missing_model(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for step in graph.steps if graph else ():
+def missing_model(config: ConfigMessage, ensemble: Graph, repository: Repository) -> Iterator[Hit]:
+    for step in ensemble.steps:
         if step.name and step.name not in repository.models:
             close = difflib.get_close_matches(step.name, repository.models, n=1)
             yield Hit(
@@ -155,9 +150,10 @@ def missing_model(config: ConfigMessage, model: Model, repository: Repository) -
     why="Triton refuses the ensemble. It loads only the latest version of a model unless its "
     "`version_policy` says otherwise.",
 )
-def unserved_version(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    for step in graph.steps if graph else ():
+def unserved_version(
+    config: ConfigMessage, ensemble: Graph, repository: Repository
+) -> Iterator[Hit]:
+    for step in ensemble.steps:
         inner = repository.models.get(step.name)
         if inner is None or not is_readable(inner):
             continue
@@ -186,12 +182,13 @@ def unserved_version(config: ConfigMessage, model: Model, repository: Repository
     summary="an ensemble that contains itself, directly or through others",
     why="Triton refuses it; what leads to such a circle from outside kills tritonserver 2.51.",
 )
-def contains_itself(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+def contains_itself(
+    config: ConfigMessage, ensemble: Graph, model: Model, repository: Repository
+) -> Iterator[Hit]:
     way = circle(model, repository)
-    graph = graph_of(model, repository)
-    if not way or graph is None:
+    if not way:
         return
-    step = next(step for step in graph.steps if step.name == way[1])
+    step = next(step for step in ensemble.steps if step.name == way[1])
     yield Hit(
         f"{model.name} contains itself: {' → '.join(_shortened(way))}",
         "take one of these steps out",
@@ -210,9 +207,7 @@ def _shortened(way: tuple[str, ...]) -> tuple[str, ...]:
     summary="a field that says how a model runs, on an ensemble",
     why="The ensemble scheduler never reads it: it does not reach the steps.",
 )
-def without_effect(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    if graph_of(model, repository) is None:
-        return
+def without_effect(_ensemble: Graph, config: ConfigMessage) -> Iterator[Hit]:
     for name in _WITHOUT_EFFECT:
         if (name,) in config.names:
             yield Hit(

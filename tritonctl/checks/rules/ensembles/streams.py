@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.graph import Graph, Link, Step, graph_of
+from tritonctl.checks.analysis.graph import Graph, Link, Step
 from tritonctl.checks.analysis.releases import newer_fields
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
@@ -25,28 +25,25 @@ Origin = int | None
     why="A decoupled step answers many times: which of its answers would belong to the other "
     "tensor is not defined, and Triton refuses the ensemble.",
 )
-def mixed_streams(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    if graph is None:
-        return
-    origins = _origins(graph)
-    for step in graph.steps:
+def mixed_streams(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:
+    origins = _origins(ensemble)
+    for step in ensemble.steps:
         link = _stranger(step, origins)
         if link is not None:
             yield Hit(
-                f"{step.name} reads {link.tensor} {_from(graph, origins[link.tensor])} together "
-                f"with {step.inputs[0].tensor} {_from(graph, origins[step.inputs[0].tensor])}",
+                f"{step.name} reads {link.tensor} {_from(ensemble, origins[link.tensor])} together "
+                f"with {step.inputs[0].tensor} {_from(ensemble, origins[step.inputs[0].tensor])}",
                 "hand everything through the decoupled step, or do both in one model",
                 config.span(*link.path),
             )
-    known = [name for name in graph.outputs if origins.get(name) is not None]
+    known = [name for name in ensemble.outputs if origins.get(name) is not None]
     for name in known[1:]:
         if origins[name] != origins[known[0]]:
             yield Hit(
-                f"{model.name} answers with {name} {_from(graph, origins[name])} together with "
-                f"{known[0]} {_from(graph, origins[known[0]])}",
+                f"{model.name} answers with {name} {_from(ensemble, origins[name])} together with "
+                f"{known[0]} {_from(ensemble, origins[known[0]])}",
                 "hand everything through the decoupled step, or leave one of them out",
-                config.span(*graph.outputs[name].path, "name"),
+                config.span(*ensemble.outputs[name].path, "name"),
             )
             return
 
@@ -87,14 +84,11 @@ def _from(graph: Graph, origin: Origin) -> str:
     summary="an ensemble that calls itself decoupled without a decoupled step",
     why="Triton sets the policy of an ensemble by its steps, whatever the file says.",
 )
-def ineffective_decoupled(
-    config: ConfigMessage, model: Model, repository: Repository
-) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    if graph is None:
-        return
+def ineffective_decoupled(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:
     said = config.message.model_transaction_policy.decoupled
-    if said and all(step.interface and step.interface.decoupled is False for step in graph.steps):
+    if said and all(
+        step.interface and step.interface.decoupled is False for step in ensemble.steps
+    ):
         yield Hit(
             f"{model.name} is not decoupled: none of its steps is",
             "remove it here, and write it into the step that answers several times",
@@ -109,12 +103,9 @@ def ineffective_decoupled(
     summary="a response cache of an ensemble with a decoupled step",
     why="A cache keeps one answer for a request: Triton refuses the ensemble.",
 )
-def cached_stream(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
-    if graph is None:
-        return
+def cached_stream(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:
     message = config.message
-    decoupled = [s.name for s in graph.steps if s.interface and s.interface.decoupled]
+    decoupled = [s.name for s in ensemble.steps if s.interface and s.interface.decoupled]
     # With `decoupled` written out, Triton sees it itself.
     if (
         message.response_cache.enable
@@ -138,20 +129,19 @@ def cached_stream(config: ConfigMessage, model: Model, repository: Repository) -
     shows="elsewhere",
 )
 def unlimited_inflight(
-    config: ConfigMessage, model: Model, repository: Repository
+    config: ConfigMessage, ensemble: Graph, repository: Repository
 ) -> Iterator[Hit]:
-    graph = graph_of(model, repository)
     version = repository.target.version
-    if graph is None or version is None:
+    if version is None:
         return
     if config.message.ensemble_scheduling.max_inflight_requests:
         return
     if _LIMIT in newer_fields(version):
         return
-    for step in graph.steps:
-        readers = [r for link in step.outputs for r in graph.readers.get(link.tensor, ())]
+    for step in ensemble.steps:
+        readers = [r for link in step.outputs for r in ensemble.readers.get(link.tensor, ())]
         if step.interface and step.interface.decoupled and readers:
-            slow = graph.steps[readers[0].step].name
+            slow = ensemble.steps[readers[0].step].name
             yield Hit(
                 f"answers of {step.name} wait for {slow} in memory, however many they are",
                 "write max_inflight_requests: 16 into `ensemble_scheduling`, or as many as fit",

@@ -95,9 +95,10 @@ def secondary_device(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#2157",),
 )
-def one_gpu_for_all(model: Model, repository: Repository) -> Iterator[Hit]:
-    code = model.code
-    if code is None or _asks_for_its_gpu(code):
+def one_gpu_for_all(
+    _config: ConfigMessage, code: PythonSource, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    if _asks_for_its_gpu(code):
         return
     for group in groups(model, repository.target):
         if group.index is not None and group.kind == "KIND_GPU" and _several(group):

@@ -199,9 +199,8 @@ def _sent_in(code: PythonSource | None, method: str, names: tuple[str, ...]) -> 
     why="Every request fails: `no running event loop`.",
     shows="traffic",
 )
-def unawaited(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or not isinstance(code.method("execute"), ast.FunctionDef):
+def unawaited(code: PythonSource, model: Model) -> Iterator[Hit]:
+    if not isinstance(code.method("execute"), ast.FunctionDef):
         return
     for call in _sent_in(code, "execute", ("async_exec",)) if bls_calls(model) else ():
         yield Hit(
@@ -220,9 +219,8 @@ def unawaited(model: Model) -> Iterator[Hit]:
     why="Its throughput is one request per sum of all waiting times, however fast the models "
     "asked are, and however many instances they have.",
 )
-def one_at_a_time(model: Model, repository: Repository) -> Iterator[Hit]:
-    code = model.code
-    if code is None or not bls_calls(model) or instances(model, repository.target) != 1:
+def one_at_a_time(code: PythonSource, model: Model, repository: Repository) -> Iterator[Hit]:
+    if not bls_calls(model) or instances(model, repository.target) != 1:
         return
     if not isinstance(code.method("execute"), ast.FunctionDef):
         return

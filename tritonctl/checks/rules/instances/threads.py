@@ -126,7 +126,7 @@ def models_over_cores(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     why="Each instance is a process that imports everything again: memory and start-up time "
     "for nothing once all cores are busy.",
 )
-def many_processes(model: Model, repository: Repository) -> Iterator[Hit]:
+def many_processes(_config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     cores = repository.target.cores
     if not cores or model.backend != "python":
         return

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tritonctl.checks.config.backends import DEFAULT_FILES, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
@@ -213,7 +214,7 @@ def config_in_version(model: Model) -> Iterator[Hit]:
     summary="a model file beside the version folders",
     why="Triton reads the one in the version's folder: a change here changes nothing.",
 )
-def file_beside_versions(model: Model) -> Iterator[Hit]:
+def file_beside_versions(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not model.versions:
         return
     for name in model.file_names if model.backend in DEFAULT_FILES else ():
@@ -303,7 +304,7 @@ def other_letters(model: Model) -> Iterator[Hit]:
     summary="data for warm-up that no sample reads",
     why="The model is not warmed up with it.",
 )
-def unused_data(model: Model) -> Iterator[Hit]:
+def unused_data(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if WARM_UP not in folders(model) or model.variants:
         return
     used = {data.name.lstrip("/") for data in named_data(model) if data.folder == WARM_UP}

@@ -57,13 +57,12 @@ _NEAR = re.compile(
     "loads, run with all that the server may do.",
     shows="elsewhere",
 )
-def trusts_remote_code(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def trusts_remote_code(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
     message = f"{_TRUST} lets the code that comes with a checkpoint run in the server"
     fix = "leave it out; if the model needs it, pin a revision that you have read"
     if (filled(config, _TRUST) or "").lower() in ("true", "1"):
         yield Hit(message, fix, config.span("parameters", _TRUST, "string_value"))
-    code = model.code
-    if code and _TRUST in code.source.text:
+    if _TRUST in code.source.text:
         for node in _trusting(code):
             yield Hit(message, fix, code.place(node), code.source)
     for source in small_files(model):
@@ -97,14 +96,13 @@ def _is_true(node: ast.expr) -> bool:
     why="To read a pickle is to run a program: whoever can replace the file, or send the "
     "bytes, runs code in the server. torch.load refuses that by itself from PyTorch 2.6 on.",
 )
-def unpickling(model: Model) -> Iterator[Hit]:
-    code = model.code
-    for named, fix in unpickles(code) if code else ():
+def unpickling(code: PythonSource) -> Iterator[Hit]:
+    for named, fix in unpickles(code):
         yield Hit(
             f"{named.call.dotted} runs the code that is in what it reads",
             fix,
-            code.place(named.call.node) if code else None,
-            code.source if code else None,
+            code.place(named.call.node),
+            code.source,
         )
 
 
@@ -138,10 +136,7 @@ def _unsafe(named: Named) -> str | None:
     summary="a model.py that runs text as Python or in a shell",
     why="If any of the text comes with a request, whoever can send one runs code in the server.",
 )
-def evaluating(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None:
-        return
+def evaluating(code: PythonSource) -> Iterator[Hit]:
     for named in called(code, {"eval", "exec", *_SHELLS, *_PROCESSES}):
         if named.name in _PROCESSES and not named.keyword_is("shell", True):
             continue
@@ -178,17 +173,16 @@ def _defined(code: PythonSource, name: str) -> bool:
     summary="something that is fetched over http from another network",
     why="Whoever is on the way can change what arrives: a tokenizer, labels, or weights.",
 )
-def plain_http(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def plain_http(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]:
     fix = "use https, or keep the file in the repository"
-    code = model.code
     for key, value in config.message.parameters.items():
         host = _far(value.string_value) if value.string_value.startswith("http://") else None
         if host:
             message = f"{key} is fetched from {host} without encryption"
             yield Hit(message, fix, config.span("parameters", key, "string_value"))
-    for named in called(code, _DOWNLOADS) if code and "http://" in code.source.text else ():
+    for named in called(code, _DOWNLOADS) if "http://" in code.source.text else ():
         host = _far(named.call.text(0, "url") or "")
-        if host and code:
+        if host:
             message = f"{named.call.dotted} fetches from {host} without encryption"
             yield Hit(message, fix, code.place(named.call.node), code.source)
 

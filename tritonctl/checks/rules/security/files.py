@@ -16,6 +16,7 @@ from pathlib import Path
 from tritonctl.checks.analysis.file_tree import Entry, first_bytes, tree
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.imports import called
+from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
 from tritonctl.checks.rules.security.code import unpickles
@@ -163,9 +164,8 @@ def _leads(model: Model, place: str, target: str) -> Hit:
     why="To read a pickle is to run a program: whoever can replace the file runs code in the "
     "server.",
 )
-def pickled(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or unpickles(code):
+def pickled(code: PythonSource, model: Model) -> Iterator[Hit]:
+    if unpickles(code):
         return
     careful = any(call.keyword_is("weights_only", True) for call in called(code, {"torch.load"}))
     for one in tree(model):

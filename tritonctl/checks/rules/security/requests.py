@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.imports import imported
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
-from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 _SOURCE = "get_input_tensor_by_name"
@@ -38,9 +37,8 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
     summary="a model.py that opens the file that a request names",
     why="Whoever can send a request reads, or overwrites, any file that the server may.",
 )
-def paths(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or _SOURCE not in code.source.text:
+def paths(code: PythonSource) -> Iterator[Hit]:
+    if _SOURCE not in code.source.text:
         return
     opened = {id(call.node): file for call in code.calls if (file := _file(code, call.node))}
     if not opened:

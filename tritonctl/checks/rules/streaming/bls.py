@@ -14,7 +14,7 @@ from tritonctl.checks.analysis.senders import Function, bound, own_nodes
 from tritonctl.checks.analysis.streams import decoupled
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Repository
 from tritonctl.checks.rule import rule
 
 _EXEC = ("exec", "async_exec")
@@ -80,9 +80,8 @@ def _streams(call: ast.Call) -> bool | None:
     shows="traffic",
     answers=("server#6003",),
 )
-def refused_call(model: Model, repository: Repository) -> Iterator[Hit]:
-    code = model.code
-    if code is None or not any(code.called(name) for name in _EXEC):
+def refused_call(code: PythonSource, repository: Repository) -> Iterator[Hit]:
+    if not any(code.called(name) for name in _EXEC):
         return
     for one in _execs(code):
         if one.streams is False and decoupled(repository.models.get(one.model), repository):
@@ -103,9 +102,8 @@ def refused_call(model: Model, repository: Repository) -> Iterator[Hit]:
     "`get_output_tensor_by_name` returns None, and what is called on it raises.",
     answers=("server#6463", "tensorrtllm_backend#106"),
 )
-def empty_final(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or not any(code.called(name) for name in _EXEC):
+def empty_final(code: PythonSource) -> Iterator[Hit]:
+    if not any(code.called(name) for name in _EXEC):
         return
     for function in (node for node in code.nodes if isinstance(node, Function)):
         for loop in own_nodes(function):

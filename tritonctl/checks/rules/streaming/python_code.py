@@ -107,10 +107,9 @@ def several_undecoupled(model: Model) -> Iterator[Hit]:
     summary="a model.py that refuses the transaction policy of its configuration",
     why="`initialize` raises, so that the model cannot be loaded.",
 )
-def policy_refused(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    code = model.code
-    initialize = code.method("initialize") if code else None
-    if code is None or initialize is None or _ASKS not in code.source.text:
+def policy_refused(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
+    initialize = code.method("initialize")
+    if initialize is None or _ASKS not in code.source.text:
         return
     said = bool(config.message.model_transaction_policy.decoupled)
     if not said and not surely_not_decoupled(model):

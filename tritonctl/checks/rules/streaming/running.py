@@ -89,10 +89,9 @@ def one_by_one(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Triton waits for `initialize` without an end: the model is never ready, and a server "
     "that loads it at its start is not either.",
 )
-def never_ready(model: Model) -> Iterator[Hit]:
-    code = model.code
-    initialize = code.method("initialize") if code else None
-    if code is None or not isinstance(initialize, ast.FunctionDef):
+def never_ready(code: PythonSource) -> Iterator[Hit]:
+    initialize = code.method("initialize")
+    if not isinstance(initialize, ast.FunctionDef):
         return
     joined = {dotted_name(node.func).rpartition(".")[0] for node in _joins(initialize)}
     for node in initialize.body:

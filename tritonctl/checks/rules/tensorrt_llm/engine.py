@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis import declared
-from tritonctl.checks.analysis.trtllm_model import Deployment, deployment, with_engine
-from tritonctl.checks.analysis.trtllm_parameters import READ
+from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 from tritonctl.formats.graph_file import whole_number
+from tritonctl.formats.trtllm_backend import READ
 from tritonctl.formats.trtllm_engine import Engine
 
 _LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
@@ -32,13 +32,12 @@ _BUILD_AGAIN = "build the engine again with"
     why="TensorRT-LLM reads it before anything else and refuses the model.",
     shows="elsewhere",
 )
-def unreadable(model: Model, repository: Repository) -> Iterator[Hit]:
-    found = deployment(model, repository)
-    if found and found.engine and found.engine.broken:
+def unreadable(deployment: Deployment) -> Iterator[Hit]:
+    if deployment.engine and deployment.engine.broken:
         yield Hit(
-            f"the engine's config.json cannot be read: {found.engine.broken}",
+            f"the engine's config.json cannot be read: {deployment.engine.broken}",
             "copy the engine folder again, whole",
-            found.engine_span,
+            deployment.engine_span,
         )
 
 
@@ -50,16 +49,15 @@ def unreadable(model: Model, repository: Repository) -> Iterator[Hit]:
     why="Each GPU of tp_size × pp_size loads a file of its own; without it the model is refused.",
     shows="elsewhere",
 )
-@with_engine
-def _ranks(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    world = engine.world_size if _here(found, engine) else None
+def _ranks(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    world = engine.world_size if _here(deployment, engine) else None
     missing = [rank for rank in range(min(world or 0, 1024)) if rank not in engine.ranks]
     if missing:
         yield Hit(
             f"the engine is for {_count(world or 0, 'GPU')}, and rank{missing[0]}.engine is "
             "not there",
             "copy the engine folder again, whole",
-            found.engine_span,
+            deployment.engine_span,
         )
 
 
@@ -78,13 +76,12 @@ def _here(found: Deployment, engine: Engine) -> bool:
     shows="elsewhere",
     answers=("TensorRT-LLM#2021", "TensorRT-LLM#1992"),
 )
-@with_engine
-def _gpus(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    world, there = engine.world_size, found.repository.target.gpus
-    if world is None or not _here(found, engine):
+def _gpus(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    world, there = engine.world_size, deployment.repository.target.gpus
+    if world is None or not _here(deployment, engine):
         return
     for key, what in (("gpu_device_ids", "GPU"), ("participant_ids", "rank")):
-        text = found.text(key) if found.kind == "cpp" else None
+        text = deployment.text(key) if deployment.kind == "cpp" else None
         for one in (text or "").split(";") if text and READ[key].fits(text) else ():
             ids = [part for part in one.split(",") if part.strip()]
             if ids and len(ids) != world:
@@ -92,17 +89,17 @@ def _gpus(found: Deployment, engine: Engine) -> Iterator[Hit]:
                     f"{key} gives {_count(len(ids), what)} to an instance, and the engine is for "
                     f"{world}",
                     f"give {world}, with commas between them",
-                    found.span(key),
+                    deployment.span(key),
                 )
-    if there == () and found.kind == "cpp":
+    if there == () and deployment.kind == "cpp":
         return  # the backend runs on no such machine, which another rule says
-    yield from _beyond(found)
+    yield from _beyond(deployment)
     if there is not None and len(there) < world:
         yield Hit(
             f"the engine is for {_count(world, 'GPU')} (tp_size × pp_size), and the target has "
             f"{len(there)}",
             "serve it where there are enough, or build it with a smaller tp_size",
-            found.engine_span,
+            deployment.engine_span,
         )
 
 
@@ -132,14 +129,13 @@ def _beyond(found: Deployment) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("tensorrtllm_backend#115",),
 )
-@with_engine
-def _beams(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    asked, most = found.number("max_beam_width"), engine.number("max_beam_width")
+def _beams(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    asked, most = deployment.number("max_beam_width"), engine.number("max_beam_width")
     if asked and most and asked > most:
         yield Hit(
             f"max_beam_width is {asked}, and the engine's is {most}",
             f"set it to {most}, or {_BUILD_AGAIN} --max_beam_width {asked}",
-            found.span("max_beam_width"),
+            deployment.span("max_beam_width"),
         )
 
 
@@ -152,14 +148,13 @@ def _beams(found: Deployment, engine: Engine) -> Iterator[Hit]:
     "batch waits inside it, and queue time is told as compute time.",
     shows="elsewhere",
 )
-@with_engine
-def _batch(found: Deployment, engine: Engine) -> Iterator[Hit]:
+def _batch(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     most = engine.number("max_batch_size")
-    asked, span = found.config.message.max_batch_size, found.config.span("max_batch_size")
+    asked, span = deployment.config.message.max_batch_size, deployment.config.span("max_batch_size")
     name = "max_batch_size"
-    if found.kind == "own":
-        asked, name = found.number("max_num_seqs") or 0, "max_num_seqs"
-        span = found.span(name)
+    if deployment.kind == "own":
+        asked, name = deployment.number("max_num_seqs") or 0, "max_num_seqs"
+        span = deployment.span(name)
     if most and asked > most:
         yield Hit(
             f"{name} is {asked}, and the engine runs {most} sequences at a time",
@@ -176,17 +171,16 @@ def _batch(found: Deployment, engine: Engine) -> Iterator[Hit]:
     why="The backend asserts that both are equal when a request asks for logits.",
     shows="elsewhere",
 )
-@with_engine
-def _logits(found: Deployment, engine: Engine) -> Iterator[Hit]:
+def _logits(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     wanted = _LOGITS.get(str(engine.pretrained.get("logits_dtype")))
-    if found.kind == "own" or wanted is None:
+    if deployment.kind == "own" or wanted is None:
         return
-    for tensor in declared.outputs(found.model):
+    for tensor in declared.outputs(deployment.model):
         if tensor.name in ("context_logits", "generation_logits") and tensor.dtype != wanted:
             yield Hit(
                 f"{tensor.name} is {tensor.dtype}, and the engine's logits are {wanted}",
                 f"write {wanted} wherever the template says logits_datatype",
-                found.config.span(*tensor.path, "data_type"),
+                deployment.config.span(*tensor.path, "data_type"),
             )
             return
 
@@ -201,15 +195,14 @@ def _logits(found: Deployment, engine: Engine) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("tensorrtllm_backend#59", "tensorrtllm_backend#183"),
 )
-@with_engine
-def _kv_tokens(found: Deployment, engine: Engine) -> Iterator[Hit]:
+def _kv_tokens(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     key = "max_tokens_in_paged_kv_cache"
-    tokens, longest = found.number(key), engine.number("max_seq_len")
+    tokens, longest = deployment.number(key), engine.number("max_seq_len")
     if tokens and longest and tokens < longest:
         yield Hit(
             f"{key} is {tokens}, and one sequence of the engine may have {longest} tokens",
             f"set it to {longest} × the sequences at a time, or leave it out",
-            found.span(key),
+            deployment.span(key),
         )
 
 
@@ -223,14 +216,13 @@ def _kv_tokens(found: Deployment, engine: Engine) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("TensorRT-LLM#2702", "TensorRT-LLM#6539"),
 )
-@with_engine
-def _prompts(found: Deployment, engine: Engine) -> Iterator[Hit]:
+def _prompts(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     step, longest = engine.number("max_num_tokens"), engine.number("max_seq_len")
     # Otherwise max_input_len is the bound.
     padded = any(
         engine.plugins.get(name) is False for name in ("remove_input_padding", "context_fmha")
     )
-    chunked = found.kind == "own" or found.flag("enable_chunked_context")
+    chunked = deployment.kind == "own" or deployment.flag("enable_chunked_context")
     if step and longest and step < longest - 1 and not padded and not chunked:
         yield Hit(
             f"prompts above {step} tokens (the engine's max_num_tokens) are refused, although it "
@@ -238,7 +230,7 @@ def _prompts(found: Deployment, engine: Engine) -> Iterator[Hit]:
             "set enable_chunked_context to true"
             if engine.paged_context
             else f"{_BUILD_AGAIN} --use_paged_context_fmha enable, and set enable_chunked_context",
-            found.engine_span,
+            deployment.engine_span,
         )
 
 
@@ -250,13 +242,12 @@ def _prompts(found: Deployment, engine: Engine) -> Iterator[Hit]:
     why="model.py names the missing file and refuses to load.",
     shows="elsewhere",
 )
-def missing_artefact(model: Model, repository: Repository) -> Iterator[Hit]:
-    found = deployment(model, repository)
-    if found is None or found.kind != "own" or model.served_version is None:
+def missing_artefact(deployment: Deployment, model: Model) -> Iterator[Hit]:
+    if deployment.kind != "own" or model.served_version is None:
         return
-    main = {"engine": "engine", "pytorch": "checkpoint"}.get(found.text("world") or "")
+    main = {"engine": "engine", "pytorch": "checkpoint"}.get(deployment.text("world") or "")
     wanted = (main, "llm_args.json", "tokenizer") if main else ()
-    missing = [name for name in wanted if not any(found.version_file(name))]
+    missing = [name for name in wanted if not any(deployment.version_file(name))]
     if missing:
         version = model.served_version
         yield Hit(
@@ -274,25 +265,24 @@ def missing_artefact(model: Model, repository: Repository) -> Iterator[Hit]:
     why="The model compares what it was told with the engine and the library, and refuses to load.",
     shows="elsewhere",
 )
-@with_engine
-def _own_sizes(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    if found.kind != "own":
+def _own_sizes(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    if deployment.kind != "own":
         return
     world = engine.world_size
-    tp, pp = found.number("tp_size"), found.number("pp_size")
+    tp, pp = deployment.number("tp_size"), deployment.number("pp_size")
     if world and tp and pp and tp * pp != world:
         yield Hit(
             f"tp_size × pp_size is {tp * pp}, and the engine is for {_count(world, 'GPU')}",
             "render the repository again: tritonctl render",
-            found.span("tp_size"),
+            deployment.span("tp_size"),
         )
-    recorded = found.text("tensorrt_llm")
+    recorded = deployment.text("tensorrt_llm")
     if recorded and engine.version and recorded != engine.version:
         yield Hit(
             f"the model was rendered for TensorRT-LLM {recorded}, and the engine was compiled by "
             f"{engine.version}",
             "render the repository again: tritonctl render",
-            found.span("tensorrt_llm"),
+            deployment.span("tensorrt_llm"),
         )
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis import declared
-from tritonctl.checks.analysis.trtllm_model import Deployment, with_engine
-from tritonctl.checks.analysis.trtllm_parameters import READ
+from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.rule import rule
+from tritonctl.formats.trtllm_backend import READ
 from tritonctl.formats.trtllm_engine import Engine
 
 _SPECULATIVE = {
@@ -34,14 +34,13 @@ _BUILD_AGAIN = "build the engine again with"
     "context FMHA` and refuses the model.",
     shows="elsewhere",
 )
-@with_engine
-def _chunked(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    if found.flag("enable_chunked_context") and engine.paged_context is False:
+def _chunked(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    if deployment.flag("enable_chunked_context") and engine.paged_context is False:
         yield Hit(
             "enable_chunked_context needs an engine with use_paged_context_fmha, and this one was "
             "built without",
             f"switch it off, or {_BUILD_AGAIN} --use_paged_context_fmha enable",
-            found.span("enable_chunked_context"),
+            deployment.span("enable_chunked_context"),
         )
 
 
@@ -54,25 +53,24 @@ def _chunked(found: Deployment, engine: Engine) -> Iterator[Hit]:
     "its beginning.",
     shows="elsewhere",
 )
-@with_engine
-def _reuse(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    key = "kv_cache_config" if found.kind == "own" else "enable_kv_cache_reuse"
-    asked = found.flag(key)
-    if found.kind == "own":
-        asked = found.settings(key).get("enable_block_reuse") is True
+def _reuse(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    key = "kv_cache_config" if deployment.kind == "own" else "enable_kv_cache_reuse"
+    asked = deployment.flag(key)
+    if deployment.kind == "own":
+        asked = deployment.settings(key).get("enable_block_reuse") is True
     if not asked:
         return
     if engine.paged_context is False:
         yield Hit(
             "KV cache reuse stays off: the engine was built without use_paged_context_fmha",
             f"switch it off here, too, or {_BUILD_AGAIN} --use_paged_context_fmha enable",
-            found.span(key),
+            deployment.span(key),
         )
     elif engine.build.get("gather_context_logits") is True:
         yield Hit(
             "KV cache reuse stays off: the engine was built to return context logits",
             f"switch it off here, too, or {_BUILD_AGAIN}out --gather_context_logits",
-            found.span(key),
+            deployment.span(key),
         )
 
 
@@ -84,9 +82,8 @@ def _reuse(found: Deployment, engine: Engine) -> Iterator[Hit]:
     why="TensorRT-LLM needs packed input and a paged KV cache for it and refuses the model.",
     shows="elsewhere",
 )
-@with_engine
-def _in_flight(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    if not (found.text("gpt_model_type") or "").startswith("inflight"):
+def _in_flight(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    if not (deployment.text("gpt_model_type") or "").startswith("inflight"):
         return
     padded = engine.plugins.get("remove_input_padding") is False
     continuous = str(engine.build.get("kv_cache_type")).upper().endswith("CONTINUOUS")
@@ -96,7 +93,7 @@ def _in_flight(found: Deployment, engine: Engine) -> Iterator[Hit]:
         yield Hit(
             f"in-flight batching cannot run an engine with {reason}",
             f"{_BUILD_AGAIN} {option}",
-            found.span("gpt_model_type"),
+            deployment.span("gpt_model_type"),
         )
 
 
@@ -109,9 +106,8 @@ def _in_flight(found: Deployment, engine: Engine) -> Iterator[Hit]:
     "with none.",
     shows="elsewhere",
 )
-@with_engine
-def _speculation(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    mode, built = found.text("decoding_mode") or "", engine.speculation
+def _speculation(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    mode, built = deployment.text("decoding_mode") or "", engine.speculation
     wanted = _SPECULATIVE.get(mode)
     if wanted and built and built != wanted:
         what = "none" if built == "NONE" else built.lower()
@@ -119,7 +115,7 @@ def _speculation(found: Deployment, engine: Engine) -> Iterator[Hit]:
             f"decoding_mode is {mode}, and the engine's speculative decoding is {what}",
             f"leave decoding_mode out, or {_BUILD_AGAIN} --speculative_decoding_mode "
             f"{wanted.lower()}",
-            found.span("decoding_mode"),
+            deployment.span("decoding_mode"),
         )
 
 
@@ -132,14 +128,13 @@ def _speculation(found: Deployment, engine: Engine) -> Iterator[Hit]:
     "target model` and refuses the model.",
     shows="elsewhere",
 )
-@with_engine
-def _target_reuse(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    off = found.flag("enable_kv_cache_reuse") is False
+def _target_reuse(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    off = deployment.flag("enable_kv_cache_reuse") is False
     if off and engine.speculation == "DRAFT_TOKENS_EXTERNAL":
         yield Hit(
             "the engine checks the tokens of a draft model, which needs KV cache reuse",
             "set enable_kv_cache_reuse to true",
-            found.span("enable_kv_cache_reuse"),
+            deployment.span("enable_kv_cache_reuse"),
         )
 
 
@@ -151,17 +146,16 @@ def _target_reuse(found: Deployment, engine: Engine) -> Iterator[Hit]:
     why="Only an engine built with weight_streaming can keep weights in host memory.",
     shows="elsewhere",
 )
-@with_engine
-def _streamed_weights(found: Deployment, engine: Engine) -> Iterator[Hit]:
+def _streamed_weights(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     key = "gpu_weights_percent"
-    text = found.text(key)
+    text = deployment.text(key)
     if not text or not READ[key].fits(text) or float(text) >= 1:
         return
     if engine.build.get("weight_streaming") is False:
         yield Hit(
             f"{key} is {text}, and the engine was built without weight_streaming",
             f"leave it out, or {_BUILD_AGAIN} --weight_streaming",
-            found.span(key),
+            deployment.span(key),
         )
 
 
@@ -174,17 +168,16 @@ def _streamed_weights(found: Deployment, engine: Engine) -> Iterator[Hit]:
     "refuses it.",
     shows="elsewhere",
 )
-@with_engine
-def _cross_attention(found: Deployment, engine: Engine) -> Iterator[Hit]:
+def _cross_attention(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     key, architecture = "cross_kv_cache_fraction", str(engine.pretrained.get("architecture"))
-    text = found.text(key)
+    text = deployment.text(key)
     decoder = architecture.endswith("ForCausalLM") and not architecture.startswith("M")
-    crossed = engine.pretrained.get("cross_attention") or found.text("encoder_model_path")
+    crossed = engine.pretrained.get("cross_attention") or deployment.text("encoder_model_path")
     if text and READ[key].fits(text) and decoder and not crossed:
         yield Hit(
             f"{key} is for models with an encoder, and {architecture} has none",
             f"remove {key}",
-            found.span(key),
+            deployment.span(key),
         )
 
 
@@ -197,21 +190,20 @@ def _cross_attention(found: Deployment, engine: Engine) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("tensorrtllm_backend#750",),
 )
-@with_engine
-def _lora(found: Deployment, engine: Engine) -> Iterator[Hit]:
+def _lora(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     loaded = engine.plugins.get("lora_plugin")
-    directory = found.text("lora_prefetch_dir")
+    directory = deployment.text("lora_prefetch_dir")
     if directory and "lora_plugin" in engine.plugins and not loaded:
         yield Hit(
             "lora_prefetch_dir is given, and the engine was built without --lora_plugin",
             f"remove it, or {_BUILD_AGAIN} --lora_plugin and --lora_target_modules",
-            found.span("lora_prefetch_dir"),
+            deployment.span("lora_prefetch_dir"),
         )
-    for tensor in declared.inputs(found.model) if loaded else ():
+    for tensor in declared.inputs(deployment.model) if loaded else ():
         if tensor.name == "lora_config" and tensor.dims == (-1, 3):
             yield Hit(
                 "lora_config has three columns, and the adapters that hf_lora_convert.py writes "
                 "have four",
                 "write dims: [ -1, 4 ], here and in the other models that pass it on",
-                found.config.span(*tensor.path, "dims"),
+                deployment.config.span(*tensor.path, "dims"),
             )

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 
 from tritonctl.checks.analysis.trtllm_model import ARGUMENTS as FILE
-from tritonctl.checks.analysis.trtllm_model import Deployment, deployment
+from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.config.yaml_file import YamlFile, entries, span_of
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 _CLOSE = 0.92
@@ -72,20 +71,6 @@ _WORDS = {
     "guided_decoding_backend": (("xgrammar", "llguidance"), ("outlines", "guidance")),
 }
 
-_Check = Callable[[Deployment, YamlFile], Iterator[Hit]]
-
-
-def _read(check: _Check) -> Callable[[Model, Repository], Iterator[Hit]]:
-    """The check for llmapi models whose model.yaml can be read."""
-
-    @wraps(check)
-    def checked(model: Model, repository: Repository) -> Iterator[Hit]:
-        found = deployment(model, repository)
-        if found and found.kind == "llmapi" and found.arguments and found.arguments.root:
-            yield from check(found, found.arguments)
-
-    return checked
-
 
 @rule(
     "TC750",
@@ -95,9 +80,8 @@ def _read(check: _Check) -> Callable[[Model, Repository], Iterator[Hit]]:
     why="model.py raises when the model loads.",
     shows="elsewhere",
 )
-def unreadable(model: Model, repository: Repository) -> Iterator[Hit]:
-    found = deployment(model, repository)
-    arguments = found.arguments if found and found.kind == "llmapi" else None
+def unreadable(deployment: Deployment, model: Model) -> Iterator[Hit]:
+    arguments = deployment.arguments if deployment.kind == "llmapi" else None
     if arguments and arguments.broken:
         yield Hit(
             f"model.yaml cannot be read: {arguments.broken}",
@@ -116,9 +100,8 @@ def unreadable(model: Model, repository: Repository) -> Iterator[Hit]:
     why="model.py raises a KeyError when the model loads.",
     shows="elsewhere",
 )
-@_read
-def _for_triton(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
-    code = found.model.code
+def _for_triton(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    code = deployment.model.code
     if code is None or _TRITON not in code.source.text:
         return
     names = (n for n in ("decoupled", "max_batch_size") if _subscripted(code.source.text, n))
@@ -146,10 +129,9 @@ def _subscripted(text: str, name: str) -> bool:
     "configurations, which NVIDIA's launcher switches off: streams are refused, or hang.",
     shows="elsewhere",
 )
-@_read
-def _decoupled(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+def _decoupled(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     inside = arguments.flag(_TRITON, "decoupled")
-    message = found.config.message
+    message = deployment.config.message
     outside = message.HasField("model_transaction_policy")
     decoupled = outside and message.model_transaction_policy.decoupled
     if inside is None or decoupled == inside or not (decoupled or inside):
@@ -173,8 +155,7 @@ def _decoupled(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     why="The model reads the first prompt of a request and leaves the others unanswered.",
     shows="elsewhere",
 )
-@_read
-def _batches(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+def _batches(arguments: YamlFile) -> Iterator[Hit]:
     size = arguments.number(_TRITON, "max_batch_size")
     if size:
         yield Hit(
@@ -193,19 +174,18 @@ def _batches(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     why="model.py says `gpu_device_ids parameter required when instance count > 1` and raises.",
     shows="elsewhere",
 )
-@_read
-def _instances(found: Deployment, _: YamlFile) -> Iterator[Hit]:
-    code, count = found.model.code, found.instances
+def _instances(deployment: Deployment, _arguments: YamlFile) -> Iterator[Hit]:
+    code, count = deployment.model.code, deployment.instances
     key = "gpu_device_ids"
-    if count < 2 or found.unfilled(key) or code is None or key not in code.source.text:  # noqa: PLR2004
+    if count < 2 or deployment.unfilled(key) or code is None or key not in code.source.text:  # noqa: PLR2004
         return
-    sets = [one for one in (found.text(key) or "").split(";") if one.strip()]
+    sets = [one for one in (deployment.text(key) or "").split(";") if one.strip()]
     if len(sets) < count:
         yield Hit(
             f"{count} instances need as many sets of GPUs in the parameter {key}, which has "
             f"{len(sets) or 'none'}",
             f'give one per instance, with ; between them: "{";".join(map(str, range(count)))}"',
-            found.span(key) if sets else found.config.span("instance_group"),
+            deployment.span(key) if sets else deployment.config.span("instance_group"),
         )
 
 
@@ -217,9 +197,8 @@ def _instances(found: Deployment, _: YamlFile) -> Iterator[Hit]:
     why="TensorRT-LLM starts a process per GPU, and those without one fail.",
     shows="elsewhere",
 )
-@_read
-def _gpus(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
-    there = found.repository.target.gpus
+def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+    there = deployment.repository.target.gpus
     sizes = [
         arguments.number(name) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")
     ]
@@ -242,8 +221,7 @@ def _gpus(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     why="Every key but triton_config is handed to LLM, which refuses those it does not know.",
     shows="elsewhere",
 )
-@_read
-def _unknown(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+def _unknown(arguments: YamlFile) -> Iterator[Hit]:
     for path, known, what in (
         ((), _ARGUMENTS, "tensorrt_llm.LLM"),
         (("kv_cache_config",), _KV_CACHE, "KvCacheConfig"),
@@ -269,8 +247,7 @@ def _unknown(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     why="Its arguments are checked when the model loads, which ends there.",
     shows="elsewhere",
 )
-@_read
-def _values(_: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+def _values(arguments: YamlFile) -> Iterator[Hit]:
     for key, (words, others) in _WORDS.items():
         given = arguments.text(key)
         if given is None or given in words:
@@ -308,10 +285,9 @@ def _is_share(text: str) -> bool:
     why="The runtime finds no model in the folder and refuses to load.",
     shows="elsewhere",
 )
-@_read
-def _engine(found: Deployment, arguments: YamlFile) -> Iterator[Hit]:
+def _engine(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     path, backend = arguments.text("model"), arguments.text("backend")
-    if path and backend in (None, "pytorch", "_autodeploy") and found.engine_in(path):
+    if path and backend in (None, "pytorch", "_autodeploy") and deployment.engine_in(path):
         yield Hit(
             "model is a compiled engine, and the PyTorch runtime loads checkpoints",
             "name the checkpoint that it was made of",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """TC70x: the parameters of NVIDIA's `tensorrt_llm` model, by themselves.
 
-Sources: as in tritonctl/checks/analysis/trtllm_parameters.py.
+Sources: as in tritonctl/formats/trtllm_backend.py.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import re
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.releases import reaches
-from tritonctl.checks.analysis.trtllm_model import Deployment, of_template
-from tritonctl.checks.analysis.trtllm_parameters import (
+from tritonctl.checks.analysis.trtllm_model import Deployment
+from tritonctl.checks.findings import Edit, Hit
+from tritonctl.checks.rule import rule
+from tritonctl.formats.trtllm_backend import (
     DECODING_MODES,
     DEMANDED,
     FORMER,
-    KNOWN,
     LOOKAHEAD,
+    PARAMETERS,
     POLICIES,
     READ,
     STRATEGIES,
-    Wanted,
+    Parameter,
 )
-from tritonctl.checks.findings import Edit, Hit
-from tritonctl.checks.rule import rule
 
 # Triton of release 25.06, with TensorRT-LLM 0.20: the first whose source was read.
 _DEMANDING = "2.59.0"
@@ -41,24 +41,23 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))")
     why="The backend says `Invalid gpt_model_type` and refuses the model.",
     shows="elsewhere",
 )
-@of_template
-def _strategy(found: Deployment) -> Iterator[Hit]:
-    key, given = "gpt_model_type", found.text("gpt_model_type")
+def _strategy(template: Deployment) -> Iterator[Hit]:
+    key, given = "gpt_model_type", template.text("gpt_model_type")
     if given is None:
-        if found.kind == "cpp" and not found.unfilled(key):
+        if template.kind == "cpp" and not template.unfilled(key):
             yield Hit(
                 "gpt_model_type is not given, and the backend tensorrtllm must be told",
                 'add parameters { key: "gpt_model_type" value { string_value: '
                 '"inflight_fused_batching" } }',
-                found.config.span("backend"),
+                template.config.span("backend"),
             )
         return
-    known = {name.lower() for name in STRATEGIES} if found.kind == "python" else set(STRATEGIES)
-    if (given.lower() if found.kind == "python" else given) not in known:
+    known = {name.lower() for name in STRATEGIES} if template.kind == "python" else set(STRATEGIES)
+    if (given.lower() if template.kind == "python" else given) not in known:
         yield Hit(
             f"gpt_model_type is {given}, which is no batching strategy",
             _nearest(given, STRATEGIES),
-            found.span(key),
+            template.span(key),
         )
 
 
@@ -71,13 +70,12 @@ def _strategy(found: Deployment) -> Iterator[Hit]:
     "calls V1 deprecated.",
     shows="elsewhere",
 )
-@of_template
-def _static(found: Deployment) -> Iterator[Hit]:
-    if (found.text("gpt_model_type") or "").lower() == "v1":
+def _static(template: Deployment) -> Iterator[Hit]:
+    if (template.text("gpt_model_type") or "").lower() == "v1":
         yield Hit(
             "V1 runs a batch until its longest answer is done; nothing joins it meanwhile",
             "use inflight_fused_batching",
-            found.span("gpt_model_type"),
+            template.span("gpt_model_type"),
         )
 
 
@@ -90,15 +88,16 @@ def _static(found: Deployment) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("TensorRT-LLM#2440",),
 )
-@of_template
-def _no_engine(found: Deployment) -> Iterator[Hit]:
+def _no_engine(template: Deployment) -> Iterator[Hit]:
     keys = ("gpt_model_path", "encoder_model_path")
-    if any(found.text(key) or found.unfilled(key) for key in keys):
+    if any(template.text(key) or template.unfilled(key) for key in keys):
         return
     yield Hit(
         "neither gpt_model_path nor encoder_model_path names an engine",
         "set gpt_model_path to the folder that trtllm-build wrote",
-        found.span("gpt_model_path") if found.given(keys[0]) else found.config.span("backend"),
+        template.span("gpt_model_path")
+        if template.given(keys[0])
+        else template.config.span("backend"),
     )
 
 
@@ -111,17 +110,16 @@ def _no_engine(found: Deployment) -> Iterator[Hit]:
     "says `Cannot find parameter with name` and refuses the model (from release 25.06 on).",
     shows="elsewhere",
 )
-@of_template
-def _demanded(found: Deployment) -> Iterator[Hit]:
-    missing = [key for key in DEMANDED if not found.given(key)]
-    if found.kind != "cpp" or not missing or not _recent(found):
+def _demanded(template: Deployment) -> Iterator[Hit]:
+    missing = [key for key in DEMANDED if not template.given(key)]
+    if template.kind != "cpp" or not missing or not _recent(template):
         return
     several = "s" if len(missing) > 1 else ""
     yield Hit(
         f"the parameter{several} {', '.join(missing)} must be given, be it with an empty string",
         f'add parameters {{ key: "{missing[0]}" value {{ string_value: "" }} }}'
         + (" and the others likewise" if several else ""),
-        found.config.span("backend"),
+        template.config.span("backend"),
     )
 
 
@@ -141,16 +139,15 @@ def _recent(found: Deployment) -> bool:
     why="What is misspelt is ignored without a word, and the default counts.",
     shows="elsewhere",
 )
-@of_template
-def _unknown(found: Deployment) -> Iterator[Hit]:
-    for key in found.config.message.parameters:
-        if key in KNOWN or key.startswith("TRITON_"):  # those are for Triton's core
+def _unknown(template: Deployment) -> Iterator[Hit]:
+    for key in template.config.message.parameters:
+        if key in PARAMETERS or key.startswith("TRITON_"):  # those are for Triton's core
             continue
-        close = difflib.get_close_matches(key, KNOWN, n=1, cutoff=_CLOSE)
+        close = difflib.get_close_matches(key, PARAMETERS, n=1, cutoff=_CLOSE)
         former = FORMER.get(key)
-        if not (former or close or found.kind == "cpp"):
+        if not (former or close or template.kind == "cpp"):
             continue
-        span = found.config.name_span("parameters", key)
+        span = template.config.name_span("parameters", key)
         yield Hit(
             f"the model tensorrt_llm has no parameter {key}"
             + (f": {former}" if former else ", and ignores it"),
@@ -168,28 +165,27 @@ def _unknown(found: Deployment) -> Iterator[Hit]:
     why="The backend writes a warning into its log and goes on with the default.",
     shows="elsewhere",
 )
-@of_template
-def _unread(found: Deployment) -> Iterator[Hit]:
-    for key in found.config.message.parameters:
-        text, wanted = found.text(key), READ.get(key)
+def _unread(template: Deployment) -> Iterator[Hit]:
+    for key in template.config.message.parameters:
+        text, wanted = template.text(key), READ.get(key)
         if text is None or wanted is None or wanted.fits(text):
             continue
-        if found.kind == "python" and wanted.words == "true or false":
+        if template.kind == "python" and wanted.words == "true or false":
             if text.lower() in ("true", "false"):
                 continue
             taken = "false"
         else:
-            taken = _beginning(found, text, wanted) or wanted.default
+            taken = _beginning(template, text, wanted) or wanted.default
         yield Hit(
             f"{key} is {text}, which is not {wanted.words}: {taken} is taken instead",
             f"write {wanted.words}",
-            found.span(key),
+            template.span(key),
         )
-    if found.kind == "cpp":
-        yield from _unread_choices(found)
+    if template.kind == "cpp":
+        yield from _unread_choices(template)
 
 
-def _beginning(found: Deployment, text: str, wanted: Wanted) -> str | None:
+def _beginning(found: Deployment, text: str, wanted: Parameter) -> str | None:
     """The number that a text begins with, which is enough for C++."""
     pattern = {"a whole number": _WHOLE, "a number": _NUMBER}.get(wanted.words)
     match = pattern.match(text) if pattern and found.kind == "cpp" else None
@@ -218,21 +214,19 @@ def _unread_choices(found: Deployment) -> Iterator[Hit]:
     why="TensorRT-LLM's executor asserts it and the model is refused.",
     shows="elsewhere",
 )
-@of_template
-def _refused(found: Deployment) -> Iterator[Hit]:
-    for key in ("kv_cache_free_gpu_mem_fraction", "cross_kv_cache_fraction"):
-        text = found.text(key)
-        if text and READ[key].fits(text) and not 0 < float(text) < 1:
-            yield Hit(
-                f"{key} is {text}: it must be above 0 and below 1",
-                "give a share such as 0.9, or leave it out",
-                found.span(key),
-            )
-    for key in ("max_beam_width", "sink_token_length"):
-        if found.number(key) == 0:
-            yield Hit(f"{key} is 0: it must be 1 or more", "leave it out", found.span(key))
-    if found.kind == "python":
-        yield from _refused_choices(found)
+def _refused(template: Deployment) -> Iterator[Hit]:
+    for key, parameter in PARAMETERS.items():
+        text, limit = template.text(key), parameter.limit
+        if not text or limit is None or not limit.asserted or not parameter.fits(text):
+            continue
+        # Below 0, what stands for a whole number is left to the executor.
+        if not limit.holds(float(text)) and (parameter.kind == "number" or float(text) == 0):
+            fix = "leave it out"
+            if parameter.kind == "number":
+                fix = "give a share such as 0.9, or leave it out"
+            yield Hit(f"{key} is {text}: it must be {limit.words}", fix, template.span(key))
+    if template.kind == "python":
+        yield from _refused_choices(template)
 
 
 def _refused_choices(found: Deployment) -> Iterator[Hit]:
@@ -254,17 +248,16 @@ def _refused_choices(found: Deployment) -> Iterator[Hit]:
     why="Both runtimes refuse the model.",
     shows="elsewhere",
 )
-@of_template
-def _lookahead(found: Deployment) -> Iterator[Hit]:
-    missing = [k for k in LOOKAHEAD if found.number(k) is None and not found.unfilled(k)]
-    if found.text("decoding_mode") != "lookahead" or not missing:
+def _lookahead(template: Deployment) -> Iterator[Hit]:
+    missing = [k for k in LOOKAHEAD if template.number(k) is None and not template.unfilled(k)]
+    if template.text("decoding_mode") != "lookahead" or not missing:
         return
-    if found.kind == "python" and len(missing) == len(LOOKAHEAD):
+    if template.kind == "python" and len(missing) == len(LOOKAHEAD):
         return  # which there is allowed, and left to the engine
     yield Hit(
         f"decoding_mode is lookahead, and {', '.join(missing)} is not given as a whole number",
         "give all three, as the engine was built with",
-        found.span("decoding_mode"),
+        template.span("decoding_mode"),
     )
 
 
@@ -277,19 +270,18 @@ def _lookahead(found: Deployment) -> Iterator[Hit]:
     "stay unused.",
     shows="elsewhere",
 )
-@of_template
-def _devices(found: Deployment) -> Iterator[Hit]:
-    text = found.text("gpu_device_ids")
-    if found.kind != "cpp" or not text or not READ["gpu_device_ids"].fits(text):
+def _devices(template: Deployment) -> Iterator[Hit]:
+    text = template.text("gpu_device_ids")
+    if template.kind != "cpp" or not text or not READ["gpu_device_ids"].fits(text):
         return
     sets = [one for one in text.split(";") if one.strip()]
-    if len(sets) != found.instances:
+    if len(sets) != template.instances:
         yield Hit(
             f"gpu_device_ids has {len(sets)} set{'s' if len(sets) > 1 else ''} of GPUs for "
-            f"{found.instances} instance{'s' if found.instances > 1 else ''}: "
-            + ("several share one" if len(sets) < found.instances else "the rest stays unused"),
+            f"{template.instances} instance{'s' if template.instances > 1 else ''}: "
+            + ("several share one" if len(sets) < template.instances else "the rest stays unused"),
             "give one set per instance, with ; between them",
-            found.span("gpu_device_ids"),
+            template.span("gpu_device_ids"),
         )
 
 

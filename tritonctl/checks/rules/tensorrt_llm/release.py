@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonctl.checks.analysis.releases import reaches, releases
-from tritonctl.checks.analysis.trtllm_model import Deployment, deployment, with_engine
+from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Source, Span
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Repository
 from tritonctl.checks.rule import rule
 from tritonctl.formats.trtllm_engine import Engine, read_json
 
@@ -44,22 +44,21 @@ _MIGRATE = (
     shows="elsewhere",
     answers=("tensorrtllm_backend#531", "tensorrtllm_backend#190", "tensorrtllm_backend#424"),
 )
-@with_engine
-def _another_release(found: Deployment, engine: Engine) -> Iterator[Hit]:
-    release = _release(found.repository, releases())
+def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
+    release = _release(deployment.repository, releases())
     if release is None or release.tensorrt_llm is None or engine.version is None:
         return
-    if _elsewhere(found, release.tensorrt_llm):
+    if _elsewhere(deployment, release.tensorrt_llm):
         return
     if _name(engine.version) != _name(release.tensorrt_llm):
         fitting = [r.name for r in releases().releases if _named(r, engine.version)]
         instead = f"serve it with release {' or '.join(fitting[:2])}, or " if fitting else ""
         yield Hit(
             f"the engine was compiled by TensorRT-LLM {engine.version}, and Triton "
-            f"{found.repository.target.version} (release {release.name}) has "
+            f"{deployment.repository.target.version} (release {release.name}) has "
             f"{release.tensorrt_llm}",
             f"{instead}build it again in the image of release {release.name}",
-            found.engine_span,
+            deployment.engine_span,
         )
 
 
@@ -114,25 +113,24 @@ def _after_the_last(repository: Repository) -> bool:
     shows="elsewhere",
     answers=("TensorRT-LLM#15907", "TensorRT-LLM#15918"),
 )
-def engines_gone(model: Model, repository: Repository) -> Iterator[Hit]:
-    found = deployment(model, repository) if _after_the_last(repository) else None
-    if found is None or _brings_its_own(found):
+def engines_gone(deployment: Deployment, repository: Repository) -> Iterator[Hit]:
+    if not _after_the_last(repository) or _brings_its_own(deployment):
         return
     last, version = _last(releases()), repository.target.version
-    if found.kind in ("cpp", "python"):
-        what = "the backend tensorrtllm" if found.kind == "cpp" else "TensorRT-LLM's executor"
+    if deployment.kind in ("cpp", "python"):
+        what = "the backend tensorrtllm" if deployment.kind == "cpp" else "TensorRT-LLM's executor"
         yield Hit(
             f"Triton {version} has no more of {what}: release {last.name} was the last",
             _MIGRATE.format(last.name),
-            found.config.span("backend"),
+            deployment.config.span("backend"),
         )
-    elif found.kind == "own" and found.text("world") == "engine":
+    elif deployment.kind == "own" and deployment.text("world") == "engine":
         yield Hit(
             f"compiled engines do not run in Triton {version}: release {last.name} was the last",
             _MIGRATE.format(last.name),
-            found.span("world"),
+            deployment.span("world"),
         )
-    elif (arguments := found.arguments) and arguments.text("backend") in ("tensorrt", "trt"):
+    elif (arguments := deployment.arguments) and arguments.text("backend") in ("tensorrt", "trt"):
         yield Hit(
             f"`backend: tensorrt` is no more in Triton {version}: release {last.name} was the last",
             "write `backend: pytorch`, and a checkpoint for `model`",
@@ -150,16 +148,16 @@ def engines_gone(model: Model, repository: Repository) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("TensorRT-LLM#11723",),
 )
-def last_with_engines(model: Model, repository: Repository) -> Iterator[Hit]:
-    found, version = deployment(model, repository), repository.target.version
-    if found is None or version is None or found.kind not in ("cpp", "python"):
+def last_with_engines(deployment: Deployment, repository: Repository) -> Iterator[Hit]:
+    version = repository.target.version
+    if version is None or deployment.kind not in ("cpp", "python"):
         return
     last = _last(releases())
     if version == last.triton:
         yield Hit(
             f"release {last.name} is the last that runs engines by NVIDIA's tensorrt_llm model",
             _MIGRATE.format(last.name),
-            found.config.span("backend"),
+            deployment.config.span("backend"),
         )
 
 
@@ -171,15 +169,14 @@ def last_with_engines(model: Model, repository: Repository) -> Iterator[Hit]:
     why="The plain images of Triton have no tensorrt_llm: model.py fails to import it.",
     shows="elsewhere",
 )
-def no_image(model: Model, repository: Repository) -> Iterator[Hit]:
-    found = deployment(model, repository) if _after_the_last(repository) else None
-    pytorch = found and (found.kind == "llmapi" or found.text("world") == "pytorch")
-    if found and pytorch and not _brings_its_own(found):
+def no_image(deployment: Deployment, repository: Repository) -> Iterator[Hit]:
+    pytorch = deployment.kind == "llmapi" or deployment.text("world") == "pytorch"
+    if _after_the_last(repository) and pytorch and not _brings_its_own(deployment):
         last = _last(releases())
         yield Hit(
             f"NVIDIA built no image with TensorRT-LLM for Triton {repository.target.version}",
             f"serve it with release {last.name}, or install tensorrt_llm into an image of your own",
-            found.config.span("backend"),
+            deployment.config.span("backend"),
         )
 
 
@@ -191,14 +188,13 @@ def no_image(model: Model, repository: Repository) -> Iterator[Hit]:
     why="The runtime says `unsupported quant mode` when the model loads.",
     shows="elsewhere",
 )
-def unsupported_quantisation(model: Model, repository: Repository) -> Iterator[Hit]:
-    found = deployment(model, repository)
-    folder = _checkpoint(found) if found else None
-    if found is None or folder is None:
+def unsupported_quantisation(deployment: Deployment) -> Iterator[Hit]:
+    folder = _checkpoint(deployment)
+    if folder is None:
         return
     read = read_json(folder / _QUANTISATION)
     given = read.get("quantization") if isinstance(read, dict) else None
-    source, span = _named_in(found)
+    source, span = _named_in(deployment)
     for field, formats in (
         ("quant_algo", releases().precisions),
         ("kv_cache_quant_algo", releases().kv_cache_dtypes),
@@ -250,9 +246,8 @@ def _named_in(found: Deployment) -> tuple[Source | None, Span]:
     why="The runtime refuses its KvCacheConfig, and the model does not load.",
     shows="elsewhere",
 )
-def kv_cache_type(model: Model, repository: Repository) -> Iterator[Hit]:
-    found = deployment(model, repository)
-    if found and found.kind == "llmapi" and (arguments := found.arguments):
+def kv_cache_type(deployment: Deployment) -> Iterator[Hit]:
+    if deployment.kind == "llmapi" and (arguments := deployment.arguments):
         given = arguments.text("kv_cache_config", "dtype")
         known = releases().kv_cache_dtypes.get((given or "").lower())
         if known and "pytorch" not in known.worlds and arguments.text("backend") != "tensorrt":
@@ -262,12 +257,12 @@ def kv_cache_type(model: Model, repository: Repository) -> Iterator[Hit]:
                 arguments.place("kv_cache_config", "dtype"),
                 arguments.source,
             )
-    elif found and found.kind == "own" and found.text("world") == "engine":
-        given = found.settings("kv_cache_config").get("dtype", "auto")
+    elif deployment.kind == "own" and deployment.text("world") == "engine":
+        given = deployment.settings("kv_cache_config").get("dtype", "auto")
         if given != "auto":
             yield Hit(
                 f"kv_cache_config says dtype {given}, and an engine's was fixed when it was "
                 "compiled",
                 "leave dtype out; engine.kv_cache_dtype is for the builder",
-                found.span("kv_cache_config"),
+                deployment.span("kv_cache_config"),
             )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.trtllm_model import deployment, filled
+from tritonctl.checks.analysis.trtllm_model import deployment_of, filled
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
@@ -55,7 +55,7 @@ def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             continue
         here = model.config.message.model_transaction_policy.decoupled
         there = called.config.message.model_transaction_policy.decoupled
-        if deployment(called, repository) and here != there:
+        if deployment_of(called, repository) and here != there:
             yield (
                 model,
                 Hit(

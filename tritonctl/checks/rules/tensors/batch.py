@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, batches
+from tritonctl.checks.analysis.judged_graph import judged_graph
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
-from tritonctl.checks.rules.tensors.graph import judged_graph, pairs
+from tritonctl.checks.rules.tensors.graph import pairs
 from tritonctl.formats.graph_file import Graph, GraphTensor, Shape, shown
 
 Dims = tuple[int, ...]
@@ -33,9 +34,8 @@ Dims = tuple[int, ...]
     shows="elsewhere",
     answers=("server#7462", "server#4159", "server#2387", "onnxruntime_backend#220"),
 )
-def no_batch_dimension(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    graph = model.graph
-    if graph is None or graph.format != "ONNX" or not batches(model):
+def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Iterator[Hit]:
+    if graph.format != "ONNX" or not batches(model):
         return
     if judged_graph(model):
         fixed = [one for _, one, _ in _shapes(model, graph) if _is_fixed(one.shape or ())]
@@ -67,10 +67,9 @@ def no_batch_dimension(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#1338",),
 )
-def batch_in_dims(model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    for tensor, one, dims in _shapes(model, graph) if graph and batches(model) else ():
-        if _repeats(graph, dims, one.shape or ()):
+def batch_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
+    for tensor, one, dims in _shapes(model, judged) if batches(model) else ():
+        if _repeats(judged, dims, one.shape or ()):
             whole = (-1, *dims)
             yield Hit(
                 f"dims of {tensor.name} repeat the batch dimension: max_batch_size already puts "
@@ -94,13 +93,12 @@ def batch_in_dims(model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#924",),
 )
-def batch_not_in_dims(model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None or batches(model):
+def batch_not_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
+    if batches(model):
         return
     short = [
         (tensor, one, dims)
-        for tensor, one, dims in _shapes(model, graph)
+        for tensor, one, dims in _shapes(model, judged)
         if _leaves_out(dims, one.shape or ())
     ]
     if not short:
@@ -126,27 +124,24 @@ def batch_not_in_dims(model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#4065",),
 )
-def other_shape(model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None:
-        return
+def other_shape(judged: Graph, model: Model) -> Iterator[Hit]:
     batched = batches(model)
-    for tensor, one, dims in _shapes(model, graph):
+    for tensor, one, dims in _shapes(model, judged):
         shape = one.shape or ()
         if batched and (
-            _repeats(graph, dims, shape) or (graph.format == "ONNX" and _is_fixed(shape))
+            _repeats(judged, dims, shape) or (judged.format == "ONNX" and _is_fixed(shape))
         ):
             continue
         if not batched and _leaves_out(dims, shape):
             continue
         own = shape[1:] if batched else shape
-        if graph.format != "ONNX" and tensor.path[0] == "output" and len(own) == len(dims):
+        if judged.format != "ONNX" and tensor.path[0] == "output" and len(own) == len(dims):
             continue  # the sizes of its outputs follow from those of its inputs
-        if not _fits(dims, own, open_too=batched and graph.format != "ONNX"):
+        if not _fits(dims, own, open_too=batched and judged.format != "ONNX"):
             yield Hit(
                 f"{tensor.name} is {shown((-1, *dims) if batched else dims)}"
                 f"{', the batch in front,' if batched else ''} by the configuration and "
-                f"{shown(shape)} in {graph.path.name}",
+                f"{shown(shape)} in {judged.path.name}",
                 f"write {_field(tensor)}: [ {_suggested(own)} ]"
                 if own
                 else "write dims: [ 1 ] reshape: { shape: [ ] }",
@@ -162,15 +157,14 @@ def other_shape(model: Model) -> Iterator[Hit]:
     why="A scalar has one element: the backend takes only dims of 1 for it.",
     shows="elsewhere",
 )
-def scalar(model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX":
+def scalar(judged: Graph, model: Model) -> Iterator[Hit]:
+    if judged.format != "ONNX":
         return
-    for tensor, one in pairs(model, graph):
+    for tensor, one in pairs(model, judged):
         dims = _declared_shape(tensor)
         if one.shape == () and dims is not None and any(size != 1 for size in dims):
             yield Hit(
-                f"{tensor.name} is a scalar in {graph.path.name} and {shown(dims)} here",
+                f"{tensor.name} is a scalar in {judged.path.name} and {shown(dims)} here",
                 "write dims: [ 1 ]",
                 _place(model, tensor),
             )
@@ -185,19 +179,18 @@ def scalar(model: Model) -> Iterator[Hit]:
     "is refused, unless ONNX Runtime works out that very size when it loads the graph.",
     shows="elsewhere",
 )
-def narrower_output(model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX":
+def narrower_output(judged: Graph, model: Model) -> Iterator[Hit]:
+    if judged.format != "ONNX":
         return
     batched = batches(model)
-    for tensor, one, dims in _shapes(model, graph):
+    for tensor, one, dims in _shapes(model, judged):
         own = (one.shape or ())[1:] if batched else one.shape or ()
         if tensor.path[0] != "output" or not _fits(dims, own):
             continue
         for index, size in enumerate(own):
             if isinstance(size, str) and dims[index] != -1:
                 yield Hit(
-                    f"dims of {tensor.name} fix a size, {dims[index]}, that {graph.path.name} "
+                    f"dims of {tensor.name} fix a size, {dims[index]}, that {judged.path.name} "
                     f"leaves open: {shown(one.shape or ())}",
                     f"write -1, or export the graph with {dims[index]} there",
                     _place(model, tensor, index),

@@ -25,9 +25,8 @@ from tritonctl.formats.graph_file import Graph, Weights, is_pointer
     why="The backend cannot parse it, and the model is refused.",
     shows="elsewhere",
 )
-def broken_file(model: Model) -> Iterator[Hit]:
-    graph = model.graph
-    if graph is not None and graph.broken and not graph.is_pointer:
+def broken_file(graph: Graph, model: Model) -> Iterator[Hit]:
+    if graph.broken and not graph.is_pointer:
         yield Hit(
             f"{graph.path.name} is no readable {graph.format} file: {graph.broken}",
             "export or copy it again; compare its size with the original's",
@@ -44,10 +43,8 @@ def broken_file(model: Model) -> Iterator[Hit]:
     "loaded.",
     shows="elsewhere",
 )
-def weights_missing(model: Model) -> Iterator[Hit]:
-    graph = model.graph
-    for weights in graph.weights if graph else ():
-        assert graph is not None  # noqa: S101 - told to the type checker
+def weights_missing(graph: Graph, model: Model) -> Iterator[Hit]:
+    for weights in graph.weights:
         if problem := _weights_problem(model, graph, weights):
             yield Hit(
                 f"the weights of {graph.path.name} are in {weights.location[:80]!r}, {problem}",

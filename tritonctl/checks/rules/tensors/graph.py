@@ -22,18 +22,6 @@ from tritonctl.formats.graph_file import Graph, GraphTensor
 _WHY_INTERFACE = "The backend compares names, types and shapes when it loads the model, and refuses"
 
 
-def judged_graph(model: Model) -> Graph | None:
-    """The graph, where the backend holds the configuration against it.
-
-    It completes a configuration that lacks its inputs or its outputs instead.
-    """
-    graph, config = model.graph, model.config
-    if graph is None or graph.broken or config is None:
-        return None
-    has_inputs = config.message.input or config.message.batch_input
-    return graph if has_inputs and config.message.output else None
-
-
 def found(name: str, tensors: tuple[GraphTensor, ...]) -> GraphTensor | None:
     """The tensor of that name."""
     return next((tensor for tensor in tensors if name in tensor.names), None)
@@ -70,11 +58,9 @@ def fed_names(model: Model) -> set[str]:
     shows="elsewhere",
     answers=("server#3798", "onnxruntime_backend#94"),
 )
-def not_a_tensor(model: Model) -> Iterator[Hit]:
-    graph = model.graph
-    for tensor in (*graph.inputs, *graph.defaults, *graph.outputs) if graph else ():
+def not_a_tensor(graph: Graph, model: Model) -> Iterator[Hit]:
+    for tensor in (*graph.inputs, *graph.defaults, *graph.outputs):
         if not tensor.is_tensor:
-            assert graph is not None  # noqa: S101 - told to the type checker
             yield Hit(
                 f"{tensor.name} of {graph.path.name} is a {tensor.kind}, not a tensor",
                 "export the graph with tensors only; for scikit-learn's classifiers, convert with "
@@ -91,13 +77,12 @@ def not_a_tensor(model: Model) -> Iterator[Hit]:
     why="No data_type of the configuration stands for it: the model is refused.",
     shows="elsewhere",
 )
-def type_unknown_to_triton(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX":
+def type_unknown_to_triton(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
+    if judged.format != "ONNX":
         return
     declared = {tensor.name: tensor for tensor in (*inputs(model), *outputs(model))}
-    for one in (*graph.inputs, *graph.outputs):
-        needed = one in graph.inputs or one.name in declared
+    for one in (*judged.inputs, *judged.outputs):
+        needed = one in judged.inputs or one.name in declared
         if one.is_tensor and one.dtype is None and needed:
             tensor = declared.get(one.name)
             path = tensor.path if tensor else ("input", 0)
@@ -116,24 +101,21 @@ def type_unknown_to_triton(config: ConfigMessage, model: Model) -> Iterator[Hit]
     why=f"{_WHY_INTERFACE} it: unexpected inference input or output.",
     shows="elsewhere",
 )
-def unknown_tensor(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None:
-        return
+def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     for tensors, there in (
-        (inputs(model), graph.inputs + graph.defaults),
-        (outputs(model), graph.outputs),
+        (inputs(model), judged.inputs + judged.defaults),
+        (outputs(model), judged.outputs),
     ):
         names = [one.name for one in there]
         for tensor in tensors:
             if tensor.name and found(tensor.name, there) is None:
                 yield Hit(
-                    f"{graph.path.name} has no {tensor.path[0]} {tensor.name}; it has "
+                    f"{judged.path.name} has no {tensor.path[0]} {tensor.name}; it has "
                     f"{_listed(names)}",
                     _nearest(tensor.name, names),
                     config.span(*tensor.path, "name"),
                 )
-    yield from _unknown_controls(model, graph)
+    yield from _unknown_controls(model, judged)
 
 
 def _unknown_controls(model: Model, graph: Graph) -> Iterator[Hit]:
@@ -169,18 +151,15 @@ def _listed(names: list[str], most: int = 8) -> str:
     "model.",
     shows="elsewhere",
 )
-def undeclared_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None:
-        return
+def undeclared_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     declared = inputs(model)
-    if any(found(one.name, graph.inputs + graph.defaults) is None for one in declared):
+    if any(found(one.name, judged.inputs + judged.defaults) is None for one in declared):
         return
     fed = fed_names(model)
-    for one in graph.inputs:
+    for one in judged.inputs:
         if not fed.intersection(one.names):
             yield Hit(
-                f"{graph.path.name} needs the input {one.name}, which is not declared",
+                f"{judged.path.name} needs the input {one.name}, which is not declared",
                 f"add input [ {{ name: {_quoted(one.name)}{_declaration(model, one)} }} ], or "
                 "export the graph without it",
                 config.name_span("input", 0),
@@ -218,12 +197,11 @@ UNKNOWN_TYPES = {
     "model is refused.",
     shows="elsewhere",
 )
-def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def type_unknown_to_backend(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     unknown = UNKNOWN_TYPES.get(model.backend or "")
     if unknown is None or _runs_python(model):
         return
-    graph = judged_graph(model)
-    told = {one.name for _, one in pairs(model, graph) if not one.dtype} if graph else set()
+    told = {one.name for _, one in pairs(model, judged) if not one.dtype}
     for tensor in (*inputs(model), *outputs(model)):
         if tensor.dtype in unknown and (tensor.name not in told or model.backend == "openvino"):
             yield Hit(
@@ -249,17 +227,15 @@ def _runs_python(model: Model) -> bool:
     shows="elsewhere",
     answers=("server#2644",),
 )
-def other_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None:
-        return
+def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     unknown = UNKNOWN_TYPES.get(model.backend or "", set()) | {"TYPE_INVALID"}
-    for tensor, one in pairs(model, graph):
+    for tensor, one in pairs(model, judged):
         # The OpenVINO backend converts, hence a graph of that format tells no types.
         if one.dtype and tensor.dtype != one.dtype and tensor.dtype not in unknown:
             span = config.span(*tensor.path, "data_type")
             yield Hit(
-                f"{tensor.name} is declared {tensor.dtype} and is {one.dtype} in {graph.path.name}",
+                f"{tensor.name} is declared {tensor.dtype} and is {one.dtype} in "
+                f"{judged.path.name}",
                 f"declare it {one.dtype}, and see that clients send and expect that",
                 span,
                 edits=(Edit(span, one.dtype),),
@@ -275,17 +251,16 @@ def other_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "and those only without batching; anything else it refuses.",
     shows="elsewhere",
 )
-def optional_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX":
+def optional_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
+    if judged.format != "ONNX":
         return
     for tensor in inputs(model):
-        has_default = found(tensor.name, graph.defaults) is not None
-        needed = found(tensor.name, graph.inputs) is not None
+        has_default = found(tensor.name, judged.defaults) is not None
+        needed = found(tensor.name, judged.inputs) is not None
         span = config.name_span(*tensor.path, "optional")
         if tensor.optional and needed:
             yield Hit(
-                f"{tensor.name} is declared optional, and {graph.path.name} has no value for it",
+                f"{tensor.name} is declared optional, and {judged.path.name} has no value for it",
                 "remove `optional: true`, or export the graph with an initializer of that name",
                 span,
             )
@@ -298,7 +273,7 @@ def optional_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
         elif has_default and not tensor.optional:
             yield Hit(
-                f"{tensor.name} has a value in {graph.path.name}, so it must be optional",
+                f"{tensor.name} has a value in {judged.path.name}, so it must be optional",
                 "add `optional: true` (with max_batch_size: 0), or do not declare it",
                 config.span(*tensor.path, "name"),
             )
@@ -313,11 +288,10 @@ def optional_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "model is refused.",
     shows="elsewhere",
 )
-def ragged_input(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    graph = judged_graph(model)
-    if graph is None or graph.format != "ONNX":
+def ragged_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
+    if judged.format != "ONNX":
         return
-    for tensor, one in pairs(model, graph):
+    for tensor, one in pairs(model, judged):
         flat = one.shape is not None and len(one.shape) == 1 and isinstance(one.shape[0], str)
         if tensor.ragged and not flat:
             written = "" if one.shape is None else f" of {len(one.shape)} dimensions"

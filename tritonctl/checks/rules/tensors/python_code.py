@@ -12,9 +12,10 @@ import re
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
+from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow, Function, literal
-from tritonctl.checks.model_py.source import Call
+from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 from tritonctl.formats.graph_file import is_pointer
@@ -32,9 +33,8 @@ _YOUNGER_LINE = re.compile(r"\s*(type\s+\w|(async\s+)?(def|class)\s+\w+\s*\[)|.*
     summary="a model.py that Python cannot parse",
     why="The backend imports it when the model is loaded; a syntax error refuses the model.",
 )
-def syntax(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or code.broken is None or code.span is None or is_pointer(code.path):
+def syntax(code: PythonSource) -> Iterator[Hit]:
+    if code.broken is None or code.span is None or is_pointer(code.path):
         return
     line = code.source.line(code.source.position(code.span.start)[0])
     if not (_YOUNGER_MESSAGE.match(code.broken) or _YOUNGER_LINE.match(line)):
@@ -54,9 +54,8 @@ def syntax(model: Model) -> Iterator[Hit]:
     why="The backend makes its instances from the class of this name and refuses the model "
     "without.",
 )
-def no_class(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or code.tree is None or code.model_class is not None:
+def no_class(code: PythonSource, model: Model) -> Iterator[Hit]:
+    if code.tree is None or code.model_class is not None:
         return
     if any(_may_make(node) for node in code.nodes):
         return
@@ -98,10 +97,9 @@ def _may_make(node: ast.AST) -> bool:
     why="The model is loaded and every request fails.",
     shows="traffic",
 )
-def no_execute(model: Model) -> Iterator[Hit]:
-    code = model.code
-    found = code.model_class if code else None
-    if code is None or found is None or found.bases or found.keywords or found.decorator_list:
+def no_execute(code: PythonSource) -> Iterator[Hit]:
+    found = code.model_class
+    if found is None or found.bases or found.keywords or found.decorator_list:
         return
     if code.method("execute") or any(_names_execute(node) for node in code.nodes):
         return
@@ -138,10 +136,9 @@ def _names_execute(node: ast.AST) -> bool:
     why="add_input, add_output and set_max_batch_size compare with what is written, and raise "
     "an error where it differs: the model is refused.",
 )
-def contradicts(model: Model) -> Iterator[Hit]:
-    code = model.code
-    method = code.method("auto_complete_config") if code else None
-    if code is None or method is None:
+def contradicts(_config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
+    method = code.method("auto_complete_config")
+    if method is None:
         return
     flow = Flow.of(code)
     for call in code.calls:

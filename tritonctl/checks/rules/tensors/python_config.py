@@ -86,10 +86,9 @@ def _is_subscripted(flow: Flow, call: Call, function: Function) -> bool:
     summary='args["model_config"] used as a dictionary',
     why="It is a text: `string indices must be integers`, and the model is refused.",
 )
-def unparsed(model: Model) -> Iterator[Hit]:
-    code = model.code
-    initialize = code.method("initialize") if code else None
-    if code is None or initialize is None:
+def unparsed(code: PythonSource) -> Iterator[Hit]:
+    initialize = code.method("initialize")
+    if initialize is None:
         return
     flow, arguments = Flow.of(code), requests_of(initialize)
     for node in ast.walk(initialize):
@@ -124,10 +123,9 @@ def _is_text(node: ast.expr) -> bool:
     why="numpy has no such type: every request fails, `cannot be converted to NumPy`.",
     shows="traffic",
 )
-def bfloat16(model: Model) -> Iterator[Hit]:
-    code = model.code
+def bfloat16(code: PythonSource, model: Model) -> Iterator[Hit]:
     names = {tensor.name for tensor in inputs(model) if tensor.dtype == "TYPE_BF16"}
-    if code is None or not names:
+    if not names:
         return
     flow = Flow.of(code)
     for call in code.called("as_numpy"):

@@ -141,13 +141,11 @@ def _is_request(node: ast.expr | None, requests: str | None) -> bool:
     summary="an output that the code makes and the configuration does not declare",
     why="Triton passes on only what clients ask for, and they can ask only for what is declared.",
 )
-def undeclared_output(model: Model) -> Iterator[Hit]:
-    code = model.code
+def undeclared_output(code: PythonSource, model: Model) -> Iterator[Hit]:
     told = told_by_lookup(model, "output")
     for call in _undeclared_outputs(model):
         if call.text(0, "name") in told:
             continue
-        assert code is not None  # noqa: S101 - told to the type checker
         names = ", ".join(tensor.name for tensor in outputs(model)) or "none"
         yield Hit(
             f"the output {call.text(0, 'name')} is made and not declared, so nobody gets it; "
@@ -192,9 +190,8 @@ def _makers(code: PythonSource) -> list[Call]:
     "`unexpected deadlock, at least one output is not set`.",
     answers=("server#7280", "server#4260"),
 )
-def never_made(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or code.method("execute") is None:
+def never_made(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
+    if code.method("execute") is None:
         return
     declared = outputs(model)
     mentioned = {call.text(0, "name") for call in _makers(code)}
@@ -253,10 +250,9 @@ def _made_name(node: ast.expr) -> str | None:
     "requests, and all of them fail. With one client at a time it works.",
     shows="traffic",
 )
-def only_first(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    code = model.code
-    execute = code.method("execute") if code else None
-    if code is None or execute is None or not _brings_several(model):
+def only_first(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
+    execute = code.method("execute")
+    if execute is None or not _brings_several(model):
         return
     requests, flow = requests_of(execute), Flow.of(code)
     uses = [n for n in ast.walk(execute) if isinstance(n, ast.Name) and n.id == requests]

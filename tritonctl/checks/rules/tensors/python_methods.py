@@ -30,9 +30,8 @@ _LATER = {"Tensor", "InferenceRequest", "InferenceResponse", "TritonError", "Tri
     "import name 'Tensor'`, and the model is refused.",
     answers=("server#4870",),
 )
-def imported_too_early(model: Model) -> Iterator[Hit]:
-    code = model.code
-    if code is None or code.tree is None:
+def imported_too_early(code: PythonSource) -> Iterator[Hit]:
+    if code.tree is None:
         return
     for node in code.tree.body:
         if not isinstance(node, ast.ImportFrom) or node.module != BACKEND_UTILS:
@@ -148,10 +147,9 @@ def _written(method: Function) -> str:
     why="Unless it sends them one by one, every client waits for ever.",
     shows="traffic",
 )
-def nothing_returned(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    code = model.code
-    execute = code.method("execute") if code else None
-    if code is None or execute is None:
+def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]:
+    execute = code.method("execute")
+    if execute is None:
         return
     if config.message.model_transaction_policy.decoupled:
         return
@@ -197,11 +195,8 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
     "returns a list: anything else fails every request.",
     shows="traffic",
 )
-def wrong_argument(model: Model) -> Iterator[Hit]:
-    code = model.code
-    execute = code.method("execute") if code else None
-    if code is None:
-        return
+def wrong_argument(code: PythonSource) -> Iterator[Hit]:
+    execute = code.method("execute")
     flow = Flow.of(code)
     for call in (*code.called("Tensor"), *code.called("InferenceResponse")):
         if problem := _problem_of_call(flow, call):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow
+from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 from tritonctl.checks.rules.tensors.python_io import makes_requests
@@ -36,10 +37,9 @@ _DEEPEST = 12
     why="Clients are told one type and get the bytes of another.",
     shows="traffic",
 )
-def element_type(model: Model) -> Iterator[Hit]:
-    code = model.code
-    calls = code.called("Tensor") if code else ()
-    if code is None or not calls or makes_requests(code):
+def element_type(code: PythonSource, model: Model) -> Iterator[Hit]:
+    calls = code.called("Tensor")
+    if not calls or makes_requests(code):
         return
     declared = {tensor.name: tensor for tensor in outputs(model)}
     flow = Flow.of(code)
@@ -74,10 +74,9 @@ def _instead(tensor: Tensor) -> str:
     why="The elements are bytes. str(b'yes') is not yes but b'yes', six characters, and the "
     "model is given those.",
 )
-def bytes_as_text(model: Model) -> Iterator[Hit]:
-    code = model.code
+def bytes_as_text(code: PythonSource, model: Model) -> Iterator[Hit]:
     texts = {one.name for one in inputs(model) if one.dtype == "TYPE_STRING"}
-    if code is None or not texts or not code.called("get_input_tensor_by_name"):
+    if not texts or not code.called("get_input_tensor_by_name"):
         return
     flow = Flow.of(code)
     for node in code.nodes:

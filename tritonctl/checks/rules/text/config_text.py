@@ -60,7 +60,7 @@ def placeholder(model: Model) -> Iterator[Hit]:
     why="Triton takes the placeholder for the value, which fails much later, if at all.",
     answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
 )
-def placeholder_in_string(model: Model) -> Iterator[Hit]:
+def placeholder_in_string(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if model.file is None:
         return
     for match in _STRING_OR_COMMENT.finditer(model.file.source.text):

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rule's function can take, by the name of its parameter.
+
+A rule stays silent about a model that does not have what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from tritonctl.checks.analysis.graph import graph_of
+from tritonctl.checks.analysis.judged_graph import judged_graph
+from tritonctl.checks.analysis.trtllm_model import (
+    arguments_of,
+    deployment_of,
+    engine_of,
+    template_of,
+)
+from tritonctl.checks.repository import Model, Repository
+
+Subject = Callable[[Model, Repository], object | None]
+
+SUBJECTS: Mapping[str, Subject] = {
+    "model": lambda model, _: model,
+    "repository": lambda _, repository: repository,
+    "config": lambda model, _: model.config,
+    # Of the served version: the Python backend's model.py, and a graph such as model.onnx.
+    "code": lambda model, _: model.code,
+    "graph": lambda model, _: model.graph,
+    "judged": lambda model, _: judged_graph(model),
+    "ensemble": graph_of,
+    # Of models over TensorRT-LLM: any, one of NVIDIA's template, its engine, its model.yaml.
+    "deployment": deployment_of,
+    "template": template_of,
+    "engine": engine_of,
+    "arguments": arguments_of,
+}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error a user can meet, with its exit code.
+"""Every error a user can meet, with its exit code; and what a misspelt name was meant to be.
 
     TritonctlError                     base class, never raised itself
     ├── UnexpectedError            1   a bug of tritonctl; its log file is named
@@ -22,7 +22,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 EXIT_INTERRUPTED = 130
 
@@ -133,3 +133,22 @@ class InterruptionError(TritonctlError):
     """The user ended the command by Ctrl-C, SIGTERM or by closing the terminal."""
 
     exit_code = EXIT_INTERRUPTED
+
+
+def suggest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """The known name that `word` was probably meant to be; None where none is like it.
+
+    likeness: from 0 to 1. More than the default is for those to whom the likeness itself is the
+    evidence that the word is misspelt.
+    """
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)
+
+
+def choices(word: str, known: Iterable[str], label: str) -> str:
+    """A remedy for an unknown word: the nearest name, then `label` and all of them."""
+    names = list(known)
+    nearest = suggest(word, names)
+    listing = f"{label} {', '.join(names) or 'none'}"
+    return f"did you mean `{nearest}`? {listing}" if nearest else listing

@@ -131,7 +131,7 @@ def test_unknown_model(sandbox: Sandbox) -> None:
     """The project's models are listed."""
     with pytest.raises(ConfigurationError, match="the project has no model `spell`") as caught:
         build_engine(sandbox.load(), "spell", Silent())
-    assert caught.value.remedy == "its models: speller"
+    assert caught.value.remedy == "did you mean `speller`? its models: speller"
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,7 @@ def test_what_cannot_be_drawn(tmp_path: Path) -> None:
     put(tmp_path, ensemble() | {"broken/config.pbtxt": "}{"})
     done = run("n", "--repository", str(tmp_path))
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "there is no model n" in done.stderr
+    assert "has no model n" in done.stderr
     assert "broken, classify, m, tokenize" in done.stderr
     done = run("broken", "--repository", str(tmp_path))
     assert done.exit_code == 6

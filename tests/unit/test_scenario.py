@@ -107,7 +107,7 @@ MISTAKES = [
         "process: poisson",
         "process: poison",
         13,
-        f"`{AT}.arrivals.process`: there is no process `p",
+        f"`{AT}.arrivals.process`: unknown process `poison`",
     ),
     ("process: poisson", "proces: poisson", 13, f"`{AT}.arrivals.process` is missing"),
     ("rate: 20", "rat: 20", 15, f"unknown key `rat` in `{AT}.arrivals`"),
@@ -159,7 +159,7 @@ def test_mistakes(tmp_path: Path, old: str, new: str, line: int, problem: str) -
 @pytest.mark.parametrize(
     ("old", "new", "remedy"),
     [
-        ("process: poisson", "process: poison", "did you mean `poisson`? there are: closed,"),
+        ("process: poisson", "process: poison", "did you mean `poisson`? expected one of closed,"),
         ("rate: 20", "rat: 20", "did you mean `rate`? valid keys: process, rate"),
         (LENGTH, "{unifrm: [1, 5]}", "did you mean `uniform`? valid keys: choice, exponential"),
         (LENGTH, "{normal: {mean: 1, st: 3}}", "did you mean `std`? valid keys: mean, std"),

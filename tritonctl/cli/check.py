@@ -16,7 +16,7 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli.target_options import TargetOptions
-from tritonctl.errors import RepositoryError, UsageError
+from tritonctl.errors import RepositoryError, UsageError, choices
 
 if TYPE_CHECKING:
     from tritonctl.checks.findings import Report
@@ -150,9 +150,8 @@ def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]
     every: dict[str, AnyRule] = {**RULES, **LIVE_RULES}
     for asked in (*(select or ()), *(ignore or ())):
         if not any(name.startswith(asked.upper()) for name in every):
-            raise UsageError(
-                f"there is no rule {asked}", remedy=f"rules are {', '.join(every)}; TC1 is a family"
-            )
+            listing = choices(asked.upper(), every, "rules:")
+            raise UsageError(f"unknown rule {asked}", remedy=f"{listing}; TC1 is a family")
     wanted = tuple(name.upper() for name in select or ("TC",))
     unwanted = tuple(name.upper() for name in ignore or ())
     return [

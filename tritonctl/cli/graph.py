@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tritonctl.cli import options
-from tritonctl.errors import RepositoryError, UsageError
+from tritonctl.errors import RepositoryError, UsageError, choices
 
 if TYPE_CHECKING:
     from tritonctl.checks.drawing.picture import Picture
@@ -59,11 +59,13 @@ def _read(folder: Path) -> Repository:
 def _picture(name: str, repository: Repository) -> Picture:
     from tritonctl.checks.drawing.picture import picture_of
 
-    found = repository.models.get(name)
-    if found is None:
-        there = ", ".join(repository.models) or "none"
-        raise UsageError(f"there is no model {name}", remedy=f"models there: {there}")
-    picture = picture_of(found, repository)
+    model = repository.models.get(name)
+    if model is None:
+        raise UsageError(
+            f"{repository.path} has no model {name}",
+            remedy=choices(name, repository.models, "its models:"),
+        )
+    picture = picture_of(model, repository)
     if picture is None:
         raise RepositoryError(
             f"the configuration of {name} cannot be read",

@@ -162,13 +162,12 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Any] = {}
     parameters: list[Parameter] = []
     for name, parameter in signature(command).parameters.items():
-        if is_dataclass(hints[name]):
-            groups[name] = hints[name]
-            parameters += _options(hints[name])
+        hint = hints[name]
+        if _is_group(hint):
+            groups[name] = hint
+            parameters += _options(hint)
         else:
-            parameters.append(
-                parameter.replace(annotation=hints[name], kind=Parameter.KEYWORD_ONLY)
-            )
+            parameters.append(parameter.replace(annotation=hint, kind=Parameter.KEYWORD_ONLY))
 
     @wraps(command)
     def expanded(**values: Any) -> None:
@@ -180,14 +179,18 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
+def _is_group(hint: Any) -> bool:
+    return is_dataclass(hint)
+
+
 @cache
-def _options(group: Any) -> tuple[Parameter, ...]:
+def _options(group: type) -> tuple[Parameter, ...]:
     """The parameters of a group and of the groups in it."""
     hints = get_type_hints(group, include_extras=True)
     parameters: list[Parameter] = []
     for field in fields(group):
         hint = hints[field.name]
-        if is_dataclass(hint):
+        if _is_group(hint):
             parameters += _options(hint)
         else:
             kind = Parameter.KEYWORD_ONLY
@@ -201,7 +204,7 @@ def _collect(group: Any, values: dict[str, Any]) -> Any:
     return group(
         **{
             field.name: _collect(hints[field.name], values)
-            if is_dataclass(hints[field.name])
+            if _is_group(hints[field.name])
             else values.pop(field.name)
             for field in fields(group)
         }

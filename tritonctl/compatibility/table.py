@@ -6,9 +6,7 @@ What goes together with what is decided in `tritonctl.compatibility.rules`.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
-from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -16,7 +14,7 @@ from typing import Literal
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field
 
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
 
 World = Literal["engine", "pytorch"]
@@ -153,7 +151,7 @@ def release_named(name: str, compatibility: Compatibility) -> Release:
     if name not in known:
         raise ConfigurationError(
             f"there is no release `{name}` in the compatibility table",
-            remedy=_choices("engine.target.release", name, known),
+            remedy=choices(name, known, "engine.target.release is one of"),
         )
     return known[name]
 
@@ -163,7 +161,7 @@ def gpu_named(name: str, compatibility: Compatibility) -> Gpu:
     known = {_plain(gpu.name): gpu for gpu in compatibility.gpus}
     if _plain(name) not in known:
         names = [gpu.name for gpu in compatibility.gpus]
-        remedy = _choices("engine.target.gpu", name, names)
+        remedy = choices(name, names, "engine.target.gpu is one of")
         raise ConfigurationError(
             f"there is no GPU `{name}` in the compatibility table",
             remedy=f"{remedy}; for another one set engine.target.compute_capability instead",
@@ -177,7 +175,7 @@ def architecture_of(compute_capability: str, compatibility: Compatibility) -> Ar
     if compute_capability not in known:
         raise ConfigurationError(
             f"there is no compute capability `{compute_capability}` in the compatibility table",
-            remedy=_choices("engine.target.compute_capability", compute_capability, known),
+            remedy=choices(compute_capability, known, "engine.target.compute_capability is one of"),
         )
     return known[compute_capability]
 
@@ -187,7 +185,7 @@ def precision_named(name: str, compatibility: Compatibility) -> Precision:
     if name not in compatibility.precisions:
         raise ConfigurationError(
             f"there is no precision `{name}` for TensorRT-LLM",
-            remedy=_choices("engine.precision", name, compatibility.precisions),
+            remedy=choices(name, compatibility.precisions, "engine.precision is one of"),
         )
     return compatibility.precisions[name]
 
@@ -197,7 +195,7 @@ def kv_cache_dtype_named(name: str, compatibility: Compatibility) -> Format:
     if name not in compatibility.kv_cache_dtypes:
         raise ConfigurationError(
             f"there is no kv_cache_dtype `{name}` for TensorRT-LLM",
-            remedy=_choices("engine.kv_cache_dtype", name, compatibility.kv_cache_dtypes),
+            remedy=choices(name, compatibility.kv_cache_dtypes, "engine.kv_cache_dtype is one of"),
         )
     return compatibility.kv_cache_dtypes[name]
 
@@ -217,10 +215,3 @@ def reaches(version: str | None, least: str) -> bool:
 
 def _plain(name: str) -> str:
     return name.lower().replace(" ", "").replace("-", "")
-
-
-def _choices(field: str, value: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = difflib.get_close_matches(value, names, n=1)
-    listing = f"{field} is one of {', '.join(names)}"
-    return f"did you mean `{close[0]}`? {listing}" if close else listing

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from typing import Annotated, Any, get_args, get_origin
 import yaml
 from pydantic import BaseModel, Tag, ValidationError
 
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.schema import SCHEMA, Project
 from tritonctl.project.yaml import Location, YamlSource, read_yaml
 
@@ -124,7 +123,7 @@ class _Merged:
         if name not in profiles:
             raise ConfigurationError(
                 f"{source.where(('profiles',))}: no profile `{name}`",
-                remedy=_did_you_mean(name, profiles, "profiles"),
+                remedy=choices(name, sorted(profiles), "profiles:"),
             )
         self.merge(profiles[name], lambda inner: source.where(("profiles", name, *inner)))
 
@@ -215,7 +214,7 @@ def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
         known = _fields_at(item["loc"][:-1])
         return (
             f"{where}: unknown key `{location[-1]}` in {_parent(location)}",
-            _did_you_mean(str(location[-1]), known, "valid keys"),
+            choices(str(location[-1]), known, "valid keys:"),
         )
     if item["type"] == "missing":
         return f"{where}: `{field_path}` is missing", f"add `{location[-1]}:` there"
@@ -238,8 +237,8 @@ def _explain_choice(item: dict[str, Any], where: str, field_path: str) -> tuple[
         return f"{where}: `{field_path}.{key}` is missing", f"add `{key}:` there"
     tag = str(item["ctx"]["tag"])
     known = [word.strip("'") for word in item["ctx"]["expected_tags"].split(", ")]
-    problem = f"{where}: `{field_path}.{key}`: there is no {key} `{tag}`"
-    return problem, _did_you_mean(tag, known, "there are")
+    problem = f"{where}: `{field_path}.{key}`: unknown {key} `{tag}`"
+    return problem, choices(tag, sorted(known), "expected one of")
 
 
 def _in_the_file(item: dict[str, Any], data: Any) -> Location:
@@ -302,10 +301,3 @@ def _tags(alternative: Any) -> Iterable[str]:
 
 def _is_model(annotation: Any) -> bool:
     return isinstance(annotation, type) and issubclass(annotation, BaseModel)
-
-
-def _did_you_mean(word: str, known: Iterable[str], label: str) -> str:
-    candidates = sorted(known)
-    close = difflib.get_close_matches(word, candidates, n=1)
-    listing = f"{label}: {', '.join(candidates) or 'none'}"
-    return f"did you mean `{close[0]}`? {listing}" if close else listing

@@ -11,7 +11,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tritonctl.checks.analysis.declared import dims_match
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
 from tritonctl.project.yaml import YamlSource, read_yaml
 from tritonctl.repository.backends import BackendTensor, PythonBackend
@@ -75,7 +75,7 @@ def ensemble_for(task: str, project_root: Path | None = None) -> tuple[Ensemble,
     known = bundled.names("ensembles", ".yaml", project_root)
     if task not in known:
         raise ConfigurationError(
-            f"there is no task `{task}`", remedy=f"tasks: {', '.join(known) or 'none'}"
+            f"there is no task `{task}`", remedy=choices(task, known, "tasks:")
         )
     source = read_yaml(bundled.find(f"ensembles/{task}.yaml", project_root))
     try:

@@ -6,12 +6,11 @@ Importing that schema takes about 0.3 s, so it happens inside the functions.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, suggest
 
 
 def to_pbtxt(config: Mapping[str, Any], *, header: str) -> str:
@@ -66,7 +65,6 @@ def _remedy(problem: str) -> str:
     if match:
         pool = model_config_pb2.DESCRIPTOR.pool
         known = [field.name for field in pool.FindMessageTypeByName(match[1]).fields]
-        close = difflib.get_close_matches(match[2], known, n=1)
-        if close:
-            return f"did you mean `{close[0]}`? Correct `serving.config` in tritonctl.yaml"
+        if nearest := suggest(match[2], known):
+            return f"did you mean `{nearest}`? Correct `serving.config` in tritonctl.yaml"
     return "correct `serving.config` in tritonctl.yaml"

@@ -15,7 +15,7 @@ from typing import Any
 
 from tritonctl.engines.build.engine import Artefact, built_engines
 from tritonctl.engines.build.requests import model_named
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import InstanceGroup, Model, Project, Serving
 from tritonctl.repository import tensorrtllm
@@ -326,7 +326,7 @@ def _refuse_unknown_runtime(name: str, model: Model, engine: PythonBackend | Non
             raise ConfigurationError(
                 f"models.{name}.serving.runtime: the engine of builder {model.engine.builder} has "
                 f"no setting `{key}`",
-                remedy=f"settings: {', '.join(known) or 'none'}",
+                remedy=choices(key, known, "settings:"),
             )
 
 

@@ -9,13 +9,12 @@ engine is rendered by itself, without tokenizer, detokenizer and ensemble.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.artefacts.manifest import Manifest
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, choices
 from tritonctl.formats.trtllm_backend import DEMANDED, LOOKAHEAD, PARAMETERS, Kind, Parameter
 from tritonctl.project.schema import Model
 from tritonctl.repository.engine_queue import bound_in_engine, engine_batching, triton_decides
@@ -277,11 +276,10 @@ def _check_paged_context(where: str, model: Model, manifest: Manifest) -> None:
 
 
 def _check_setting(where: str, key: str, value: Any) -> None:
-    close = difflib.get_close_matches(key, _SETTINGS, n=1)
     _require(
         key in _SETTINGS,
         f"{where}: {BACKEND} has no parameter `{key}`",
-        f"did you mean `{close[0]}`?" if close else f"parameters: {', '.join(_SETTINGS)}",
+        choices(key, _SETTINGS, "parameters:"),
     )
     parameter = _SETTINGS[key]
     expected, fits = _VALUES[parameter.kind]

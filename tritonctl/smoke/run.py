@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.errors import ServerError, TritonctlError, UsageError
+from tritonctl.errors import ServerError, TritonctlError, UsageError, choices
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
@@ -74,7 +74,7 @@ def _states(plan: Plan, client: RecordingClient) -> dict[str, str]:
     if unknown := [name for name in plan.models if name not in known]:
         raise UsageError(
             f"{client.url} serves no model {', '.join(unknown)}",
-            remedy=f"it has {', '.join(sorted(known)) or 'none'}",
+            remedy=choices(unknown[0], sorted(known), "it has"),
         )
     if not known:
         raise ServerError(

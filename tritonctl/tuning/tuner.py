@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from tritonctl.errors import ConfigurationError, UsageError
+from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.loadtest.analysis.slo import limits
 from tritonctl.loadtest.run.live import LoadBoard
 from tritonctl.loadtest.run.plan import slo_of
@@ -156,7 +156,7 @@ def _space(job: TuneJob) -> Space:
     if model not in job.project.models:
         raise UsageError(
             f"load test {job.name} is for the model {model}, which this project does not have",
-            remedy=f"choose one for: {', '.join(sorted(job.project.models))}",
+            remedy=choices(model, sorted(job.project.models), "choose one for:"),
         )
     slo = slo_of(job.project, job.scenario)
     if not limits(slo.model_dump()):
@@ -170,7 +170,7 @@ def _space(job: TuneJob) -> Space:
     if unknown:
         raise UsageError(
             f"{model} has no knob {', '.join(unknown)}",
-            remedy=f"its knobs: {', '.join(knob.name for knob in space.knobs)}",
+            remedy=choices(unknown[0], [knob.name for knob in space.knobs], "its knobs:"),
         )
     return space.only(job.knobs) if job.knobs else space
 

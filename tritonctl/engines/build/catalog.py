@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from pathlib import Path
 from typing import Literal, Self
@@ -11,7 +10,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tritonctl.host import bundled
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.schema import Engine
 
 RunnerName = Literal["current", "venv", "container"]
@@ -118,7 +117,7 @@ class Builder(BaseModel):
         if value not in allowed:
             raise ConfigurationError(
                 f"builder {self.name} has no {field} `{value}`",
-                remedy=_nearest(value, allowed, f"its {field} values"),
+                remedy=choices(value, allowed, f"its {field} values:"),
             )
 
 
@@ -127,7 +126,7 @@ def builder_named(name: str, project_root: Path | None = None) -> Builder:
     available = bundled.names("builders", "/builder.toml", project_root)
     if name not in available:
         raise ConfigurationError(
-            f"there is no builder `{name}`", remedy=_nearest(name, available, "builders")
+            f"there is no builder `{name}`", remedy=choices(name, available, "builders:")
         )
     file = bundled.find(f"builders/{name}/builder.toml", project_root)
     try:
@@ -137,9 +136,3 @@ def builder_named(name: str, project_root: Path | None = None) -> Builder:
         raise ConfigurationError(
             f"{file} is malformed: {error}", remedy="compare it with builders/README.md"
         ) from error
-
-
-def _nearest(value: str, allowed: list[str], label: str) -> str:
-    close = difflib.get_close_matches(value, allowed, n=1)
-    listing = f"{label}: {', '.join(allowed) or 'none'}"
-    return f"did you mean `{close[0]}`? {listing}" if close else listing

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits, Target
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.schema import Calibration as ProjectCalibration
 from tritonctl.project.schema import Engine, Evaluation, Model, Project
 
@@ -16,7 +16,7 @@ def model_named(project: Project, name: str) -> Model:
     if name not in project.models:
         raise ConfigurationError(
             f"the project has no model `{name}`",
-            remedy=f"its models: {', '.join(sorted(project.models))}",
+            remedy=choices(name, sorted(project.models), "its models:"),
         )
     return project.models[name]
 

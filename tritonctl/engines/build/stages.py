@@ -16,7 +16,7 @@ from tritonctl.engines.build.contract import BuildRequest
 from tritonctl.engines.build.fingerprint import Fingerprint, build_fingerprint
 from tritonctl.engines.artefacts.manifest import MANIFEST, read_manifest
 from tritonctl.engines.build.requests import build_request, model_named, with_target
-from tritonctl.errors import ConfigurationError, RepositoryError, UsageError
+from tritonctl.errors import ConfigurationError, RepositoryError, UsageError, choices
 from tritonctl.project.schema import Model, Project
 
 
@@ -94,7 +94,7 @@ def stages_until(stages: list[StageBuild], until: str | None) -> list[StageBuild
     if until not in names:
         raise UsageError(
             f"model {stages[0].name} has no stage `{until}`",
-            remedy=f"its stages: {', '.join(names)}",
+            remedy=choices(until, names, "its stages:"),
         )
     return stages[: names.index(until) + 1]
 

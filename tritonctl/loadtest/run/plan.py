@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tritonctl.errors import UsageError
+from tritonctl.errors import UsageError, choices
 from tritonctl.loadtest.run.plan_schema import SCHEMA
 from tritonctl.project.base import Slo
 from tritonctl.project.scenario import (
@@ -118,9 +118,8 @@ def chosen_scenario(project: Project, name: str | None) -> tuple[str, Scenario]:
             remedy="add `loadtests:` to tritonctl.yaml (`tritonctl init` shows one), or "
             "`evaluation.prompts` to a model",
         )
-    listing = ", ".join(sorted(known))
     problem = "which load test?" if name is None else f"the project has no load test `{name}`"
-    raise UsageError(problem, remedy=f"name one of: {listing}")
+    raise UsageError(problem, remedy=choices(name or "", sorted(known), "name one of:"))
 
 
 def slo_of(project: Project, scenario: Scenario) -> Slo:

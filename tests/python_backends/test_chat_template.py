@@ -3,8 +3,8 @@
 
 import json
 import os
+import resource
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -182,17 +182,17 @@ WILD = {
 
 @pytest.mark.parametrize("case", WILD)
 def test_wild_template_fails_one_request(start: Start, make_folder: MakeFolder, case: str) -> None:
-    """Refused by name within two seconds, and the next conversation is rendered."""
+    """Refused by name before it has cost much, and the next conversation is rendered."""
     guarded = "{% if messages[0].content == 'good' %}fine{% else %}" + WILD[case] + "{% endif %}"
     renderer = start(make_folder(guarded))
     assert renderer.render(json.dumps([user("good")]).encode()) == b"fine"
-    began = time.monotonic()
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     refused = renderer.render(json.dumps([user("bad")]).encode())
-    took = time.monotonic() - began
+    cpu = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     assert isinstance(refused, RequestError), refused
     assert str(refused).startswith("messages: the checkpoint's chat template")
     assert len(str(refused)) < 1000
-    assert took < 10  # CPU time is bounded at 0.5 s; the machine may be busy
+    assert cpu < 3  # of whoever had to be killed: the bound is 0.5 s, starting costs some, too
     assert renderer.render(json.dumps([user("good")]).encode()) == b"fine"
 
 

@@ -187,11 +187,11 @@ def test_watching_is_cheap() -> None:
     """64 long words on a text that resembles them: well below a decoder's step."""
     words = [("a" * n + "b").encode() for n in range(192, 256)]
     watch = StopWatch(words, BYTES)
-    started = time.perf_counter()
+    started = time.thread_time()  # of the processor: the machine may be busy
     for _ in range(1000):
         watch.feed([97])
 
-    assert (time.perf_counter() - started) / 1000 < 0.002
+    assert (time.thread_time() - started) / 1000 < 0.002
 
 
 def test_the_engine_stops_too() -> None:

@@ -66,10 +66,10 @@ def test_usage_of_a_server(tmp_path: Path) -> None:
     stub = tmp_path / "triton_python_backend_stub"
     stub.symlink_to(sys.executable)
     prefix = f"tritonctl_test{os.getpid()}_"
-    script = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
+    script = "import time\nend = time.time() + 600\nwhile time.time() < end: pass"
     with subprocess.Popen([stub, "-c", script, prefix]) as process:
         usage = ServerUsage(prefix)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while (seen := usage.read()[0]) is None or seen == 0:
             assert time.monotonic() < deadline
             usage = ServerUsage(prefix)

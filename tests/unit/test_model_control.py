@@ -28,6 +28,12 @@ def test_shrinking_batches_begin_with_the_ensemble() -> None:
     assert swap(configs(16, 16), configs(8, 8)) == Swap((), ("a", "a_engine"))
 
 
+def test_batches_that_stay_begin_with_the_step() -> None:
+    """Only an ensemble that falls goes first."""
+    after = {"a": ensemble(8, parameters={"b": 1}), "a_engine": {"max_batch_size": 8, "c": 1}}
+    assert swap(configs(8, 8), after) == Swap((), ("a_engine", "a"))
+
+
 def test_only_what_changes_is_loaded() -> None:
     """Every load costs a second, and looks at the ensemble again."""
     assert swap(configs(8, 8), configs(8, 8)) == Swap()

@@ -97,6 +97,9 @@ def test_the_first_prompt_of_the_evaluation(built: Sandbox) -> None:
     assert first_prompt(project.models["speller"], project.root) == "7 in Thai:"
 
 
+ANSWER = Smoke("7", "seven")
+
+
 class Busy:
     """Metrics that tell of so many streams, one look after the other, and the time of each."""
 

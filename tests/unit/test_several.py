@@ -137,7 +137,7 @@ class Builds:
             self._project, names, Silent(), board, jobs=self._jobs, build=self.build
         )
         for name, artefact in made:
-            assert artefact == name.upper()
+            assert str(artefact) == name.upper()
             self.ready.put(name)
 
 

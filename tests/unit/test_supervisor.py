@@ -69,7 +69,7 @@ def test_clean_up_ends_stubs_and_removes_regions(prefix: str) -> None:
     with _started(_pretend("/opt/triton_python_backend_stub", f"{prefix}stub")) as stub:
         assert set(leftovers(prefix)) == {f"process {stub.pid}", str(region)}
         clean_up(prefix)
-        assert stub.wait(timeout=10) == -signal.SIGKILL
+        assert stub.wait(timeout=60) == -signal.SIGKILL
     assert not region.exists()
     assert leftovers(prefix) == []
 

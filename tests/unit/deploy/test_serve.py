@@ -78,33 +78,49 @@ def test_the_status_survives_a_slow_exit() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 3
 
 
-def test_streams_are_waited_for(tmp_path: Path, busy_metrics: int) -> None:
-    """While metrics tell of a stream the server is not asked; after the exit timeout it is."""
-    process = start(f"--metrics-port={busy_metrics}", "--exit-timeout-secs=1")
+def test_streams_are_waited_for(busy: Busy) -> None:
+    """While metrics tell of a stream the server is not asked to end; then it is."""
+    process = start(f"--metrics-port={busy.port}", "--exit-timeout-secs=3600")
     line_of(process)
     process.send_signal(signal.SIGTERM)
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.wait(0.7)
+    for _ in range(4):
+        assert busy.looks.acquire(timeout=60)
+    assert process.poll() is None
+    busy.streams = 0
     rest, _ = process.communicate()
     assert rest == "ended in order\n"
 
 
+class Busy:
+    """Metrics that tell of a stream until the test says otherwise."""
+
+    port = 0
+    streams = 1
+
+    def __init__(self) -> None:
+        self.looks = threading.Semaphore(0)
+
+
 @pytest.fixture
-def busy_metrics() -> Iterator[int]:
-    """Port of metrics that tell of a stream for ever."""
+def busy() -> Iterator[Busy]:
+    """Served."""
+    told = Busy()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b'tritonctl_active_streams{model="m",version="1"} 1\n')
+            streams = f'tritonctl_active_streams{{model="m",version="1"}} {told.streams}\n'
+            self.wfile.write(streams.encode())
+            told.looks.release()
 
         def log_message(self, *_: object) -> None:
             """Silent."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_port
+        told.port = server.server_port
+        yield told
         server.shutdown()
 
 

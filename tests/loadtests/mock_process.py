@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAM = Path(__file__).resolve().parents[2] / "loadtests" / "mock_endpoint.py"
-_END_SECONDS = 30
+_END_SECONDS = 60
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from tritonctl.doctor.machine import (
 from tritonctl.doctor.server import holes_finding, ports_finding
 from tritonctl.host.gpus import InstalledGpu, installed_gpus
 from tritonctl.project.file import load_profiles
+from tritonctl.server.ports import held_ports
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -204,16 +205,14 @@ def test_clock() -> None:
 @pytest.mark.parametrize("field", ["http_port", "readiness_port"])
 def test_a_taken_port_is_named(sandbox: Sandbox, field: str) -> None:
     """With its field, and who to ask."""
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
+    with held_ports("127.0.0.1", {field: 0}) as (port,):
         sandbox.data["server"][field] = port
-        finding = ports_finding(sandbox.load())
+        with socket.create_server(("127.0.0.1", port)):
+            finding = ports_finding(sandbox.load())
+        assert ports_finding(sandbox.load()).status == "ok"
     assert finding.status == "missing"
     assert f"{port} (server.{field})" in finding.detail
     assert f"--set server.{field}=0" in finding.remedy
-    assert ports_finding(sandbox.load()).status == "ok"
 
 
 @pytest.mark.parametrize(("replicas", "told"), [(1, True), (2, False)])

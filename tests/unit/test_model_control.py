@@ -57,6 +57,14 @@ def test_a_decoupled_step_is_not_swapped_under_its_ensemble(known: bool) -> None
     assert swap(before, before | {"other": ensemble(8)}) == Swap((), ("other",))
 
 
+def test_a_step_that_is_decoupled_no_longer_goes_first_too() -> None:
+    """What runs is what cannot be swapped."""
+    whole = {"max_batch_size": 8, "ensemble_scheduling": {"step": [{"model_name": "a_engine"}]}}
+    decoupled = {"model_transaction_policy": {"decoupled": True}, "max_batch_size": 8}
+    before, after = {"a": whole, "a_engine": decoupled}, {"a": whole, "a_engine": {}}
+    assert swap(before, after) == Swap(("a", "a_engine"), ("a_engine", "a"))
+
+
 @pytest.mark.parametrize(
     ("live", "planned", "equal"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import socket
-from contextlib import ExitStack
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +14,13 @@ from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import bundled
 from tritonctl.host.process import process_started
 from tritonctl.server import quickstart
+from tritonctl.server.ports import held_ports
 from tritonctl.server.quickstart import EXAMPLE, FOLDER, quickstart_project
 from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
 
 
 @pytest.fixture
-def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A wheel with the shipped project file and a checkpoint of one small file."""
     wheel = tmp_path / "wheel"
     example = wheel / EXAMPLE
@@ -27,14 +28,15 @@ def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (example / "checkpoint" / "config.json").write_text("{}", encoding="utf-8")
     (example / "prompts.jsonl").write_text("{}\n", encoding="utf-8")
     text = bundled.find(f"{EXAMPLE}/tritonctl.yaml").read_text(encoding="utf-8")
-    with ExitStack() as held:  # whatever else this machine serves is not in the way
-        for shipped_port in ("8000", "8001", "8002"):
-            free = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+    shipped_ports = ("8000", "8001", "8002")
+    # Whatever else this machine serves is not in the way, nor takes what is free now.
+    with held_ports("127.0.0.1", dict.fromkeys(shipped_ports, 0)) as ports:
+        for shipped_port, port in zip(shipped_ports, ports, strict=True):
             assert text.count(shipped_port) == 1
-            text = text.replace(shipped_port, str(free))
-    (example / "tritonctl.yaml").write_text(text, encoding="utf-8")
-    monkeypatch.setattr(bundled, "_WHEEL", wheel)
-    return wheel
+            text = text.replace(shipped_port, str(port))
+        (example / "tritonctl.yaml").write_text(text, encoding="utf-8")
+        monkeypatch.setattr(bundled, "_WHEEL", wheel)
+        yield wheel
 
 
 def test_fresh_folder(shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,6 +65,59 @@ def test_budget() -> None:
     assert 2 <= len(found.trials) <= 8
 
 
+@pytest.mark.parametrize(
+    ("seconds", "budget", "trials"),
+    [
+        ([10] * 9, 39, 3),  # the fourth would end at 40
+        ([10] * 9, 40, 4),
+        ([10] * 9, 5, 1),  # one is always made
+        ([10, 2, 2, 2, 2], 21, 2),  # the third could take 10 again
+        ([2, 10, 2, 2, 2], 25, 4),
+    ],
+)
+def test_no_trial_begins_that_could_end_too_late(
+    seconds: list[int], budget: int, trials: int
+) -> None:
+    """It may take as long as the longest before it."""
+    now = [100.0]
+
+    def measure(rate: float) -> Trial:
+        now[0] += seconds[len(made)]
+        made.append(rate)
+        return Trial(rate, MET)
+
+    made: list[float] = []
+    found = find_capacity(
+        measure, lowest=1, highest=10_000, budget_seconds=budget, clock=lambda: now[0]
+    )
+    assert (found.ended, len(made)) == ("budget", trials)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "likely", "holds"),
+    [
+        (MET, False, True),
+        (MET, True, True),
+        (UNDECIDED, True, True),
+        (UNDECIDED, False, False),
+        (MISSED, False, False),
+        (MISSED, True, False),
+    ],
+)
+def test_what_holds(verdict: str, likely: bool, holds: bool) -> None:
+    """What looks likely counts only where nothing is decided."""
+    assert Trial(1, verdict, likely=likely).holds is holds
+
+
+def test_the_best_trial_is_the_last_at_that_rate() -> None:
+    """A rate that was asked twice: the later figures."""
+    trials = (Trial(2, MET, note="first"), Trial(4, MISSED), Trial(2, MET, note="second"))
+    best = Capacity(2, 4, "found", trials).best
+    assert best is not None
+    assert best.note == "second"
+    assert Capacity(None, 1, "lowest", trials).best is None
+
+
 def test_interrupted() -> None:
     """What was found until then is the answer so far."""
     trials: Iterator[Trial | None] = iter([Trial(1, MET), Trial(2, MET), None])

@@ -30,7 +30,7 @@ from loadlib.mock_truth import Truth
 
 _Parsed = TypeVar("_Parsed")
 _OPTIONS = [
-    ("grpc.so_reuseport", 0),  # two mocks on one port would share the load without a word
+    ("grpc.so_reuseport", 0),  # two mocks on one port would silently share the load
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
 ]
@@ -73,7 +73,7 @@ async def serve(arguments: argparse.Namespace) -> None:
 
 
 def bind(server: grpc.aio.Server, host: str, port: int) -> int:
-    """The port that it listens on; ends the program when there is none."""
+    """Listen; the port. Ends the program with status 4 when that fails."""
     with suppress(RuntimeError):
         bound: int = server.add_insecure_port(f"{host}:{port}")
         if bound:

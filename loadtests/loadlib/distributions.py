@@ -40,7 +40,7 @@ class Distribution:
 
 
 def parse(content: Any, where: str) -> Distribution:
-    """The distribution of a field that the schema has let pass; Refusal for a bad range or file."""
+    """The distribution of a field that passed the schema; Refusal for a bad range or file."""
     if is_number(content):
         return Distribution(lambda _: content)
     kind, arguments = next((kind, one) for kind, one in content.items() if one is not None)

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 CONNECTION, TIMEOUT = "connection", "timeout"
 _LATE = "DEADLINE_EXCEEDED"
-# gRPC's own protection of a server; it gives no more of a reason than this.
+# gRPC's own protection of a server; it sends no other reason than its status.
 _BACKLOG = ": dropped by the server's gRPC, as it does when some 1,000 requests wait to be taken up"
 
-# Words of Triton (2.51) on streams, which carry a text and no status, and what status they mean.
+# Triton (2.51) sends text without a status on streams: words in it, and the status they mean.
 _WORDS = (
     ("Exceeds maximum queue size", "UNAVAILABLE"),
     ("engine's queue is full", "UNAVAILABLE"),
@@ -22,7 +22,7 @@ _WORDS = (
     ("Failed to process the request", "INTERNAL"),  # an exception in a Python model
     ("cancelled", "CANCELLED"),
 )
-# How gRPC and sockets tell that the connection failed, not the request.
+# Words of gRPC and sockets for a failed connection, not a failed request.
 _TRANSPORT = (
     "failed to connect",
     "Connection refused",
@@ -59,13 +59,13 @@ class WireError(Exception):
 
 
 def triton_failure(message: str) -> Failure:
-    """Of an error message in a stream. What Triton has no known word for is INVALID_ARGUMENT."""
+    """Of an error message in a stream; INVALID_ARGUMENT without a known word."""
     kind = next((kind for words, kind in _WORDS if words in message), "INVALID_ARGUMENT")
     return Failure(kind, message)
 
 
 def grpc_failure(status: str, message: str) -> Failure:
-    """Of a gRPC status, by name. UNAVAILABLE is a broken connection, or a busy server."""
+    """Of a gRPC status, by name; UNAVAILABLE may be a broken connection or a busy server."""
     transport = any(words in message for words in _TRANSPORT)
     if transport and status in {"UNAVAILABLE", "UNKNOWN", "INTERNAL", "CANCELLED"}:
         return Failure(CONNECTION, message)
@@ -73,7 +73,7 @@ def grpc_failure(status: str, message: str) -> Failure:
 
 
 def rpc_failure(error: Any) -> Failure:
-    """Of a grpc.RpcError, of whichever gRPC."""
+    """Of a grpc.RpcError."""
     status, message = error.code().name, error.details() or ""
     if status == message == "CANCELLED":
         message += _BACKLOG

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton's gRPC protocol as bytes: requests put together from parts, responses read sparingly.
 
-Protobuf messages one behind the other are one message with the fields of all: what is the same for
-a class of requests, or for a prompt, is written once. Nothing here knows asyncio or gevent.
+Concatenated protobuf messages merge into one: what is the same for a class of requests, or for a
+prompt, is serialised once. Nothing here does I/O.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from loadlib.workload import Turn
 SERVICE = "/inference.GRPCInferenceService/"
 STREAM, INFER = SERVICE + "ModelStreamInfer", SERVICE + "ModelInfer"
 METADATA, READY = SERVICE + "ModelMetadata", SERVICE + "ModelReady"
-# Text may be long; a retry that nobody sees is no measurement; and a server that comes back gets
+# Text may be long; a hidden retry would falsify the measurement; and a server that comes back gets
 # its requests at once.
 CHANNEL_OPTIONS = (
     ("grpc.enable_retries", 0),
@@ -85,7 +85,7 @@ class Bodies:
         return bytes(request.SerializeToString())
 
     def _add(self, request: Any, name: str, value: Any) -> None:
-        """A parameter as a tensor, in the type and with the dimensions that the model wants."""
+        """A parameter as a tensor, in the type and with the dimensions that the model declares."""
         values = value if isinstance(value, list) else [value]
         datatype, rank = self._signature.inputs.get(name, (triton_type(values), 2))
         shape = [1] * (rank - 1) + [len(values)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's HTTP endpoints over aiohttp, as many connections as there are requests under way."""
+"""Triton's HTTP endpoints over aiohttp, one connection for each request in flight."""
 
 from __future__ import annotations
 

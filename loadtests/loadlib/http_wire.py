@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton's HTTP protocol: generate, generate_stream (server-sent events) and infer, as JSON.
 
-Nothing here knows asyncio or gevent.
+Nothing here does I/O.
 """
 
 from __future__ import annotations

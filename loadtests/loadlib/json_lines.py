@@ -16,6 +16,6 @@ def encoded(record: dict[str, Any]) -> str:
 
 
 def complain(record: dict[str, Any]) -> None:
-    """Print to standard error; it may be a file on the disk that is full, which is no failure."""
+    """Print to standard error. It may be a file on a full disk: then the line is lost."""
     with contextlib.suppress(OSError):
         os.write(sys.stderr.fileno(), encoded(record).encode())

@@ -37,7 +37,7 @@ class GeneratorProcess:
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
-            start_new_session=True,  # Ctrl-C at the terminal is for Locust to pass on
+            process_group=0,  # Ctrl-C at the terminal is for Locust to pass on
         )
         self._hear = hear
         self._problem: dict[str, str] = {}

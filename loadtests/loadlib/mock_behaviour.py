@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the mock endpoint is asked to be like, and what it draws for each request.
+"""How the mock endpoint is to behave, and what it draws for each request.
 
 The draws of request number i depend on the seed and on i alone: not on timing, not on what else
 runs. So a test can say beforehand what each request must take.
@@ -32,7 +32,7 @@ class Batching:
             base, each, most = text.split(":")
             batching = cls(float(base), float(each), int(most))
         except ValueError:
-            raise ValueError(f"{text!r} is no batching; expected BASE:EACH:MOST, 10:2:8") from None
+            raise ValueError(f"invalid batching {text!r}; expected BASE:EACH:MOST") from None
         if batching.base < 0 or batching.each < 0 or batching.most < 1:
             raise ValueError(f"{text!r}: times must be 0 or more, the largest batch 1 or more")
         return batching
@@ -55,7 +55,7 @@ class Stall:
         try:
             at, seconds = map(float, text.split(":"))
         except ValueError:
-            raise ValueError(f"{text!r} is no stall; expected AT:FOR in seconds, 5:2") from None
+            raise ValueError(f"invalid stall {text!r}; expected AT:FOR in seconds") from None
         if at < 0 or seconds < 0:
             raise ValueError(f"{text!r}: a stall's times must be 0 or more")
         return cls(at, seconds)

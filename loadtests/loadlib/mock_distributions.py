@@ -32,9 +32,9 @@ class Distribution:
                 kind, parts = "constant", [kind]
             numbers = tuple(float(part) for part in parts)
         except ValueError:
-            raise ValueError(f"{text!r} is no distribution; {_EXPECTED}") from None
+            raise ValueError(f"invalid distribution {text!r}; {_EXPECTED}") from None
         if kind not in _FORMS or len(numbers) != _FORMS[kind].numbers:
-            raise ValueError(f"{text!r} is no distribution; {_EXPECTED}")
+            raise ValueError(f"invalid distribution {text!r}; {_EXPECTED}")
         if not all(math.isfinite(number) and number >= 0 for number in numbers):
             raise ValueError(f"{text!r}: its numbers must be 0 or more")
         if kind == "bimodal" and numbers[2] > 1:

@@ -17,7 +17,7 @@ from loadlib.mock_behaviour import Batching, Stall
 
 
 class QueueFullError(Exception):
-    """As many requests wait as may."""
+    """The queue is full."""
 
 
 class Stalls:
@@ -72,7 +72,7 @@ class Servers:
 
     @property
     def waiting(self) -> int:
-        """Requests in the queue that still want to be answered."""
+        """Requests in the queue, without the cancelled ones."""
         return sum(not place.granted.cancelled() for place in self._waiting)
 
     async def enter(self, arrival: float, batchable: bool = False) -> Place:
@@ -121,7 +121,7 @@ class Servers:
                 place.granted.set_result(None)
 
     def _drop_cancelled(self) -> bool:
-        """Whether somebody waits, once those are gone whose task does not know it yet."""
+        """Whether anybody waits, without the cancelled ones."""
         if any(place.granted.cancelled() for place in self._waiting):
             self._waiting = deque(p for p in self._waiting if not p.granted.cancelled())
         return bool(self._waiting)

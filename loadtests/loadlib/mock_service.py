@@ -146,7 +146,7 @@ class Endpoint:
         return story
 
     async def _enter(self, story: Story, *, batchable: bool) -> Place | None:
-        """A server for it, None if it is refused."""
+        """Wait for a server; None if the queue refuses the request."""
         try:
             return await self._servers.enter(story.arrival, batchable)
         except QueueFullError:

@@ -38,7 +38,7 @@ class Story:
 
 
 class Truth:
-    """The file, or nothing at all."""
+    """Writes the file, if there is one."""
 
     def __init__(self, file: Path | None) -> None:
         self._stream: TextIO | None = file.open("w", encoding="utf-8") if file else None
@@ -69,7 +69,7 @@ class Truth:
         return round((seconds + self._offset) * 1e6)
 
     async def keep_flushing(self) -> None:
-        """Whoever reads the file meanwhile sees whole, fresh lines most of the time."""
+        """Flush now and then, for readers of the file."""
         while self._stream is not None:
             await asyncio.sleep(_FLUSH_SECONDS)
             self._stream.flush()

@@ -135,18 +135,18 @@ def metadata(model: str, text: bool) -> Any:
 def config(model: str, text: bool, batch: int) -> Any:
     """ModelConfig, as far as clients read it."""
     response = service_pb2.ModelConfigResponse()
-    found = response.config
-    found.name, found.platform, found.max_batch_size = model, "mock", batch
-    found.model_transaction_policy.decoupled = text
+    answer = response.config
+    answer.name, answer.platform, answer.max_batch_size = model, "mock", batch
+    answer.model_transaction_policy.decoupled = text
     described = metadata(model, text)
     for tensor in described.inputs:
         data_type = _config_type(tensor.datatype)
         dims = list(tensor.shape[1:])
         optional = text and tensor.name != "text_input"
-        found.input.add(name=tensor.name, data_type=data_type, dims=dims, optional=optional)
+        answer.input.add(name=tensor.name, data_type=data_type, dims=dims, optional=optional)
     for tensor in described.outputs:
         dims = list(tensor.shape[1:])
-        found.output.add(name=tensor.name, data_type=_config_type(tensor.datatype), dims=dims)
+        answer.output.add(name=tensor.name, data_type=_config_type(tensor.datatype), dims=dims)
     return response
 
 

@@ -17,21 +17,21 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What one line asks: text to continue, a conversation, or tensors by name."""
+    """A line's content: text to continue, a conversation, or tensors by name."""
 
     text: str | None = None
     messages: tuple[Message, ...] | None = None
     inputs: dict[str, Any] | None = None
 
     def as_messages(self, turn: int) -> list[Message]:
-        """What it adds to a conversation: all of it at first, then only its last message."""
+        """Its part of a conversation: all of it in the first turn, then its last message."""
         if self.messages is None:
             return [{"role": "user", "content": self.text or ""}]
         return list(self.messages) if turn == 0 else [self.messages[-1]]
 
 
 def read_prompts(path: Path, field: str, kind: str) -> list[Prompt]:
-    """All prompts of a file; Refusal with file and line where one is wrong, or none is there."""
+    """All prompts of a file; Refusal with file and line for a bad or missing one."""
     prompts = [
         Prompt(text=line) if path.suffix == ".txt" else _prompt(line, f"{path}:{number}", kind)
         for number, line in enumerate(read_lines(path, field), 1)
@@ -40,14 +40,14 @@ def read_prompts(path: Path, field: str, kind: str) -> list[Prompt]:
     if not prompts:
         raise refused(field, f"{path}:1: no prompts in the file", "write a prompt on each line")
     if kind == "tensors" and path.suffix == ".txt":
-        raise refused(field, f"{path} holds text, kind tensors needs inputs", "give JSON lines")
+        raise refused(field, f"{path} holds text, but kind is tensors", "give JSON lines")
     return prompts
 
 
 def _prompt(line: str, where: str, kind: str) -> Prompt:
     content = json_line(line, where)
     if not isinstance(content, dict):
-        raise refused(where, "no object", 'write lines like {"text_input": "..."}')
+        raise refused(where, "not an object", 'write lines like {"text_input": "..."}')
     if kind == "tensors":
         return Prompt(inputs=_inputs(content.get("inputs"), where))
     if isinstance(content.get("text_input"), str):
@@ -63,7 +63,7 @@ def _messages(content: Any, where: str) -> tuple[Message, ...]:
     )
     if not whole or not content:
         raise refused(
-            f"{where}: messages", "no conversation", 'give [{"role": "user", "content": "..."}]'
+            f"{where}: messages", "not a conversation", 'give [{"role": "user", "content": "..."}]'
         )
     return tuple(content)
 
@@ -99,8 +99,8 @@ def resized(prompt: Prompt, words: int) -> Prompt:
 
 
 def _words(text: str, count: int) -> str:
-    found = text.split() or ["a"]
-    return " ".join((found * (count // len(found) + 1))[:count])
+    words = text.split() or ["a"]
+    return " ".join((words * (count // len(words) + 1))[:count])
 
 
 class PromptOrder:

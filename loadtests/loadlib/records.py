@@ -47,10 +47,10 @@ class Flight:
 
 
 def _line(flight: Flight, worker: int, text: bool) -> str:
-    """The record as JSON. Put together by hand: a third of the time of json.dumps."""
+    """The record as JSON, formatted by hand in a third of the time of json.dumps."""
     request = flight.request
     session = request.session
-    several = f',"n":{_numbers(flight.n)}' if any(n != 1 for n in flight.n) else ""
+    counts = f',"n":{_numbers(flight.n)}' if any(n != 1 for n in flight.n) else ""
     error = (
         f',"error":{json.dumps({"kind": flight.error.kind, "message": flight.error.message})}'
         if flight.error
@@ -58,7 +58,7 @@ def _line(flight: Flight, worker: int, text: bool) -> str:
     )
     return (
         f'{{"i":{request.index},"class":{json.dumps(request.request_class.name)},'
-        f'"planned":{flight.planned},"sent":{flight.sent},"at":{_numbers(flight.at)}{several},'
+        f'"planned":{flight.planned},"sent":{flight.sent},"at":{_numbers(flight.at)}{counts},'
         f'"end":{flight.end},"outcome":"{flight.outcome}"{error},'
         f'"in":{_or_null(flight.input_tokens)},"out":{sum(flight.n) if text else "null"},'
         f'"worker":{worker},"session":{_or_null(session)},'

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one error of the load generators: what is wrong, and what to do about it."""
+"""The error of the load generators: what is wrong, and what to do about it."""
 
 from __future__ import annotations
 
 PLAN_REFUSED, ENDPOINT_REFUSED = 2, 3
 
 
-class Refusal(Exception):  # noqa: N818 - it is one: nothing was sent
+class Refusal(Exception):  # noqa: N818 - nothing was sent
     """The plan cannot be carried out. `exit_code`: 2, the plan itself; 3, its endpoint."""
 
     def __init__(self, problem: str, *, remedy: str, exit_code: int = PLAN_REFUSED) -> None:

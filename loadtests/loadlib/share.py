@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One worker's part of a workload, and the reasons for which a run ends; for any engine."""
+"""One worker's part of a workload, and the reasons for which a run ends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Share:
 
     @classmethod
     def of(cls, workload: Workload, worker: int, workers: int) -> Share:
-        """What falls to one of several workers."""
+        """The part of one of `workers`."""
         arrivals = workload.plan.arrivals
         if isinstance(arrivals, Closed):
             users = arrivals.share(worker, workers)

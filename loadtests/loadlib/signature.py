@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model says of itself, and whether a plan fits it."""
+"""A model's inputs and outputs, and whether a plan fits them."""
 
 from __future__ import annotations
 
@@ -41,51 +41,51 @@ class Signature:
 
 
 def check_inputs(plan: Plan, signature: Signature) -> None:
-    """Refusal for a tensor that the model has no input for, before anything is sent."""
+    """Refusal for a parameter that is not an input of the model, before anything is sent."""
     for number, one in enumerate(plan.classes):
         for name in one.parameters:
             if name not in signature.inputs:
                 raise refused(
                     f"classes[{number}].parameters.{name}",
-                    f"{plan.model} has no such input",
+                    f"not an input of {plan.model}",
                     nearest(name, sorted(signature.inputs)),
                 )
 
 
-def unknown_model(plan: Plan, told: str) -> Refusal:
-    """The endpoint has no such model, or it is not ready."""
+def unknown_model(plan: Plan, reason: str) -> Refusal:
+    """The endpoint does not serve the model."""
     return Refusal(
-        f"{plan.url} has no model {plan.model!r} that is ready: {told}",
+        f"model {plan.model!r} is not ready on {plan.url}: {reason}",
         remedy="check `model`; `tritonctl status` lists what is served",
         exit_code=ENDPOINT_REFUSED,
     )
 
 
-def unreachable(plan: Plan, told: str) -> Refusal:
-    """Nothing answers there, or no Triton of this protocol."""
+def unreachable(plan: Plan, reason: str) -> Refusal:
+    """Nothing answers, or not a Triton of this protocol."""
     return Refusal(
-        f"no answer from {plan.url}: {told}",
+        f"no answer from {plan.url}: {reason}",
         remedy=f"start the server with `tritonctl up`, or check endpoint.url: it must be "
         f"the {plan.protocol} port",
         exit_code=ENDPOINT_REFUSED,
     )
 
 
-def _unknown_key(plan: Plan, told: str) -> Refusal:
+def _unknown_key(plan: Plan, reason: str) -> Refusal:
     return Refusal(
-        f"{plan.url} lets in only who has an API key that it knows: {told}",
-        remedy="name the file of yours: --api-key-file, or endpoint.api_key_file of a plan",
+        f"{plan.url} requires an API key that it knows: {reason}",
+        remedy="name your key file: --api-key-file, or endpoint.api_key_file in a plan",
         exit_code=ENDPOINT_REFUSED,
     )
 
 
-def not_answered(plan: Plan, status: int, told: str) -> Refusal:
-    """What an HTTP status at the first questions means."""
-    return _unknown_key(plan, told) if status == _UNAUTHORIZED else unknown_model(plan, told)
+def not_answered(plan: Plan, status: int, reason: str) -> Refusal:
+    """What an HTTP status of the first requests means."""
+    return _unknown_key(plan, reason) if status == _UNAUTHORIZED else unknown_model(plan, reason)
 
 
 def unusable(plan: Plan, error: Any) -> Refusal:
-    """What a grpc.RpcError at the first questions means, of whichever gRPC."""
+    """What a grpc.RpcError of the first requests means."""
     if error.code().name == "UNAUTHENTICATED":
         return _unknown_key(plan, error.details() or "")
     if error.code().name in {"NOT_FOUND", "INVALID_ARGUMENT"}:

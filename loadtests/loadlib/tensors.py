@@ -27,7 +27,7 @@ FORMATS = {
 
 
 def triton_type(values: list[Any]) -> str:
-    """A datatype for values, where the model does not say."""
+    """A datatype for values of a tensor that the model does not declare."""
     first = values[0] if values else 0
     if isinstance(first, bool):
         return "BOOL"
@@ -50,7 +50,7 @@ def packed(datatype: str, values: Any, where: str) -> bytes:
         return struct.pack(f"<{len(flat)}{FORMATS[datatype]}", *flat)
     except (struct.error, OverflowError, TypeError) as error:
         raise refused(
-            where, f"{values!r} does not fit into {datatype}: {error}", "give others"
+            where, f"{values!r} does not fit into {datatype}: {error}", "give values that fit"
         ) from error
 
 
@@ -58,11 +58,11 @@ def check_tensor(tensor: dict[str, Any], where: str) -> None:
     """Refusal where {shape, datatype, data} contradict each other."""
     shape = tensor["shape"]
     if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
-        raise refused(f"{where}.shape", f"{shape!r} is no shape", "give a list of whole numbers")
+        raise refused(f"{where}.shape", f"{shape!r} is not a shape", "give a list of whole numbers")
     packed(tensor["datatype"], tensor["data"], where)
     count = sum(1 for _ in _flat(tensor["data"]))
     if count != math.prod(shape):
-        raise refused(where, f"{count} values for shape {shape}", "give as many as it holds")
+        raise refused(where, f"{count} values for shape {shape}", "give one value for each element")
 
 
 def _flat(values: Any) -> Iterator[Any]:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked: which class, which prompt, how long, with how many turns.
+"""The content of the requests: class, prompt, lengths, turns.
 
 Everything is drawn from the plan's seed in the order of the schedule, before it is needed: each
 worker draws the whole sequence and keeps its own part, so all of them see the same requests.
-Each question has a random stream of its own: more prompts do not change the lengths.
+Each of these has a random stream of its own: more prompts do not change the lengths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AHEAD = 1000
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One request of a session, or the only one. `cancel`: of this one; None: it runs to its end.
+    """One request of a session, or the only one. `cancel` None: it runs to its end.
 
     `think_us`: the pause after the answer before it, 0 for the first.
     """
@@ -55,10 +55,10 @@ class PlannedRequest:
 
 
 class Upcoming:
-    """The schedule of one worker. All times are there at once (`due`, in microseconds).
+    """The schedule of one worker. All times (`due`, in microseconds) are known from the start.
 
-    Contents are drawn in order, a little ahead of their use: half a million take half a minute,
-    which nobody waits for. So it is read forwards only, by `[position]` or by iterating, once.
+    Contents are drawn in order, a little ahead of their use, as half a million take half a minute.
+    So read it forwards, by `[position]` or by iterating, and only once.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Workload:
         }
 
     def planned(self, worker: int = 0, workers: int = 1) -> Upcoming:
-        """The whole schedule of one worker (open loop). Draws: ask once."""
+        """The whole schedule of one worker (open loop). Draws, so call it once."""
         plan, arrivals = self.plan, self.plan.arrivals
         if isinstance(arrivals, Closed):
             return Upcoming()
@@ -148,7 +148,7 @@ class _Mix:
 
 
 class _Contents:
-    """Draws what the requests of one class say."""
+    """Draws the contents of the requests of one class."""
 
     def __init__(self, one: RequestClass, plan: Plan, where: str) -> None:
         self._class = one
@@ -159,8 +159,8 @@ class _Contents:
         self._turns = self._stream(plan, "turns")
         self._cuts = self._stream(plan, "cancel")
 
-    def _stream(self, plan: Plan, question: str) -> Random:
-        return Random(f"{plan.seed}:{self._class.name}:{question}")
+    def _stream(self, plan: Plan, what: str) -> Random:
+        return Random(f"{plan.seed}:{self._class.name}:{what}")
 
     def turns(self, entry: TraceEntry | None) -> tuple[Turn, ...]:
         """All turns of the next arrival."""

@@ -62,7 +62,7 @@ def test_without_it(generate: Generate, plan: dict[str, Any]) -> None:
     with gate("grpc") as (url, _):
         run = generate(of(plan, "grpc", url, None))
     assert (run.code, run.records) == (3, [])
-    assert "lets in only who has an API key" in json.loads(run.stderr)["problem"]
+    assert "requires an API key that it knows" in json.loads(run.stderr)["problem"]
     assert "--api-key-file" in json.loads(run.stderr)["remedy"]
 
 
@@ -132,9 +132,9 @@ def test_two_servers_behind_tls_and_a_key(cli: Cli, file: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("content", "told"),
-    [(None, "cannot be read: No such"), (b"", "no API key"), (b"\xff\xfe", "it is no text")],
+    [(None, "cannot be read: No such"), (b"", "not an API key"), (b"\xff\xfe", "it is not text")],
 )
-def test_what_is_no_key(tmp_path: Path, content: bytes | None, told: str) -> None:
+def test_bad_key_files(tmp_path: Path, content: bytes | None, told: str) -> None:
     """The field, the file, and why."""
     file = tmp_path / "key"
     if content is not None:

@@ -132,7 +132,7 @@ def test_unknown_model(generate: Generate, plan: dict[str, Any], endpoint: Endpo
     """Exit 3 before anything is sent."""
     run = generate(plan | {"model": "nobody"})
     assert run.code == 3
-    assert "has no model 'nobody'" in json.loads(run.stderr)["problem"]
+    assert "model 'nobody' is not ready" in json.loads(run.stderr)["problem"]
     assert endpoint.requests == []
 
 

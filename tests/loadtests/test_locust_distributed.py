@@ -104,6 +104,19 @@ def test_an_interrupted_master_lets_its_workers_finish(python: Path, tmp_path: P
         assert {record["outcome"] for record in records} == {"ok"}
 
 
+def test_a_refusal_by_a_worker_ends_the_run(python: Path, tmp_path: Path) -> None:
+    """Exit code and line of JSON are those of a generator, at the master."""
+    folder = tmp_path / "run"
+    with mock_endpoint(*FAST) as url:
+        plan = write_plan(tmp_path, url, model="nobody")
+        with distributed(python, plan, folder) as (master, workers):
+            assert master.end() == 3, master.log
+            assert [worker.end() for worker in workers] == [0, 0]
+    [line] = [line for line in master.log.splitlines() if line.startswith("{")]
+    assert "nobody" in json.loads(line)["problem"]
+    assert master.progress == []
+
+
 def ask(url: str, form: dict[str, Any] | None = None) -> str:
     """A page, or "" while nobody answers."""
     data = urllib.parse.urlencode(form).encode() if form else None
@@ -127,6 +140,11 @@ def test_the_web_ui_without_a_plan(python: Path, tmp_path: Path) -> None:
             form = {"user_count": 1, "spawn_rate": 1, "host": url, "rate": "30"}
             assert json.loads(ask(f"{page}/swarm", form))["success"]
             stats = until(lambda: with_three_rows(ask(f"{page}/stats/requests")), "statistics")
+            assert json.loads(ask(f"{page}/stop"))["success"]
+            until(lambda: json.loads(ask(f"{page}/stats/requests"))["state"] == "stopped", "end")
+            # A second run in the same process starts from nothing.
+            assert json.loads(ask(f"{page}/swarm", form))["success"]
+            until(lambda: with_three_rows(ask(f"{page}/stats/requests")), "new statistics")
             process.signal(signal.SIGTERM)
             assert process.end() == 0, process.log
     rows = {row["method"]: row for row in stats["stats"]}

@@ -64,9 +64,9 @@ def test_bimodal() -> None:
     ("text", "message"),
     [
         ("gaussian:1:2", "expected a number, exponential:MEAN"),
-        ("exponential", "is no distribution"),
-        ("exponential:1:2", "is no distribution"),
-        ("constant:x", "is no distribution"),
+        ("exponential", "invalid distribution"),
+        ("exponential:1:2", "invalid distribution"),
+        ("constant:x", "invalid distribution"),
         ("-3", "0 or more"),
         ("nan", "0 or more"),
         ("bimodal:1:2:3", "a probability"),

@@ -156,7 +156,7 @@ def test_no_priority_over_generate(plan: dict[str, Any]) -> None:
         ("p.jsonl", "", ":1: no prompts in the file"),
         ("p.txt", "\n\n", ":1: no prompts in the file"),
         ("p.jsonl", '{"text_input": "a"}\n{"text": "b"}\n', ":2: neither text_input nor messages"),
-        ("p.jsonl", '{"messages": []}\n', ":1: messages: no conversation"),
+        ("p.jsonl", '{"messages": []}\n', ":1: messages: not a conversation"),
         ("p.jsonl", "seven\n", ":1: not JSON"),
     ],
 )

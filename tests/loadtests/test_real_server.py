@@ -121,7 +121,7 @@ def test_unknown_model(python: Path, speller_server: Server, tmp_path: Path, pro
     """Exit 3, before anything is sent."""
     run = load(python, speller_server, tmp_path, protocol, classes=[speller()], model="nobody")
     assert (run.code, run.progress) == (3, [])
-    assert "has no model 'nobody'" in json.loads(run.stderr)["problem"]
+    assert "model 'nobody' is not ready" in json.loads(run.stderr)["problem"]
 
 
 def test_the_other_protocol_s_port(python: Path, speller_server: Server, tmp_path: Path) -> None:

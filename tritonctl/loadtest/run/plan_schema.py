@@ -46,7 +46,9 @@ class PlanClass(RequestClass):
     """A class of requests of a plan, which may be written by hand."""
 
     name: str = "default"
-    prompts: Path | None = Field(None, description="not needed where a trace brings every text")
+    prompts: Path | None = Field(  # type: ignore[assignment]  # wider on purpose
+        None, description="not needed where a trace brings every text"
+    )
 
 
 class TraceEntry(Strict):

@@ -67,9 +67,16 @@ def test_without_it(generate: Generate, plan: dict[str, Any]) -> None:
 
 
 @pytest.mark.server
-@pytest.mark.parametrize("keyed", [True, False])
-@pytest.mark.parametrize("protocol", ["grpc", "http"])
-@pytest.mark.parametrize("engine", ["generator.py", "locust_generator.py"])
+@pytest.mark.parametrize(
+    ("engine", "protocol", "keyed"),
+    [
+        ("generator.py", "grpc", True),
+        ("generator.py", "http", True),
+        ("generator.py", "http", False),
+        ("locust_generator.py", "grpc", True),
+        ("locust_generator.py", "grpc", False),
+    ],
+)
 def test_in_the_generators_own_environment(
     engine: str, protocol: str, keyed: bool, plan: dict[str, Any], file: Path, tmp_path: Path
 ) -> None:

@@ -8,6 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +130,53 @@ def test_server_down(generate: Generate, plan: dict[str, Any]) -> None:
     assert (run.code, run.progress, run.records) == (3, [], [])
     assert told["problem"].startswith(f"no answer from {plan['endpoint']['url']}: UNAVAILABLE")
     assert "tritonctl up" in told["remedy"]
+
+
+def test_a_slow_connection(
+    generate: Generate, plan: dict[str, Any], url: str, endpoint: Endpoint
+) -> None:
+    """TLS to a distant server, or a busy one, takes longer than gRPC's pause between attempts."""
+    with slow_proxy(url, seconds=0.6) as slow:
+        plan["endpoint"]["url"] = slow
+        run = generate(plan)
+    assert (run.code, run.last["totals"]["ok"]) == (0, 20), run.stderr
+
+
+@contextmanager
+def slow_proxy(url: str, seconds: float) -> Iterator[str]:
+    """Another address of the same server, where a connection waits before its first byte."""
+    host, _, port = url.partition(":")
+    threads: list[threading.Thread] = []
+
+    def begin(work: Callable[..., None], *arguments: Any) -> threading.Thread:
+        threads.append(threading.Thread(target=work, args=arguments))
+        threads[-1].start()
+        return threads[-1]
+
+    def accept() -> None:
+        with suppress(OSError):  # closed
+            while True:
+                begin(forward, listening.accept()[0])
+
+    def forward(client: socket.socket) -> None:
+        time.sleep(seconds)
+        with client, socket.create_connection((host, int(port))) as server:
+            back = begin(pump, server, client)
+            pump(client, server)
+            back.join()
+
+    def pump(source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while content := source.recv(65536):
+                sink.sendall(content)
+            sink.shutdown(socket.SHUT_WR)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        begin(accept)
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        listening.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(_SECONDS)
 
 
 def test_unknown_model(generate: Generate, plan: dict[str, Any], endpoint: Endpoint) -> None:

@@ -261,7 +261,7 @@ def test_command_line(cli: Cli, speller_project: Project, speller_server: Server
     arguments = ["generate", "exact", "7342 in English:", "--url", NOBODY]
     done = cli(*arguments, "--resume-on", speller_server.grpc_url, cwd=speller_project.root)
     assert (done.returncode, done.stdout) == (0, " seven thousand three hundred forty-two\n")
-    assert "went on elsewhere 1x" in done.stderr
+    assert "continued elsewhere 1x" in done.stderr
     done = cli(*arguments, "--max-resumes", "1", cwd=speller_project.root)
     assert (done.returncode, "--resume-on" in done.stderr) == (2, True)
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.testing import CliRunner
 
+from tritonctl.cli import application
 from tritonctl.cli.options import OutputOptions, expand_options
 
 
@@ -62,3 +64,14 @@ def test_a_verb_gets_the_groups() -> None:
     assert _run("a") == f"a {Outer()} False False\n"
     given = _run("a", "--name", "n", "--level", "5", "--tag", "x", "--tag", "y", "--last", "--json")
     assert given == f"a {Outer('n', Inner(5), ['x', 'y'])} True True\n"
+
+
+def test_help_shows_the_defaults() -> None:
+    """Square brackets in a help text are markup, and `[default: all]` would not be seen."""
+    commands: list[Any] = [typer.main.get_command(application())]
+    for command in commands:
+        commands.extend(getattr(command, "commands", {}).values())
+        for parameter in command.params:
+            assert "[" not in (getattr(parameter, "help", None) or ""), parameter.name
+    text = CliRunner().invoke(application(["build"]), ["build", "--help"], color=False).output
+    assert "[default: (all)]" in text

@@ -16,7 +16,7 @@ import typer
 from tritonctl.cli.boundary import ErrorBoundary
 from tritonctl.version import __version__
 
-# A module each, in the order of `tritonctl --help`.
+# One module each, in the order of `tritonctl --help`.
 VERBS = (
     "quickstart",
     "init",
@@ -45,9 +45,9 @@ GROUPS = ("artefacts", "deploy", "loadtest")
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
-    """The command line, of which only the verb that these arguments begin with is made.
+    """The command line with the one verb that `arguments` begin with.
 
-    Of other arguments, `--help` say, all of it: that takes Typer 0.1 s.
+    With all verbs for any other arguments, such as `--help`: that takes Typer 0.1 s longer.
     """
     app = typer.Typer(
         name="tritonctl",
@@ -76,7 +76,8 @@ def _print_version(wanted: bool) -> None:
 
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="show it")
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
     ] = False,
 ) -> None:
     """From a model checkpoint to a fast, correct, operable NVIDIA Triton service."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl artefacts`: what has been built, where from, whether it is whole, what may go."""
+"""`tritonctl artefacts`: list, inspect, compare, verify and remove what was built."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def list_(
 
 
 def _reasons(use: Use) -> str:
-    """Why an artefact is in use, in words."""
+    """Why an artefact is in use."""
     names = [name or "no profile" for name in use.profiles]
     reasons = [f"needed ({', '.join(names)})"] if names else []
     reasons += [f"linked ({repository.name})" for repository in use.repositories]
@@ -148,7 +148,7 @@ def diff(
 
 
 def _value(value: object) -> str:
-    """A value as it stands in JSON, text bare."""
+    """A value as JSON, a string without quotes."""
     import json
 
     if value is None:
@@ -158,7 +158,7 @@ def _value(value: object) -> str:
 
 def _remark(difference: Difference) -> str:
     if difference.place:
-        return "a place only"
+        return "a path only"
     return "" if difference.change is None else f"{difference.change:+.6g}"
 
 
@@ -168,7 +168,7 @@ def verify(
     *,
     artefacts: Annotated[
         list[str] | None,
-        typer.Argument(help="models or beginnings of fingerprints [default: all]"),
+        typer.Argument(help="models or beginnings of fingerprints", show_default="all"),
     ] = None,
     project: options.ProjectOption = None,
     voice: options.OutputOptions,
@@ -203,12 +203,15 @@ def verify(
 def prune(
     *,
     keep: Annotated[
-        int, typer.Option(min=0, help="also keep the N newest of each model that nobody needs")
+        int, typer.Option(min=0, help="also keep the N newest unneeded artefacts of each model")
     ] = 0,
     sources: Annotated[
-        bool, typer.Option("--sources", help="also remove stages that kept engines came from")
+        bool,
+        typer.Option("--sources", help="also remove the stages that kept engines were built from"),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only list what would be removed")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     project: options.ProjectOption = None,
     voice: options.OutputOptions,
@@ -233,15 +236,15 @@ def prune(
 
 
 def _confirm(console: Console, planned: Pruning) -> None:
-    """Ask a person; UsageError when none is there or the answer is no."""
+    """Ask the user. Raises UsageError without a yes."""
     answer = None
     if not console.as_json:
         console.note(_told(planned, "to remove:"))
         answer = console.ask("Remove them? [y/N] ")
     if answer is None or answer.strip().lower() not in ("y", "yes"):
         raise UsageError(
-            "nothing was removed: nobody said yes",
-            remedy="answer `y`, or say `--yes` beforehand; `--dry-run` only lists",
+            "nothing was removed: not confirmed",
+            remedy="answer `y`, or give `--yes`; `--dry-run` only lists",
         )
 
 

@@ -35,7 +35,7 @@ class ErrorBoundary(TyperGroup):
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort):
             raise
-        except BrokenPipeError:  # `tritonctl logs | head`: the reader has had enough
+        except BrokenPipeError:  # `tritonctl logs | head`: the reader has left
             sys.stdout = None
             raise typer.Exit(0) from None
         except (Exception, KeyboardInterrupt) as error:
@@ -72,14 +72,14 @@ def _usage_error(error: Any) -> UsageError:
 
 
 def _listen_for_signals() -> None:
-    # SIGHUP: children run in sessions of their own and do not notice that the terminal closed.
+    # SIGHUP: children run in their own sessions and do not notice that the terminal closed.
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, _interrupt)
 
 
 def _prepare_streams() -> None:
-    """What was closed (`>&-`) goes nowhere; what an encoding lacks is escaped, not a failure."""
+    """Closed streams (`>&-`) become /dev/null; characters that the encoding lacks are escaped."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - stays open

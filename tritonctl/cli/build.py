@@ -29,20 +29,20 @@ class Runner(StrEnum):
 def command(
     *,
     models: Annotated[
-        list[str] | None, typer.Argument(help="models of the project [default: all]")
+        list[str] | None, typer.Argument(help="models of the project", show_default="all")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="build even if nothing changed")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the commands, run nothing")
     ] = False,
     locked: Annotated[
-        bool, typer.Option("--locked", help="refuse to build of anything but tritonctl.lock says")
+        bool, typer.Option("--locked", help="build only from what tritonctl.lock records")
     ] = False,
     until: Annotated[
         str | None,
-        typer.Option("--until", help="stop after this stage: quantise", show_default=False),
+        typer.Option("--until", help="stop after this stage, e.g. quantise", show_default=False),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="models built at once")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="models to build at once")] = 1,
     runner: Annotated[
         Runner | None, typer.Option("--runner", help="where the builders run", show_default=False)
     ] = None,
@@ -114,7 +114,7 @@ def _build(
                     refuse_other_tools(project, profile, name, artefact)
                 else:
                     update_lock(project, profile, name, stages[name], artefact)
-    finally:  # what is ready is told, whatever became of the others
+    finally:  # report what is ready, even when another model failed
         for name, artefact in built:
             console.result(_record(name, artefact), _summary(name, artefact))
 

@@ -20,9 +20,9 @@ def command(
     folder: Annotated[Path, typer.Argument(help="where to write them")] = Path("certs"),
     host: Annotated[
         list[str] | None,
-        typer.Option(help="name or address of the server beside localhost; repeatable"),
+        typer.Option(help="further name or address of the server; repeatable"),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=825, help="how long they are valid")] = 90,
+    days: Annotated[int, typer.Option(min=1, max=825, help="days of validity")] = 90,
     force: Annotated[bool, typer.Option("--force", help="replace an existing set")] = False,
     voice: options.OutputOptions,
 ) -> None:
@@ -41,7 +41,7 @@ def command(
 
 
 def _as_the_project_names_it(folder: Path) -> Path:
-    """Paths of a project file start where it lies: here, where there is none yet."""
+    """Paths in a project file are relative to its folder; without one yet, to this folder."""
     from tritonctl.project.file import find_project_file
 
     try:

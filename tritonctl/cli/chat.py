@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def command(
     *,
     model: Annotated[str, typer.Argument(help="a model, such as speller")],
-    system: Annotated[str | None, typer.Option(help="what the model is told at first")] = None,
+    system: Annotated[str | None, typer.Option(help="system prompt")] = None,
     sampling: asked.SamplingOptions,
     of_some_engines: asked.EngineSamplingOptions,
     url: asked.Url = None,
@@ -40,7 +40,7 @@ def command(
     """Talk with a model: one turn per line; /reset starts anew, /quit or Ctrl-D ends."""
     parameters = sampling.parameters(of_some_engines)
     find = partial(generate.endpoint, access.endpoint(url), project)
-    find()  # so that a missing server is reported before anything is typed
+    find()  # a missing server is reported before the user types anything
     talk = _Talk(options.console(as_json, quiet), find, model, parameters, timeout, system)
     if sys.stdin.isatty():
         _converse(talk)
@@ -54,7 +54,7 @@ class _CtrlC(KeyboardInterrupt):
 
 @dataclass
 class _Talk:
-    """A conversation: what was said so far, and whom to ask, which each turn finds anew."""
+    """A conversation. Each turn looks the server up again: it may have been restarted."""
 
     console: Console
     find: Callable[[], Endpoint]

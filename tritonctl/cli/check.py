@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl check`: mistakes in a model repository, ours or not, before a server loads it.
+"""`tritonctl check`: mistakes in any model repository, before a server loads it.
 
-With --server also what a running server does otherwise than the repository says.
+With --server also where a running server differs from the repository.
 """
 
 from __future__ import annotations
@@ -36,27 +36,29 @@ def command(
     *,
     repositories: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[REPOSITORY]...", help="[default: the project's]"),
+        typer.Argument(
+            metavar="[REPOSITORY]...", help="folders of models", show_default="the project's"
+        ),
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="how findings are printed")] = "text",
     select: Annotated[
         list[str] | None, typer.Option("--select", help="only these rules: TC101, or TC1 for all")
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option("--ignore", help="not these rules")] = None,
+    ignore: Annotated[list[str] | None, typer.Option("--ignore", help="skip these rules")] = None,
     machine: TargetOptions,
-    fix: Annotated[bool, typer.Option("--fix", help="carry out what is safe, then check")] = False,
-    explain: Annotated[str | None, typer.Option(help="a rule: what it is about")] = None,
+    fix: Annotated[bool, typer.Option("--fix", help="apply the safe fixes, then check")] = False,
+    explain: Annotated[str | None, typer.Option(help="explain a rule")] = None,
     server: Annotated[
         str | None,
         typer.Option(
-            help="gRPC address of a running Triton, or `project` for the project's own: also what "
-            "it serves otherwise, and what it shows to strangers"
+            help="gRPC address of a running Triton, or `project` for the project's own: compare "
+            "what it serves with the files, and report what strangers can reach"
         ),
     ] = None,
     access: options.AccessOptions,
     project: options.ProjectOptions,
 ) -> None:
-    """Find what Triton or a user would stumble over; exit code 6 when there is an error."""
+    """Find mistakes in model repositories; exit code 6 when there is an error."""
     from tritonctl.checks.findings import merged
     from tritonctl.checks.report.formats import FORMATS, explained
 
@@ -85,7 +87,7 @@ def _failure(report: Report) -> RepositoryError:
     some = "1 error" if len(errors) == 1 else f"{len(errors)} errors"
     return RepositoryError(
         f"{some}, the first at {errors[0].place}",
-        remedy=f"`tritonctl check --explain {errors[0].rule}` tells what it is about",
+        remedy=f"`tritonctl check --explain {errors[0].rule}` explains it",
     )
 
 
@@ -105,7 +107,7 @@ def _report(folder: Path, target: Target, rules: Sequence[AnyRule], fix: bool) -
 def _live(
     folders: Sequence[Path], endpoint: Endpoint, rules: Sequence[AnyRule]
 ) -> tuple[Report, str | None]:
-    """What the server says against the folders, and its version."""
+    """Where the server differs from the folders, and its version."""
     from tritonctl.checks.live.rules import LiveRule
     from tritonctl.checks.live.server import check_server, inspect_for, version_of
 
@@ -129,7 +131,7 @@ def _readable(*folders: Path) -> Iterator[None]:
 
 
 def _endpoint(named: Endpoint, project: options.ProjectOptions) -> Endpoint:
-    """The address; what else one needs there is known of the project's own server."""
+    """The server named, with TLS and token from its state if it is the project's own."""
     from tritonctl.errors import ConfigurationError, ServerError
     from tritonctl.server.lifecycle import running_server
 
@@ -143,7 +145,7 @@ def _endpoint(named: Endpoint, project: options.ProjectOptions) -> Endpoint:
 
 
 def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]:
-    """The rules whose ids begin so. Raises UsageError for what fits none."""
+    """The rules selected by prefixes of their ids. Raises UsageError for an unknown one."""
     from tritonctl.checks.live.rules import LIVE_RULES
     from tritonctl.checks.rules import RULES
 

@@ -23,7 +23,7 @@ def root() -> None:
 def compose(
     *,
     output: Annotated[
-        Path | None, typer.Option(help="folder to write to [default: deploy/ of the project]")
+        Path | None, typer.Option(help="folder to write to", show_default="deploy/ of the project")
     ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="overwrite files that were changed by hand")

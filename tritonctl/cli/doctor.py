@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl doctor`: what does this machine have, and what can it run?"""
+"""`tritonctl doctor`: what this machine has, and what it can run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def command(
     *,
     bundle: Annotated[
         Path | None,
-        typer.Option("--bundle", help="write a .tar.gz to send to somebody, without secrets"),
+        typer.Option("--bundle", help="write a .tar.gz for a bug report, without secrets"),
     ] = None,
     project: options.ProjectOption = None,
     voice: options.OutputOptions,
@@ -47,7 +47,7 @@ def command(
         from tritonctl.doctor.bundle import write_bundle
 
         names = write_bundle(bundle, report, profiles.get(None))
-        console.note(f"{bundle}: {len(names)} files; look through it before you send it")
+        console.note(f"{bundle}: {len(names)} files; read them before you send it")
     if failure:
         raise failure
 

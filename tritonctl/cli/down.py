@@ -12,7 +12,7 @@ def command(
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
-    """Stop the project's Triton; streams under way may finish."""
+    """Stop the project's Triton; streams in flight may finish."""
     from tritonctl.server.lifecycle import stop
 
     console = voice.console()

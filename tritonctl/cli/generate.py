@@ -73,7 +73,7 @@ def command(
 
 
 def endpoint(named: Endpoint | None, project: options.ProjectOptions) -> Endpoint:
-    """The one named, else the project's running server. Raises ServerError when there is none."""
+    """The server named, else the project's running one. Raises ServerError when none runs."""
     from tritonctl.server.lifecycle import running_server
 
     if named is not None:
@@ -82,14 +82,14 @@ def endpoint(named: Endpoint | None, project: options.ProjectOptions) -> Endpoin
 
 
 def tell(console: Console, answer: Generation) -> None:
-    """What follows an answer: its record under --json, its timing on standard error."""
+    """Print the answer's record (with --json) and its timing on standard error."""
     if console.as_json:
         console.result(asdict(answer), "")
     console.note(timing_line(answer))
 
 
 def _prompt_bytes(prompt: str) -> bytes:
-    """The prompt as it was typed or piped; whether it is UTF-8 is for the server to judge."""
+    """The prompt as typed or piped; the server judges whether it is UTF-8."""
     if prompt == "-":
         return sys.stdin.buffer.read().removesuffix(b"\n")
     return os.fsencode(prompt)
@@ -111,12 +111,12 @@ def show(console: Console, stream: Iterable[Chunk]) -> Generation:
 
 
 def timing_line(answer: Generation) -> str:
-    """One line of what the user would ask next."""
+    """Token counts and latencies in one line."""
     timing = answer.timing
     ttft = f"{timing.ttft_ms:.1f} ms" if timing.ttft_ms is not None else "none"
     itl = f"{timing.itl_ms:.2f} ms" if timing.itl_ms is not None else "none"
     speed = f"{timing.tokens_per_second:.0f}" if timing.tokens_per_second else "0"
-    broken = f" · went on elsewhere {answer.resumes}x" if answer.resumes else ""
+    broken = f" · continued elsewhere {answer.resumes}x" if answer.resumes else ""
     return (
         f"{answer.num_input_tokens} tokens in, {answer.num_output_tokens} out "
         f"({answer.finish_reason}) · TTFT {ttft} · ITL {itl} · {speed} tokens/s{broken}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl graph`: an ensemble as a picture, with its tensors and what is wrong with them."""
+"""`tritonctl graph`: an ensemble as a picture, with its tensors and their mistakes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def command(
     *,
     model: Annotated[str, typer.Argument(help="a model of the repository")],
     repository: Annotated[
-        Path | None, typer.Option(help="a folder of models [default: the project's]")
+        Path | None, typer.Option(help="a folder of models", show_default="the project's")
     ] = None,
-    output: Annotated[Format, typer.Option("--format", help="of the picture")] = "terminal",
+    output: Annotated[Format, typer.Option("--format", help="of the output")] = "terminal",
     project: options.ProjectOptions,
 ) -> None:
     """Draw an ensemble: every tensor with type and shape, broken ones with the rule's id."""

@@ -24,7 +24,7 @@ def command(
         typer.Option("--input", help="NAME=JSON, NAME=@FILE.npy or NAME=@FILE.json; repeatable"),
     ],
     output: Annotated[
-        Path | None, typer.Option(help="folder for a .npy per output [default: print them]")
+        Path | None, typer.Option(help="folder for a .npy per output", show_default="print them")
     ] = None,
     url: asked.Url = None,
     access: options.AccessOptions,
@@ -57,7 +57,7 @@ def _json(record: Mapping[str, Any]) -> str:
 
 
 def _plain(array: Any) -> Any:
-    """An array as lists; texts as text."""
+    """An array as lists, bytes as text."""
     return _texts(array.tolist())
 
 

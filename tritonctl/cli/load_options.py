@@ -26,7 +26,9 @@ class Engine(StrEnum):
 
 Scenario = Annotated[
     str | None,
-    typer.Argument(help="of `loadtests:` in tritonctl.yaml [default: the only one]"),
+    typer.Argument(
+        help="a load test of `loadtests:` in tritonctl.yaml", show_default="the only one"
+    ),
 ]
 Rate = Annotated[
     float | None, typer.Option("--rate", help="requests per second", show_default=False)
@@ -39,18 +41,12 @@ class LoadOptions:
 
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, help="generator processes", show_default=False),
+        typer.Option("--workers", min=1, help="load generator processes", show_default=False),
     ] = None
-    engine: Annotated[Engine, typer.Option("--engine", help="what sends the requests")] = (
-        Engine.ASYNCIO
-    )
+    engine: Annotated[Engine, typer.Option("--engine", help="load generator")] = Engine.ASYNCIO
     url: Annotated[
         str | None,
-        typer.Option(
-            "--url",
-            help="HOST:PORT of another server [default: the project's]",
-            show_default=False,
-        ),
+        typer.Option("--url", help="HOST:PORT of another server", show_default="the project's"),
     ] = None
     metrics_url: Annotated[
         str | None,
@@ -58,18 +54,18 @@ class LoadOptions:
     ] = None
     access: AccessOptions = field(default_factory=AccessOptions)
     model: Annotated[
-        str | None, typer.Option("--model", help="another model than the scenario's")
+        str | None, typer.Option("--model", help="ask this model instead of the scenario's")
     ] = None
     seed: Annotated[
-        int | None, typer.Option("--seed", min=0, help="of the schedule", show_default=False)
+        int | None, typer.Option("--seed", min=0, help="seed of the schedule", show_default=False)
     ] = None
     output: Annotated[
         Path | None,
         typer.Option(
             "--output",
             "-o",
-            help="folder of the run [default: a new one in .tritonctl/loadtests]",
-            show_default=False,
+            help="folder of the run",
+            show_default="a new one in .tritonctl/loadtests",
         ),
     ] = None
 

@@ -42,14 +42,18 @@ def run(
     rate: Rate = None,
     concurrency: Annotated[
         int | None,
-        typer.Option("--concurrency", min=1, help="closed loop: so many users", show_default=False),
+        typer.Option(
+            "--concurrency", min=1, help="closed loop with this many users", show_default=False
+        ),
     ] = None,
     duration: Annotated[
-        float | None, typer.Option("--duration", help="seconds", show_default=False)
+        float | None, typer.Option("--duration", help="seconds to send", show_default=False)
     ] = None,
     count: Annotated[
         int | None,
-        typer.Option("--count", min=1, help="requests instead of seconds", show_default=False),
+        typer.Option(
+            "--count", min=1, help="number of requests, instead of a duration", show_default=False
+        ),
     ] = None,
     load: LoadOptions,
     report: Annotated[bool, typer.Option(help="write report.html into the folder")] = True,
@@ -82,7 +86,7 @@ def run(
 
 
 def _reported(console: Console, done: LoadRun) -> LoadRun:
-    """Write the page that explains the figures; without it the run is as good as before."""
+    """Write the report; a run without one is still whole."""
     try:
         from tritonctl.loadtest.report.page import write_report
 
@@ -140,13 +144,18 @@ def _run_failure(done: LoadRun) -> TritonctlError | None:
 def capacity(
     *,
     scenario: Scenario = None,
-    lowest: Annotated[float, typer.Option("--lowest", help="requests per second")] = 1.0,
-    highest: Annotated[float, typer.Option("--highest", help="look no further")] = 10_000.0,
+    lowest: Annotated[
+        float, typer.Option("--lowest", help="lowest rate, requests per second")
+    ] = 1.0,
+    highest: Annotated[
+        float, typer.Option("--highest", help="highest rate, requests per second")
+    ] = 10_000.0,
     precision: Annotated[
-        float, typer.Option("--precision", min=0.01, max=1, help="as a share of the rate")
+        float,
+        typer.Option("--precision", min=0.01, max=1, help="of the result, as a share of the rate"),
     ] = 0.1,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1, help="of one trial; slow rates take longer")
+        float, typer.Option("--seconds", min=1, help="length of a trial; slow rates take longer")
     ] = 15.0,
     budget: Annotated[
         float | None,

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Side = Annotated[
     str,
     typer.Argument(
-        help="a run: its folder, or its name in .tritonctl/loadtests; several, comma-separated, "
-        "are put together. Or HOST:PORT on both sides: they are run now, in turns",
+        help="a run: its folder, or its name in .tritonctl/loadtests; runs separated by commas "
+        "count as one. Or HOST:PORT on both sides: both are loaded now, alternately",
         show_default=False,
     ),
 ]
@@ -41,11 +41,11 @@ def command(
     scenario: Annotated[
         str | None,
         typer.Option(
-            "--scenario", help="of two servers [default: the only one]", show_default=False
+            "--scenario", help="load test to run on two servers", show_default="the only one"
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="of two servers: A B, B A, A B, …")
+        int, typer.Option("--rounds", min=1, help="rounds on two servers: A B, B A, A B, …")
     ] = 4,
     rate: asked.Rate = None,
     duration: Annotated[

@@ -16,7 +16,7 @@ _DISTRIBUTION = "5, exponential:20, bimodal:10:100:0.05, lognormal:20:0.5 or uni
 
 
 def command(
-    port: Annotated[int, typer.Option(help="0: any free one")] = 0,
+    port: Annotated[int, typer.Option(help="port to listen on; 0 picks a free one")] = 0,
     ttft: Annotated[str, typer.Option(help=f"ms to the first token: {_DISTRIBUTION}")] = "20",
     itl: Annotated[str, typer.Option(help="ms between two responses, likewise")] = "5",
     tokens: Annotated[str, typer.Option(help="tokens per answer, likewise")] = "16",
@@ -24,23 +24,23 @@ def command(
     latency: Annotated[str, typer.Option(help="ms of a unary request, likewise")] = "10",
     stall: Annotated[
         list[str] | None,
-        typer.Option(help="AT:FOR, seconds after the first request: work stands still"),
+        typer.Option(help="AT:FOR, stall at AT seconds after the first request for FOR seconds"),
     ] = None,
     servers: Annotated[
-        int | None, typer.Option(help="requests worked on at a time [default: all]", min=1)
+        int | None, typer.Option(help="requests processed at once", min=1, show_default="all")
     ] = None,
     queue_size: Annotated[
-        int | None, typer.Option(help="more waiting requests are refused", min=0)
+        int | None, typer.Option(help="refuse requests when this many wait", min=0)
     ] = None,
     batch: Annotated[
         str | None, typer.Option(help="BASE:EACH:MOST, a batch of k takes BASE + EACH * k ms")
     ] = None,
     error_share: Annotated[float, typer.Option(help="probability that a request fails")] = 0.0,
     model: Annotated[str, typer.Option(help="name of the text model")] = "mock",
-    tensor_model: Annotated[str, typer.Option(help="of the unary one")] = "mock_tensors",
-    seed: Annotated[int, typer.Option(help="of everything that is drawn", min=0)] = 0,
+    tensor_model: Annotated[str, typer.Option(help="name of the unary model")] = "mock_tensors",
+    seed: Annotated[int, typer.Option(help="random seed", min=0)] = 0,
     truth: Annotated[
-        Path | None, typer.Option(help="write what really happened, as JSON lines")
+        Path | None, typer.Option(help="write the true times to this file, as JSON lines")
     ] = None,
     quiet: options.QuietOption = False,
 ) -> None:

@@ -18,9 +18,7 @@ def command(
     *,
     run: Annotated[
         str | None,
-        typer.Argument(
-            help="a run's folder or name [default: the project's last]", show_default=False
-        ),
+        typer.Argument(help="a run's folder or name", show_default="the project's last"),
     ] = None,
     against: Annotated[
         str | None,
@@ -28,7 +26,7 @@ def command(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="the file [default: report.html in the folder]"),
+        typer.Option("--output", "-o", help="the file", show_default="report.html in the folder"),
     ] = None,
     csv: Annotated[bool, typer.Option("--csv", help="also write requests.csv")] = False,
     open_: Annotated[

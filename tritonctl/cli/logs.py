@@ -15,8 +15,8 @@ from tritonctl.errors import ServerError
 @options.expand_options
 def command(
     *,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="how many from the end")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="go on as it grows")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="lines from the end")] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="keep printing new lines")] = False,
     project: options.ProjectOptions,
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""

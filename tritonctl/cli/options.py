@@ -32,8 +32,8 @@ ProjectOption = Annotated[
     typer.Option(
         "--project",
         "-C",
-        help="tritonctl.yaml or its folder [default: found upwards from here]",
-        show_default=False,
+        help="tritonctl.yaml or its folder",
+        show_default="found upwards from here",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
@@ -83,24 +83,28 @@ class AccessOptions:
 
     ca: Annotated[
         Path | None,
-        typer.Option("--ca", help="PEM: the server named speaks TLS, trust it by this authority"),
+        typer.Option("--ca", help="PEM of the authority to trust: the server speaks TLS"),
     ] = None
     certificate: Annotated[
         Path | None,
-        typer.Option("--certificate", help="PEM: what to show the server named, mutual TLS"),
+        typer.Option("--certificate", help="PEM of the client's certificate, for mutual TLS"),
     ] = None
-    key: Annotated[Path | None, typer.Option("--key", help="PEM: of --certificate")] = None
+    key: Annotated[Path | None, typer.Option("--key", help="PEM of the key of --certificate")] = (
+        None
+    )
     api_key_file: Annotated[
         Path | None,
         typer.Option(
             "--api-key-file",
-            help=f"its first line is the key that a gateway asks for [default: {API_KEY_VARIABLE}]",
-            show_default=False,
+            help="file whose first line is the API key for a gateway",
+            show_default=API_KEY_VARIABLE,
         ),
     ] = None
     api_key_in_clear: Annotated[
         bool,
-        typer.Option("--api-key-in-clear", help="send it without TLS to another machine, too"),
+        typer.Option(
+            "--api-key-in-clear", help="send the API key to another machine even without TLS"
+        ),
     ] = False
 
     def endpoint(self, url: str | None) -> Endpoint | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl plan`: what the engines will take, before anything is started."""
+"""`tritonctl plan`: what the engines will need, before anything is started."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 def command(
     *,
     models: Annotated[
-        list[str] | None, typer.Argument(help="models of the project [default: all]")
+        list[str] | None, typer.Argument(help="models of the project", show_default="all")
     ] = None,
     gpu: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="a GPU type, such as H100 [default: all known]"),
+        typer.Option("--gpu", help="a GPU type, such as H100", show_default="all known"),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="what the device has, such as 80GiB", show_default=False)
+        str | None, typer.Option(help="memory of the device, such as 80GiB", show_default=False)
     ] = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
@@ -39,7 +39,7 @@ def command(
     size = parse_bytes(memory) if memory else None
     unknown = [] if models else without_figures(loaded)
     for name in unknown:
-        console.warning(f"no plan for {name}: nothing is known of its builder")
+        console.warning(f"no plan for {name}: its builder has no figures")
     names = models or sorted(set(loaded.models) - set(unknown))
     plans = [plan_model(loaded, name, gpu or (), size) for name in names]
     engines = (

@@ -22,7 +22,7 @@ def command(
     *,
     folder: Annotated[
         Path | None,
-        typer.Argument(help="project folder [default: here, else ./tritonctl-quickstart]"),
+        typer.Argument(help="project folder", show_default="here, else ./tritonctl-quickstart"),
     ] = None,
     voice: options.OutputOptions,
 ) -> None:
@@ -37,7 +37,7 @@ def command(
     record = {"project": str(project.root), "grpc": state.grpc_url, "answers": answers}
     console.result(
         record,
-        f"\nTriton goes on serving at {state.grpc_url}. Next:\n"
+        f"\nTriton keeps serving at {state.grpc_url}. Next:\n"
         f'  {where}tritonctl generate speller "515 in Thai:"\n'
         f"  {where}tritonctl status     # or: logs, down\n"
         f"  {where}tritonctl init my-project     # your own checkpoint",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl reload`: the running server takes a model's new version, no request is lost."""
+"""`tritonctl reload`: the running server takes a model's new version without losing requests."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ def command(
     *,
     model: Annotated[str, typer.Argument(help="a model of the project, built anew")],
     ask: Annotated[
-        bool, typer.Option("--smoke/--no-smoke", help="ask the new version once before it serves")
+        bool,
+        typer.Option("--smoke/--no-smoke", help="send the new version a request before it serves"),
     ] = True,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
-    """Serve what was built last; when it does not load or answer, the old version goes on."""
+    """Serve what was built last; if it does not load or answer, the old version keeps serving."""
     from tritonctl.server.reload import reload
 
     console = voice.console()

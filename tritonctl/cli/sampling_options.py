@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the commands that ask a model: how to sample, how to wait, where to go on."""
+"""Options of the commands that ask a model: how to sample, to wait and to continue elsewhere."""
 
 from __future__ import annotations
 
@@ -17,25 +17,30 @@ if TYPE_CHECKING:
 _ANY_JSON, _JSON_SCHEMA = "json", "json_schema"
 _GUIDES = (_ANY_JSON, _JSON_SCHEMA, "regex", "ebnf_grammar")
 
-Stop = Annotated[list[str] | None, typer.Option(help="text that ends the answer; may be repeated")]
+Stop = Annotated[list[str] | None, typer.Option(help="text that ends the answer; repeatable")]
 IncludeStopWord = Annotated[
-    bool, typer.Option("--include-stop-word", help="show the text that ended it")
+    bool, typer.Option("--include-stop-word", help="show the text that ended the answer")
 ]
 EndId = Annotated[
-    list[int] | None, typer.Option(help="token id that ends it, -1: none; may be repeated")
+    list[int] | None, typer.Option(help="token id that ends the answer, -1 for none; repeatable")
 ]
-MinTokens = Annotated[int | None, typer.Option(help="no end token before this many")]
-Echo = Annotated[bool, typer.Option("--echo", help="begin with the prompt")]
-LogProbs = Annotated[bool, typer.Option("--log-probs", help="of each token, under --json")]
-Priority = Annotated[int | None, typer.Option(help="in the server's queue, 1: first")]
-QueueTimeout = Annotated[float | None, typer.Option(help="seconds to wait there")]
-Url = Annotated[str | None, typer.Option(help="host:port of gRPC [default: the project's server]")]
+MinTokens = Annotated[int | None, typer.Option(help="fewest tokens before the answer may end")]
+Echo = Annotated[bool, typer.Option("--echo", help="begin the answer with the prompt")]
+LogProbs = Annotated[
+    bool, typer.Option("--log-probs", help="log probability of each token, with --json")
+]
+Priority = Annotated[int | None, typer.Option(help="priority in the server's queue, 1 goes first")]
+QueueTimeout = Annotated[float | None, typer.Option(help="longest wait in that queue, seconds")]
+Url = Annotated[
+    str | None, typer.Option(help="host:port of gRPC", show_default="the project's server")
+]
 Timeout = Annotated[float | None, typer.Option(help="seconds for the whole answer")]
 ResumeOn = Annotated[
-    list[str] | None, typer.Option(help="host:port that goes on if the server dies; repeatable")
+    list[str] | None, typer.Option(help="host:port that continues if the server dies; repeatable")
 ]
 MaxResumes = Annotated[
-    int | None, typer.Option(min=0, help="how often to go on elsewhere [default: once each]")
+    int | None,
+    typer.Option(min=0, help="how often to continue elsewhere", show_default="once each"),
 ]
 
 
@@ -43,13 +48,15 @@ MaxResumes = Annotated[
 class SamplingOptions:
     """Fields of SamplingParameters that every text-generation engine has."""
 
-    max_tokens: Annotated[int | None, typer.Option(help="longest answer")] = None
-    temperature: Annotated[float | None, typer.Option(help="0: greedy")] = None
-    top_k: Annotated[int | None, typer.Option(help="only the k likeliest tokens")] = None
-    top_p: Annotated[float | None, typer.Option(help="only tokens of this probability")] = None
-    repetition_penalty: Annotated[float | None, typer.Option(help="1: none")] = None
-    presence_penalty: Annotated[float | None, typer.Option(help="0: none")] = None
-    frequency_penalty: Annotated[float | None, typer.Option(help="0: none")] = None
+    max_tokens: Annotated[int | None, typer.Option(help="most tokens of the answer")] = None
+    temperature: Annotated[float | None, typer.Option(help="0 is greedy")] = None
+    top_k: Annotated[int | None, typer.Option(help="sample from the k likeliest tokens")] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="sample from the tokens of this probability mass")
+    ] = None
+    repetition_penalty: Annotated[float | None, typer.Option(help="1 is none")] = None
+    presence_penalty: Annotated[float | None, typer.Option(help="0 is none")] = None
+    frequency_penalty: Annotated[float | None, typer.Option(help="0 is none")] = None
     seed: Annotated[int | None, typer.Option(min=0, help="same seed, same text")] = None
 
     def parameters(self, of_some_engines: EngineSamplingOptions) -> SamplingParameters:
@@ -69,7 +76,7 @@ class EngineSamplingOptions:
     guide: Annotated[
         str | None,
         typer.Option(
-            help="what the answer follows: json, json_schema=TEXT, regex=TEXT or "
+            help="what the answer must match: json, json_schema=TEXT, regex=TEXT or "
             "ebnf_grammar=TEXT; @FILE for TEXT reads a file"
         ),
     ] = None

@@ -23,24 +23,26 @@ def command(
     *,
     url: Annotated[
         str | None,
-        typer.Argument(help="gRPC address of any Triton [default: the project's running server]"),
+        typer.Argument(
+            help="gRPC address of any Triton", show_default="the project's running server"
+        ),
     ] = None,
     models: Annotated[
-        list[str] | None, typer.Option("--model", help="only this one; may be given several times")
+        list[str] | None, typer.Option("--model", help="check only this model; repeatable")
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(help="metrics of the server at URL, 127.0.0.1:8002: engines count there"),
+        typer.Option(help="metrics address of the server at URL, e.g. 127.0.0.1:8002"),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds for each request")] = 30.0,
     cancellation: Annotated[
-        bool, typer.Option("--cancellation/--no-cancellation", help="leave one stream early")
+        bool, typer.Option("--cancellation/--no-cancellation", help="cancel one stream")
     ] = True,
     access: options.AccessOptions,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
-    """Ask every ready model something valid and judge the answers; exit code 7 when one fails."""
+    """Send every ready model valid requests and judge the answers; exit code 7 when one fails."""
     from dataclasses import replace
 
     from tritonctl.smoke.run import smoke_server
@@ -65,7 +67,7 @@ def command(
 
 
 def _plan(named: Endpoint | None, project: options.ProjectOptions) -> Plan:
-    """The project's own server, with what is known of it, or the address alone."""
+    """The project's own server with what its state says, or the address alone."""
     from tritonctl.server.lifecycle import running_server
     from tritonctl.smoke.run import Plan
 

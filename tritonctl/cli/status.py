@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl status`: is the server there, and is every model ready?"""
+"""`tritonctl status`: whether the server runs, and whether every model is ready."""
 
 from __future__ import annotations
 
@@ -94,5 +94,5 @@ def _where(server: Status, *, several: bool) -> str:
     if not several:
         return f"  {urls}"
     if not state.grpc_port:
-        return f"  {server.container}: on no port"
+        return f"  {server.container}: no port"
     return f"  {server.container}, {server.health.summary()}: {urls}"

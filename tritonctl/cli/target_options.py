@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that describe the machine which a repository is checked for."""
+"""Options that describe the machine that a repository is checked for."""
 
 from __future__ import annotations
 
@@ -19,21 +19,27 @@ class TargetOptions:
 
     target_version: Annotated[
         str | None,
-        typer.Option("--target-version", help="of the server: 2.51.0, or a release, 24.10"),
+        typer.Option("--target-version", help="of Triton: 2.51.0, or a release such as 24.10"),
     ] = None
     cores: Annotated[
-        int | None, typer.Option(min=1, help="of the target [default: this machine's]")
+        int | None,
+        typer.Option(min=1, help="CPU cores of the target", show_default="this machine's"),
     ] = None
     memory: Annotated[
-        str | None, typer.Option(help="of the target, 64G [default: this machine's]")
+        str | None,
+        typer.Option(help="memory of the target, e.g. 64G", show_default="this machine's"),
     ] = None
     shm_size: Annotated[
         str | None,
-        typer.Option("--shm-size", help="of the target's /dev/shm, 64m [default: this machine's]"),
+        typer.Option(
+            "--shm-size",
+            help="size of the target's /dev/shm, e.g. 64m",
+            show_default="this machine's",
+        ),
     ] = None
     gpus: Annotated[
         str | None,
-        typer.Option(help="of the target, by memory: 24G,24G, or none [default: unknown]"),
+        typer.Option(help="GPUs of the target by memory: 24G,24G, or none", show_default="unknown"),
     ] = None
 
     def target(self, project: Project | None, *, version: str | None, here: bool) -> Target:

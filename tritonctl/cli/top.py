@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl top`: what a running Triton does now."""
+"""`tritonctl top`: live figures of a running Triton."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def command(
         str | None,
         typer.Option(
             "--url",
-            help="metrics of any Triton, e.g. 127.0.0.1:8002 [default: the project's server]",
-            show_default=False,
+            help="metrics of any Triton, e.g. 127.0.0.1:8002",
+            show_default="the project's server",
         ),
     ] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.2, max=3600, help="seconds between looks")
+        float, typer.Option("--interval", "-i", min=0.2, max=3600, help="seconds between updates")
     ] = 2.0,
     window: Annotated[
         float | None,
@@ -35,14 +35,14 @@ def command(
             "--window",
             min=0.2,
             max=3600,
-            help="rates and times are of so many seconds [default: 10, with --json the interval]",
-            show_default=False,
+            help="compute rates and times over this many seconds",
+            show_default="10, with --json the interval",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="one interval, then end")] = False,
+    once: Annotated[bool, typer.Option("--once", help="show one interval, then exit")] = False,
     sort: Annotated[
         Literal["requests", "failed", "ttft", "waiting", "name"],
-        typer.Option("--sort", help="which model comes first"),
+        typer.Option("--sort", help="order of the models"),
     ] = "requests",
     project: options.ProjectOptions,
     as_json: Annotated[
@@ -51,7 +51,7 @@ def command(
 ) -> None:
     """Show rates, queues, times to first token and between tokens, KV cache; Ctrl-C ends it.
 
-    A server that goes away is shown as such until it is back.
+    A server that goes away is shown as gone until it is back.
     """
     from tritonctl.top.watching import Watcher, watch
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl tune`: the server settings with the highest rate that the SLO allows."""
+"""`tritonctl tune`: the server settings with the highest rate within the SLO."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 def command(
     *,
     scenario: asked.Scenario = None,
-    budget: Annotated[float, typer.Option("--budget", min=0.2, help="minutes")] = 30.0,
+    budget: Annotated[float, typer.Option("--budget", min=0.2, help="minutes to spend")] = 30.0,
     apply: Annotated[
-        bool, typer.Option("--apply", help="write what was found into tritonctl.yaml")
+        bool, typer.Option("--apply", help="write the best settings into tritonctl.yaml")
     ] = False,
     resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the last session, as long again")
+        bool, typer.Option("--resume", help="continue the last session for another --budget")
     ] = False,
     knob: Annotated[
         list[str] | None,
-        typer.Option("--knob", help="turn only this one; several times", show_default=False),
+        typer.Option("--knob", help="tune only this setting; repeatable", show_default=False),
     ] = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
@@ -56,7 +56,7 @@ def _tuned(console: Console, job: TuneJob) -> Tuned:
         except KeyboardInterrupt:
             if watch.trials:
                 again = f"tritonctl tune {job.name} --resume"
-                console.note(f"{watch.trials} trials are kept; go on with `{again}`")
+                console.note(f"{watch.trials} trials are kept; continue with `{again}`")
             raise
 
 

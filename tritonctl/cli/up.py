@@ -15,9 +15,7 @@ def command(
     *,
     on: Annotated[
         Literal["embedded", "docker"] | None,
-        typer.Option(
-            help="in this environment, or in containers [default: server.mode]", show_default=False
-        ),
+        typer.Option(help="in this environment, or in containers", show_default="server.mode"),
     ] = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,

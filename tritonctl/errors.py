@@ -12,7 +12,7 @@
     ├── RepositoryError            6   the model repository cannot be rendered or is invalid
     ├── ServerError                7   Triton did not start, is not ready or went away
     │   ├── ServerBusyError        7   too many requests wait, or this one waited too long
-    │   ├── StepGoneError          7   a composing model's process has died, or is about to end
+    │   ├── StepGoneError          7   a composing model's process has died, or is stopping
     │   └── SettingsRefusedError   7   Triton does not load a model with these settings
     ├── SloMissedError             8   a load test broke the SLO, or could not measure it
     └── InterruptionError        130   Ctrl-C, SIGTERM or a closed terminal ended the command
@@ -67,7 +67,7 @@ class UsageError(TritonctlError):
 
 
 class RequestRejectedError(UsageError):
-    """Triton answered this request with an error of its own; the server itself is fine."""
+    """Triton answered this request with an error; the server itself is fine."""
 
 
 class ConfigurationError(TritonctlError):
@@ -109,9 +109,9 @@ class ServerError(TritonctlError):
 
 
 class StepGoneError(ServerError):
-    """The process of a model, or of an ensemble's step, has died or is being ended with its server.
+    """The process of a model, or of an ensemble's step, has died or is stopping with its server.
 
-    The server itself still answers; another one may go on with the request.
+    The server itself still answers; another server may continue the request.
     """
 
 
@@ -124,7 +124,7 @@ class SettingsRefusedError(ServerError):
 
 
 class SloMissedError(TritonctlError):
-    """A load test found the service slower than promised, or was no valid measurement."""
+    """A load test missed the SLO, or was no valid measurement."""
 
     exit_code = 8
 

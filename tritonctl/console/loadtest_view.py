@@ -27,21 +27,21 @@ class LoadView:
         self._figures: LiveFigures | None = None
 
     def live(self, console: object) -> Live:
-        """The view on a rich console, drawn anew while the context lasts."""
+        """The view on a rich console, redrawn while the context lasts."""
         return Live(get_renderable=self.view, console=console, refresh_per_second=2)  # type: ignore[arg-type]
 
     def show(self, figures: LiveFigures) -> None:
-        """Remember what is to be seen."""
+        """Keep the figures for the next redraw."""
         self._figures = figures
 
     def view(self) -> Group:
-        """What is to be seen now."""
+        """The view now."""
         figures = self._figures
         title = Text(self._title, style="bold")
         if figures is None:
             return Group(title, Text("starting the load generator", style="dim"))
         title.append(f"  {_time(figures)}", style="dim")
-        return Group(title, _requests(figures), _times(figures), *_parties(figures))
+        return Group(title, _requests(figures), _times(figures), *_both_ends(figures))
 
 
 def _time(figures: LiveFigures) -> str:
@@ -80,12 +80,12 @@ def _cells(quantiles: Quantiles | None) -> tuple[str, str]:
 
 
 def _p99(quantiles: Quantiles) -> str:
-    """Of few values it is hardly more than their largest: marked."""
+    """Marked `~` when there are few values: then it is hardly more than the largest."""
     return f"{'' if quantiles.n >= _ENOUGH else '~'}{quantiles.p99_ms:.1f}"
 
 
-def _parties(figures: LiveFigures) -> list[Text]:
-    """The server and the generator: which of them is at its end?"""
+def _both_ends(figures: LiveFigures) -> list[Text]:
+    """Server and load generator: which one is the limit?"""
     cpu, lag = figures.generator_cpu, figures.lag_p99_ms
     generator = Text("generator  ")
     generator.append(
@@ -108,8 +108,8 @@ def _engine(engine: EngineFigures | None) -> list[str]:
         "waiting": _number(engine.waiting, ""),
         "active": _number(engine.active, ""),
     }
-    told = [f"{name} {value}" for name, value in parts.items() if value != _NONE]
-    return [f"{engine.model}  {'  '.join(told)}"] if told else []
+    known = [f"{name} {value}" for name, value in parts.items() if value != _NONE]
+    return [f"{engine.model}  {'  '.join(known)}"] if known else []
 
 
 def _number(value: float | None, unit: str) -> str:
@@ -120,7 +120,7 @@ def _number(value: float | None, unit: str) -> str:
 
 
 class LoadLines:
-    """For logs: a line every five seconds."""
+    """A line every five seconds, for logs."""
 
     def __init__(self, title: str, note: Callable[[str], None]) -> None:
         self._note = note
@@ -128,7 +128,7 @@ class LoadLines:
         note(title)
 
     def show(self, figures: LiveFigures) -> None:
-        """A line, if it is time for one."""
+        """Print a line when it is due."""
         if figures.seconds < self._due:
             return
         self._due = figures.seconds + _LINE_EVERY_SECONDS

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tuning session on a terminal: who challenges the best settings, and the load test under way."""
+"""A tuning session on a terminal: the settings tried, the best ones, the load test in flight."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _COLUMNS = ("settings", "rate", "verdict", "over the SLO", "P99 ms", "met up to"
 
 
 @dataclass
-class _Challenger:
-    """Settings that were tried, as their last trial left them."""
+class _Candidate:
+    """Settings and their last trial."""
 
     words: str
     rate: float
@@ -50,7 +50,7 @@ class _Challenger:
 
 
 class TuneView:
-    """A Watcher and the board of its load tests; `note` says what stays above the table."""
+    """A Watcher and the board of its load tests; `note` prints above the table."""
 
     def __init__(self, title: str, minutes: float, note: Callable[[str], None]) -> None:
         self._title = title
@@ -58,31 +58,31 @@ class TuneView:
         self._note = note
         self._began = time.monotonic()
         self._stage = self._why = ""
-        self._rows: dict[str, _Challenger] = {}
-        self._running: _Challenger | None = None
+        self._rows: dict[str, _Candidate] = {}
+        self._running: _Candidate | None = None
         self._best: str | None = None
         self._load: LoadView | None = None
         self.trials = 0
         self.board: LoadBoard = _Board(self)
 
     def live(self, console: object) -> Live:
-        """The view on a rich console, drawn anew while the context lasts."""
+        """The view on a rich console, redrawn while the context lasts."""
         return Live(get_renderable=self.view, console=console, refresh_per_second=2)  # type: ignore[arg-type]
 
     def stage(self, text: str) -> None:
-        """What is done now."""
+        """Show the current stage."""
         self._stage = text
 
     def measuring(self, asked: Asked, space: Space) -> None:
-        """A trial begins: its settings get a row, the last one."""
+        """A trial begins: its settings become the last row."""
         key = _key(asked.settings)
         self._best = self._best or key
-        row = self._rows.pop(key, None) or _Challenger(_words(asked.settings, space), 0.0, None)
+        row = self._rows.pop(key, None) or _Candidate(_words(asked.settings, space), 0.0, None)
         row.rate, row.left = asked.rate, asked.seconds
         self._rows[key] = self._running = row
 
     def trial(self, trial: Trial, stored: bool) -> None:  # noqa: ARG002 - Watcher
-        """What came of it."""
+        """Show the trial's verdict."""
         self.trials += 1
         if self._running is not None:
             self._running.trial, self._running.left = trial, None
@@ -91,18 +91,18 @@ class TuneView:
         self._running = None
 
     def step(self, step: Step, space: Space) -> None:
-        """Who has won is the one to be beaten."""
+        """Explain the step; the winner is the best so far."""
         self._why = f"{_words(step.settings, space)}: {explained(step, space)}"
         if step.won:
             self._best = _key(step.settings)
 
     def tell(self, text: str) -> None:
-        """Say something that is no step."""
+        """Print a message above the table."""
         self._note(text)
 
     @contextmanager
     def loading(self, title: str) -> Iterator[Show]:
-        """The load test that runs, below the table."""
+        """Show the running load test below the table."""
         view = self._load = LoadView(title)
 
         def show(figures: LiveFigures) -> None:
@@ -116,7 +116,7 @@ class TuneView:
             self._load = None
 
     def view(self) -> Group:
-        """What is to be seen now."""
+        """The view now."""
         title = Text(self._title, style="bold")
         title.append(f"  {self._time()}", style="dim")
         parts: list[Text | Table | Group] = [title, Text(self._stage, style="dim")]
@@ -131,7 +131,7 @@ class TuneView:
         left = 60 * self._minutes - spent
         if left > 0:
             return f"{_clock(spent)}, {_clock(left)} of {self._minutes:g} minutes left"
-        return f"{_clock(spent)}, {self._minutes:g} minutes are over: finishing"
+        return f"{_clock(spent)}, the {self._minutes:g} minutes are over: finishing"
 
     def _table(self) -> Table:
         """The best settings first, then the others, the latest at the end."""
@@ -146,38 +146,38 @@ class TuneView:
             mark = "▶" if row is self._running else "★" if key == self._best else ""
             table.add_row(mark, *row.cells())
         if hidden > 0:
-            table.add_row("", Text(f"and {hidden} that were tried before", style="dim"))
+            table.add_row("", Text(f"and {hidden} tried earlier", style="dim"))
         return table
 
 
 class _Board:
-    """The board of a session's load tests: its steps are what the session does now."""
+    """The board of a session's load tests: their steps are shown as the session's stage."""
 
     def __init__(self, view: TuneView) -> None:
         self._view = view
 
     @contextmanager
     def step(self, title: str) -> Iterator[ProgressStep]:
-        """Shown until the next one."""
+        """Show the step until the next one."""
         self._view.stage(title)
         yield self
 
     def update(self, text: str) -> None:
-        """A tool's own lines are too many for one line."""
+        """A tool's own lines are not shown."""
 
     def note(self, text: str) -> None:
-        """Above the table."""
+        """Print above the table."""
         self._view.tell(text)
 
     def watch_load(self, title: str) -> AbstractContextManager[Show]:
-        """Shown below the table."""
+        """Show the load test below the table."""
         return self._view.loading(title)
 
 
 def _words(settings: Settings, space: Space) -> str:
     base = space.base
     changed = [f"{name}={value}" for name, value in settings.items() if base.get(name) != value]
-    return ", ".join(changed) or "as it is"
+    return ", ".join(changed) or "unchanged"
 
 
 def _key(settings: Settings) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only place that prints: data on standard output, everything else on standard error."""
+"""The only module that prints: data on standard output, everything else on standard error."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from tritonctl.top.watching import Sight
     from tritonctl.tuning.progress import TuningWatch
 
-# Of a pipe or a file, which have no width of their own.
+# Width of pipes and files.
 _LOG_COLUMNS = 120
 _PICTURE_COLUMNS = 80
 _STYLES = {"": "", "bold": "bold", "dim": "dim", "fault": "bold red", "stream": "cyan"}
 
 
 class Console:
-    """What a command says, in one of three voices: human (default), `--json`, `--quiet`."""
+    """Prints what a command has to say: for people (default), as JSON, or quietly."""
 
     def __init__(self, *, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json = as_json
@@ -75,7 +75,7 @@ class Console:
         _rich().print(table)
 
     def picture(self, picture: Picture) -> None:
-        """Draw a graph as wide as there is room; in colours on a terminal only."""
+        """Draw a graph in the available width; in colours on a terminal only."""
         from rich.text import Text
 
         from tritonctl.checks.drawing.terminal import drawn, plain
@@ -91,22 +91,22 @@ class Console:
             stdout.print(Text.assemble(*styled), soft_wrap=True)
 
     def text(self, text: str) -> None:
-        """Write `text` to standard output at once and as it is (a streamed answer)."""
+        """Write `text` to standard output immediately and unchanged (a streamed answer)."""
         try:
             sys.stdout.write(text)
             sys.stdout.flush()
         except BrokenPipeError:
             raise
         except OSError as error:
-            # What is left in the buffer would fail again when Python ends.
+            # The rest of the buffer would fail again when Python exits.
             sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
             raise HostError(
                 f"standard output cannot be written: {error.strerror}",
-                remedy="free space where it goes, or send it elsewhere",
+                remedy="free space there, or redirect it elsewhere",
             ) from error
 
     def ask(self, prompt: str) -> str | None:
-        """The next line of a user at a terminal, None at its end (Ctrl-D)."""
+        """Read a line from the user; None at the end of input (Ctrl-D)."""
         with suppress(ImportError):
             import readline  # noqa: F401 - input() then edits lines and remembers them
         if not sys.stdout.isatty():  # input() would write the prompt among the answers
@@ -120,12 +120,12 @@ class Console:
             return None
 
     def note(self, text: str) -> None:
-        """Say something on standard error; silent under `--quiet`."""
+        """Print a message on standard error, unless `--quiet`."""
         if not self.quiet:
             self._stderr.print(escape(text), soft_wrap=True)
 
     def warning(self, text: str) -> None:
-        """Say something that the user should act on."""
+        """Print a message that the user should act on."""
         self._stderr.print(f"[yellow]warning[/]: {escape(text)}", soft_wrap=True)
 
     def error_record(self, error: TritonctlError) -> None:
@@ -143,7 +143,7 @@ class Console:
 
     @contextmanager
     def board(self, *, several: bool) -> Iterator[Board]:
-        """Where builds are shown: a live table on a terminal, else lines; `several` run at once."""
+        """Show builds: a live table on a terminal, else lines. several: they run in parallel."""
         from tritonctl.console.build_view import BuildTable, PlainBoard
 
         if self.quiet or not self._stderr.is_terminal:
@@ -155,7 +155,7 @@ class Console:
 
     @contextmanager
     def watch_load(self, title: str) -> Iterator[Show]:
-        """Where a running load test is shown: live on a terminal, else a line now and then."""
+        """Show a running load test: live on a terminal, else a line every few seconds."""
         if self.quiet:
             yield lambda _: None
             return
@@ -170,7 +170,7 @@ class Console:
 
     @contextmanager
     def watch_tuning(self, title: str, minutes: float) -> Iterator[TuningWatch]:
-        """Where a tuning session is shown: a live table on a terminal, else a line per trial."""
+        """Show a tuning session: a live table on a terminal, else a line per trial."""
         if self.quiet or not self._stderr.is_terminal:
             from tritonctl.tuning.progress import TuningLines
 
@@ -184,7 +184,7 @@ class Console:
 
     @contextmanager
     def watch_server(self, sort: str, *, live: bool) -> Iterator[Callable[[Sight], None]]:
-        """Where a server's figures are shown: JSON lines, the whole screen, or text after text."""
+        """Show a server's figures: as JSON lines, on the whole screen, or as text."""
         if self.as_json:
             yield lambda sight: print(json.dumps(sight.record()), flush=True)  # noqa: T201
             return
@@ -200,7 +200,7 @@ class Console:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """Show a step while it runs, then how long it took (seconds)."""
+        """Show a step while it runs, then its duration."""
         began = time.monotonic()
         if self.quiet:
             yield _QuietStep()
@@ -216,14 +216,14 @@ class Console:
 
 
 def _rich(*, stderr: bool = False) -> RichConsole:
-    """Imported late: rich takes longer to come than many a command has to say."""
+    """Imported late: rich takes longer to import than most commands run."""
     from rich.console import Console as RichConsole
 
     return RichConsole(stderr=stderr, highlight=False)
 
 
 def escape(text: str) -> str:
-    """Text that rich takes for nothing but text."""
+    """Text without markup for rich."""
     from rich.markup import escape as escaped
 
     return escaped(text)
@@ -231,7 +231,7 @@ def escape(text: str) -> str:
 
 class _QuietStep:
     def update(self, text: str) -> None:
-        """`--quiet` wants to see nothing."""
+        """Nothing is shown."""
 
 
 class _StatusStep:
@@ -240,7 +240,7 @@ class _StatusStep:
         self._status = status
 
     def update(self, text: str) -> None:
-        """Show `text`, cut to a line, behind the step's title."""
+        """Show the beginning of `text` after the step's title."""
         self._status.update(f"{escape(self._title)} [dim]{escape(text.strip()[:100])}[/]")
 
 

@@ -21,7 +21,7 @@ class Strict(BaseModel):
 
 
 class Slo(Strict):
-    """What the service promises."""
+    """The service's targets."""
 
     ttft_p99_ms: Annotated[float, Field(gt=0)] | None = None
     itl_p99_ms: Annotated[float, Field(gt=0)] | None = None

@@ -18,8 +18,8 @@ from tritonctl.project.schema import SCHEMA, Project
 from tritonctl.project.yaml import Location, YamlSource, read_yaml
 
 FILE_NAME = "tritonctl.yaml"
-# TRITONCTL_SERVER__GRPC_PORT=0 sets server.grpc_port; only these sections, so that variables
-# with another meaning (TRITONCTL_CACHE_DIR) can never be taken for a field.
+# TRITONCTL_SERVER__GRPC_PORT=0 sets server.grpc_port. Only these sections: other variables
+# (TRITONCTL_CACHE_DIR) must not be mistaken for fields.
 _ENVIRONMENT_SECTIONS = ("SERVER__", "MODELS__", "MODEL_REPOSITORY")
 
 
@@ -94,7 +94,7 @@ def _profiles(source: YamlSource) -> dict[str, dict[str, Any]]:
         if not isinstance(settings, dict):
             raise ConfigurationError(
                 f"{source.where(('profiles', name))}: profile `{name}` is not a mapping",
-                remedy="write the settings that it changes below it, or remove it",
+                remedy="write the changed settings below it, or remove it",
             )
     return profiles
 
@@ -108,7 +108,7 @@ def _validate_profiles(source: YamlSource, file: Path) -> None:
 
 @dataclass
 class _Merged:
-    """Data under construction, and where each piece of it came from."""
+    """Merged data, and where each piece of it comes from."""
 
     data: dict[str, Any]
     origins: dict[Location, str] = field(default_factory=dict)
@@ -122,7 +122,7 @@ class _Merged:
         profiles = _profiles(source)
         if name not in profiles:
             raise ConfigurationError(
-                f"{source.where(('profiles',))}: no profile `{name}`",
+                f"{source.where(('profiles',))}: unknown profile `{name}`",
                 remedy=choices(name, sorted(profiles), "profiles:"),
             )
         self.merge(profiles[name], lambda inner: source.where(("profiles", name, *inner)))
@@ -140,12 +140,12 @@ class _Merged:
         self.merge(value, lambda _: origin)
 
     def merge(self, over: Mapping[str, Any], origin: Callable[[Location], str]) -> None:
-        """Merge `over` in; `origin` tells where each location of it stands."""
+        """Merge `over` in; `origin` gives the place of each location in it."""
         self._credit((), over, origin)
         self.data = deep_merge(self.data, over)
 
     def _credit(self, location: Location, value: Any, origin: Callable[[Location], str]) -> None:
-        """A replaced value is the newcomer's; a mapping merged into stays its first author's."""
+        """A replaced value gets the new origin; a merged mapping keeps its first one."""
         inner: Iterable[tuple[str | int, Any]] = ()
         if isinstance(value, Mapping):
             self.origins.setdefault(location, origin(location))
@@ -200,7 +200,7 @@ def _validate(merged: _Merged, file: Path) -> Project:
     try:
         return Project.at(file.resolve().parent, merged.data)
     except ValidationError as error:
-        # A mistyped key comes first: it is also why another one is missing.
+        # A misspelt key first: it is often why another key is missing.
         items = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
         problems = [_explain(merged, dict(item)) for item in items]
     raise ConfigurationError("\n".join(p for p, _ in problems), remedy=problems[0][1])
@@ -222,7 +222,7 @@ def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
         return _explain_choice(item, where, field_path)
     if location == ("schema",):
         return f"{where}: this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
-    # A whole section is no help: its lines can be read where they stand.
+    # A whole section is too long to repeat: the user can read it in the file.
     got = "" if isinstance(item["input"], Mapping) else f" (got {item['input']!r})"
     return (
         f"{where}: `{field_path}`: {item['msg']}{got}",
@@ -231,7 +231,7 @@ def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
 
 
 def _explain_choice(item: dict[str, Any], where: str, field_path: str) -> tuple[str, str]:
-    """Of a mapping one of whose keys says which other keys it has, as `process` of arrivals."""
+    """Explain a mapping in which one key decides the others, as `process` of arrivals does."""
     key = item["ctx"]["discriminator"].strip("'")
     if item["type"] == "union_tag_not_found":
         return f"{where}: `{field_path}.{key}` is missing", f"add `{key}:` there"
@@ -242,9 +242,9 @@ def _explain_choice(item: dict[str, Any], where: str, field_path: str) -> tuple[
 
 
 def _in_the_file(item: dict[str, Any], data: Any) -> Location:
-    """Where an error stands, without the names of alternatives that pydantic puts in between.
+    """The location of an error in the file.
 
-    It also marks errors about a mapping's *key* with a trailing "[key]".
+    pydantic adds the names of union members to it, and "[key]" for an error about a mapping's key.
     """
     location: Location = ()
     parts = [part for part in item["loc"] if part != "[key]"]
@@ -264,7 +264,7 @@ def _parent(location: Location) -> str:
 
 
 def _fields_at(location: Location) -> list[str]:
-    """The keys that may stand at a location of the project file."""
+    """The valid keys at a location of the project file."""
     annotation: Any = Project
     for part in location:
         annotation = _member(annotation, str(part))
@@ -274,7 +274,7 @@ def _fields_at(location: Location) -> list[str]:
 
 
 def _member(annotation: Any, part: str) -> Any:
-    """The type at `part` of a model, of a `dict[name, Item]`, of a `list[Item]`, of a choice."""
+    """The type at `part` of a model, a `dict[name, Item]`, a `list[Item]` or a union."""
     if _is_model(annotation):
         return _only(annotation.model_fields[part].annotation)
     chosen = [inner for inner in get_args(annotation) if part in _tags(inner)]
@@ -282,7 +282,7 @@ def _member(annotation: Any, part: str) -> Any:
 
 
 def _only(annotation: Any) -> Any:
-    """A type without `Annotated` and `| None`, unless several others remain."""
+    """A type without `Annotated` and `| None`, unless a union remains."""
     while get_origin(annotation) is Annotated or NoneType in get_args(annotation):
         inner = [a for a in get_args(annotation) if a is not NoneType]
         if get_origin(annotation) is not Annotated and len(inner) > 1:
@@ -292,7 +292,7 @@ def _only(annotation: Any) -> Any:
 
 
 def _tags(alternative: Any) -> Iterable[str]:
-    """By which words an alternative of a choice is called."""
+    """The tags of a union's member."""
     if _is_model(alternative):
         literals = [get_args(info.annotation) for info in alternative.model_fields.values()]
         return [word for words in literals for word in words if isinstance(word, str)]

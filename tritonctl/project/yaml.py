@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""YAML that remembers where everything stood, so that errors can name file and line."""
+"""Reads YAML with line numbers, so that errors name file and line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class YamlSource:
     lines: dict[Location, int] = field(default_factory=dict)
 
     def where(self, location: Location) -> str:
-        """`file:line` of a location, or of the nearest enclosing one that stands in the file."""
+        """`file:line` of a location, or of the nearest enclosing one in the file."""
         for length in range(len(location), -1, -1):
             line = self.lines.get(location[:length])
             if line is not None:
@@ -74,9 +74,9 @@ def _compose(path: Path, text: str) -> yaml.Node | None:
 
 
 def _check(node: yaml.Node, source: YamlSource, finished: dict[int, bool]) -> None:
-    """Refuse what would be lost or never end: tags, keys given twice, anchors inside themselves.
+    """Refuse tags, duplicate keys, and anchors that contain themselves.
 
-    `finished` tells of each node whether it is done (True) or being looked at (False).
+    `finished` maps each visited node to whether its check is complete.
     """
     if not finished.setdefault(id(node), False):
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN:

@@ -46,7 +46,7 @@ def found(name: str, *gpus: InstalledGpu) -> Finding:
 
 @pytest.mark.parametrize(
     ("said", "detail", "command"),
-    [(DENIED, "may not speak to", "usermod -aG docker"), (DOWN, "does not run", "systemctl start")],
+    [(DENIED, "may not use", "usermod -aG docker"), (DOWN, "does not run", "systemctl start")],
 )
 def test_an_engine_that_cannot_be_spoken_to(
     programs: Path, said: str, detail: str, command: str

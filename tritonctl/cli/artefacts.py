@@ -111,9 +111,9 @@ def show(
     from tritonctl.engines.artefacts.store import find_artefact
 
     console = options.console(as_json, quiet=False)
-    found = find_artefact(_stored(project), artefact)
-    rows = [[field, _value(value)] for field, value in fields(found)]
-    console.table(found.manifest(), (found.name, str(found.folder)), rows)
+    stored = find_artefact(_stored(project), artefact)
+    rows = [[field, _value(value)] for field, value in fields(stored)]
+    console.table(stored.manifest(), (stored.name, str(stored.folder)), rows)
 
 
 @app.command()
@@ -130,18 +130,18 @@ def diff(
     console = options.console(as_json, quiet=False)
     artefacts = _stored(project)
     one, other = find_artefact(artefacts, left), find_artefact(artefacts, right)
-    found = differences(one, other)
-    why = explanation(one, other, found)
+    changes = differences(one, other)
+    why = explanation(one, other, changes)
     record = {
         "left": one.name,
         "right": other.name,
-        "differences": [asdict(d) | {"change": d.change} for d in found],
+        "differences": [asdict(d) | {"change": d.change} for d in changes],
         "explanation": why,
     }
-    if not found:
+    if not changes:
         console.result(record, why or f"{one.name} and {other.name} do not differ")
         return
-    rows = [[d.field, _value(d.left), _value(d.right), _remark(d)] for d in found]
+    rows = [[d.field, _value(d.left), _value(d.right), _remark(d)] for d in changes]
     console.table(record, ("field", one.name, other.name, ""), rows)
     if why:
         console.note(why)
@@ -181,10 +181,10 @@ def verify(
     chosen = [find_artefact(stored, address) for address in artefacts or ()] or stored
     findings = {artefact.name: verify_artefact(artefact, console) for artefact in chosen}
     lines = []
-    for name, found in findings.items():
-        lines.append(f"{name}: {'DAMAGED' if found else 'whole'}")
-        lines += [f"  {finding.kind:<10} {finding.path}: {finding.detail}" for finding in found]
-    records = {name: [asdict(finding) for finding in found] for name, found in findings.items()}
+    for name, damages in findings.items():
+        lines.append(f"{name}: {'DAMAGED' if damages else 'whole'}")
+        lines += [f"  {damage.kind:<10} {damage.path}: {damage.detail}" for damage in damages]
+    records = {name: [asdict(damage) for damage in damages] for name, damages in findings.items()}
     damaged = [artefact for artefact in chosen if findings[artefact.name]]
     failure = None
     if damaged:
@@ -227,19 +227,19 @@ def prune(
     for model in planned.being_built:
         console.warning(f"{model} is being built: its artefacts stay")
     if dry_run or not planned.folders:
-        console.result(_pruned(planned, dry_run=dry_run), _told(planned, "would remove"))
+        console.result(_pruned(planned, dry_run=dry_run), _summary(planned, "would remove"))
         return
     if not yes:
         _confirm(console, planned)
     done = prune_artefacts(profiles, planned.folders, console, keep=keep, sources=sources)
-    console.result(_pruned(done, dry_run=False), _told(done, "removed"))
+    console.result(_pruned(done, dry_run=False), _summary(done, "removed"))
 
 
 def _confirm(console: Console, planned: Pruning) -> None:
     """Ask the user. Raises UsageError without a yes."""
     answer = None
     if not console.as_json:
-        console.note(_told(planned, "to remove:"))
+        console.note(_summary(planned, "to remove:"))
         answer = console.ask("Remove them? [y/N] ")
     if answer is None or answer.strip().lower() not in ("y", "yes"):
         raise UsageError(
@@ -259,7 +259,7 @@ def _pruned(pruning: Pruning, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _told(pruning: Pruning, verb: str) -> str:
+def _summary(pruning: Pruning, verb: str) -> str:
     from tritonctl.host.units import human_bytes
 
     if not pruning.folders:

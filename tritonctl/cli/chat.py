@@ -37,7 +37,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object per answer")] = False,
     quiet: options.QuietOption = False,
 ) -> None:
-    """Talk with a model: one turn per line; /reset starts anew, /quit or Ctrl-D ends."""
+    """Chat with a model: one turn per line; /reset starts over, /quit or Ctrl-D ends."""
     parameters = sampling.parameters(of_some_engines)
     find = partial(generate.endpoint, access.endpoint(url), project)
     find()  # a missing server is reported before the user types anything
@@ -65,7 +65,7 @@ class _Talk:
     turns: list[Message] = field(default_factory=list)
 
     def take(self, line: str) -> bool:
-        """Act on one line of the user; False when it ends the conversation."""
+        """Act on a line of input; False when it ends the conversation."""
         text = line.strip()
         if text == "/quit":
             return False
@@ -77,7 +77,7 @@ class _Talk:
         return True
 
     def _ask(self, text: str) -> None:
-        """One turn; if it fails or is cancelled, it was never said."""
+        """One turn; a failed or cancelled one is not kept."""
         from tritonctl.protocol.client import TritonClient
 
         first: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
@@ -88,12 +88,12 @@ class _Talk:
             stream = client.stream(self.model, messages, self.sampling, timeout=self.timeout)
             answer = generate.show(self.console, stream)
         self.turns = [*turns, {"role": "assistant", "content": answer.text}]
-        generate.tell(self.console, answer)
+        generate.finish(self.console, answer)
 
 
 def _read_turns(talk: _Talk) -> None:
     """One turn per line; the first failure ends the command with its exit code."""
-    if hasattr(sys.stdin, "reconfigure"):  # whether the text is UTF-8 is for the server to judge
+    if hasattr(sys.stdin, "reconfigure"):  # the server judges whether it is UTF-8
         sys.stdin.reconfigure(encoding="utf-8", errors="surrogateescape")
     for line in sys.stdin:
         if not talk.take(line):
@@ -102,7 +102,7 @@ def _read_turns(talk: _Talk) -> None:
 
 def _converse(talk: _Talk) -> None:
     """Ask at the terminal until Ctrl-D; a refused or cancelled turn leaves the rest as it was."""
-    talk.console.note(f"{talk.model} listens. /reset starts anew, /quit or Ctrl-D ends.")
+    talk.console.note(f"Chat with {talk.model}. /reset starts over, /quit or Ctrl-D ends.")
     going = True
     with _ctrl_c():
         while going:

@@ -69,7 +69,7 @@ def command(
             timeout=timeout,
             queueing=Queueing(priority, queue_timeout),
         )
-        tell(console, show(console, stream))
+        finish(console, show(console, stream))
 
 
 def endpoint(named: Endpoint | None, project: options.ProjectOptions) -> Endpoint:
@@ -81,7 +81,7 @@ def endpoint(named: Endpoint | None, project: options.ProjectOptions) -> Endpoin
     return running_server(project.load()).endpoint
 
 
-def tell(console: Console, answer: Generation) -> None:
+def finish(console: Console, answer: Generation) -> None:
     """Print the answer's record (with --json) and its timing on standard error."""
     if console.as_json:
         console.result(asdict(answer), "")

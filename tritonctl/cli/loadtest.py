@@ -82,7 +82,7 @@ def run(
     done = run_load(job, console)
     if report:
         done = _reported(console, done)
-    _tell(console, done)
+    _print_run(console, done)
 
 
 def _reported(console: Console, done: LoadRun) -> LoadRun:
@@ -100,7 +100,7 @@ def _reported(console: Console, done: LoadRun) -> LoadRun:
     return done
 
 
-def _tell(console: Console, done: LoadRun) -> None:
+def _print_run(console: Console, done: LoadRun) -> None:
     """The summary, then the exit code that a gate needs."""
     from tritonctl.loadtest.report.summary_text import HEADINGS, closing, opening, rows
 
@@ -189,10 +189,10 @@ def capacity(
         output=load.output,
     )
     minutes = None if budget is None else 60 * budget
-    _tell_capacity(console, runner.search(Search(lowest, highest, precision, seconds, minutes)))
+    _print_capacity(console, runner.search(Search(lowest, highest, precision, seconds, minutes)))
 
 
-def _tell_capacity(console: Console, done: CapacityRun) -> None:
+def _print_capacity(console: Console, done: CapacityRun) -> None:
     from tritonctl.loadtest.report.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
 
     failure = _capacity_failure(done)

@@ -67,31 +67,34 @@ def command(
     else:
         access.endpoint(None)  # refuses what only servers need
         sides = _folders(left, project.path), _folders(right, project.path)
-    found = compare(*sides, force=force)
-    for warning in found.warnings:
+    comparison = compare(*sides, force=force)
+    for warning in comparison.warnings:
         console.warning(warning)
-    for setting in found.settings:
+    for setting in comparison.settings:
         kind = "load differs" if setting.load else "differs"
         console.note(f"{kind}: {setting.field}: {setting.left} | {setting.right}")
-    for note in found.notes:
+    for note in comparison.notes:
         console.note(note)
-    rows = [[c.name, _estimate(c, c.left), _estimate(c, c.right), _told(c)] for c in found.changes]
-    names = (_title(found.left), _title(found.right))
-    console.table(asdict(found), ("", *names, "the second is"), rows)
+    rows = [
+        [c.name, _estimate(c, c.left), _estimate(c, c.right), _verdict(c)]
+        for c in comparison.changes
+    ]
+    names = (_title(comparison.left), _title(comparison.right))
+    console.table(asdict(comparison), ("", *names, "the second is"), rows)
 
 
 def _two_endpoints(left: str, right: str) -> bool:
-    """Whether both sides are servers. Raises UsageError when one is."""
+    """Whether both sides are servers. Raises UsageError when only one is."""
     from tritonctl.errors import UsageError
     from tritonctl.loadtest.run.interleaving import is_endpoint
 
-    found = is_endpoint(left), is_endpoint(right)
-    if any(found) and not all(found):
+    servers = [side for side in (left, right) if is_endpoint(side)]
+    if len(servers) == 1:
         raise UsageError(
-            f"`{left if found[0] else right}` is a server, the other side is none",
+            f"`{servers[0]}` is a server, the other side is not",
             remedy="name two runs, or two servers as HOST:PORT",
         )
-    return all(found)
+    return len(servers) > 1
 
 
 def _run(
@@ -108,8 +111,8 @@ def _run(
     from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
 
     scenario, rate, duration, profile = load
-    name, found = chosen_scenario(project, scenario)
-    wanted = Overrides(rate=rate, duration_seconds=duration).applied(found)
+    name, written = chosen_scenario(project, scenario)
+    wanted = Overrides(rate=rate, duration_seconds=duration).applied(written)
     targets = [target_of(project, wanted.protocol, server) for server in servers]
 
     def job(side: int, number: int) -> LoadJob:
@@ -135,18 +138,20 @@ def _folder(name: str, project: Path | None) -> Path:
 
     if Path(name).is_dir():
         return Path(name)
-    there: list[str] = []
+    known: list[str] = []
     why = None
     try:
         stored = options.ProjectOptions(project).load().state / "loadtests"
         if (stored / name).is_dir():
             return stored / name
-        there = sorted((path.name for path in stored.glob("*") if path.is_dir()), reverse=True)
+        known = sorted((path.name for path in stored.glob("*") if path.is_dir()), reverse=True)
     except TritonctlError as error:
         why = error.problem
     raise UsageError(
-        f"there is no load test `{name}`",
-        remedy=f"there are: {', '.join(there[:5])}" if there else "run one: tritonctl loadtest run",
+        f"no load test `{name}`",
+        remedy=f"the latest: {', '.join(known[:5])}"
+        if known
+        else "run one: tritonctl loadtest run",
         details=why,
     )
 
@@ -155,8 +160,8 @@ def _title(names: tuple[str, ...]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} + {len(names) - 1}"
 
 
-def _told(change: Change) -> str:
-    """The verdict; of no difference also how large one may have been missed."""
+def _verdict(change: Change) -> str:
+    """The verdict; with no difference also how large a missed one could be."""
     if change.differs or change.low is None or change.high is None:
         return change.verdict
     unit = "points" if change.unit == "share" else "%"

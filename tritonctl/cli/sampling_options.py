@@ -94,7 +94,7 @@ class EngineSamplingOptions:
 
 
 def _guide_text(kind: str, given: str) -> str:
-    """What a guide says, read from its file where it is `@FILE`."""
+    """The text of a guide, read from its file for `@FILE`."""
     if kind not in _GUIDES:
         raise UsageError(
             f"--guide is `{kind}`, expected one of {', '.join(_GUIDES)}",
@@ -103,11 +103,13 @@ def _guide_text(kind: str, given: str) -> str:
     text = _content(given[1:]) if given.startswith("@") else given
     if kind == _ANY_JSON and text:
         raise UsageError(
-            "--guide json is any JSON, it has no text",
-            remedy="leave out what follows `json`, or say --guide json_schema=...",
+            "--guide json takes no text: it allows any JSON",
+            remedy="leave out what follows `json`, or use --guide json_schema=...",
         )
     if kind != _ANY_JSON and not text.strip():
-        raise UsageError(f"--guide {kind} has no text", remedy=f"say --guide {kind}=TEXT or =@FILE")
+        raise UsageError(
+            f"--guide {kind} has no text", remedy=f"write --guide {kind}=TEXT or =@FILE"
+        )
     if kind == _JSON_SCHEMA:
         _refuse_other_than_json(text)
     return text
@@ -116,9 +118,9 @@ def _guide_text(kind: str, given: str) -> str:
 def _content(name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # not there, or not UTF-8
+    except (OSError, ValueError) as error:  # missing, or not UTF-8
         raise UsageError(
-            f"--guide: {name} cannot be read: {error}", remedy="give a text file that is there"
+            f"--guide: {name} cannot be read: {error}", remedy="give a readable UTF-8 text file"
         ) from error
 
 
@@ -130,5 +132,5 @@ def _refuse_other_than_json(text: str) -> None:
     except ValueError as error:
         raise UsageError(
             f"--guide json_schema is not JSON: {error}",
-            remedy="correct it; a file is written @FILE",
+            remedy="correct it; @FILE reads a file",
         ) from error

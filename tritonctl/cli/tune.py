@@ -40,10 +40,10 @@ def command(
 
     console = voice.console()
     loaded = project.load()
-    name, found = chosen_scenario(loaded, scenario)
-    job = TuneJob(loaded, name, found, budget, resume=resume, knobs=tuple(knob or ()))
+    name, written = chosen_scenario(loaded, scenario)
+    job = TuneJob(loaded, name, written, budget, resume=resume, knobs=tuple(knob or ()))
     tuned = _tuned(console, job)
-    _tell(console, loaded, project, tuned, apply=apply)
+    _print_result(console, loaded, project, tuned, apply=apply)
 
 
 def _tuned(console: Console, job: TuneJob) -> Tuned:
@@ -60,7 +60,7 @@ def _tuned(console: Console, job: TuneJob) -> Tuned:
             raise
 
 
-def _tell(
+def _print_result(
     console: Console,
     loaded: Project,
     project: options.ProjectOptions,

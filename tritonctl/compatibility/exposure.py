@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a server listens, and whether its release may be reached from there.
+"""Where a server listens, and whether its release may be reached from other machines.
 
-The known holes are data, in `builders/compatibility.toml`, from NVIDIA's security bulletins.
+Known vulnerabilities are data, in `builders/compatibility.toml`, from NVIDIA's security bulletins.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TRITON_MAJOR = 2  # Triton 2.51.0 is release 24.10
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address; of names, localhost alone is sure to."""
+    """Whether only this machine reaches an address. Of names, only localhost counts."""
     try:
         return ipaddress.ip_address(address.strip("[]")).is_loopback
     except ValueError:
@@ -39,10 +39,10 @@ def plain_address(project: Project) -> str:
 
 
 def known_holes(release: str, compatibility: Compatibility | None = None) -> list[KnownHole]:
-    """The holes of a release, "25.06", or of a version of Triton, "2.51.0"; worst first.
+    """The vulnerabilities of a release, "25.06", or a Triton version, "2.51.0"; worst first.
 
-    Of a release that the table does not list: those that were fixed after it. Without a number that
-    can be compared (an image of one's own): none, for nothing is known.
+    Of a release that the table does not list: those that were fixed after it. Of one without a
+    number to compare (the user's own image): none, because nothing is known.
     """
     compatibility = compatibility or table()
     name = _release(release, compatibility)
@@ -53,7 +53,7 @@ def known_holes(release: str, compatibility: Compatibility | None = None) -> lis
 
 
 def refuse_known_holes(project: Project, release: str) -> None:
-    """Raise ConfigurationError for a release with known holes that listens beyond loopback."""
+    """Raise ConfigurationError for a vulnerable release that listens beyond loopback."""
     server = project.server
     if is_loopback(server.address) or server.accept_known_holes:
         return
@@ -64,8 +64,8 @@ def refuse_known_holes(project: Project, release: str) -> None:
     fixed = max((hole.fixed for hole in holes), key=Version)
     more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
     raise ConfigurationError(
-        f"server.address: {server.address} is reached from other machines, and Triton {release} "
-        f"has known security holes: {', '.join(cves[:_NAMED])}{more} "
+        f"server.address: {server.address} is reachable from other machines, and Triton {release} "
+        f"has known vulnerabilities: {', '.join(cves[:_NAMED])}{more} "
         f"(the worst: {holes[0].summary}, CVSS {holes[0].score:g})",
         remedy=f"keep `server.address: 127.0.0.1`, serve a release from {fixed} on "
         "(`server.mode: docker`), or set `server.accept_known_holes: true` to take the risk",
@@ -74,12 +74,12 @@ def refuse_known_holes(project: Project, release: str) -> None:
 
 def release_of_image(image: str) -> str | None:
     """The release in the tag of one of NVIDIA's images, `...:26.07-py3`; None without one."""
-    found = re.search(r":r?(\d\d\.\d\d)(?![\d.])", image)
-    return found.group(1) if found else None
+    match = re.search(r":r?(\d\d\.\d\d)(?![\d.])", image)
+    return match[1] if match else None
 
 
 def _release(text: str, compatibility: Compatibility) -> Version | None:
-    """The release, as year and month, that a release or a version of Triton stands for."""
+    """The release, as year and month, of a release name or a Triton version."""
     try:
         version = Version(text.removeprefix("r"))
     except InvalidVersion:

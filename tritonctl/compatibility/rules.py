@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes together: pure functions that refuse an impossible pair and name the nearest possible.
+"""Compatibility rules: pure functions that refuse an impossible pair and name the nearest possible.
 
 The facts are data, in `builders/compatibility.toml`; `tritonctl.compatibility.table` reads them.
 """
@@ -44,7 +44,7 @@ def resolve_target(
 ) -> Target:
     """Everything that `engine.target` implies; absent: the default release, its first world.
 
-    Raises ConfigurationError for a name that is not known or a pair that cannot be.
+    Raises ConfigurationError for an unknown name or an impossible pair.
     """
     chosen = release_named(release or compatibility.default_release, compatibility)
     refuse_release_without_tensorrt_llm(chosen, compatibility)
@@ -104,11 +104,11 @@ def resolve_tensorrt_target(
 
 
 def refuse_tensorrt_without_package(target: Target, compatibility: Compatibility) -> None:
-    """An environment needs TensorRT of the server's very version. Raises ConfigurationError."""
+    """An environment needs exactly the server's TensorRT version. Raises ConfigurationError."""
     if target.tensorrt is None or target.cuda is None:
         raise ConfigurationError(
             f"the runner `venv` installs the TensorRT of the server that loads the plan, and "
-            f"nothing says which release {target.release} has",
+            f"the version that release {target.release} has is unknown",
             remedy="set engine.target.tensorrt to it (`dpkg -l 'libnvinfer1*'` in the server's "
             "image, where python3 cannot tell), or use the runner `container`",
         )
@@ -120,7 +120,7 @@ def refuse_tensorrt_without_package(target: Target, compatibility: Compatibility
         return
     near = min(known, key=lambda version: _distance(version, str(target.tensorrt)))
     raise ConfigurationError(
-        f"there is no Python package of TensorRT {target.tensorrt} for CUDA {target.cuda}",
+        f"TensorRT {target.tensorrt} for CUDA {target.cuda} has no Python package",
         remedy=f"set engine.target.tensorrt to the server's version, in full (nearest: {near}), "
         "or use the runner `container`",
     )
@@ -139,7 +139,7 @@ def check(
     *,
     kv_cache_dtype: str | None = None,
 ) -> list[str]:
-    """Refuse what cannot be built for `target`; return warnings about what nobody documents.
+    """Refuse what cannot be built for `target`; return warnings about undocumented pairs.
 
     Raises ConfigurationError naming the nearest possible precision, release or GPU.
     """
@@ -167,7 +167,7 @@ def refuse_release_without_tensorrt_llm(release: Release, compatibility: Compati
     if release.tensorrt_llm is None:
         last = _newest(r for r in compatibility.releases if r.triton and r.tensorrt_llm)
         raise ConfigurationError(
-            f"release {release.name} has no TensorRT-LLM image: {last.name} is the last that has",
+            f"release {release.name} has no TensorRT-LLM image; {last.name} is the last with one",
             remedy=f"set engine.target.release to {last.name} (TensorRT-LLM {last.tensorrt_llm})",
         )
 
@@ -224,7 +224,7 @@ def refuse_gpu_of_release(target: Target, compatibility: Compatibility) -> None:
 def refuse_format_in_world(
     field: str, name: str, chosen: Format, target: Target, compatibility: Compatibility
 ) -> None:
-    """Some formats exist for engines alone, some for PyTorch alone. Raises ConfigurationError."""
+    """Some formats work with engines only, some with PyTorch only. Raises ConfigurationError."""
     if target.world not in chosen.worlds:
         world = chosen.worlds[0]
         near = _newest(r for r in compatibility.releases if world in r.worlds and r.triton)
@@ -239,7 +239,7 @@ def refuse_format_in_world(
 def refuse_format_on_gpu(
     field: str, name: str, chosen: Format, target: Target, compatibility: Compatibility
 ) -> None:
-    """A GPU must have what a format computes with. Raises ConfigurationError."""
+    """A GPU must support a format's arithmetic. Raises ConfigurationError."""
     capability = target.compute_capability
     if capability is None or chosen.runs_on(capability, target.world):
         return
@@ -256,7 +256,7 @@ def refuse_format_on_gpu(
 def refuse_format_with_cuda(
     field: str, name: str, chosen: Format, target: Target, compatibility: Compatibility
 ) -> None:
-    """Some kernels exist in builds with a newer CUDA alone. Raises ConfigurationError."""
+    """Some kernels need a newer CUDA. Raises ConfigurationError."""
     wanted = chosen.cuda.get(target.compute_capability or "")
     if wanted and target.cuda and not reaches(target.cuda, wanted):
         near = _oldest(
@@ -274,7 +274,7 @@ def refuse_format_with_cuda(
 def refuse_driver(
     release: Release, driver: str, compatibility: Compatibility, *, data_center: bool
 ) -> str | None:
-    """Refuse a driver that is too old; return a warning where a data-centre GPU may still do.
+    """Refuse a driver that is too old; return a warning where a data-centre GPU may still work.
 
     Raises ConfigurationError naming the newest release for that driver.
     """
@@ -285,7 +285,7 @@ def refuse_driver(
         f"{release.name} came with"
     )
     if data_center:
-        return f"{problem}: the image's CUDA compatibility package must make up for it"
+        return f"{problem}: the image's CUDA compatibility package must bridge the gap"
     fitting = [r for r in compatibility.releases if r.driver and reaches(driver, r.driver)]
     release_too = f", or engine.target.release to {_newest(fitting).name}" if fitting else ""
     raise ConfigurationError(

@@ -25,7 +25,7 @@ class _Record(BaseModel):
 
 
 class Release(_Record):
-    """What a release's TensorRT-LLM image holds; None where there is none, or it is not known.
+    """What a release's TensorRT-LLM image holds; None where it has none, or it is unknown.
 
     server_cuda: major version of CUDA in the plain server image.
     """
@@ -43,7 +43,7 @@ class Release(_Record):
 
 
 class Architecture(_Record):
-    """A compute capability: its generation, the CUDA that first knows it, if TensorRT-LLM does."""
+    """A compute capability: its generation, its first CUDA, whether TensorRT-LLM supports it."""
 
     compute_capability: str
     name: str
@@ -52,7 +52,7 @@ class Architecture(_Record):
 
 
 class Gpu(_Record):
-    """A GPU of the market; memory in GiB as its data sheet says."""
+    """A GPU model; memory in GiB from its data sheet."""
 
     name: str
     compute_capability: str
@@ -61,7 +61,7 @@ class Gpu(_Record):
 
 
 class Format(_Record):
-    """A format of numbers and the compute capabilities that it runs on (see the file's comment)."""
+    """A number format and the compute capabilities that run it (see the file's comment)."""
 
     quant_algo: str
     worlds: list[World]
@@ -74,7 +74,7 @@ class Format(_Record):
     cuda: dict[str, str] = {}
 
     def runs_on(self, compute_capability: str, world: World) -> bool:
-        """Whether nothing rules this format out on a GPU in a world."""
+        """Whether this format runs on a GPU in a world."""
         compiled = world != "engine" or compute_capability not in self.not_compiled
         return compiled and compute_capability in (*self.listed, *self.unlisted)
 
@@ -86,7 +86,7 @@ class Precision(Format):
 
 
 class KnownHole(_Record):
-    """Security holes that one release has fixed; every earlier one has them.
+    """Vulnerabilities that one release fixed; every earlier release has them.
 
     bulletin: NVIDIA's number of it; score: the highest CVSS 3.1 base score among the CVEs.
     """
@@ -117,7 +117,7 @@ class Compatibility(_Record):
 
 
 class Target(_Record):
-    """Where an engine is to run: the `target` of a build request."""
+    """Where an engine will run: the `target` of a build request."""
 
     release: str
     triton: str | None
@@ -150,7 +150,7 @@ def release_named(name: str, compatibility: Compatibility) -> Release:
     known = {release.name: release for release in compatibility.releases}
     if name not in known:
         raise ConfigurationError(
-            f"there is no release `{name}` in the compatibility table",
+            f"unknown release `{name}`",
             remedy=choices(name, known, "engine.target.release is one of"),
         )
     return known[name]
@@ -163,7 +163,7 @@ def gpu_named(name: str, compatibility: Compatibility) -> Gpu:
         names = [gpu.name for gpu in compatibility.gpus]
         remedy = choices(name, names, "engine.target.gpu is one of")
         raise ConfigurationError(
-            f"there is no GPU `{name}` in the compatibility table",
+            f"unknown GPU `{name}`",
             remedy=f"{remedy}; for another one set engine.target.compute_capability instead",
         )
     return known[_plain(name)]
@@ -174,7 +174,7 @@ def architecture_of(compute_capability: str, compatibility: Compatibility) -> Ar
     known = {entry.compute_capability: entry for entry in compatibility.architectures}
     if compute_capability not in known:
         raise ConfigurationError(
-            f"there is no compute capability `{compute_capability}` in the compatibility table",
+            f"unknown compute capability `{compute_capability}`",
             remedy=choices(compute_capability, known, "engine.target.compute_capability is one of"),
         )
     return known[compute_capability]
@@ -184,7 +184,7 @@ def precision_named(name: str, compatibility: Compatibility) -> Precision:
     """The precision of that name. Raises ConfigurationError naming the nearest."""
     if name not in compatibility.precisions:
         raise ConfigurationError(
-            f"there is no precision `{name}` for TensorRT-LLM",
+            f"unknown precision `{name}` for TensorRT-LLM",
             remedy=choices(name, compatibility.precisions, "engine.precision is one of"),
         )
     return compatibility.precisions[name]
@@ -194,7 +194,7 @@ def kv_cache_dtype_named(name: str, compatibility: Compatibility) -> Format:
     """The KV cache type of that name. Raises ConfigurationError naming the nearest."""
     if name not in compatibility.kv_cache_dtypes:
         raise ConfigurationError(
-            f"there is no kv_cache_dtype `{name}` for TensorRT-LLM",
+            f"unknown kv_cache_dtype `{name}` for TensorRT-LLM",
             remedy=choices(name, compatibility.kv_cache_dtypes, "engine.kv_cache_dtype is one of"),
         )
     return compatibility.kv_cache_dtypes[name]
@@ -206,7 +206,7 @@ def image_of(release: Release, compatibility: Compatibility) -> str:
 
 
 def reaches(version: str | None, least: str) -> bool:
-    """Whether a version is known and not older than another."""
+    """Whether a version is known and at least another."""
     try:
         return version is not None and Version(version) >= Version(least)
     except InvalidVersion:

@@ -30,13 +30,13 @@ class _Row:
     line: str = ""
 
     def elapsed(self, now: float) -> str:
-        """Seconds that it has run."""
+        """Seconds so far."""
         if self.took is not None:
             return f"{self.took:.1f} s"
         return f"{now - self.started:.0f} s" if self.state == "runs" else ""
 
     def left(self, now: float) -> str:
-        """Seconds that it still needs if it takes as long as the last time."""
+        """Seconds left if it takes as long as the last time."""
         if self.expected is None or self.state not in ("waits", "runs"):
             return ""
         ran = now - self.started if self.state == "runs" else 0.0
@@ -44,7 +44,7 @@ class _Row:
 
 
 class BuildTable:
-    """A Board; `note` receives what is no step."""
+    """A Board as a live table; `note` receives messages outside any step."""
 
     def __init__(
         self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -54,7 +54,7 @@ class BuildTable:
         self._clock = clock
 
     def live(self, console: object) -> Live:
-        """The table on a rich console, drawn anew while the context lasts."""
+        """The table on a rich console, redrawn while the context lasts."""
         return Live(
             get_renderable=self.table,
             console=console,  # type: ignore[arg-type]
@@ -62,18 +62,18 @@ class BuildTable:
         )
 
     def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
-        """A row of its own; one that is there already keeps what it knows."""
+        """Add a row; an existing one keeps its state."""
         row = self._rows.setdefault((model, stage), _Row(expected=expected))
         if row.state == "waits" and done:
             row.state, row.line = "done", "up to date"
 
     @contextmanager
     def stage(self, model: str, stage: str) -> Iterator[Progress]:
-        """The row shows the steps and the tool's last line."""
+        """Show the steps and the tool's last line in the row."""
         row = self._rows.setdefault((model, stage), _Row())
         row.state, row.started = "runs", self._clock()
         try:
-            yield _Lane(row, self._note)
+            yield _RowProgress(row, self._note)
             row.state, row.line = "done", ""
         finally:
             row.took = self._clock() - row.started
@@ -81,7 +81,7 @@ class BuildTable:
                 row.state = "failed"
 
     def table(self) -> Table:
-        """What is to be seen now."""
+        """The table now."""
         now = self._clock()
         table = Table(box=None, pad_edge=False)
         for column in ("", "model", "stage", "elapsed", "left", ""):
@@ -93,23 +93,23 @@ class BuildTable:
         return table
 
 
-class _Lane:
+class _RowProgress:
     def __init__(self, row: _Row, note: Callable[[str], None]) -> None:
         self._row = row
         self._note = note
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """The step's title until it says more."""
+        """Show the step's title until the tool prints a line."""
         self._row.line = title
         yield self
 
     def update(self, text: str) -> None:
-        """The tool's last line."""
+        """Show the tool's last line."""
         self._row.line = text.strip() or self._row.line
 
     def note(self, text: str) -> None:
-        """Above the table."""
+        """Print above the table."""
         self._note(text)
 
 
@@ -120,16 +120,16 @@ class PlainBoard:
         self._note = note
 
     def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
-        """A log tells what happens, not what will."""
+        """A log has no plan."""
 
     @contextmanager
     def stage(self, model: str, stage: str) -> Iterator[Progress]:
-        """Both lines name model and stage: several run at once."""
+        """Both lines name model and stage: builds run in parallel."""
         row = _Row(started=time.monotonic())
         self._note(f"▶ {model} {stage}")
         mark = "✗"
         try:
-            yield _Lane(row, self._note)
+            yield _RowProgress(row, self._note)
             mark = "✓"
         finally:
             self._note(f"{mark} {model} {stage} ({time.monotonic() - row.started:.1f} s)")

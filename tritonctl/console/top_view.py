@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl top` on a terminal or in a log: the figures, as wide as there is room."""
+"""`tritonctl top` on a terminal or in a log: as many columns as fit."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ class TopView:
         self._sight: Sight | None = None
 
     def live(self, console: RichConsole) -> Live:
-        """The view on the whole screen, drawn anew while the context lasts."""
+        """The view on the whole screen, redrawn while the context lasts."""
         return Live(get_renderable=self.view, console=console, screen=True, refresh_per_second=4)
 
     def show(self, sight: Sight) -> None:
-        """Remember what is to be seen."""
+        """Keep the sight for the next redraw."""
         self._sight = sight
 
     def view(self) -> RenderableType:
-        """What is to be seen now."""
+        """The view now."""
         if self._sight is None:
-            return Text("tritonctl top: the first look", style="bold")
+            return Text("tritonctl top: reading the metrics", style="bold")
         return Group(_title(self._sight, self._clock()), *self._body(self._sight))
 
     def plain(self, sight: Sight, width: int) -> str:
@@ -97,7 +97,7 @@ class TopView:
 
 
 def _title(sight: Sight, now: float) -> Text:
-    """Where, when; and whether what follows is old."""
+    """The server and the time span; in red, that the figures are old."""
     title = Text("tritonctl top  ", style="bold", no_wrap=True, overflow="ellipsis")
     title.append(sight.url, style="not bold")
     if sight.problem is not None:
@@ -121,8 +121,8 @@ def _server(server: ServerFigures) -> Text:
         ("machine memory", _of(server.host_memory_used_bytes, server.host_memory_total_bytes), ""),
         *(_gpu(number, gpu) for number, gpu in enumerate(server.gpus)),
     ]
-    told = [f"{name} {value} {unit}".rstrip() for name, value, unit in parts if value != _NONE]
-    return Text("  ".join(told), style="dim", no_wrap=True, overflow="ellipsis")
+    known = [f"{name} {value} {unit}".rstrip() for name, value, unit in parts if value != _NONE]
+    return Text("  ".join(known), style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _gpu(number: int, gpu: Gpu) -> tuple[str, str, str]:
@@ -136,13 +136,13 @@ def _notes(figures: Figures) -> list[Text]:
         Text(f"{m.model} failed: {_reasons(m)}", style="red") for m in figures.models if m.failures
     ]
     notes += [
-        Text(f"{m.model}: no sign of life of {m.silent} of its processes", style="bold red")
+        Text(f"{m.model}: {m.silent} of its processes have stopped reporting", style="bold red")
         for m in everything
         if m.silent
     ]
-    again = [m.model for m in everything if m.restarted]
-    if again:
-        notes.append(Text(f"loaded again, counted from zero: {', '.join(again)}", style="yellow"))
+    reloaded = [m.model for m in everything if m.restarted]
+    if reloaded:
+        notes.append(Text(f"reloaded, counters restarted: {', '.join(reloaded)}", style="yellow"))
     return notes
 
 
@@ -151,7 +151,7 @@ def _reasons(model: ModelFigures) -> str:
 
 
 class _Models:
-    """The table; which columns it has is decided when the width is known."""
+    """The table; it chooses its columns when the width is known."""
 
     def __init__(self, models: Sequence[ModelFigures], stale: bool) -> None:
         self._models = models
@@ -166,7 +166,7 @@ class _Models:
         name_limit = max(_NAME_LEAST, width // _NAME_SHARE)
         rows = [(_cut(name, name_limit), m) for model in self._models for name, m in _rows(model)]
         taken = max((cell_len(name) for name, _ in rows), default=_NAME_LEAST)
-        columns = _that_fit([m for _, m in rows], width - taken)
+        columns = _fitting([m for _, m in rows], width - taken)
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, _GAP, 0, 0))
         table.add_column("model", no_wrap=True)
         for column in columns:
@@ -189,7 +189,7 @@ def _rows(model: ModelFigures) -> Iterable[tuple[str, ModelFigures]]:
         yield f"  {step.model.removeprefix(f'{model.model}_')}", step
 
 
-def _that_fit(models: Sequence[ModelFigures], width: int) -> list[_Column]:
+def _fitting(models: Sequence[ModelFigures], width: int) -> list[_Column]:
     columns = []
     for column in _COLUMNS:
         cells = [column.heading, *(column.cell(model) for model in models)]
@@ -205,7 +205,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 def _rate(value: float | None) -> str:
-    """Three digits that count: 0.04, 1.23, 12.3, 1234."""
+    """Three significant digits: 0.04, 1.23, 12.3, 1234."""
     if value is None:
         return _NONE
     decimals = next((d for limit, d in ((10, 2), (100, 1)) if value < limit), 0)
@@ -228,7 +228,7 @@ def _share(value: float | None) -> str:
 
 
 def _times(times: Times | None) -> str:
-    """Median and 99th percentile; of few values the latter is hardly more than their largest."""
+    """Median and 99th percentile, marked `~` when there are few values."""
     if times is None:
         return _NONE
     beyond = ">" if times.p99_ms >= times.highest_ms else ""

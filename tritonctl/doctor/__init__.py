@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine has, and what of tritonctl, and of a project, it can therefore run."""
+"""What this machine has, and what of tritonctl and of a project it can run."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend 
 
 
 def examine(projects: Profiles | None = None, seen: Sequence[Finding] = ()) -> Report:
-    """Look at this machine and, given a project by its profiles, what those need of it.
+    """Examine this machine and, given a project's profiles, what they need of it.
 
-    `seen`: what was found on the way here.
+    `seen`: findings so far.
 
     Raises ConfigurationError when the project's own compatibility table is malformed.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report to send to somebody: what doctor found, versions, settings, logs; no secrets.
+"""A report for others: doctor's findings, versions, settings, logs; no secrets.
 
-Only text that is listed here goes in, each piece through `Redaction`; never weights, keys or
+Only the text listed here goes in, all of it through `Redaction`; never weights, keys or
 certificates, and never the environment.
 """
 
@@ -76,7 +76,7 @@ def _pieces(report: Report, project: Project | None) -> Iterator[tuple[str, str]
 
 
 def _versions() -> dict[str, Any]:
-    packages = {found.name: found.version for found in metadata.distributions()}
+    packages = {package.name: package.version for package in metadata.distributions()}
     return {
         "tritonctl": __version__,
         "python": platform.python_version(),
@@ -96,7 +96,7 @@ def _server(files: ServerFiles) -> Iterator[tuple[str, str]]:
 
 
 def _record(name: str, file: Path) -> Iterator[tuple[str, str]]:
-    """JSON without what is secret by its place: the token, a process's environment."""
+    """JSON without its secret fields: the token, a process's environment."""
     try:
         record = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -22,18 +22,18 @@ _WHY_TOOLKIT = "without it no container sees a GPU"
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a program answered; `status` is None when it is not there or does not end."""
+class Answer:
+    """What a program printed; `status` is None when it is missing or hangs."""
 
     status: int | None
     text: str
 
 
-def ask(*command: str) -> Said:
-    """Run a program that only tells something."""
+def ask(*command: str) -> Answer:
+    """Run a program that only reports something."""
     program = shutil.which(command[0])
     if program is None:
-        return Said(None, f"{command[0]} is not installed")
+        return Answer(None, f"{command[0]} is not installed")
     try:
         done = subprocess.run(
             [program, *command[1:]],
@@ -44,8 +44,8 @@ def ask(*command: str) -> Said:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Said(None, str(error))
-    return Said(done.returncode, (done.stdout + done.stderr).strip())
+        return Answer(None, str(error))
+    return Answer(done.returncode, (done.stdout + done.stderr).strip())
 
 
 def container_findings(gpus: list[InstalledGpu]) -> list[Finding]:
@@ -64,13 +64,13 @@ def engine_finding() -> Finding:
 
 
 def _engine_trouble(error: HostError) -> tuple[str, str]:
-    """What is wrong, and the command against it."""
+    """The problem, and the command that solves it."""
     said = (error.details or "").lower()
     if "permission denied" in said:
         socket = os.environ.get("DOCKER_HOST", "/var/run/docker.sock")
         user = getpass.getuser()
-        remedy = f"sudo usermod -aG docker {user}, then log in again (that is as good as root)"
-        return f"{user} may not speak to {socket}", remedy
+        remedy = f"sudo usermod -aG docker {user}, then log in again (this is as powerful as root)"
+        return f"{user} may not use {socket}", remedy
     if "cannot connect" in said or "is the docker daemon running" in said:
         return "Docker is installed, but its daemon does not run", "sudo systemctl start docker"
     return error.problem, error.remedy
@@ -78,9 +78,9 @@ def _engine_trouble(error: HostError) -> tuple[str, str]:
 
 def compose_finding() -> Finding:
     """Compose v2 is a plugin of docker; v1 was a program of its own."""
-    found = ask("docker", "compose", "version", "--short")
-    if found.status == 0:
-        return Finding("Compose", "ok", found.text.removeprefix("v"), why=_WHY_COMPOSE)
+    compose = ask("docker", "compose", "version", "--short")
+    if compose.status == 0:
+        return Finding("Compose", "ok", compose.text.removeprefix("v"), why=_WHY_COMPOSE)
     remedy = "apt install docker-compose-plugin (Docker's packages) or docker-compose-v2 (Ubuntu's)"
     old = ask("docker-compose", "version", "--short")
     if old.status == 0:

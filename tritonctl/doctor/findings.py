@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a look at the machine comes to: findings, each with a verdict, a reason and a remedy."""
+"""Findings about the machine, each with a verdict, a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Status = Literal["ok", "warning", "missing"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked for. `required`: without it nothing can be served from here.
+    """One thing that was examined. `required`: without it nothing can be served from here.
 
     `why` it matters; `remedy` begins with the command that helps, where one does.
     """
@@ -46,7 +46,7 @@ class Report:
 
     @property
     def missing(self) -> list[Finding]:
-        """What is required and not there."""
+        """What is required and missing."""
         return [f for f in self.findings if f.required and f.status == "missing"]
 
     @property

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this machine: what they can run, and what the project's profiles ask for."""
+"""The GPUs of this machine: what they can run, and what the project's profiles need."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _needed(
     title = f"GPUs for {name}" + (f" ({profile})" if profile else "")
     kind = f" of compute capability {wanted}" if wanted else ""
     detail = f"{count} needed{kind}, {len(fitting)} here"
-    why = "an engine runs on the kind of GPU that it was built for, on as many as it was cut for"
+    why = "an engine runs on the GPU model and the number of GPUs that it was built for"
     if len(fitting) >= count:
         return Finding(title, "ok", detail, why=why)
     remedy = "build and serve that profile on a machine that has them"
@@ -94,7 +94,7 @@ def gpu_report(gpu: InstalledGpu, compatibility: Compatibility) -> GpuReport:
 
 
 def _precisions(gpu: InstalledGpu, world: World, compatibility: Compatibility) -> list[str]:
-    found = []
+    names = []
     for name in compatibility.precisions:
         try:
             target = resolve_target(
@@ -103,5 +103,5 @@ def _precisions(gpu: InstalledGpu, world: World, compatibility: Compatibility) -
             check(target, name, compatibility)
         except ConfigurationError:
             continue
-        found.append(name)
-    return found
+        names.append(name)
+    return names

@@ -31,13 +31,13 @@ _UNSYNCHRONISED, _TIME_ERROR = 0x40, 5  # STA_UNSYNC, and what adjtimex then ret
 _STATUS_OFFSET, _TIMEX_BYTES = 40, 256
 _BACK_SECONDS = 60
 
-_WHY_SHM = "Triton hands tensors to Python models there; full, it refuses requests"
-_WHY_CLOCK = "certificates, logs, traces and load tests of several machines go by it"
+_WHY_SHM = "Triton passes tensors to Python models there; when it is full, requests fail"
+_WHY_CLOCK = "certificates, logs, traces and load tests across machines depend on it"
 
 
 def python_finding(version: tuple[int, int]) -> Finding:
     """Triton's stubs and the builders' wheels exist for some versions of Python."""
-    name, why = f"{version[0]}.{version[1]}", "Triton's stubs and the wheels are made for these"
+    name, why = f"{version[0]}.{version[1]}", "Triton's stubs and the wheels exist for these"
     wanted = " or ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
     if version in _PYTHONS:
         return Finding("Python", "ok", f"{name} ({sys.executable})", required=True, why=why)
@@ -48,14 +48,14 @@ def python_finding(version: tuple[int, int]) -> Finding:
 def glibc_finding(library: tuple[str, str]) -> Finding:
     """The embedded server's binaries need a glibc of 2022 or later."""
     name, version = library
-    found = f"{name} {version}".strip() or "another C library"
+    library_name = f"{name} {version}".strip() or "another C library"
     why = "the embedded server's binaries are linked to it"
     if name == "glibc" and Version(version) >= Version(_GLIBC):
-        return Finding("C library", "ok", found, required=True, why=why)
+        return Finding("C library", "ok", library_name, required=True, why=why)
     return Finding(
         "C library",
         "missing",
-        f"{found}, the embedded server needs glibc {_GLIBC}",
+        f"{library_name}, the embedded server needs glibc {_GLIBC}",
         "use Debian 12, Ubuntu 22.04, or later; or serve with `server.mode: docker`",
         required=True,
         why=why,
@@ -89,8 +89,8 @@ def libpython() -> str | None:
 
 def disk_finding(folder: Path) -> Finding:
     """Environments and engines are gigabytes."""
-    there = next(path for path in (folder, *folder.parents) if path.exists())
-    free = shutil.disk_usage(there).free / _GIB
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free / _GIB
     detail = f"{free:.0f} GiB free in {folder}"
     why = "environments and engines are gigabytes"
     if free < _LEAST_GIB:
@@ -108,7 +108,7 @@ def shm_finding(folder: Path) -> Finding:
         usage = shutil.disk_usage(folder)
     except OSError:
         remedy = f"mount -t tmpfs -o size=1g tmpfs {folder}"
-        detail = f"there is no {folder}"
+        detail = f"{folder} does not exist"
         return Finding("shared memory", "missing", detail, remedy, required=True, why=_WHY_SHM)
     detail = f"{usage.free / _MIB:.0f} of {usage.total / _MIB:.0f} MiB free in {folder}"
     if usage.free >= _EASY_SHM_MIB * _MIB:
@@ -126,7 +126,7 @@ def shm_finding(folder: Path) -> Finding:
 
 
 def open_files_finding(limits: tuple[int, int]) -> Finding:
-    """How many descriptors a server that is started here may have."""
+    """How many file descriptors a server started here may have."""
     soft, hard = limits
     shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
     why = "each connection is an open file; at the limit Triton accepts no new client"
@@ -145,24 +145,28 @@ def file_limits() -> tuple[int, int]:
 
 
 def clock_finding(synchronised: bool | None, newest: float, now: float) -> Finding:
-    """Whether something keeps the clock right, and whether it has gone back.
+    """Whether the clock is synchronised, and whether it went back.
 
-    `newest`: when the youngest file of ours was written.
+    `newest`: when tritonctl's youngest file was written.
     """
     if newest - now > _BACK_SECONDS:
-        detail = f"{newest - now:.0f} s behind files that were written before"
+        detail = f"{newest - now:.0f} s behind files that were already written"
         return Finding("clock", "warning", detail, "timedatectl set-ntp true", why=_WHY_CLOCK)
     if synchronised is None:
-        return Finding("clock", "ok", "the kernel does not tell who keeps it", why=_WHY_CLOCK)
+        return Finding(
+            "clock", "ok", "the kernel does not say whether it is synchronised", why=_WHY_CLOCK
+        )
     if synchronised:
-        return Finding("clock", "ok", "synchronised, as the kernel says", why=_WHY_CLOCK)
-    detail = "nothing synchronises it, as the kernel says"
-    remedy = "timedatectl set-ntp true; in a virtual machine or container the host may do it unseen"
+        return Finding("clock", "ok", "synchronised, says the kernel", why=_WHY_CLOCK)
+    detail = "not synchronised, says the kernel"
+    remedy = (
+        "timedatectl set-ntp true; in a virtual machine or container the host may synchronise it"
+    )
     return Finding("clock", "warning", detail, remedy, why=_WHY_CLOCK)
 
 
 def clock_synchronised() -> bool | None:
-    """What adjtimex(2) tells of the kernel's clock; None when it may not be asked."""
+    """What adjtimex(2) says of the kernel's clock; None when the call is not allowed."""
     library, state = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(_TIMEX_BYTES)
     answer = library.adjtimex(state)
     if answer < 0:
@@ -172,7 +176,7 @@ def clock_synchronised() -> bool | None:
 
 
 def newest_file(folder: Path) -> float:
-    """When the youngest file right in a folder was written; 0 without any."""
+    """When the youngest file of a folder was written; 0 without files."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The project here, by its profiles: what the machine is compared with."""
+"""The project of the working directory, under each of its profiles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ Profiles = dict[str | None, Project]
 
 
 def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
-    """The project without a profile (None) and with each; a finding where it cannot be read.
+    """The project without a profile (None) and with each; a finding if it cannot be read.
 
-    Nothing at all where there is no project. Raises ConfigurationError when one that is named
-    cannot be read.
+    Nothing if there is no project. Raises ConfigurationError when `path` cannot be read.
     """
     if path is not None:
         return load_profiles(path), []
@@ -30,5 +29,5 @@ def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
     try:
         return load_profiles(), []
     except ConfigurationError as error:
-        why = "everything begins with it"
+        why = "every other command starts with it"
         return {}, [Finding("project", "missing", error.problem, error.remedy, why=why)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes secrets out of text: those that are known, and whatever looks like one.
+"""Removes secrets from text: known ones, and whatever looks like one.
 
-In doubt it takes more: a report is read without the word that is missing, a key is not got back.
+In doubt it removes more: a report survives a missing word, a leaked key is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 REMOVED = "[removed]"
-_LEAST_CHARACTERS = 6  # of a known secret: shorter ones are in every text
+_LEAST_CHARACTERS = 6  # of a known secret: shorter strings occur in every text
 _NAME = re.compile(r"(?i)(key|token|secret|passw|credential|auth|cookie|session|dsn)")
 _HARMLESS_VALUES = re.compile(r"^(/[\w./-]*|\d+|true|false|yes|no|none)$", re.IGNORECASE)
 _PATTERNS = (
@@ -32,7 +32,7 @@ _PATTERNS = (
         re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*-----|\Z)", re.DOTALL),
         REMOVED,
     ),
-    # What providers' keys begin with, wherever they stand, in a path, too.
+    # Prefixes of providers' keys, anywhere, even in a path.
     (
         re.compile(
             r"(?:sk|pk|rk|hf|nvapi|ghp|gho|ghs|glpat|pypi|xox[abpr]|npm)[-_][\w-]{10,}"
@@ -51,11 +51,11 @@ _PATTERNS = (
 
 
 class Redaction:
-    """Knows secrets, and removes them and their like."""
+    """Removes known secrets, and what looks like one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = {form for secret in secrets for form in _forms(secret.strip())}
-        # The longest first: one may be part of another.
+        # The longest first: one may contain another.
         self._known = sorted(forms, key=len, reverse=True)
 
     @classmethod

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a project's server needs of this machine: free ports, a release without known holes."""
+"""What a project's server needs: free ports, a release without known vulnerabilities."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _NAMED = 3
 
 
 def server_findings(project: Project, compatibility: Compatibility) -> list[Finding]:
-    """Ports and known holes."""
+    """Ports and known vulnerabilities."""
     return [ports_finding(project), holes_finding(project, compatibility)]
 
 
 def ports_finding(project: Project) -> Finding:
-    """Whether the project's server could listen, or does."""
-    server, why = project.server, "Triton does not start on a port that somebody listens on"
+    """Whether the project's server can listen, or already does."""
+    server, why = project.server, "Triton cannot start on a port that is in use"
     state = _running(project)
     if state is not None:
         detail = f"the project's own server listens at {state.grpc_url}"
@@ -43,12 +43,12 @@ def ports_finding(project: Project) -> Finding:
         if first.field.startswith("server.")  # clients find the server wherever it is
         else f"choose another {first.field} in tritonctl.yaml"
     )
-    remedy = f"ss -ltnp 'sport = :{first.port}' tells who; or {way_out}"
+    remedy = f"ss -ltnp 'sport = :{first.port}' shows who; or {way_out}"
     return Finding("ports", "missing", f"taken on {first.address}: {listing}", remedy, why=why)
 
 
 class _Wanted(NamedTuple):
-    """A port that somebody is about to listen on; 0 is any."""
+    """A port that will be listened on; 0 is any."""
 
     field: str
     address: str
@@ -56,7 +56,7 @@ class _Wanted(NamedTuple):
 
 
 def _wanted(project: Project) -> Iterator[_Wanted]:
-    """The server's, and the gateway's where `up` starts it; several have Docker's choice."""
+    """The server's, and the gateway's if `up` starts it; replicas get Docker's choice."""
     server, gateway = project.server, project.gateway
     contained = server.mode == "docker"
     if not contained or project.docker.replicas == 1:
@@ -77,19 +77,19 @@ def _running(project: Project) -> Server | None:
 def holes_finding(project: Project, compatibility: Compatibility) -> Finding:
     """What NVIDIA's bulletins say about the release that would be started."""
     release = _release(project, compatibility)
-    why = "who reaches the ports of a server with holes may take it over"
+    why = "whoever reaches the ports of a vulnerable server may take it over"
     holes = known_holes(release, compatibility) if release else []
     if not holes:
-        told = f"none known of Triton {release}" if release else "nothing known of that image"
-        return Finding("security holes", "ok", told, why=why)
+        detail = f"none known of Triton {release}" if release else "nothing known of that image"
+        return Finding("known vulnerabilities", "ok", detail, why=why)
     cves = [cve for hole in holes for cve in hole.cves]
     more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
     detail = f"Triton {release}: {', '.join(cves[:_NAMED])}{more}"
     if is_loopback(project.server.address):
         detail += "; it listens on loopback only"
     fixed = max(hole.fixed for hole in holes)
-    remedy = f"serve a release from {fixed} on (`server.mode: docker`); keep this one on loopback"
-    return Finding("security holes", "warning", detail, remedy, why=why)
+    remedy = f"serve release {fixed} or later (`server.mode: docker`); keep this one on loopback"
+    return Finding("known vulnerabilities", "warning", detail, remedy, why=why)
 
 
 def _release(project: Project, compatibility: Compatibility) -> str | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where shipped content lies: the user's project first, then the wheel, then the checkout."""
+"""Finds shipped content: in the user's project first, then in the wheel or the checkout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def search_path(project_root: Path | None) -> list[Path]:
 def find(relative: str, project_root: Path | None = None) -> Path:
     """The path of a shipped file or folder such as `ensembles/text_generation.yaml`.
 
-    Raises ConfigurationError when it is nowhere.
+    Raises ConfigurationError when it does not exist.
     """
     for folder in search_path(project_root):
         if (folder / relative).exists():
@@ -34,8 +34,8 @@ def find(relative: str, project_root: Path | None = None) -> Path:
 
 def names(folder: str, marker: str, project_root: Path | None = None) -> list[str]:
     """Sorted names in a content folder whose path `<folder>/<name><marker>` exists."""
-    found = set()
+    matching = set()
     for root in search_path(project_root):
         for path in (root / folder).glob(f"*{marker}"):
-            found.add(path.relative_to(root / folder).as_posix().removesuffix(marker))
-    return sorted(found)
+            matching.add(path.relative_to(root / folder).as_posix().removesuffix(marker))
+    return sorted(matching)

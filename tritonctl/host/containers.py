@@ -43,16 +43,16 @@ def engine() -> ContainerEngine:
     if answer.returncode:
         raise HostError(
             f"{name} does not answer",
-            remedy="start it (`systemctl start docker`), or join its group: `docker info` tells",
+            remedy="start it (`systemctl start docker`), or join its group: see `docker info`",
             details=answer.stderr.strip(),
         )
     return ContainerEngine(name, program, answer.stdout.strip())
 
 
 def installed() -> str:
-    """The program that `engine` would ask, or its name where there is none yet."""
+    """The program that `engine` would use, or its name if it is not installed."""
     names = _names()
-    return next((found for name in names if (found := shutil.which(name))), names[0])
+    return next((path for name in names if (path := shutil.which(name))), names[0])
 
 
 def _names() -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def _names() -> tuple[str, ...]:
 
 
 def local_image(engine: ContainerEngine, image: str) -> str:
-    """The id of an image that is here already. Raises HostError when it has to be pulled.
+    """The id of a local image. Raises HostError when it has to be pulled.
 
     Images of NVIDIA's are tens of gigabytes behind a login: pulling is the user's decision.
     """
@@ -76,7 +76,7 @@ def local_image(engine: ContainerEngine, image: str) -> str:
 
 
 def image_digests(engine: ContainerEngine, image: str) -> list[str]:
-    """`sha256:...` by which registries know an image that is here, its own id among them.
+    """The `sha256:...` digests of a local image in its registries, and its own id.
 
     Raises HostError when it has to be pulled.
     """
@@ -111,7 +111,7 @@ def run_command(
     command += ["--gpus", "all"] if gpus else []
     for key, value in environment.items():
         command += ["--env", f"{key}={value}"]
-    # By place: Docker refuses the same one twice, such as prompts that calibrate, too.
+    # A dict: Docker refuses to mount a path twice, such as prompts that also calibrate.
     places = {**dict.fromkeys(read_only, ",readonly"), **dict.fromkeys(writable, "")}
     for path, mode in places.items():
         command += ["--mount", f"type=bind,source={path},target={path}{mode}"]
@@ -126,5 +126,5 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
     except subprocess.TimeoutExpired as error:
         raise HostError(
             f"`{' '.join(command)}` gave no answer within {_ANSWER_SECONDS} s",
-            remedy="see whether the container engine is well: `docker info`",
+            remedy="check the container engine: `docker info`",
         ) from error

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cached virtual environments for what must not live beside the CLI: builders, the server.
+"""Cached virtual environments for builders and the server, apart from the CLI's own.
 
-An environment is made once per content of its recipe, in the user's cache. It counts as finished
-only when its marker file says so, which is written last; anything else is removed and made anew.
+Each recipe has one environment, in the user's cache. It is finished once its marker file exists,
+which is written last; an unfinished one is removed and made again.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def folder_of(recipe: Recipe) -> Path:
 
 
 def ensure(recipe: Recipe, progress: Progress) -> Path:
-    """The folder of the environment, made now if need be.
+    """The folder of the environment, which is made now if it does not exist.
 
     Raises HostError when pip or the probe fails; the log's path is in the error.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tritonctl needs of the file system and of other tritonctl processes: cache, locks."""
+"""The cache folder, locks between tritonctl processes, whole files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _home() -> Path:
         return Path.home()
     except RuntimeError as error:  # as in a container whose user has a number and no name
         raise HostError(
-            f"user {os.getuid()} has no home directory, where engines' environments are kept",
+            f"user {os.getuid()} has no home directory for the cache",
             remedy="set TRITONCTL_CACHE_DIR to a folder that this user may write",
         ) from error
 
@@ -50,7 +50,7 @@ def host_memory() -> int:
 
 @contextmanager
 def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
-    """Hold `lock` (advisory, released by the kernel if we die); says so when it must wait."""
+    """Hold `lock` (advisory, released by the kernel if we die); waiting is shown as a step."""
     with explained(lock.parent):
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = lock.open("a+", encoding="utf-8")
@@ -63,7 +63,7 @@ def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
 
 @contextmanager
 def if_free(lock: Path) -> Iterator[bool]:
-    """Hold `lock` unless somebody else does; tells whether."""
+    """Hold `lock` if it is free; yields whether."""
     with explained(lock.parent):
         lock.parent.mkdir(parents=True, exist_ok=True)
         handle = lock.open("a+", encoding="utf-8")

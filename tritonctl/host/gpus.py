@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The NVIDIA GPUs of this machine, as nvidia-smi tells."""
+"""The NVIDIA GPUs of this machine, from nvidia-smi."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass
 
 _QUERY = "name,compute_cap,driver_version,memory.total"
 _ANSWER_SECONDS = 30
-# Cards for desks; the image's CUDA compatibility package is for the others.
+# Desktop cards; the image's CUDA compatibility package works with the others only.
 _DESKTOP = ("GeForce", "RTX", "GTX", "TITAN", "Quadro")
 
 
 @dataclass(frozen=True)
 class InstalledGpu:
-    """A GPU that is there; memory in MiB."""
+    """An installed GPU; memory in MiB."""
 
     name: str
     compute_capability: str
@@ -29,7 +29,7 @@ class InstalledGpu:
 
 
 def installed_gpus() -> tuple[list[InstalledGpu], str]:
-    """The GPUs, and why there is none where there is none."""
+    """The GPUs, and the reason if there are none."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], "nvidia-smi is not installed"
@@ -41,8 +41,8 @@ def installed_gpus() -> tuple[list[InstalledGpu], str]:
     except (subprocess.TimeoutExpired, OSError) as error:
         return [], f"nvidia-smi does not answer: {error}"
     if done.returncode:
-        said = (done.stdout + done.stderr).strip().splitlines()
-        return [], f"nvidia-smi: {said[-1] if said else f'status {done.returncode}'}"
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        return [], f"nvidia-smi: {lines[-1] if lines else f'status {done.returncode}'}"
     gpus = [gpu for line in done.stdout.splitlines() if (gpu := _gpu(line))]
     return gpus, "" if gpus else "nvidia-smi lists no GPU"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the library tells what it is doing, without knowing who is watching."""
+"""How the library reports progress, whoever watches."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ class Progress(Protocol):
         """Announce a step; it ends, well or badly, with the context."""
 
     def note(self, text: str) -> None:
-        """Say something worth knowing that is not a step."""
+        """Report something outside a step."""
 
 
 class _SilentStep:
     def update(self, text: str) -> None:
-        """Nobody is watching."""
+        """Nothing is shown."""
 
 
 class Silent:
-    """The default for library callers: says nothing."""
+    """Progress for library callers: prints nothing."""
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:  # noqa: ARG002 - the Protocol's signature
-        """Run the step without a word."""
+        """Run the step silently."""
         yield _SilentStep()
 
     def note(self, text: str) -> None:
-        """Nobody is listening."""
+        """Nothing is printed."""
 
 
 class Board(Protocol):
-    """Receives the builds of several models, stage by stage, at once."""
+    """Receives the stages of several models' builds, which may run in parallel."""
 
     def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
-        """A stage that will run, or need not (`done`); how long it took before, in seconds."""
+        """Announce a stage to run, or one that is `done`; expected: seconds that it took before."""
 
     def stage(self, model: str, stage: str) -> AbstractContextManager[Progress]:
         """Announce that a stage runs; it ends, well or badly, with the context."""
 
 
 class Unordered:
-    """The board of whoever watches steps one after the other."""
+    """A Board that passes every step on to one Progress."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
     def planned(self, model: str, stage: str, *, done: bool, expected: float | None) -> None:
-        """Steps speak for themselves."""
+        """A plan is not shown."""
 
     @contextmanager
     def stage(self, model: str, stage: str) -> Iterator[Progress]:  # noqa: ARG002 - Board
-        """The steps, as they are."""
+        """Pass the steps on."""
         yield self._progress

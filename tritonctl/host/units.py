@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes and durations as people read and type them; binary units, because memory is sold so."""
+"""Bytes and durations as people read and type them, in binary units as memory is sold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STEP = 1024
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _FACTORS = {unit.lower(): _STEP**power for power, unit in enumerate(_UNITS)}
 _FACTORS |= {"": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
-# As Docker has it: --shm-size 64m.
+# As in Docker: --shm-size 64m.
 _FACTORS |= {"k": _STEP, "m": _STEP**2, "g": _STEP**3, "t": _STEP**4}
 _PERIODS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 

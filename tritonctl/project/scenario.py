@@ -52,7 +52,7 @@ class Choice(Strict):
 
 
 class Distribution(Strict):
-    """Where a number is drawn from: exactly one of these."""
+    """Where numbers are drawn from: exactly one of these."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
 
@@ -72,8 +72,8 @@ class Distribution(Strict):
         kinds = sorted(type(self).model_fields)
         given = [kind for kind in kinds if getattr(self, kind) is not None]
         if len(given) != 1:
-            found = f"{' and '.join(given)} are given" if given else "none is given"
-            raise ValueError(f"needs exactly one of {', '.join(kinds)}; {found}")
+            which = f"{' and '.join(given)} are given" if given else "none is given"
+            raise ValueError(f"needs exactly one of {', '.join(kinds)}; {which}")
         if self.uniform is not None and self.uniform[0] > self.uniform[1]:
             raise ValueError(f"uniform: {self.uniform[0]:g} is above {self.uniform[1]:g}")
         return self
@@ -90,7 +90,7 @@ Number = Annotated[
 
 
 class Cancel(Strict):
-    """Clients that go away before their answer is complete."""
+    """Clients that cancel before their answer is complete."""
 
     model_config = ConfigDict(
         json_schema_extra={"oneOf": [{"required": ["after_tokens"]}, {"required": ["after_ms"]}]}
@@ -133,13 +133,13 @@ class RequestClass(Strict):
     )
     cancel: Cancel | None = None
     turns: Number | None = Field(
-        None, description="a chat of so many turns: each sends the answers before it along"
+        None, description="turns of a chat; each sends the earlier answers along"
     )
     think_seconds: Number | None = Field(None, description="between the turns of a chat")
 
 
 class Closed(Strict):
-    """So many users, each of whom waits for the answer before the next request."""
+    """A fixed number of users; each waits for the answer before the next request."""
 
     process: Literal["closed"]
     concurrency: Positive
@@ -246,9 +246,10 @@ class Load(Strict):
     )
     count: Positive | None = Field(None, description="requests, instead of a duration")
     seed: Annotated[int, Field(ge=0)] = 1
-    timeout_seconds: AboveZero = Field(60, description="of one request; then it has failed")
+    timeout_seconds: AboveZero = Field(60, description="of one request; after that it has failed")
     cool_down_seconds: NotNegative = Field(
-        30, description="what requests under way get at the end; then they count as abandoned"
+        30,
+        description="how long requests in flight may take at the end; then they count as abandoned",
     )
 
     @model_validator(mode="after")

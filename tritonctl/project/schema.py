@@ -23,7 +23,7 @@ STATE_FOLDER = ".tritonctl"
 MODEL_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"
 ModelName = Annotated[str, Field(pattern=MODEL_NAME_PATTERN)]
 
-# Triton counts a waiting time in nanoseconds and adds it to the clock: no "for ever" fits in there.
+# Triton adds the timeout to the clock in nanoseconds: an unlimited one would overflow.
 LONGEST_QUEUE_MICROSECONDS = 24 * 3600 * 1_000_000
 
 
@@ -47,7 +47,7 @@ class Target(Strict):
 
 
 class Calibration(Strict):
-    """What the ranges of activations are measured on when a precision needs it."""
+    """The data that activation ranges are measured on, for precisions that need it."""
 
     data: Path = Field(
         description="text file (a sample per line), JSON lines (text or text_input) or a folder",
@@ -64,7 +64,7 @@ class Engine(Strict):
 
     builder: str = Field(description="a folder of builders/, e.g. openvino")
     precision: str = Field(description="one of the builder's precisions, e.g. fp32, int8")
-    max_batch_size: Positive = Field(32, description="sequences the engine works on at once")
+    max_batch_size: Positive = Field(32, description="sequences that the engine processes at once")
     max_input_len: Positive | None = Field(None, description="longest prompt, tokens")
     max_seq_len: Positive | None = Field(None, description="longest prompt plus answer, tokens")
     max_num_tokens: Positive | None = Field(None, description="tokens in one engine step")
@@ -84,7 +84,7 @@ class Engine(Strict):
         None, description="of precisions that need one; the evaluation's prompts when absent"
     )
     options: dict[str, Any] = Field(
-        {}, description="passed to the builder as they are; by stage where it has several"
+        {}, description="passed to the builder unchanged; by stage if it has several"
     )
 
 
@@ -100,7 +100,7 @@ class DynamicBatching(Strict):
     """Triton's `dynamic_batching`, for every step but an engine that batches by itself."""
 
     max_queue_delay_microseconds: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="what the backend does best with when absent: python_backends/README.md"
+        None, description="the backend's best value when absent: python_backends/README.md"
     )
     preferred_batch_size: list[Positive] = Field([])
 
@@ -120,14 +120,12 @@ class Queue(Strict):
         0, description="requests choose one, 1 goes first; 0: first come, first served"
     )
     default_priority_level: Positive | None = Field(
-        None, description="of requests that choose none; the lowest, priority_levels, when absent"
+        None, description="of requests without a priority; the lowest, priority_levels, when absent"
     )
     default_timeout_microseconds: Annotated[int, Field(ge=0, le=LONGEST_QUEUE_MICROSECONDS)] = (
-        Field(0, description="a request that waited so long is answered with an error; 0: never")
+        Field(0, description="a request that waited this long gets an error; 0: never")
     )
-    allow_timeout_override: bool = Field(
-        False, description="requests may bring a shorter `timeout` of their own"
-    )
+    allow_timeout_override: bool = Field(False, description="requests may set a shorter `timeout`")
 
     @model_validator(mode="after")
     def _level_exists(self) -> Self:
@@ -146,14 +144,14 @@ class SessionOptions(Strict):
         0, description="threads inside an operator, of each instance; 0: one per core"
     )
     inter_op_num_threads: Annotated[int, Field(ge=0)] = Field(
-        1, description="operators side by side, in the parallel mode; 0: one per core"
+        1, description="operators run in parallel, in the parallel mode; 0: one per core"
     )
     execution_mode: Literal["sequential", "parallel"] = "sequential"
     graph_optimization_level: Literal["disabled", "basic", "extended", "all"] = Field(
-        "all", description="what is done while loading, on top of what the build did"
+        "all", description="optimisations while loading, in addition to the build's"
     )
     allow_spinning: bool = Field(
-        False, description="threads wait awake: faster alone, slower beside other models"
+        False, description="threads spin while they wait: faster alone, slower next to other models"
     )
 
 
@@ -173,8 +171,8 @@ class Serving(Strict):
     inline_detokenizer: bool = Field(
         False,
         description="the engine makes the text itself: two steps instead of three, 20 to 35 % "
-        "less CPU per token. The price: Triton 2.51 does not tell it that a client went "
-        "away, whose stream then runs to its max_tokens",
+        "less CPU per token. The price: Triton 2.51 does not tell it when a client leaves, "
+        "so that stream runs to its max_tokens",
     )
     backend: Literal["python", "onnxruntime", "tensorrt", "tensorrtllm"] | None = Field(
         None,
@@ -196,7 +194,7 @@ class Serving(Strict):
 
 
 class Evaluation(Strict):
-    """What a fresh engine must answer before it may be served."""
+    """The test of a new engine before it may be served."""
 
     prompts: Path = Field(
         description="JSON lines with text_input and, optionally, the right text_output",
@@ -260,12 +258,12 @@ class Project(Strict):
         return self.root / STATE_FOLDER
 
     def path(self, relative: Path) -> Path:
-        """A path of the project file, absolute. Raises ConfigurationError for what can be none."""
+        """A path of the project file, absolute. Raises ConfigurationError for an invalid one."""
         try:
             path = (self.root / relative.expanduser()).resolve()
-            path.exists()  # fails for what the system does not take, such as a name too long
+            path.exists()  # fails for invalid paths, such as a name that is too long
         except (OSError, ValueError, RuntimeError) as error:  # Python's: a loop of links, `~nobody`
-            if isinstance(error, PermissionError):  # whoever reads it tells
+            if isinstance(error, PermissionError):  # its reader reports it
                 return path
             reason = error.strerror if isinstance(error, OSError) else error
             raise ConfigurationError(

@@ -27,13 +27,15 @@ class Tls(Strict):
     certificate: Path = Field(description="of the server, PEM", strict=False)
     key: Path = Field(description="of the server's certificate, PEM", strict=False)
     client_ca: Path | None = Field(
-        None, description="clients must have a certificate of this authority", strict=False
+        None, description="clients must show a certificate of this authority", strict=False
     )
     ca: Path | None = Field(
-        None, description="what this project's own clients trust the server by", strict=False
+        None,
+        description="the authority by which this project's clients trust the server",
+        strict=False,
     )
     client_certificate: Path | None = Field(
-        None, description="what they show, where `client_ca` is set", strict=False
+        None, description="the certificate that they show where `client_ca` is set", strict=False
     )
     client_key: Path | None = Field(None, description="of client_certificate", strict=False)
 
@@ -50,7 +52,7 @@ class EdgeTls(Strict):
     certificate: Path = Field(description="of the gateway, PEM, with its chain", strict=False)
     key: Path = Field(description="of the gateway's certificate, PEM", strict=False)
     client_ca: Path | None = Field(
-        None, description="clients must have a certificate of this authority", strict=False
+        None, description="clients must show a certificate of this authority", strict=False
     )
 
 
@@ -64,7 +66,7 @@ class Tracing(Strict):
         description="e.g. http://127.0.0.1:4318/v1/traces, as seen from the server",
         pattern=r"^https?://[^\s,]+$",
     )
-    rate: Positive = Field(1000, description="one request in so many is traced")
+    rate: Positive = Field(1000, description="one of this many requests is traced")
     service_name: str = Field("triton", pattern=r"^[\w.-]+$")
 
 
@@ -72,21 +74,21 @@ class Server(Strict):
     """The Triton process and its ports; 0 lets the system choose a free one."""
 
     mode: Literal["embedded", "docker"] = "embedded"
-    address: str = Field("127.0.0.1", description="loopback unless you decide otherwise")
+    address: str = Field("127.0.0.1", description="loopback by default")
     grpc_port: Port = 8001
     http_port: Port = 8000
     metrics_port: Port = 8002
     readiness_port: Port | None = Field(
         None,
-        description="where the embedded server tells a gateway of yours whether to send requests: "
-        "no longer, once it is to end; none when absent",
+        description="where the embedded server tells your own gateway whether to send requests; "
+        "not ready as soon as it is to stop; none when absent",
     )
     ready_timeout_seconds: Positive = 120
     exit_timeout_seconds: Positive = Field(30, description="how long `down` lets streams finish")
     tls: Tls | None = None
     tracing: Tracing | None = None
     accept_known_holes: bool = Field(
-        False, description="let a release with known security holes listen beyond loopback"
+        False, description="let a release with known vulnerabilities listen beyond loopback"
     )
 
     @property
@@ -130,21 +132,21 @@ class Tenant(Strict):
 class Gateway(Strict):
     """Envoy before the replicas: gRPC streams and REST, keys, limits, retries, health checks."""
 
-    address: str = Field("127.0.0.1", description="loopback unless you decide otherwise")
+    address: str = Field("127.0.0.1", description="loopback by default")
     port: Port = 8080
     admin_port: Port = Field(9901, description="metrics and health, always on loopback")
     image: str | None = Field(None, description="of Envoy, best by digest")
     tls: EdgeTls | None = Field(None, description="at the edge")
     tenants: dict[TenantName, Tenant] = Field(
-        {}, description="none: open to whoever reaches the port"
+        {}, description="none: open to everyone who reaches the port"
     )
     max_requests: Positive = Field(
-        1024, description="under way at once, of gRPC and of REST each; beyond: UNAVAILABLE"
+        1024, description="in flight, of gRPC and of REST each; beyond: UNAVAILABLE"
     )
     retries: Annotated[int, Field(ge=0, le=5)] = Field(
-        2, description="of a request that no server has begun to answer"
+        2, description="of a request that no server has started to answer"
     )
-    stream_idle_seconds: Positive = Field(300, description="a stream silent for so long is ended")
+    stream_idle_seconds: Positive = Field(300, description="a stream silent for this long is ended")
     trust_traces: bool = Field(
         False, description="let clients' traceparent through: Triton traces each such request"
     )

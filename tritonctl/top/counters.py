@@ -51,7 +51,7 @@ class Reading:
         return _sum(value for _, value in self.series(name, **labels))
 
     def names(self, label: str, prefix: str = "") -> set[str]:
-        """What that label says in series whose name begins so."""
+        """The values of a label in series whose name begins with `prefix`."""
         return {
             value
             for name, labels in self.values
@@ -64,8 +64,8 @@ class Reading:
 class Increases:
     """How much every counter rose from the first to the last of some readings.
 
-    A counter that fell was begun anew (its server or model was started again) and has counted from
-    zero since; so has one that was not there before. What it lost in between is not known.
+    A counter that fell was reset (its server or model was restarted) and has counted from zero
+    since; so has a new one. What was counted before the reset is unknown.
     """
 
     def __init__(self, readings: Sequence[Reading]) -> None:
@@ -101,5 +101,5 @@ def _matching(
 
 
 def _sum(values: Iterator[float]) -> float | None:
-    found = list(values)
-    return math.fsum(found) if found else None
+    known = list(values)
+    return math.fsum(known) if known else None

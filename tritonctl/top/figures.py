@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From readings of the metrics to what is shown; no clock, no network, no terminal.
+"""From readings of the metrics to the figures shown; no clock, no network, no terminal.
 
 The series are Triton's own, those of this project's engines, and those of the TensorRT-LLM and
 vLLM backends; what a server does not publish is None.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from tritonctl.top.counters import Increases, Reading
 from tritonctl.top.histograms import Times
 
-# Each a series and the labels that it is meant with.
+# Series with the labels to match.
 _Sources = Sequence[tuple[str, Mapping[str, str]]]
 
 _SUCCESS = "nv_inference_request_success"
@@ -81,7 +81,7 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as Triton tells it."""
+    """One GPU, from Triton's metrics."""
 
     uuid: str
     utilization: float | None
@@ -103,7 +103,7 @@ class ServerFigures:
 
 @dataclass(frozen=True)
 class Figures:
-    """Everything, over `seconds`. Models that belong to no ensemble stand beside the ensembles."""
+    """All figures over `seconds`. Models without an ensemble are listed next to the ensembles."""
 
     seconds: float
     server: ServerFigures
@@ -187,32 +187,32 @@ class _Window:
         return _ratio(count, self._rise(f"{_TRITON}exec_count", [model]))
 
     def _failures(self, name: str, workers: Sequence[str], *, ensemble: bool) -> dict[str, float]:
-        """By reason, those that occurred.
+        """Failures by reason.
 
-        Triton takes a request that a Python model answers with an error for a success of that
-        model. Of an ensemble it counts such a request twice, one whose client left once, both as
-        OTHER. How many of each there were, this project's models tell.
+        Triton counts a request that a Python model answers with an error as a success of that
+        model. For an ensemble it counts such a request twice and a cancelled one once, both as
+        OTHER. This project's models count the two apart.
         """
-        found = self._by_reason(_FAILURE, [name])
-        told = self._by_reason("tritonctl_errors", workers)
+        failures = self._by_reason(_FAILURE, [name])
+        reported = self._by_reason("tritonctl_errors", workers)
         if ensemble:
-            other = found.pop("OTHER", 0.0)
-            told = told if other else {}
+            other = failures.pop("OTHER", 0.0)
+            reported = reported if other else {}
             left = sum(
                 self._grown.total("tritonctl_requests", model=worker, outcome="cancelled") or 0.0
                 for worker in workers
             )
-            found["CANCELED"] = found.get("CANCELED", 0.0) + min(left, other)
-            found["OTHER"] = max(0.0, other - left - 2 * sum(told.values())) / 2
-        return {reason: n for reason, n in sorted((found | told).items()) if n}
+            failures["CANCELED"] = failures.get("CANCELED", 0.0) + min(left, other)
+            failures["OTHER"] = max(0.0, other - left - 2 * sum(reported.values())) / 2
+        return {reason: n for reason, n in sorted((failures | reported).items()) if n}
 
     def _by_reason(self, series: str, models: Sequence[str]) -> dict[str, float]:
-        found: dict[str, float] = {}
+        rises: dict[str, float] = {}
         for model in models:
             for labels, rise in self._grown.series(series, model=model):
                 reason = labels.get("reason", "OTHER")
-                found[reason] = found.get(reason, 0.0) + rise
-        return found
+                rises[reason] = rises.get(reason, 0.0) + rise
+        return rises
 
     def _silent(self, model: str) -> int:
         """A stub that was killed leaves its last values behind; only its uptime stands still."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads off a rendered model repository which models are steps of which ensemble."""
+"""Reads from a rendered model repository which models are steps of which ensemble."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tritonctl.top.figures import Layout
 
 
 def layout_of(repository: Path) -> Layout:
-    """From each config.pbtxt there; one that is missing or damaged tells nothing."""
+    """From each readable config.pbtxt; a missing or damaged one is skipped."""
     from tritonctl.repository.pbtxt import parse_pbtxt
 
     configs: dict[str, Mapping[str, Any]] = {}
@@ -24,7 +24,7 @@ def layout_of(repository: Path) -> Layout:
     steps = {name: _steps(config) for name, config in configs.items()}
     instances = {name: _instances(config) for name, config in configs.items()}
     return Layout(
-        steps={name: found for name, found in steps.items() if found},
+        steps={name: inner for name, inner in steps.items() if inner},
         instances={name: count for name, count in instances.items() if count},
     )
 
@@ -35,7 +35,7 @@ def _steps(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _instances(config: Mapping[str, Any]) -> int:
-    """Of the groups that are written down; where none is, Triton decides."""
+    """From the configured groups; 0 without any: Triton decides."""
     groups = config.get("instance_group") or ()
     return sum(
         int(group.get("count") or 1) * max(1, len(group.get("gpus", ()))) for group in groups

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at a server again and again; one that goes away is looked for until it is back."""
+"""Reads a server's metrics repeatedly, and waits for one that went away."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def metrics_address(url: str) -> str:
         valid = False
     if not valid:
         raise UsageError(
-            f"--url {url!r} is no address",
+            f"--url {url!r} is not an address",
             remedy="give host:port of Triton's metrics, for example --url 127.0.0.1:8002",
         )
     return whole if parts.path.strip("/") else f"{whole.rstrip('/')}/metrics"
@@ -38,7 +38,7 @@ def metrics_address(url: str) -> str:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the metrics are, and what is known besides. `usage`: of processes on this machine."""
+    """Where the metrics are, with the layout. usage: of the server's processes on this machine."""
 
     url: str
     layout: Layout
@@ -47,7 +47,7 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Sight:
-    """What one look showed. `figures` are the last known ones while `problem` says what is wrong.
+    """What one look showed. `figures` are the last known ones while `problem` is set.
 
     at: seconds since the epoch; seen: the same moment on the monotonic clock; silent_since: that of
     the first look that failed.
@@ -95,10 +95,10 @@ class Watcher:
         self._last = Sight("", time.time(), interval, seen=clock())
 
     def look(self) -> Sight:
-        """Read the metrics once. What is no error: a server, or Docker, that has gone."""
+        """Read the metrics once. A server or Docker that is gone is a sight, not an error."""
         at, now = time.time(), self._clock()
         try:
-            url, found = self._read()
+            url, new_figures = self._read()
         except (ServerError, HostError) as error:
             self._forget()
             self._last = Sight(
@@ -111,11 +111,11 @@ class Watcher:
                 now,
             )
         else:
-            self._last = Sight(url, at, self._interval, found, seen=now)
+            self._last = Sight(url, at, self._interval, new_figures, seen=now)
         return self._last
 
     def first_look(self) -> None:
-        """The same for a beginning: rates need a second. Raises ServerError."""
+        """The first reading: rates need a second one. Raises ServerError."""
         url, _ = self._read()
         self._last = Sight(url, time.time(), self._interval, seen=self._clock())
 
@@ -128,7 +128,7 @@ class Watcher:
         reading = Reading.of(metrics, self._clock(), cpu, rss)
         if not any(name.startswith(_TRITON) for name, _ in reading.values):
             raise ServerError(
-                f"{endpoint.url} answers, but with no metric of Triton's",
+                f"{endpoint.url} answers without any metric of Triton",
                 remedy="give the address of Triton's metrics, for example --url 127.0.0.1:8002",
             )
         self._readings.append(reading)
@@ -143,7 +143,7 @@ class Watcher:
             self._readings.popleft()
 
     def _forget(self) -> None:
-        """A server that comes back may be another one, elsewhere; its counters are."""
+        """The server that comes back may be another one, with new counters."""
         self._readings.clear()
         self._endpoint = None
 

@@ -270,7 +270,7 @@ def test_the_command_refuses(write: Write, command: Callable[..., tuple[int, str
     assert command(a, b, "--force")[0] == 0
     code, _, err = command(a, "nowhere")
     assert code == 2
-    assert "there is no load test `nowhere`" in err
+    assert "no load test `nowhere`" in err
 
 
 def test_runs_by_name(

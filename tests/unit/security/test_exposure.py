@@ -92,7 +92,7 @@ def test_loopback_is_never_refused(sandbox: Sandbox, address: str) -> None:
 def test_beyond_loopback_a_release_with_holes_is_refused(sandbox: Sandbox, address: str) -> None:
     """Unless told to; one without known holes is not."""
     project = at(sandbox, address)
-    with pytest.raises(ConfigurationError, match="known security holes: CVE-") as error:
+    with pytest.raises(ConfigurationError, match="known vulnerabilities: CVE-") as error:
         refuse_known_holes(project, SERVER_VERSION)
     assert error.value.problem.startswith("server.address: ")
     assert "26.07" in error.value.remedy

@@ -80,8 +80,8 @@ def test_everything_on_a_wide_terminal() -> None:
     assert text[4].startswith("  tokenizer ")
     assert text[5].startswith("  engine ")
     assert "speller failed: OTHER 3" in text
-    assert "an_encoder: no sign of life of 2 of its processes" in text
-    assert "loaded again, counted from zero: speller_tokenizer" in text
+    assert "an_encoder: 2 of its processes have stopped reporting" in text
+    assert "reloaded, counters restarted: speller_tokenizer" in text
 
 
 def test_a_p99_of_few_values_is_marked() -> None:

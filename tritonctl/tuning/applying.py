@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes settings live on the project's embedded server, and puts it back as it was.
+"""Makes settings live on the project's embedded server, then puts it back as it was.
 
-Through the model-control API wherever that is enough; where files in the repository change too, the
-server starts again, on a repository of the tuner's own. The project's repository is not touched.
+Model control does that where it suffices. Where files of the repository change, too, the server
+starts again, on the tuner's own repository. The project's repository is not touched.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REPOSITORY = "repository"
 _BEFORE = "server-before.json"
 _EXIT_SECONDS = 3
 _ENSEMBLE_SECONDS = 2.0
-# A step has nothing under way when its settings change; after a cancel it may never go (2.51).
+# A step has nothing under way when its settings change; after a cancel it may never unload (2.51).
 _STEP_SECONDS = 20.0
 _STARTS = 3
 _ADVICE = Advice(
@@ -45,7 +45,7 @@ _ADVICE = Advice(
 
 @dataclass(frozen=True)
 class Applied:
-    """What it took: models loaded in order, seconds, seconds without the public model."""
+    """How settings became live. loaded: models, in order. gap_seconds: without the public model."""
 
     loaded: tuple[str, ...]
     seconds: float
@@ -62,7 +62,7 @@ class _Before:
 
     @classmethod
     def read(cls, file: Path) -> _Before | None:
-        """As an earlier tuner, killed in the middle of its work, has left it behind."""
+        """The record of an earlier tuner that was killed at work; None without one."""
         try:
             return cls(**json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError):
@@ -70,9 +70,9 @@ class _Before:
 
 
 class TunedServer:
-    """The server under the tuner's hands; a context that ends with the server as it was.
+    """The server that is tuned; the end of the context puts it back as it was.
 
-    A server of the project that runs is used, else one is started on free ports and stopped again.
+    It is the project's running server, or one that is started on free ports and stopped again.
     """
 
     def __init__(self, space: Space, folder: Path, progress: Progress) -> None:
@@ -87,7 +87,7 @@ class TunedServer:
 
     @property
     def state(self) -> Server:
-        """The running server. Raises ServerError when it has gone."""
+        """The running server. Raises ServerError when it has ended."""
         if self._state is None or not alive(self._state):
             raise ServerError(
                 "the server ended while it was tuned",
@@ -114,8 +114,8 @@ class TunedServer:
     def apply(self, settings: Settings) -> Applied:
         """Make settings live and check that they are.
 
-        Raises ConfigurationError or SettingsRefusedError for settings that cannot be; what was live
-        before then still is, or is loaded by the next call.
+        Raises ConfigurationError or SettingsRefusedError for impossible settings; the earlier ones
+        are then still live, or are loaded by the next call.
         """
         began = time.monotonic()
         project = self._space.tuned(settings)
@@ -130,18 +130,18 @@ class TunedServer:
         except SettingsRefusedError:
             raise
         except ServerError:
-            # tritonserver 2.51 crashed while it swapped a model, or never comes to an end of it:
-            # that says nothing about settings.
+            # tritonserver 2.51 may crash while it swaps a model, or never finish: that says nothing
+            # about the settings.
             self._start(project)
             return Applied((), time.monotonic() - began, time.monotonic() - began, restarted=True)
         return Applied(loaded, time.monotonic() - began, gap, restarted=False)
 
     def fresh(self, settings: Settings) -> None:
-        """The same on a server that has just started, which owes nothing to earlier settings."""
+        """Make settings live on a fresh server, without traces of earlier settings."""
         self._start(self._space.tuned(settings))
 
     def distrust(self) -> None:
-        """Have the next settings on a new server: tritonserver 2.51 may crash after cancels."""
+        """Use a new server for the next settings: tritonserver 2.51 may crash after cancels."""
         self._suspect = True
 
     @property
@@ -153,7 +153,7 @@ class TunedServer:
             return control.live()
 
     def revive(self) -> None:
-        """A new server, on today's settings, in place of one that has died."""
+        """Start a new server with today's settings in place of one that has died."""
         self._start(self._space.project)
 
     def _load(
@@ -162,8 +162,8 @@ class TunedServer:
         wanted = swap(self._configs, configs)
         if not wanted.load:
             return (), 0.0
-        there = [name for name in wanted.unload if control.ready(name)]
-        before = {name: self._configs.get(name) or control.config(name) for name in there}
+        ready = [name for name in wanted.unload if control.ready(name)]
+        before = {name: self._configs.get(name) or control.config(name) for name in ready}
         with control.timing_gaps(self._space.model) as gaps:
             try:
                 self._swap(control, wanted, configs)
@@ -175,11 +175,11 @@ class TunedServer:
         return wanted.load, sum(gaps)
 
     def _swap(self, control: ModelControl, wanted: Swap, configs: Mapping[str, Config]) -> None:
-        # Until it is known to be loaded, anything may be.
+        # A model counts as loaded only once that is certain.
         for name in wanted.unload:
             self._configs.pop(name, None)
             if "ensemble_scheduling" in configs[name]:
-                # After a failed request it never goes, and holds nothing that is needed.
+                # After a failed request it never unloads, and it holds nothing that is needed.
                 control.unload(name, _ENSEMBLE_SECONDS)
             elif not control.unload(name, _STEP_SECONDS):
                 raise ServerError(f"{name} does not unload", remedy="see `tritonctl logs`")
@@ -213,10 +213,10 @@ class TunedServer:
         self._configs = {n: c for n, c in planned.items() if includes(live[n], c)}
 
     def _start(self, project: Project) -> None:
-        """A server on the tuner's repository, instead of the one that runs."""
+        """Start a server on the tuner's repository in place of the running one."""
         stop(self._space.project, self._progress)
         ports = self._ports()
-        # Nobody but the tuner has streams under way there.
+        # Only the tuner has streams under way there.
         ports["server"]["exit_timeout_seconds"] = _EXIT_SECONDS
         own = overlaid(project, {"model_repository": str(self._folder / _REPOSITORY), **ports})
         record = project.state / "rendered.json"  # which is about the project's own repository
@@ -231,14 +231,14 @@ class TunedServer:
         self._suspect = False
 
     def _started(self, project: Project, rendered: Rendered) -> Server:
-        """Another try where somebody else took a port that was free."""
+        """Start again where another process took a port that was free."""
         for _ in range(_STARTS - 1):
             with suppress(ServerError):
                 return start(project, rendered, self._progress)[0]
         return start(project, rendered, self._progress)[0]
 
     def _ports(self) -> dict[str, Any]:
-        """Those of the server that ran before; free ones where none did."""
+        """The ports of the server that ran before, or free ones."""
         names = ("grpc_port", "http_port", "metrics_port")
         known = self._before.state if self._before else {}
         ports = {name: known.get(name, 0) for name in names}
@@ -279,15 +279,14 @@ def planned_configs(plan: Plan) -> dict[str, Config]:
 
 
 def _files(plan: Plan) -> list[Any]:
-    """What a loaded model does not see change: which models there are, and their files."""
+    """The models and their files: a loaded model does not see changes of either."""
     return [(model.name, model.files) for model in plan.models]
 
 
 def _check(live: Config, planned: Config) -> None:
     if not includes(live, planned):
         raise ServerError(
-            f"{planned.get('name')} was loaded, but its live configuration is not what was asked "
-            "for",
+            f"{planned.get('name')} was loaded, but its live configuration is not the planned one",
             remedy="compare `config.pbtxt` with the server's; please report it",
             details=json.dumps({"live": live, "asked": planned}, indent=1)[:4000],
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the server's own figures say: which knob to turn first, and why one helped or did not."""
+"""Reads the server's own figures: which knob to turn first, and why a step helped or did not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHANGED = 0.1
 
 
 def by_bottleneck(space: Space, trial: Trial | None, moves: Sequence[Move]) -> Sequence[Move]:
-    """The moves, the most promising first. Without figures, or among equals, as they came."""
+    """The moves, the most promising first; equal ones, or all without figures, keep their order."""
     models = (trial.figures.get("models") if trial else None) or {}
     knobs = {knob.name: knob for knob in space.knobs}
     waiting = ((trial.figures.get("streams") or {}).get("waiting") or 0.0) if trial else 0.0
@@ -57,15 +57,15 @@ def explained(step: Step, space: Space) -> str:
 def _deltas(step: Step, models: Sequence[str]) -> list[str]:
     old = (step.against.figures if step.against else {}).get("models") or {}
     new = step.trial.figures.get("models") or {}
-    told = []
+    deltas = []
     for name in models or sorted(new):
         if name in old and name in new:
-            told += _compared(name, old[name], new[name])
-    return told
+            deltas += _compared(name, old[name], new[name])
+    return deltas
 
 
 def _compared(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    told = []
+    changes = []
     for key, word, unit in (
         ("queue_ms", "queue", " ms"),
         ("compute_ms", "compute", " ms"),
@@ -73,5 +73,5 @@ def _compared(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list
     ):
         before, after = old.get(key), new.get(key)
         if before and after and abs(after / before - 1) > _CHANGED:
-            told.append(f"{name} {word} {before:.3g} → {after:.3g}{unit}")
-    return told
+            changes.append(f"{name} {word} {before:.3g} → {after:.3g}{unit}")
+    return changes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The knobs of a model: what its task, its engine and its load give to turn."""
+"""The knobs of a model, as its task, its engine and its load allow."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _TOKENIZER = "tokenizer"
 
 
 def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
-    """Everything that can be turned on a model as it is built.
+    """All knobs of a model with the engine that is built.
 
-    priorities: the lowest priority that the load uses, 0: none.
+    priorities: the lowest priority that the load uses; 0 when it uses none.
     """
     model = model_named(project, name)
     artefacts = built_engines(project)
@@ -46,10 +46,10 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
         backends = step_backends(ensemble, manifest.python_backend, project)
     whole = ensemble.kind == "model"
     engine = name if whole else step_model_name(name, ENGINE_STEP)
-    found = _Knobs(name, engine, model, manifest, backends, cores)
-    knobs = [*found.of_engine(), *found.of_queue(priorities)]
+    of_model = _Knobs(name, engine, model, manifest, backends, cores)
+    knobs = [*of_model.of_engine(), *of_model.of_queue(priorities)]
     if not whole:
-        knobs += found.of_text_path()
+        knobs += of_model.of_text_path()
     turned = tuple(knob for knob in knobs if len(knob.values) > 1)
     return Space(project, name, turned, cores, artefacts)
 
@@ -71,7 +71,7 @@ class _Knobs:
         return backend.parameters if backend else {}
 
     def of_engine(self) -> Iterator[Knob]:
-        """Of the step that computes."""
+        """Knobs of the step that computes."""
         yield self._instances()
         backend = self.backends.get(ENGINE_STEP)
         if backend is None or not backend.decoupled:
@@ -103,7 +103,7 @@ class _Knobs:
             base,
             overlay,
             self.engine,
-            "several batches at once; each instance has its own memory, and they share the cores",
+            "runs several batches at once; each instance needs its own memory, all share the cores",
             frozenset({"queue", "compute"}),
         )
 
@@ -117,7 +117,7 @@ class _Knobs:
             base,
             lambda value: _raw(ENGINE_STEP, {"max_batch_size": value}),
             self.engine,
-            "larger batches do more work per second, and each takes longer",
+            "larger batches do more work per second, but each takes longer",
             frozenset({"queue", "batch"}),
         )
 
@@ -131,7 +131,7 @@ class _Knobs:
             base,
             lambda value: _serving("dynamic_batching", DELAY, value),
             self.engine,
-            "waiting for others makes batches larger, and every request later by as much",
+            "waiting makes batches larger, and every request that much later",
             frozenset({"batch"}),
         )
 
@@ -145,8 +145,8 @@ class _Knobs:
             base,
             lambda value: _serving("session", "intra_op_num_threads", value),
             self.engine,
-            "threads inside an operator (0: one per core): a batch is done sooner, but instances "
-            "then fight for cores",
+            "threads inside an operator (0: one per core) finish a batch sooner, but instances "
+            "then compete for cores",
             frozenset({"compute"}),
         )
         yield Knob(
@@ -155,7 +155,7 @@ class _Knobs:
             session.allow_spinning,
             lambda value: _serving("session", "allow_spinning", value),
             self.engine,
-            "threads that wait awake start sooner, and take cores from everything else",
+            "threads that spin start sooner, but take cores from everything else",
             frozenset({"compute"}),
         )
 
@@ -166,13 +166,13 @@ class _Knobs:
                 PLACES.removeprefix("engine."),
                 limits.max_batch_size,
                 1,
-                "sequences in one step: more answers at once, and a longer step for each token",
+                "sequences in one step: more answers at once, but a longer step for each token",
             ),
             (
                 "max_num_batched_tokens",
                 limits.max_num_tokens or 0,
                 32,
-                "tokens in one step: long prompts are read sooner, and hold up who is answering",
+                "tokens in one step: long prompts are read sooner, but delay answers under way",
             ),
         ):
             if not most:
@@ -193,7 +193,7 @@ class _Knobs:
             self.model.serving.enable_prefix_caching,
             lambda value: {"serving": {"enable_prefix_caching": value}},
             self.engine,
-            "prompts with a common beginning are read once; others pay for looking",
+            "reads the common beginning of prompts once; prompts without one pay for the search",
             frozenset({"compute"}),
         )
         if limits.max_seq_len and "num_kv_blocks" in self._parameters:
@@ -208,7 +208,7 @@ class _Knobs:
             base,
             lambda value: {"serving": {"kv_cache_tokens": value}},
             self.engine,
-            "a smaller pool is less memory; too small a one makes requests wait or fail",
+            "a smaller pool saves memory; in one that is too small requests wait or fail",
             frozenset({"memory"}),
         )
 
@@ -229,7 +229,7 @@ class _Knobs:
             base,
             overlay,
             self.engine,
-            "threads of a step (0: one per core): fewer leave room for tokenizer and detokenizer",
+            "threads of a step (0: one per core): fewer leave cores to tokenizer and detokenizer",
             frozenset({"compute"}),
         )
 
@@ -251,7 +251,7 @@ class _Knobs:
         )
 
     def of_queue(self, priorities: int) -> Iterator[Knob]:
-        """Of the queue in front of it."""
+        """Knobs of the queue in front of the engine."""
         queue, limit = self.model.serving.queue, self.model.engine.max_batch_size
         base = queue.max_queue_size
         if base is None:
@@ -262,7 +262,7 @@ class _Knobs:
             base,
             lambda value: _serving("queue", "max_queue_size", value),
             self.engine,
-            "a short queue turns requests away that would be too late anyway",
+            "a short queue refuses requests that would be too late anyway",
             frozenset({"overload"}),
         )
         if priorities:
@@ -273,12 +273,12 @@ class _Knobs:
                 base,
                 lambda value: _serving("queue", "priority_levels", value),
                 self.engine,
-                "urgent requests overtake the others; Triton's own queue costs some time",
+                "urgent requests overtake others; Triton's own queue costs some time",
                 frozenset({"queue"}),
             )
 
     def of_text_path(self) -> Iterator[Knob]:
-        """Of the steps around a text engine."""
+        """Knobs of the steps around a text engine."""
         yield self._step_instances(_TOKENIZER)
         backend = self.backends.get(ENGINE_STEP)
         can_inline = backend is not None and DETOKENIZER in backend.inlines
@@ -289,8 +289,8 @@ class _Knobs:
                 self.model.serving.inline_detokenizer,
                 lambda value: {"serving": {"inline_detokenizer": value}},
                 self.engine,
-                "two steps instead of three, a quarter less CPU per token; a client that goes "
-                "away is then noticed late",
+                "two steps instead of three take a quarter less CPU per token, but notice late "
+                "that a client has left",
                 frozenset({"compute"}),
                 restart=True,
             )
@@ -306,7 +306,7 @@ class _Knobs:
             base,
             lambda value: _raw(step, {"instance_group": [{"kind": "KIND_CPU", "count": value}]}),
             step_model_name(self.name, step),
-            "several prompts are tokenised at once",
+            "tokenises several prompts at once",
             frozenset({"queue", "compute"}),
         )
 
@@ -321,12 +321,12 @@ class _Knobs:
             base,
             lambda value: _raw(DETOKENIZER, {"dynamic_batching": {DELAY: value}}),
             step_model_name(self.name, DETOKENIZER),
-            "tokens of several streams become text together: less CPU, text a little later",
+            "turns tokens of several streams into text together: less CPU, text a little later",
             frozenset({"batch"}),
         )
 
     def _parameter(self, key: str, default: Any) -> Any:
-        """A parameter of the engine step, where the project sets it by hand."""
+        """A parameter that the project sets for the engine step, or the default."""
         raw = self.model.serving.config.get(ENGINE_STEP, {}).get("parameters", {})
         return raw.get(key, {}).get("string_value", default)
 
@@ -344,19 +344,19 @@ def _parameter_overlay(key: str, text: str) -> dict[str, Any]:
 
 
 def _doubling(lowest: int, most: int) -> list[int]:
-    found = []
+    values = []
     while lowest < most:
-        found.append(lowest)
+        values.append(lowest)
         lowest *= 2
-    return [*found, most] if most > 0 else found
+    return [*values, most] if most > 0 else values
 
 
 def _halving(most: int, lowest: int) -> list[int]:
-    found = [most]
+    values = [most]
     while most // 2 >= lowest:
         most //= 2
-        found.append(most)
-    return found
+        values.append(most)
+    return values
 
 
 def _with(base: int, candidates: Sequence[int]) -> tuple[Value, ...]:

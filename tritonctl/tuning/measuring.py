@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trial for real: settings made live, the scenario run at a rate, the summary read."""
+"""Measures trials: makes settings live, runs the scenario at a rate, reads the summary."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tritonctl.project.schema import Project
 from tritonctl.tuning.applying import TunedServer
 from tritonctl.tuning.trials import Asked, Trial, TrialStore, Verdict
 
-# A run is given up when so many requests, and so many times the tolerated share, are over a limit.
+# A run is stopped when so many requests, and so many times the tolerated share, miss a limit.
 _OVER, _TIMES, _FIRST_SECONDS = 25, 8, 2.0
 _FAILED_SHARE = 0.1
 _WARM_UP = Overrides(concurrency=4, duration_seconds=2.0)
-_WARM_UP_SECONDS = 10.0  # whoever has not answered a few requests by then never will
+_WARM_UP_SECONDS = 10.0  # a server that has not answered a few requests by then never will
 
 
 class Interrupted(KeyboardInterrupt):
@@ -59,7 +59,7 @@ class Bench:
         self._limits = limits(slo_of(project, scenario).model_dump())
 
     def __call__(self, asked: Asked) -> Trial:
-        """The trial as it was stored, else measured now and stored."""
+        """The stored trial, or else a new one, which is stored."""
         self._on_asked(asked)
         stored = self._store.find(asked)
         trial = stored or self._measured(asked)
@@ -69,9 +69,10 @@ class Bench:
         return trial
 
     def run(self, changes: Overrides, folder: Path, *, patience: float | None = None) -> LoadRun:
-        """The scenario with some changes, in a folder, against the server as it is.
+        """Run the scenario with some changes against the server as it is.
 
-        patience: seconds that a request, and all of them at the end, get instead of the scenario's.
+        patience: the timeout of a request, and of all of them at the end, in seconds; None: the
+        scenario's.
         """
         wanted = changes.applied(self._scenario)
         if patience is not None:
@@ -91,12 +92,12 @@ class Bench:
         return load_job(self._project, self._name, scenario, target, output=folder)
 
     def _measured(self, asked: Asked) -> Trial:
-        """A server that refuses the settings, or dies under them, has missed the SLO."""
+        """A new trial; a server that refuses the settings or dies under them misses the SLO."""
         began = time.monotonic()
         if not self._server.alive:
             self._server.revive()
         try:
-            return self._tried(asked, began)
+            return self._loaded(asked, began)
         except (ConfigurationError, SettingsRefusedError) as error:
             problem = error.problem
         except ServerError as error:
@@ -107,7 +108,7 @@ class Bench:
         took = time.monotonic() - began
         return Trial(asked, "missed", 1.0, 1.0, 1.0, 0, took, figures={"refused": problem})
 
-    def _tried(self, asked: Asked, began: float) -> Trial:
+    def _loaded(self, asked: Asked, began: float) -> Trial:
         applied = self._server.apply(asked.settings)
         folder = self._store.folder_of(asked)
         if applied.loaded or applied.restarted:
@@ -127,7 +128,7 @@ class Bench:
         return replace(trial, figures=figures, folder=str(done.folder))
 
     def _warm_up(self, folder: Path) -> None:
-        """What a fresh engine does once (compile, allocate) is not what it does later."""
+        """A fresh engine compiles and allocates with its first requests: do not measure those."""
         done = self.run(_WARM_UP, folder, patience=_WARM_UP_SECONDS)
         shutil.rmtree(folder, ignore_errors=True)
         if not done.summary.counts.ok:
@@ -140,7 +141,7 @@ class Bench:
 
 
 def hopeless(live: LiveFigures, wanted: list[Limit]) -> str | None:
-    """Why a running trial cannot meet the SLO any more, whatever comes; None while it may."""
+    """Why a running trial can no longer meet the SLO; None while it may."""
     if live.seconds < _FIRST_SECONDS:
         return None
     if live.failed >= _OVER and live.failed > _FAILED_SHARE * live.done:
@@ -178,10 +179,10 @@ def trial_of(asked: Asked, done: LoadRun, took: float) -> Trial:
 
 
 def _judged(summary: Summary, *, stopped: bool) -> tuple[Verdict, SloVerdict | None]:
-    """The verdict, and the promise that is nearest to being broken.
+    """The verdict, and the SLO target that is nearest to a miss.
 
-    A promise on errors is open until thousands of requests are through; where none of them failed
-    it stands in nobody's way.
+    A target for errors stays undecided for thousands of requests; while the errors are within it,
+    it does not keep a trial from being met.
     """
     known = [item for item in summary.slo if item.share_over is not None]
     worst = max(known, key=_closeness, default=None)
@@ -201,12 +202,12 @@ def _closeness(item: SloVerdict) -> float:
 
 
 def _p99(summary: Summary) -> dict[str, float]:
-    found = {}
+    p99_ms = {}
     for name in ("ttft", "itl", "e2e"):
         tail = summary.metrics[name].percentile(0.99) if name in summary.metrics else None
         if tail is not None:
-            found[name] = tail.ms
-    return found
+            p99_ms[name] = tail.ms
+    return p99_ms
 
 
 def _figures(summary: Summary, stopped: str | None) -> Mapping[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search is given and what it finds."""
+"""The input of a search, and its outcome."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tritonctl.tuning.trials import Settings, Trial, Value
 
 
 class Knob(Protocol):
-    """What the search needs to know of a knob: candidates in their natural order, and today's."""
+    """What the search needs of a knob: its candidates in natural order, and today's value."""
 
     @property
     def name(self) -> str:
@@ -28,7 +28,7 @@ class Knob(Protocol):
 
 @dataclass(frozen=True)
 class Move:
-    """One knob of the best settings so far, turned."""
+    """The best settings so far with one knob turned."""
 
     knob: str
     value: Value
@@ -38,10 +38,10 @@ class Move:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a search may take. Rates in requests per second; times in seconds.
+    """The limits of a search. Rates in requests per second; times in seconds.
 
-    precision: of a capacity, as a share. race and duel: requests of one measurement, which takes
-    between `shortest` and `longest` seconds.
+    precision: of a capacity, as a share. race and duel: the requests of one measurement, which
+    takes between `shortest` and `longest` seconds.
     """
 
     seconds: float
@@ -71,7 +71,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the search tried, for people: `knob` is None for the settings as they are."""
+    """Settings that the search tried, for people to read. knob: None when several changed."""
 
     knob: str | None
     settings: Settings
@@ -83,7 +83,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the search found. better: beyond noise, `duels` are the evidence (new, old) of it."""
+    """The outcome of a search. better: beyond noise; `duels`, pairs of new and old, prove it."""
 
     before: Standing
     best: Standing

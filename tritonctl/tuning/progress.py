@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a session is watched where there is no terminal: a line for each trial."""
+"""Shows a session's progress without a terminal: one line for each trial."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tritonctl.tuning.tuner import Watcher
 
 
 class TuningWatch(Watcher, Protocol):
-    """Watches a session. `board` is for the load tests in it, which are many."""
+    """Watches a session. `board`: for its load tests."""
 
     trials: int
     board: LoadBoard
 
 
 class TuningLines:
-    """For logs: what the tuner does, with what is best so far."""
+    """Writes what the tuner does as lines of a log, with the best rate so far."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -33,14 +33,14 @@ class TuningLines:
         self.board: LoadBoard = SilentBoard()
 
     def stage(self, text: str) -> None:
-        """What is done now."""
+        """A new stage begins."""
         self._say(text)
 
     def measuring(self, asked: Asked, space: Space) -> None:
-        """A log tells what came of it."""
+        """A log shows trials when they end."""
 
     def trial(self, trial: Trial, stored: bool) -> None:
-        """A line for it; the best rate is that of any settings."""
+        """One line for each new trial; the best rate is that of any settings."""
         self.trials += 1
         if trial.leans_met:
             self._best = max(self._best, trial.asked.rate)
@@ -54,7 +54,7 @@ class TuningLines:
         )
 
     def step(self, step: Step, space: Space) -> None:
-        """What was turned and what came of it."""
+        """One line: what was turned, and the result."""
         base = space.base
         changed = [f"{n}={v}" for n, v in step.settings.items() if base.get(n) != v]
         word = "better" if step.won else "no better"

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What queueing theory says before anything is tried: settings that cannot work are left out.
+"""Estimates the capacity of settings by queueing theory, so that hopeless ones are not tried.
 
 A batch of b takes S(b) = fixed + each * b, the usual shape of an inference server (Y. Inoue,
 "Queueing Analysis of GPU-Based Inference Servers with Dynamic Batching: A Closed-Form
 Characterization", Performance Evaluation 147, 2021, arXiv:1912.06322). Batches are the customers of
 a G/G/c queue, whose waiting time is Erlang's for M/M/c times (c_a^2 + c_s^2) / 2 (the approximation
 of Allen and Cunneen; A. O. Allen, "Probability, Statistics, and Queueing Theory", 1990, chapter 5).
-Its tail is taken as exponential. Good for ranking settings, not for promising a P99.
+Its tail is taken as exponential. Good enough to rank settings, not to predict a P99.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class ServiceCurve:
     each: float
 
     def seconds(self, batch: float) -> float:
-        """Of a batch, or of one step of so many sequences."""
+        """The time of a batch, or of a step of so many sequences."""
         return self.fixed + self.each * batch
 
 
 def fitted_curve(points: Sequence[tuple[float, float]]) -> ServiceCurve | None:
     """The line through (batch, seconds) with the least squared relative error, nowhere negative.
 
-    None without a point.
+    None without any point.
     """
     usable = [(b, s) for b, s in points if b > 0 and s > 0]
     if not usable:
@@ -57,7 +57,7 @@ def fitted_curve(points: Sequence[tuple[float, float]]) -> ServiceCurve | None:
 
 @dataclass(frozen=True)
 class Server:
-    """A batching server: so many instances, each with a thread count that it keeps busy."""
+    """A batching server. threads: how many each instance keeps busy."""
 
     curve: ServiceCurve
     instances: int
@@ -69,7 +69,7 @@ class Server:
 
     @property
     def crowding(self) -> float:
-        """How much slower everything is while all instances work, which is when tails are made."""
+        """How much slower everything is while all instances work, as it is in the tail."""
         return max(1.0, self.instances * self.threads / self.cores)
 
 
@@ -86,7 +86,7 @@ def erlang_c(servers: int, load: float) -> float:
 def waiting_p99(
     servers: int, arrivals: float, service: float, variation: float, irregularity: float = 1.0
 ) -> float:
-    """P99 of the waiting time, seconds; infinite where the queue grows without end.
+    """P99 of the waiting time, seconds; infinite where the queue grows without bound.
 
     variation, irregularity: squared coefficients of variation of service times and of arrivals.
     """
@@ -101,14 +101,14 @@ def waiting_p99(
 
 
 def response_p99(server: Server, rate: float) -> float:
-    """P99 of the response time at `rate` requests per second; infinite where it grows."""
+    """P99 of the response time at `rate` requests per second; infinite above the capacity."""
     mean, crowding = _batch_at(server, rate), server.crowding
     # A batch is what arrived meanwhile: Poisson, hence this P99 of it.
     large = min(float(server.max_batch), mean + _Z * math.sqrt(mean))
     seconds = server.curve.seconds(large) * crowding
     full = server.curve.seconds(server.max_batch) * crowding
-    # Who comes while all are busy waits for the first to be ready, and longer only if those who
-    # wait already fill a batch: B arrivals in a row come B times as regularly as one.
+    # A request that finds all instances busy waits for the first one to finish, and longer only
+    # if those that wait already fill a batch: groups of B arrivals are B times as regular as one.
     ready = seconds * (1 - math.pow(_TAIL, 1 / server.instances))
     queued = waiting_p99(
         server.instances, rate / server.max_batch, full, server.variation, 1 / server.max_batch
@@ -158,7 +158,7 @@ class Decoder:
         free = 1 - each * self.tokens * self.step.each
         if free <= 0:
             return False
-        # Little's law with a step that takes longer the more sequences it has.
+        # Little's law, for a step whose time grows with its sequences.
         running = min(working / free, float(self.places))
         crowding = max(1.0, self.instances / self.cores)
         busy = min(self.places, running + _Z * math.sqrt(running))
@@ -176,9 +176,9 @@ def decoder_capacity(decoder: Decoder) -> float:
 
 
 def useful_delay(curve: ServiceCurve, max_batch: int, rate: float, limit: float) -> float:
-    """The longest queue delay, seconds, that can pay.
+    """The longest queue delay, in seconds, that can pay.
 
-    By then a batch is full; and a request that has waited still needs its own batch's time.
+    After it a batch is full, and a request that has waited still has time for its own batch.
     """
     full = (max_batch - 1) / rate if rate > 0 else math.inf
     return max(0.0, min(full, limit - curve.seconds(max_batch)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session found: rows, sentences, `report.json`, `report.html` with a Pareto picture."""
+"""The result of a session: rows, sentences, `report.json`, `report.html` with a Pareto chart."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tritonctl.tuning.explaining import explained
 from tritonctl.tuning.outcome import Standing
 from tritonctl.tuning.trials import Settings, Trial
 from tritonctl.tuning.tuner import Tuned, changes
+from tritonctl.tuning.validate import Validation
 
 SCHEMA = "tritonctl/tuning/v1"
 STEP_HEADINGS = ("knob", "value", "rate", "result", "P99 ms", "why")
@@ -22,7 +23,7 @@ _COLOURS = {"met": "#2a9d8f", "undecided": "#8d99ae", "missed": "#d1495b"}
 
 
 def step_rows(tuned: Tuned) -> list[list[str]]:
-    """What the search tried, in its order."""
+    """The steps of the search, in order."""
     rows = []
     for step in tuned.outcome.steps:
         changed = _changed(tuned, step.settings)
@@ -42,26 +43,25 @@ def step_rows(tuned: Tuned) -> list[list[str]]:
 
 def conclusion(tuned: Tuned) -> list[str]:
     """The result in sentences."""
-    outcome, told = tuned.outcome, []
-    before, best = outcome.before, tuned.best
-    told.append(f"today: {_rate(before)}")
+    outcome, before, best = tuned.outcome, tuned.outcome.before, tuned.best
+    sentences = [f"today: {_rate(before)}"]
     if tuned.worth_it:
         gain = f", {best.met / before.met - 1:+.0%}" if before.met else ""
-        told.append(f"tuned: {_rate(best)}{gain}; {outcome.why}")
-        told += [f"  {name}: {old} → {new}" for name, old, new in changes(tuned.space, outcome)]
+        sentences.append(f"tuned: {_rate(best)}{gain}; {outcome.why}")
+        sentences += [f"  {name}: {a} → {b}" for name, a, b in changes(tuned.space, outcome)]
     else:
-        told.append(f"keep what you have: {_reason(tuned)}")
+        sentences.append(f"keep what you have: {_reason(tuned)}")
     if tuned.validation is not None:
-        told += _validation(tuned)
+        sentences += _on_fresh_server(tuned.validation, tuned.outcome.best.met)
     if not outcome.complete:
-        told.append("the budget ended before everything was tried: `tritonctl tune --resume`")
+        sentences.append("the budget ended before everything was tried: `tritonctl tune --resume`")
     invalid = sum(bool(trial.figures.get("invalid_because")) for trial in outcome.trials)
     if invalid:
-        told.append(
-            f"in {invalid} of {len(outcome.trials)} trials the generator itself was late or busy, "
-            "which counts against the settings: give it a machine, or cores, of its own"
+        sentences.append(
+            f"in {invalid} of {len(outcome.trials)} trials the load generator itself was late or "
+            "busy, which counts against the settings: give it a machine, or cores, of its own"
         )
-    return told
+    return sentences
 
 
 def _reason(tuned: Tuned) -> str:
@@ -71,32 +71,28 @@ def _reason(tuned: Tuned) -> str:
         return "the rate of the new settings did not hold on a fresh server"
     return (
         f"on a fresh server the new settings held no more than {tuned.best.met:.4g} requests/s, "
-        "and those of today as many"
+        "as many as today's"
     )
 
 
-def _validation(tuned: Tuned) -> list[str]:
-    found = tuned.validation
-    if found is None:
-        return []
-    told = []
-    searched = tuned.outcome.best.met
-    if found.holds and found.rate < searched:
-        told.append(f"{searched:.4g}/s, which the search found, did not hold on a fresh server")
-    told += [
+def _on_fresh_server(validation: Validation, searched: float) -> list[str]:
+    sentences = []
+    if validation.holds and validation.rate < searched:
+        sentences.append(f"{searched:.4g}/s, the search's result, did not hold on a fresh server")
+    sentences += [
         f"on a fresh server, {trial.asked.rate:.4g}/s: {trial.verdict}, {trial.share_over:.2%} of "
         f"the requests over the SLO{_p99_text(trial, prefix=', P99 ')}"
-        for trial in found.trials
+        for trial in validation.trials
     ]
-    if not found.sheds:
-        told.append("beyond its rate the service collapses: set `serving.queue.max_queue_size`")
-    return told
+    if not validation.sheds:
+        sentences.append("under overload the service collapses: set `serving.queue.max_queue_size`")
+    return sentences
 
 
 def pareto(trials: Sequence[Trial]) -> list[dict[str, Any]]:
-    """Per settings the highest rate that they met, with its P99 and memory; the highest first.
+    """For each settings the highest rate that they met, with its P99 and memory; highest first.
 
-    front: no other settings have a higher rate and as little memory.
+    front: no other settings have a higher rate with as little memory.
     """
     best: dict[str, Trial] = {}
     for trial in trials:
@@ -123,7 +119,7 @@ def pareto(trials: Sequence[Trial]) -> list[dict[str, Any]]:
 
 
 def to_record(tuned: Tuned) -> dict[str, Any]:
-    """Everything, as plain data."""
+    """The whole result as plain data."""
     outcome = tuned.outcome
     return {
         "schema": SCHEMA,
@@ -200,7 +196,7 @@ def _page(tuned: Tuned, record: Mapping[str, Any]) -> str:
 
 
 def _figure(tuned: Tuned) -> dict[str, Any]:
-    """Every trial with a P99: rate across, P99 up, memory as size; plotly's JSON form."""
+    """Every trial with a P99 in plotly's JSON form: x is the rate, y the P99, size the memory."""
     trials = [trial for trial in tuned.outcome.trials if trial.p99_ms]
     metric = _metric(trials)
     shown = [trial for trial in trials if metric in trial.p99_ms]
@@ -257,7 +253,7 @@ def _standing(standing: Standing) -> dict[str, Any]:
 
 def _rate(standing: Standing) -> str:
     if not standing.met and not standing.missed:
-        return "not known: the budget ended before it was measured"
+        return "unknown: the budget ended before it was measured"
     if not standing.met:
         return f"the SLO is missed even at {standing.missed:.3g} requests/s"
     p99 = _p99_text(standing.trial, prefix=", P99 ") if standing.trial else ""

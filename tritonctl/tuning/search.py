@@ -1,24 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search: which settings to try, and when to stop. Pure, and equal measurements, equal search.
+"""The search: which settings to try, and when to stop. A pure function of its measurements.
 
-Few measurements is the aim; each takes a minute on a server. Hence no grid and no model of the
-whole space, but races against the best settings so far:
+It needs few measurements, for each takes a minute on a server. So it neither walks a grid nor
+models the whole space, but races settings against the best so far:
 
 1. capacity of the settings as they are: bracketed, then bisected;
-2. the favourites of the queueing estimate are challenged, then single moves of one knob, in the
-   order in which the server's own figures point at them;
-3. a challenger is asked one question: does it meet the SLO at the lowest rate that the best so far
-   misses? Most do not, and have cost one measurement, ended early. Who does climbs from there;
-4. a changed knob that the result does not need goes back to where it was;
-5. the result and what there was before run side by side, in turns, under arrivals that neither has
-   seen. Without a clear difference the advice is to keep what there is.
+2. the favourites of the queueing estimate challenge the best, then single moves of one knob, in
+   the order that the server's own figures suggest;
+3. a challenger runs at the lowest rate that the best so far misses. Most miss the SLO there, too,
+   after one measurement that ends early. One that meets it climbs from there;
+4. a changed knob that the result does not need goes back to its old value;
+5. the result and the old settings run side by side, alternately, under arrivals that neither has
+   seen. Without a clear difference the advice is to keep the old settings.
 
 The bracketing here is not `find_capacity` of `loadtest capacity`, though both double and bisect.
-That one has one server to ask, begins at the lowest rate and owns its measurements from first to
-last. Here the rate at which to begin is guessed and may be too high, so it goes down as well as up;
-a challenger that has won a race begins in the midst of a bracket and climbs in smaller steps; a
-rate that is open is asked twice; and the budget, which is that of the whole search, may end it
-between any two measurements, so the best so far is kept after each.
+That one measures one server from the lowest rate up. Here the first rate is a guess that may be too
+high, so the search goes down as well as up; a challenger that won a race starts inside a bracket
+and climbs in smaller steps; an undecided rate is measured twice; and the budget of the whole search
+may end it between any two measurements, so the best so far is kept after each.
 """
 
 from __future__ import annotations
@@ -33,28 +32,23 @@ from tritonctl.tuning.outcome import Budget, Knob, Move, Outcome, Standing, Step
 from tritonctl.tuning.trials import Asked, Settings, Trial, pooled
 
 Measure = Callable[[Asked], Trial]
-# Estimated highest rate of settings; None: no idea.
+# Estimated highest rate of settings; None where there is no estimate.
 Predict = Callable[[Settings], float | None]
 Order = Callable[[Trial | None, Sequence[Move]], Sequence[Move]]
 
-_CLIMB = 1.3  # first step up of who has won a race
+_CLIMB = 1.3  # first step up after a race that was won
 _DUELS = 3
 _FRESH = 1000  # repeats from here on: arrivals that the search has not seen
 _FAVOURITES = 3
-# An estimate is believed when it says "less than this share of the best"; not more than that.
+# An estimate below this share of the best's rules settings out; a higher one proves nothing.
 _HOPELESS = 0.6
-# Share of requests over the limit up to which a lost race may have been bad luck.
+# A race lost with at most this share of requests over the limit may have been bad luck.
 _NEAR_MISS = 0.2
 _FAR = 4.0  # times what is tolerated, or a fraction of it
 
 
 class BudgetSpentError(Exception):
     """Ends a phase; never leaves this module."""
-
-
-def as_found(_: Trial | None, moves: Sequence[Move]) -> Sequence[Move]:
-    """The order of moves when nothing is known of the server."""
-    return moves
 
 
 class Search:
@@ -67,21 +61,21 @@ class Search:
         budget: Budget,
         *,
         predict: Predict = lambda _: None,
-        order: Order = as_found,
+        order: Order = lambda _, moves: moves,
         allowed: Callable[[Settings], bool] = lambda _: True,
         notify: Callable[[Step], None] = lambda _: None,
     ) -> None:
         self._knobs = {knob.name: knob for knob in knobs}
         self._ask = measure
         self._budget = budget
-        self._predict = _remembering(predict)
+        self._predict = _memoized(predict)
         self._order = order
         self._allowed = allowed
         self._notify = notify
         self._trials: dict[str, Trial] = {}
         self._steps: list[Step] = []
         self._spent = 0.0
-        self._round = 0  # a new round of measurements knows nothing of the luck of the one before
+        self._round = 0  # each round has its own arrivals, so luck does not carry over
         self._tried: set[str] = set()
 
     def run(self) -> Outcome:
@@ -89,8 +83,8 @@ class Search:
         base = {name: knob.base for name, knob in self._knobs.items()}
         before = self._best = Standing(base, 0.0, 0.0)
         complete = False
-        # A spent budget ends the search where it is: the best so far is judged all the same, and
-        # the outcome says that it is not complete.
+        # A spent budget ends the search: the best so far is still judged, and the outcome says that
+        # it is not complete.
         with suppress(BudgetSpentError):
             before = self._best = self._capacity(base)
             self._favourites()
@@ -118,7 +112,7 @@ class Search:
         return self._trials[key]
 
     def _race(self, settings: Settings, rate: float) -> tuple[bool, Trial]:
-        """Whether settings meet the SLO at a rate; measured again where that is open."""
+        """Whether settings meet the SLO at a rate; measured again while that is undecided."""
         first = 2 * self._round
         trial = self._measure(settings, rate, requests=self._budget.race, repeat=first)
         if trial.verdict != "undecided" or _clear(trial):
@@ -145,7 +139,7 @@ class Search:
         return standing
 
     def _climb(self, standing: Standing, factor: float) -> Standing:
-        """From a rate that was met up to one that is missed, then between the two."""
+        """Go from a met rate up to a missed one, then bisect."""
         rate = standing.met
         while rate < self._budget.highest:
             rate *= factor
@@ -170,32 +164,32 @@ class Search:
     # -- searching ---------------------------------------------------------------------------
 
     def _challenge(self, settings: Settings, knob: str | None) -> bool:
-        """Whether these settings are better than the best so far, and then they are the best."""
+        """Whether these settings beat the best so far; then they replace it."""
         self._tried.add(_key(settings))
-        held = self._best
-        won, trial = self._race(settings, held.missed)
-        step = Step(knob, settings, _rounded(held.missed), won, trial, held.trial)
+        champion = self._best
+        won, trial = self._race(settings, champion.missed)
+        step = Step(knob, settings, _rounded(champion.missed), won, trial, champion.trial)
         self._steps.append(step)
         self._notify(step)
         if won:
-            self._best = Standing(settings, held.missed, held.missed, trial)
+            self._best = Standing(settings, champion.missed, champion.missed, trial)
             self._best = self._climb(self._best, _CLIMB)
         return won
 
     def _favourites(self) -> None:
-        """The estimate's best settings, wherever they are."""
-        here = self._predict(self._best.settings)
-        if here is None:
+        """Try the settings with the best estimates of the whole space."""
+        current = self._predict(self._best.settings)
+        if current is None:
             return
         base = {name: knob.base for name, knob in self._knobs.items()}
 
         def rank(pair: tuple[float, Settings]) -> tuple[float, int]:
-            """Of equal ones, first that which changes least."""
+            """By estimate; of equal ones the settings first that change least."""
             return -float(f"{pair[0]:.3g}"), sum(base[n] != v for n, v in pair[1].items())
 
-        ranked = sorted(((self._predict(s) or 0.0, s) for s in self._everywhere()), key=rank)
+        ranked = sorted(((self._predict(s) or 0.0, s) for s in self._combinations()), key=rank)
         for predicted, settings in ranked[:_FAVOURITES]:
-            if predicted > here * (1 + self._budget.precision) and self._untried(settings):
+            if predicted > current * (1 + self._budget.precision) and self._untried(settings):
                 self._challenge(settings, None)
 
     def _walk(self) -> None:
@@ -207,7 +201,7 @@ class Search:
             pass
 
     def _confirm(self) -> None:
-        """The best settings once more: who won by luck gives way, and near losers get a chance."""
+        """Measure the best settings again: a lucky winner drops, and near losers get a chance."""
         best = self._best
         self._round += 1
         if not best.met:
@@ -226,17 +220,17 @@ class Search:
         self._tried -= near
 
     def _moves(self) -> list[Move]:
-        """Every untried turn of one knob, except those that the estimate holds for hopeless."""
+        """Every untried turn of one knob that the estimate does not rule out."""
         return self._worthwhile(
             move for name in self._knobs for move in self._turns(name, self._best.settings)
         )
 
     def _worthwhile(self, moves: Iterable[Move]) -> list[Move]:
-        here = self._predict(self._best.settings)
+        current = self._predict(self._best.settings)
         return [
             move
             for move in moves
-            if self._untried(move.settings) and not self._hopeless(move.settings, here)
+            if self._untried(move.settings) and not self._hopeless(move.settings, current)
         ]
 
     def _turns(self, name: str, settings: Settings) -> Iterator[Move]:
@@ -248,24 +242,24 @@ class Search:
                 yield Move(name, values[index], index > at, turned)
 
     def _pairs(self) -> bool:
-        """Two knobs at once, where neither alone has helped: fewer instances, larger batches."""
+        """Turn two knobs at once where neither alone helped: fewer instances, larger batches."""
         best = self._best.settings
         moves = self._worthwhile(
             second
-            for one, other in itertools.combinations(self._knobs, 2)
-            for first in self._turns(one, best)
-            for second in self._turns(other, first.settings)
+            for left, right in itertools.combinations(self._knobs, 2)
+            for first in self._turns(left, best)
+            for second in self._turns(right, first.settings)
         )
         return any(self._challenge(move.settings, move.knob) for move in moves)
 
     def _untried(self, settings: Settings) -> bool:
         return self._allowed(settings) and _key(settings) not in self._tried
 
-    def _hopeless(self, settings: Settings, here: float | None) -> bool:
-        there = self._predict(settings)
-        return here is not None and there is not None and there < here * _HOPELESS
+    def _hopeless(self, settings: Settings, current: float | None) -> bool:
+        estimate = self._predict(settings)
+        return current is not None and estimate is not None and estimate < current * _HOPELESS
 
-    def _everywhere(self) -> Iterator[Settings]:
+    def _combinations(self) -> Iterator[Settings]:
         """Every combination of the knobs on which the estimate depends."""
         base = {name: knob.base for name, knob in self._knobs.items()}
         at = self._predict(base)
@@ -278,7 +272,7 @@ class Search:
         return (settings for settings in combinations if self._allowed(settings))
 
     def _simplify(self) -> None:
-        """Every changed knob back, one by one, where the rate is met without the change too."""
+        """Turn changed knobs back, one by one, where the rate is met without the change, too."""
         for name, knob in self._knobs.items():
             best = self._best
             settings = {**best.settings, name: knob.base}
@@ -316,9 +310,9 @@ class Search:
     def _duel(
         self, best: Standing, before: Standing, duels: list[tuple[Trial, Trial]]
     ) -> tuple[bool, str]:
-        """New against old, in turns, at a rate between what the old missed and the new met."""
+        """Run new and old alternately, between the rate the old missed and the one the new met."""
         rate = (best.met * before.missed) ** 0.5 if before.met else best.met / _CLIMB
-        self._spent = -math.inf  # whatever the search has taken: without this there is no result
+        self._spent = -math.inf  # a spent budget does not stop this: there is no result without it
         agreed = True
         for turn in range(_DUELS):
             pair = (best.settings, before.settings)
@@ -341,26 +335,26 @@ class Search:
 
 
 def _decisive(duels: Sequence[tuple[Trial, Trial]]) -> bool:
-    """Each side has at least one trial whose interval leaves no doubt."""
+    """Whether each side has at least one trial whose interval leaves no doubt."""
     new, old = zip(*duels, strict=True)
     return any(t.verdict == "met" for t in new) and any(t.verdict == "missed" for t in old)
 
 
 def _clear(trial: Trial) -> bool:
-    """So far from what is tolerated that a second trial would be wasted."""
+    """Whether a trial is so far from the tolerated share that a second one would be wasted."""
     return not 1 / _FAR <= trial.share_over / trial.tolerated <= _FAR if trial.tolerated else True
 
 
-def _remembering(predict: Predict) -> Predict:
-    known: dict[str, float | None] = {}
+def _memoized(predict: Predict) -> Predict:
+    estimates: dict[str, float | None] = {}
 
-    def remembered(settings: Settings) -> float | None:
+    def memoized(settings: Settings) -> float | None:
         key = _key(settings)
-        if key not in known:
-            known[key] = predict(settings)
-        return known[key]
+        if key not in estimates:
+            estimates[key] = predict(settings)
+        return estimates[key]
 
-    return remembered
+    return memoized
 
 
 def _key(settings: Settings) -> str:
@@ -368,5 +362,5 @@ def _key(settings: Settings) -> str:
 
 
 def _rounded(rate: float) -> float:
-    """Three digits are more than a trial can tell, and are what is shown."""
+    """Four digits, as reports show them; a trial is less exact."""
     return float(f"{rate:.4g}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A micro-benchmark: short closed loops at 1, 2, 4, ... users show the service time of a batch.
+"""A micro-benchmark: short closed loops with 1, 2, 4, ... users give the service time of a batch.
 
-What they show feeds the queueing estimate, which then leaves settings out that cannot work.
+The queueing estimate uses it to leave out settings that cannot work.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SECONDS = 2.5
 
 @dataclass(frozen=True)
 class ServiceTime:
-    """S(b) of an engine, in seconds, its measured points, and what a request asks of it.
+    """S(b) of an engine, in seconds, and its measured points.
 
     tokens: of an answer; None where a request is one batch entry. throughput: the highest rate
     that the closed loops reached, requests per second.
@@ -49,7 +49,7 @@ class ServiceTime:
 def measure_service_time(
     run: Callable[[Overrides, Path], LoadRun], engine: str, folder: Path
 ) -> ServiceTime | None:
-    """Run the loops. None when the server told nothing."""
+    """Run the loops. None when the server has no figures."""
     points, tokens, best = [], None, 0.0
     for users in _USERS:
         place = folder / f"service-time-{users}"
@@ -73,7 +73,7 @@ def _batch_point(summary: Summary, engine: str) -> tuple[float, float] | None:
 
 
 def _step_point(summary: Summary, users: int, tokens: float) -> tuple[float, float] | None:
-    # Not the gaps between responses: one may carry the tokens of several steps.
+    # Not the gaps between responses: a response may carry the tokens of several steps.
     whole = summary.metrics.get("e2e")
     return (float(users), whole.mean_ms / 1000 / tokens) if whole else None
 
@@ -81,15 +81,15 @@ def _step_point(summary: Summary, users: int, tokens: float) -> tuple[float, flo
 def predictor(space: Space, slo: Slo, service: ServiceTime | None) -> Predict:
     """The queueing estimate of settings, from the measured service time.
 
-    It has no opinion where threads change: how a batch then speeds up is not known.
+    There is none where threads change, because their effect on a batch is unknown.
     """
 
     def predict(settings: Settings) -> float | None:
         if service is None or any(settings.get(t) != space.base.get(t) for t in THREADS):
             return None
         instances = int(settings.get(INSTANCES, 1))
-        # Two instances with a thread per core each work at half the pace; how many threads the
-        # measured batch kept busy is not known, so one is assumed: the estimate is an upper one.
+        # Two instances with a thread per core each work at half the pace. How many threads the
+        # measured batch kept busy is unknown; assuming one gives an upper bound.
         if service.tokens is None:
             server = Server(
                 service.curve,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a tuning session, from which an interrupted one goes on."""
+"""The folder of a tuning session, from which an interrupted session resumes."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _FILE = "session.json"
 
 @dataclass(frozen=True)
 class Session:
-    """A session's folder and its context: equal contexts, comparable trials."""
+    """A session's folder and its context; trials of equal contexts are comparable."""
 
     folder: Path
     context: str
 
     @property
     def trials(self) -> Path:
-        """Where the trials lie."""
+        """The folder of the trials."""
         return self.folder / "trials"
 
-    def begun(self) -> tuple[ServiceTime | None, Budget] | None:
-        """What the session's search began with; None where it did not get that far."""
+    def read(self) -> tuple[ServiceTime | None, Budget] | None:
+        """The recorded start of the session's search; None when it did not get that far."""
         try:
             record = json.loads((self.folder / _FILE).read_text(encoding="utf-8"))
             service = record["service_time"]
@@ -52,8 +52,8 @@ class Session:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def begin(self, service: ServiceTime | None, budget: Budget) -> None:
-        """Record what the search begins with: with it and the trials it can be walked again."""
+    def record(self, service: ServiceTime | None, budget: Budget) -> None:
+        """Record the start of the search; with it and the trials a search can be repeated."""
         record = {
             "context": self.context,
             "service_time": asdict(service) if service else None,
@@ -63,12 +63,12 @@ class Session:
 
 
 def tuning_folder(project: Project, model: str) -> Path:
-    """Everything that tuning a model leaves behind."""
+    """The folder of all tuning sessions of a model."""
     return project.state / "tuning" / model
 
 
 def context_of(project: Project, scenario: Scenario, space: Space) -> str:
-    """Digest of engine, server, load, promises and knobs: what makes trials comparable."""
+    """Digest of engine, server, load, SLO and knobs: what makes trials comparable."""
     plan = load_plan(project.root, scenario, Endpoint(""))
     for name in ("arrivals", "duration_seconds", "count"):
         plan.pop(name)
@@ -87,19 +87,19 @@ def context_of(project: Project, scenario: Scenario, space: Space) -> str:
 
 
 def new_session(folder: Path, context: str) -> Session:
-    """A session of its own folder, named after the time and what it is about."""
+    """A session with a new folder, named after the time and the context."""
     stamp = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     return Session(folder / f"{stamp}-{context}", context)
 
 
 def last_session(folder: Path, context: str) -> Session:
-    """The latest session about the same. Raises UsageError when there is none to go on with."""
-    found = sorted(folder.glob(f"*-{context}/{_FILE}"))
-    if found:
-        return Session(found[-1].parent, context)
+    """The latest session with this context. Raises UsageError without one."""
+    sessions = sorted(folder.glob(f"*-{context}/{_FILE}"))
+    if sessions:
+        return Session(sessions[-1].parent, context)
     others = list(folder.glob(f"*/{_FILE}"))
     reason = "the engine, the load, the SLO or the settings have changed since" if others else ""
     raise UsageError(
-        "there is no interrupted session to go on with" + (f": {reason}" if reason else ""),
+        "there is no session to resume" + (f": {reason}" if reason else ""),
         remedy="run the same command without --resume",
     )

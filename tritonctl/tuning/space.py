@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be turned: the knobs of a model's settings, their candidates, and what a turn needs.
+"""The search space: the knobs of a model's settings, and their candidates.
 
-A knob knows what it writes into `models.<name>` of tritonctl.yaml, so that what was measured is
-what is written back. None of them needs a new engine: candidates stay within the artefact's limits.
+A knob knows what it writes into `models.<name>` of tritonctl.yaml, so that the measured settings
+are those that are written back. None needs a new engine: candidates stay within the artefact's
+limits.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import Project
 from tritonctl.tuning.trials import Settings, Value
 
-# Names of knobs that the search's checks and the queueing estimate look at.
+# Names of the knobs that the queueing estimate and `Space.allowed` use.
 INSTANCES, MAX_BATCH, PLACES = "engine.instances", "engine.max_batch_size", "engine.max_num_seqs"
 DELAY, INLINE = "max_queue_delay_microseconds", "inline_detokenizer"
 DETOKENIZER_DELAY = "detokenizer.max_queue_delay_microseconds"
 THREADS = ("session.intra_op_num_threads", "engine.INFERENCE_NUM_THREADS")
-# Twice as many busy threads as cores only wait for each other.
+# With more than twice as many busy threads as cores, threads only wait for each other.
 _CROWDED = 2
 
 
@@ -29,10 +30,10 @@ _CROWDED = 2
 class Knob:
     """A setting that may change.
 
-    values: candidates in their natural order, `base`, today's, among them. overlay: what a value
-    writes below `models.<name>`. model: whose load it changes. relieves: what more of it is meant
-    to relieve: queue (waiting), compute (time of a batch), batch (too small ones), memory.
-    restart: the files in the repository change too, which a loaded model does not see.
+    values: candidates in natural order, with `base`, today's value. overlay: what a value writes
+    below `models.<name>`. model: the model whose load it changes. relieves: what a higher value
+    should relieve: queue (waiting), compute (time of a batch), batch (small batches), memory.
+    restart: it changes files of the repository, too, which a loaded model does not see.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Space:
-    """The knobs of one model of a project, on a machine with so many cores."""
+    """The knobs of one model of a project, on a machine with `cores` cores."""
 
     project: Project
     model: str
@@ -57,11 +58,11 @@ class Space:
 
     @property
     def base(self) -> dict[str, Value]:
-        """The settings as they are."""
+        """Today's settings."""
         return {knob.name: knob.base for knob in self.knobs}
 
     def overlay(self, settings: Settings) -> dict[str, Any]:
-        """What settings change in `models.<name>`; nothing where they are today's."""
+        """What settings change in `models.<name>`; {} for today's."""
         merged: dict[str, Any] = {}
         for knob in self.knobs:
             value = settings.get(knob.name, knob.base)
@@ -70,7 +71,7 @@ class Space:
         return merged
 
     def tuned(self, settings: Settings) -> Project:
-        """The project with these settings. Raises ValidationError for what cannot be."""
+        """The project with these settings. Raises ValidationError for impossible ones."""
         return overlaid(self.project, {"models": {self.model: self.overlay(settings)}})
 
     def allowed(self, settings: Settings) -> bool:
@@ -78,20 +79,20 @@ class Space:
         if settings.get(INLINE) and settings.get(DETOKENIZER_DELAY) != self.base.get(
             DETOKENIZER_DELAY
         ):
-            return False  # there is no such step then
+            return False  # the detokenizer is no step then
         threads = next((int(settings[name]) for name in THREADS if name in settings), 1)
         wanted = int(settings.get(INSTANCES, 1)) * (threads or self.cores)
         today = int(self.base.get(INSTANCES, 1)) * self.cores
         return wanted <= max(_CROWDED * self.cores, today)
 
     def only(self, names: Sequence[str]) -> Space:
-        """The same with some of the knobs only."""
+        """The space of these knobs alone."""
         kept = tuple(knob for knob in self.knobs if knob.name in names)
         return replace(self, knobs=kept)
 
 
 def overlaid(project: Project, over: Mapping[str, Any]) -> Project:
-    """A project with something merged over its settings."""
-    # What nobody set stays unset: some defaults depend on that.
+    """A project with `over` merged over its settings."""
+    # Unset fields stay unset: some defaults depend on that.
     data = project.model_dump(by_alias=True, exclude_unset=True)
     return type(project).at(project.root, deep_merge(data, over))

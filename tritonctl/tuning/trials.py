@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trial: some settings under some load, and what came of it. Stored: none is run twice."""
+"""A trial: settings under a load, and the result. Trials are stored, so that none runs twice."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ Value = bool | int | str
 Settings = Mapping[str, Value]
 Verdict = Literal["met", "missed", "undecided"]
 
-# Of the requests, those that may be over a limit that is a P99.
+# The share of requests that may be over a P99 limit.
 TOLERATED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What a trial shall measure: settings (knob: value), requests per second, for how long.
+    """What a trial measures: settings (knob: value) at a rate (requests per second) for a time.
 
-    repeat: 0 for the first of its kind; another repeat has other arrivals, and counts by itself.
+    repeat: each has its own arrivals; 0 is the first.
     """
 
     settings: Settings
@@ -34,17 +34,18 @@ class Asked:
     repeat: int = 0
 
     def digest(self, context: str) -> str:
-        """The trial's name. `context`: engine, server version and load, which count too."""
+        """The trial's name. `context`: of engine, server version and load, which it depends on."""
         record = {**asdict(self), "settings": dict(self.settings), "context": context}
         return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()[:20]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of it.
+    """The result of a trial.
 
-    share_over, low, high: share of the requests over the limit that most are over, and its
-    interval; tolerated: the share that the limit allows. figures: the server's, by model.
+    share_over, low, high: the share of requests over the limit that most requests miss, and its
+    confidence interval; tolerated: the share that the limit allows. figures: the server's, by
+    model.
     """
 
     asked: Asked
@@ -61,7 +62,7 @@ class Trial:
 
     @property
     def leans_met(self) -> bool:
-        """The verdict; where there is none, the side on which the measured share lies."""
+        """Whether the verdict is "met"; undecided, whether the measured share is tolerated."""
         if self.verdict != "undecided":
             return self.verdict == "met"
         return self.share_over <= self.tolerated
@@ -77,14 +78,14 @@ class Trial:
 
 
 def pooled(trials: Sequence[Trial]) -> tuple[float, float]:
-    """Share over the limit in several trials of one kind, and the share that is tolerated."""
+    """The share over the limit in repeats of a trial, and the tolerated share."""
     requests = sum(trial.requests for trial in trials)
     over = sum(trial.share_over * trial.requests for trial in trials)
     return (over / requests if requests else 1.0), trials[0].tolerated
 
 
 class TrialStore:
-    """Trials in a folder, one file each, by what was asked."""
+    """Trials in a folder, one file each, by what they measure."""
 
     def __init__(self, folder: Path, context: str) -> None:
         self._folder = folder
@@ -95,7 +96,7 @@ class TrialStore:
         return self._folder / asked.digest(self._context)
 
     def find(self, asked: Asked) -> Trial | None:
-        """The trial as it was measured before; None when it was not, or its file is damaged."""
+        """The stored trial; None when it was never measured, or its file is damaged."""
         try:
             text = self._file(asked).read_text(encoding="utf-8")
             return Trial.from_record(json.loads(text))
@@ -103,7 +104,7 @@ class TrialStore:
             return None
 
     def keep(self, trial: Trial) -> None:
-        """Store a trial: whole or not at all."""
+        """Store a trial, whole or not at all."""
         record = json.dumps(trial.to_record(), indent=2, ensure_ascii=False)
         write_atomically(self._file(trial.asked), record + "\n")
 

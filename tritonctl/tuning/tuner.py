@@ -32,7 +32,7 @@ from tritonctl.tuning.space import Space
 from tritonctl.tuning.trials import Asked, Trial, TrialStore
 from tritonctl.tuning.validate import Validation, validate, validated
 
-# Of the budget; the rest is for the comparison side by side and for the validation.
+# Of the budget; the rest is for the comparison and the validation.
 _SEARCH_SHARE = 0.7
 _OVERHEAD_SECONDS = 3.0  # of a trial: a load, a warm-up, a generator's start
 _FEWEST_SECONDS, _MOST_SECONDS = 3.0, 60.0
@@ -41,24 +41,24 @@ _START_SHARE = 0.5  # of the closed loop's throughput
 
 
 class Watcher(Protocol):
-    """Is told how a session goes on."""
+    """Receives the progress of a session."""
 
     def stage(self, text: str) -> None:
-        """What is done now."""
+        """A new stage begins."""
 
     def measuring(self, asked: Asked, space: Space) -> None:
-        """A trial begins, or is looked for in the store."""
+        """A trial begins, or its stored result is read."""
 
     def trial(self, trial: Trial, stored: bool) -> None:
-        """A trial was measured, or found in the store."""
+        """A trial was measured, or read from the store."""
 
     def step(self, step: Step, space: Space) -> None:
-        """The search has tried something."""
+        """The search has tried a step."""
 
 
 @dataclass(frozen=True)
 class TuneJob:
-    """What to tune. knobs: names of those to turn; empty for all."""
+    """What to tune. knobs: the names of those to turn; () for all."""
 
     project: Project
     name: str
@@ -71,7 +71,7 @@ class TuneJob:
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a session found."""
+    """The result of a session."""
 
     session: Session
     space: Space
@@ -82,30 +82,30 @@ class Tuned:
 
     @property
     def best(self) -> Standing:
-        """The best settings with the rate that can be promised: the one that was validated."""
+        """The best settings with the rate that validation has confirmed, if it did."""
         if self.validation is None or not self.validation.holds:
             return self.outcome.best
         return validated(self.outcome.best, self.validation)
 
     @property
     def worth_it(self) -> bool:
-        """Whether the settings should change: better beyond noise, and validated where that was
-        asked at a rate above today's."""
+        """Whether to change the settings: they are better beyond noise, and validation, if asked
+        for, has confirmed a rate above today's."""
         if not self.outcome.better or self.validation is None:
             return self.outcome.better
         return self.validation.holds and self.best.met > self.outcome.before.met
 
     @property
     def overlay(self) -> dict[str, Any]:
-        """What to write below `models.<name>`."""
+        """What to write into `models.<name>`."""
         return self.space.overlay(self.outcome.best.settings)
 
 
 def tune(job: TuneJob, board: LoadBoard, watcher: Watcher) -> Tuned:
-    """Tune a model; the server is afterwards as it was.
+    """Tune a model, then put the server back as it was.
 
-    Raises UsageError and ConfigurationError for a job that makes no sense; KeyboardInterrupt when
-    the user ends it, with every finished trial stored.
+    Raises UsageError and ConfigurationError for an impossible job, KeyboardInterrupt when the user
+    stops it; every finished trial is stored.
     """
     space = _space(job)
     folder = tuning_folder(job.project, space.model)
@@ -124,7 +124,7 @@ def tune(job: TuneJob, board: LoadBoard, watcher: Watcher) -> Tuned:
             on_asked=lambda asked: watcher.measuring(asked, space),
             on_trial=watcher.trial,
         )
-        service, budget = session.begun() or _begin(job, session, space, server, bench, watcher)
+        service, budget = session.read() or _begin(job, session, space, server, bench, watcher)
         budget = replace(budget, seconds=_budget_seconds(job, store))
         predict = predictor(space, slo_of(job.project, job.scenario), service)
         outcome = _searched(space, bench, budget, predict, watcher)
@@ -155,14 +155,14 @@ def _space(job: TuneJob) -> Space:
     model = job.scenario.model
     if model not in job.project.models:
         raise UsageError(
-            f"load test {job.name} is for the model {model}, which this project does not have",
+            f"load test {job.name} is for the model {model}, but this project has no such model",
             remedy=choices(model, sorted(job.project.models), "choose one for:"),
         )
     slo = slo_of(job.project, job.scenario)
     if not limits(slo.model_dump()):
         raise ConfigurationError(
-            f"models.{model}.slo: there is no limit on a time, so any rate would do",
-            remedy="write what the service promises, e.g. `slo: {ttft_p99_ms: 500}`",
+            f"models.{model}.slo: there is no limit on a time, so every rate would meet it",
+            remedy="add an SLO target, e.g. `slo: {ttft_p99_ms: 500}`",
         )
     priorities = max((request.priority or 0 for request in job.scenario.requests), default=0)
     space = space_of(job.project, model, priorities, len(os.sched_getaffinity(0)))
@@ -200,16 +200,16 @@ def _begin(
         shortest=min(6.0, longest),
         longest=longest,
     )
-    session.begin(service, budget)
+    session.record(service, budget)
     return service, budget
 
 
 def _budget_seconds(job: TuneJob, store: TrialStore) -> float:
-    """The search's share of the budget, on top of what a session that goes on has spent."""
+    """The search's share of the budget, on top of what a resumed session has already spent."""
     return job.minutes * 60 * _SEARCH_SHARE + store.seconds_spent()
 
 
 def changes(space: Space, outcome: Outcome) -> Sequence[tuple[str, Any, Any]]:
-    """Knob, today's value, the new one; of those that change."""
+    """The name, today's value and the new value of each knob that changes."""
     best = outcome.best.settings
     return [(k.name, k.base, best[k.name]) for k in space.knobs if best[k.name] != k.base]

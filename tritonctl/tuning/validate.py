@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The winner once more, on a server that has just started: below, at and beyond its rate."""
+"""Measures the winner again on a fresh server: below, at and above its rate."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ _STEP_DOWN = 0.9
 
 @dataclass(frozen=True)
 class Validation:
-    """Trials at 0.8, 1.0 and 1.2 times a rate. holds: at 0.8 for sure, at 1.0 most likely.
-
-    sheds: beyond its rate the service still answers at least half as many in time.
-    """
+    """Trials at 0.8, 1.0 and 1.2 times a rate."""
 
     rate: float
     trials: tuple[Trial, ...]
 
     @property
     def holds(self) -> bool:
-        """Whether the rate can be promised."""
+        """Whether the service meets the SLO below and at the rate."""
         below, at, _ = self.trials
         return below.leans_met and at.leans_met
 
     @property
     def sheds(self) -> bool:
-        """Whether overload is survived."""
+        """Whether, above the rate, the service still answers at least half as many in time."""
         _, at, beyond = self.trials
         good = at.figures.get("goodput_rps") or 0.0
         return float(beyond.figures.get("goodput_rps") or 0.0) >= _COLLAPSE * float(good)
@@ -46,7 +43,7 @@ class Validation:
 
 
 def validate(best: Standing, measure: Measure, budget: Budget, *, tries: int = 3) -> Validation:
-    """Measure the three; a rate that does not hold is lowered by a tenth, at most `tries` times."""
+    """Measure all three; lower a rate that does not hold by a tenth, at most `tries` times."""
     rate = best.met
     for attempt in range(tries):
         trials = [
@@ -60,15 +57,15 @@ def validate(best: Standing, measure: Measure, budget: Budget, *, tries: int = 3
             )
             for factor in FACTORS
         ]
-        found = Validation(rate, tuple(trials))
-        if found.holds:
+        validation = Validation(rate, tuple(trials))
+        if validation.holds:
             break
         rate *= _STEP_DOWN
-    return found
+    return validation
 
 
 def validated(best: Standing, validation: Validation) -> Standing:
-    """The winner with the rate that held, which may be lower than what the search found."""
+    """The winner with the rate that held, which may be lower than the search's."""
     if validation.rate == best.met:
         return best
     return replace(best, met=validation.rate, trial=validation.trials[1])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings into tritonctl.yaml as the smallest edit of its text: comments and order stay.
+"""Writes settings into tritonctl.yaml by the smallest edit of its text: comments and order stay.
 
-PyYAML knows where every value begins and ends, which is enough to replace or add one. Each edit is
-parsed again and must say exactly what was meant; where YAML makes that hard (anchors, merge keys)
-the edit is refused, and the lines to write by hand are told.
+PyYAML knows where every value begins and ends, which is enough to replace or add one. The edited
+text is parsed again and must mean exactly what was intended. Where YAML makes that hard (anchors,
+merge keys) the edit is refused with the lines to write by hand.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INDENT = 2
 def edited(text: str, section: Sequence[str], overlay: Mapping[str, Any], *, file: str) -> str:
     """The YAML `text` with `overlay` merged into the mapping at `section`.
 
-    Raises ConfigurationError, naming `file`, where that cannot be done without harm.
+    Raises ConfigurationError, naming `file`, where the edit would change more.
     """
     before = yaml.safe_load(text)
     wanted: dict[str, Any] = dict(overlay)
@@ -44,7 +44,8 @@ def edited(text: str, section: Sequence[str], overlay: Mapping[str, Any], *, fil
         done = False
     if not done:
         raise ConfigurationError(
-            f"{file} cannot be edited without changing more than was meant (anchors, merge keys?)",
+            f"{file} cannot be edited without changing more than these settings (does it have "
+            "anchors or merge keys?)",
             remedy="write this into it by hand:\n" + yaml.safe_dump(wanted, sort_keys=False),
         )
     return after
@@ -57,13 +58,13 @@ def difference(before: str, after: str, name: str) -> str:
 
 
 def read_exactly(file: Path) -> str:
-    """The text of a file with its line ends as they are."""
+    """The text of a file with its own line ends."""
     with file.open(encoding="utf-8", newline="") as stream:
         return stream.read()
 
 
 def write_exactly(file: Path, text: str) -> None:
-    """Replace a file, through a link to it, keeping line ends and permissions."""
+    """Replace a file, or the target of a link, and keep line ends and permissions."""
     real = file.resolve()
     mode = real.stat().st_mode
     write_atomically(real, text)
@@ -71,7 +72,7 @@ def write_exactly(file: Path, text: str) -> None:
 
 
 class _TooHardError(Exception):
-    """An edit that this module does not know how to make."""
+    """An edit that this module cannot make."""
 
 
 def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any]]:
@@ -83,17 +84,18 @@ def _leaves(old: Any, new: Any, place: Place) -> Iterator[tuple[Place, Any]]:
             else:
                 yield from _leaves(old[key], value, (*place, key))
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        for index, (one, other) in enumerate(zip(old, new, strict=True)):
-            if isinstance(one, Mapping) and isinstance(other, Mapping) and set(one) - set(other):
-                yield (*place, index), other  # something is gone: not merged, replaced
+        for index, (before, after) in enumerate(zip(old, new, strict=True)):
+            mappings = isinstance(before, Mapping) and isinstance(after, Mapping)
+            if mappings and set(before) - set(after):
+                yield (*place, index), after  # a key is missing: replace, do not merge
             else:
-                yield from _leaves(one, other, (*place, index))
+                yield from _leaves(before, after, (*place, index))
     elif old != new:
         yield place, new
 
 
 def _with(text: str, place: Place, value: Any) -> str:
-    """The text with one value replaced, or added below what there is."""
+    """The text with one value replaced or added."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     for depth, key in enumerate(place):
         child = _child(node, key)
@@ -153,7 +155,7 @@ def _added_to_flow(text: str, node: yaml.MappingNode, key: str, value: Any) -> s
 
 
 def _end(node: yaml.Node) -> int:
-    """Where the text of a node ends; a block's own mark lies behind the comments after it."""
+    """Where the text of a node ends; a block's own mark lies after the comments that follow it."""
     if not isinstance(node, yaml.CollectionNode) or node.flow_style or not node.value:
         return int(node.end_mark.index)
     last = node.value[-1]
@@ -161,7 +163,7 @@ def _end(node: yaml.Node) -> int:
 
 
 def _block(key: str, value: Any, indent: int) -> list[str]:
-    """The lines of an entry of a block mapping: on one line where it fits."""
+    """The lines of an entry of a block mapping; one line if it fits."""
     line = f"{_flow(key)}: {_flow(value)}"
     if not isinstance(value, Mapping) or indent + len(line) <= _WIDTH:
         return [line]
@@ -178,7 +180,7 @@ def _flow(value: Any) -> str:
 
 @dataclass(frozen=True)
 class ProjectEdit:
-    """An edit of a project file, not yet made."""
+    """An edit of a project file that is not written yet."""
 
     file: Path
     before: str
@@ -186,14 +188,14 @@ class ProjectEdit:
 
     @property
     def difference(self) -> str:
-        """As a unified diff; empty when nothing changes."""
+        """The edit as a unified diff; "" when nothing changes."""
         return difference(self.before, self.after, self.file.name)
 
 
 def project_edit(
     project: Project, path: Path | None, model: str, profile: str | None, overlay: Mapping[str, Any]
 ) -> ProjectEdit:
-    """The settings of a model in its project file, below the profile where one is chosen.
+    """An edit that writes a model's settings into its project file, under the profile if given.
 
     Raises ConfigurationError.
     """

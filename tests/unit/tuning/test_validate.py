@@ -92,7 +92,7 @@ def test_the_rate_that_is_told_is_the_one_that_held() -> None:
     told = "\\n".join(conclusion(tuned))
     assert tuned.worth_it
     assert "tuned: 121.5 requests/s within the SLO, +22%" in told
-    assert "150/s, which the search found, did not hold on a fresh server" in told
+    assert "150/s, the search's result, did not hold on a fresh server" in told
     assert to_record(tuned)["best"]["met"] == 121.5
     kept = session_with(found=150.0, held=150.0, before=100.0)
     assert "tuned: 150 requests/s within the SLO, +50%" in "\\n".join(conclusion(kept))

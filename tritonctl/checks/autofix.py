@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--fix`: carries out what rules call safe."""
+"""`--fix`: makes the edits that rules call safe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tritonctl.host.files import write_atomically
 
 
 def mend(report: Report) -> int:
-    """Write every file that has edits; returns how many findings were mended.
+    """Write every file that has edits; returns how many findings were fixed.
 
     Where two edits overlap, the first is made. Raises HostError for a file that cannot be written.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rules say, and what the user is told of it."""
+"""What rules report, and how the user sees it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple
 from tritonctl.checks.places import Source, Span
 
 Severity = Literal["error", "warning", "advice"]
-# Most serious first: "error" is what a server refuses or answers wrongly, "warning" what works
-# otherwise than meant, "advice" what could be better.
+# Most serious first: "error": a server refuses it or answers wrongly; "warning": it works, but not
+# as intended; "advice": it could be better.
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
 
 
 class Edit(NamedTuple):
-    """A safe mend: the span's text becomes `text`."""
+    """A safe fix: the span's text becomes `text`."""
 
     span: Span
     text: str

@@ -161,7 +161,7 @@ class Model:
 
     @cached_property
     def served_versions(self) -> list[int]:
-        """The versions that Triton loads, of those that there are."""
+        """The existing versions that Triton loads."""
         return self.served_of(self.versions)
 
     def served_of(self, versions: list[int]) -> list[int]:

@@ -22,7 +22,7 @@ from tritonctl.checks.findings import Hit, Severity
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.subjects import SUBJECTS
 
-# Where the mistake in an example comes to light, on a server of the Python backend without a GPU:
+# When the mistake in an example shows, on a server of the Python backend without a GPU:
 # when the model is loaded, when requests come, or only with what such a server lacks.
 Shows = Literal["load", "traffic", "elsewhere"]
 Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]] | Callable[..., Iterator[Any]])

@@ -57,7 +57,7 @@ class Claim(NamedTuple):
 
 
 def weights(model: Model, repository: Repository) -> Counter[int]:
-    """Bytes of weights by the number of the GPU, or HOST; empty where that cannot be told."""
+    """Bytes of weights by the number of the GPU, or HOST; empty where that is unknown."""
     if found := deployment_of(model, repository):
         return _engines(found)
     file = _weights_file(model)

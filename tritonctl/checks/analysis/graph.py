@@ -181,7 +181,7 @@ class Graph:
 
 
 def graph_of(model: Model, repository: Repository) -> Graph | None:
-    """The ensemble's graph; None where the model is none, has no step, or cannot be read."""
+    """The ensemble's graph; None for other models, and without steps that can be read."""
     if not models_in(model) or not is_readable(model):
         return None
     return remembered(model, "graph", lambda: _graph(model, repository))

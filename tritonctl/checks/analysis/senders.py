@@ -136,7 +136,7 @@ class Senders:
         found: dict[str, str] = {}
         for node in self.own(function):
             if isinstance(node, ast.Assign) and gets_sender(node.value):
-                assert isinstance(node.value, ast.Call)  # noqa: S101 - told to the type checker
+                assert isinstance(node.value, ast.Call)  # noqa: S101 - for the type checker
                 request = dotted_name(node.value.func).rpartition(".")[0]
                 found |= {dotted_name(target): request for target in node.targets}
         return found

@@ -58,7 +58,7 @@ class Deployment:
         return self.config.span("parameters", key, "string_value")
 
     def flag(self, key: str) -> bool | None:
-        """A parameter as the C++ backend reads truth values; None where it is none."""
+        """A parameter as the C++ backend reads truth values; None for anything else."""
         return {"true": True, "1": True, "false": False, "0": False}.get(
             (self.text(key) or "").lower()
         )

@@ -107,7 +107,7 @@ def integer(token: Token) -> int:
 
 
 def string(token: Token) -> bytes:
-    """The bytes of a string token. Raises TextprotoError for an escape that there is not."""
+    """The bytes of a string token. Raises TextprotoError for an unknown escape."""
     plain = token.text[1:-1].encode("utf-8", "surrogateescape")
     if b"\\" not in plain:
         return plain

@@ -21,7 +21,7 @@ from tritonctl.checks.places import Span
 
 Path = tuple[str | int, ...]
 Mistake = Literal["unknown", "type", "again", "key-again", "overwritten"]
-# What Triton reads all the same, without a word.
+# What Triton accepts silently.
 HARMLESS: frozenset[Mistake] = frozenset({"key-again", "overwritten"})
 
 _INTEGERS = {

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A config.pbtxt against the configuration that a server runs with: what differs, and who did it.
 
-Triton fills in defaults without a word, and backends complete what a file leaves out. Neither is a
+Triton fills in defaults silently, and backends complete what a file leaves out. Neither is a
 difference; what they fill in is written down here, from Triton's NormalizeModelConfig and
 NormalizeInstanceGroup (core, src/model_config_utils.cc) and from what a server of 2.51 answers.
 """
@@ -83,7 +83,7 @@ class Difference:
 def differences(
     name: str, file: ConfigMessage, served: Any, *, completes: bool = True
 ) -> list[Difference]:
-    """What the server runs with otherwise than the file of a model says, Triton's defaults aside.
+    """Where the server's settings differ from the model's file, Triton's defaults aside.
 
     served: a ModelConfig, of the same schema as the file's. completes: whether the backend may
     complete what the file leaves out.

@@ -103,7 +103,7 @@ def _unready(model: Model, entry: IndexEntry) -> Hit:
     reason = f": {words}" if words else ""
     return Hit(
         f"{model.name}{version} is {entry.state}{reason}",
-        "correct what the reason says and load it again; the server's log tells more",
+        "correct what the reason says and load it again; the server's log says more",
     )
 
 
@@ -127,7 +127,7 @@ def _versions(model: Model, ready: set[str], entries: Iterable[IndexEntry]) -> I
 
 
 def _wanted(model: Model) -> set[str] | None:
-    """The versions that a server shall serve; None where that cannot be told."""
+    """The versions that a server should serve; None where that is unknown."""
     if model.file is not None and model.config is None:
         return None
     return {str(version) for version in model.served_versions} or None
@@ -172,7 +172,7 @@ def _metadata(served: ServedModel, config: Any) -> Iterator[Found]:
         yield (
             rules.METADATA,
             Hit(
-                f"clients of {served.name} are told of {_listed(told - configured)}, and its "
+                f"the metadata of {served.name} names {_listed(told - configured)}, and its "
                 f"configuration has {_listed(configured - told)}",
                 "ask Triton itself, without what stands between; then load the model again",
             ),

@@ -32,7 +32,7 @@ NOT_SERVED = LiveRule(
     "model-not-on-the-server",
     "error",
     "a model of the repository that the server does not have",
-    "The server reads another repository, or an older state of this one: clients are told that the "
+    "The server reads another repository, or an older state of this one: clients learn that the "
     "model is unknown.",
 )
 NOT_READY = LiveRule(
@@ -63,37 +63,35 @@ VERSION_LEFT = LiveRule(
     "warning",
     "a version that is served, although the repository does not ask for it",
     "It was removed, or the policy changed, after it was loaded: the next start of the server will "
-    "not have it, and clients that name it fail then.",
+    "not have it, and clients that name it will fail.",
 )
 ELSEWHERE = LiveRule(
     "TCS06",
     "model-of-another-repository",
     "warning",
     "a model that is served and is in none of the repositories",
-    "Nobody can see from the repository what it is; a model that a stranger has loaded looks like "
-    "this, too.",
+    "The repository does not show what it is; a model that a stranger has loaded looks the same.",
 )
 DIFFERS = LiveRule(
     "TCS07",
     "configuration-differs",
     "error",
     "a setting of config.pbtxt that is not what the server runs with",
-    "What is measured and debugged is not what stands in the file, and the next start changes how "
-    "the model behaves.",
+    "What runs now is not what the file says, and the next start changes how the model behaves.",
 )
 COMPLETED = LiveRule(
     "TCS08",
     "configuration-completed",
     "advice",
     "settings that the file leaves out and the server has completed",
-    "They come from the model file or the backend: with another one they may be others, and "
+    "They come from the model file or the backend: another one may choose others, and "
     "nothing in the repository shows it.",
 )
 METADATA = LiveRule(
     "TCS09",
     "tensors-differ",
     "error",
-    "tensors that clients are told of and the server's configuration does not have",
+    "tensors in the server's metadata that its configuration does not have",
     "Clients build their requests from the metadata: something between them and Triton, or an old "
     "Triton, tells them wrongly.",
 )
@@ -102,7 +100,7 @@ CONTROL = LiveRule(
     "model-control-open",
     "error",
     "model control (index, load, unload) that answers anybody who reaches the port",
-    "Who may load a model may send its files along: with the Python backend that is any code, run "
+    "Whoever may load a model may send its files: with the Python backend that means any code, run "
     "on the server.",
     on_loopback="advice",
 )
@@ -111,7 +109,7 @@ SHARED_MEMORY = LiveRule(
     "shared-memory-open",
     "error",
     "registration of shared memory that answers anybody who reaches the port",
-    "It names and maps memory of the server's machine; several known holes begin there.",
+    "It names and maps memory of the server's machine; several known vulnerabilities start there.",
     on_loopback="advice",
 )
 LOGGING = LiveRule(
@@ -119,7 +117,7 @@ LOGGING = LiveRule(
     "log-settings-open",
     "warning",
     "log settings that answer anybody who reaches the port",
-    "Who may change them may switch the log off, or fill the disk with it.",
+    "Whoever changes them can switch the log off, or fill the disk with it.",
     on_loopback="advice",
 )
 TRACE = LiveRule(
@@ -127,7 +125,7 @@ TRACE = LiveRule(
     "trace-settings-open",
     "warning",
     "trace settings that answer anybody who reaches the port",
-    "Who may change them may have every request traced with its tensors, and slow the server down.",
+    "Whoever changes them can trace every request with its tensors, and slow the server down.",
     on_loopback="advice",
 )
 STATISTICS = LiveRule(
@@ -135,21 +133,22 @@ STATISTICS = LiveRule(
     "statistics-open",
     "advice",
     "statistics that answer anybody who reaches the port",
-    "They tell which models there are and how much they are used.",
+    "They show which models exist and how much they are used.",
 )
 PLAIN = LiveRule(
     "TCS25",
     "no-tls",
     "warning",
     "a port without TLS that other machines reach",
-    "Requests, answers and tokens go over the network as they are; anybody there may take part.",
+    "Requests, answers and tokens go over the network in plain text; anybody there may read and "
+    "change them.",
 )
 HOLES = LiveRule(
     "TCS26",
     "known-holes",
     "error",
-    "a release of Triton with known security holes",
-    "They are published, with what it takes to use them.",
+    "a release of Triton with known vulnerabilities",
+    "They are published, with instructions for using them.",
     on_loopback="advice",
 )
 

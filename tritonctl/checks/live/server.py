@@ -38,7 +38,7 @@ def version_of(seen: ServerDescription) -> str | None:
 def check_server(
     paths: Sequence[Path], seen: ServerDescription, *, rules: Collection[LiveRule] | None = None
 ) -> Report:
-    """What a server does otherwise than its repositories say, and what it shows to strangers.
+    """Where a server differs from its repositories, and what it shows to strangers.
 
     Of a model in several repositories the first counts. Raises OSError when a folder cannot be
     read.

@@ -264,7 +264,7 @@ def requests_of(function: Function) -> str | None:
 
 
 def literal(node: ast.expr | None) -> object:
-    """What a literal stands for; None where it is none."""
+    """What a literal stands for; None for anything else."""
     try:
         return cast("object", ast.literal_eval(node)) if node is not None else None
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules as pages of the documentation: `python -m tritonctl.checks.report.pages docs/rules`.
 
-Everything on them comes from the rules, so that they cannot say anything else than these.
+Everything on them comes from the rules, so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _LANGUAGES = {".pbtxt": "pbtxt", ".py": "python", ".json": "json"}
 # Where an issue such as server#8592 is kept; the rest is Triton's own.
 _OTHER_HOMES = {"TensorRT-LLM": "NVIDIA", "vllm": "vllm-project", "onnxruntime": "microsoft"}
 _SEVERITIES = (
-    "An error is what a server refuses or answers wrongly, a warning what works otherwise than "
-    "meant, advice what could be better. `tritonctl check --explain TC101` prints a rule's page."
+    "Error: the server refuses it or answers wrongly. Warning: it works, but not as intended. "
+    "Advice: it could be better. `tritonctl check --explain TC101` prints a rule's page."
 )
 _LEAVE_OUT = """\
 ## To leave it out
@@ -39,7 +39,7 @@ _LIVE = """\
 ## On a running server
 
 What `tritonctl check --server URL` compares: [docs/check.md](../check.md). Where only this machine
-reaches the port, what is open there is no more than advice.
+reaches the port, an open service is only advice.
 """
 _SHOWN = {
     "traffic": "Triton loads the model; it goes wrong when requests come.",
@@ -111,12 +111,12 @@ def _page(rule: Rule) -> str:
 
 
 def _when(rule: Rule) -> str:
-    """When the mistake comes to light."""
+    """When the mistake shows."""
     if rule.shows != "load":
         return _SHOWN[rule.shows]
     if rule.severity == "error":
         return "Triton refuses to load the model."
-    return "Triton loads the model all the same."
+    return "Triton loads the model anyway."
 
 
 def _files(example: Example) -> Iterator[str]:

@@ -59,7 +59,7 @@ def _sizes(model: Model) -> tuple[int, ...]:
     "batcher-without-batch",
     "warning",
     summary="a dynamic batcher whose `max_batch_size` is 0 or 1",
-    why="No two requests are ever put together: every one is executed alone.",
+    why="Triton never batches two requests: it executes each one alone.",
     answers=("server#7205", "server#4129", "server#4247", "server#3624", "server#3327"),
 )
 def no_batch(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -112,7 +112,7 @@ def capped(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "advice",
     summary="preferred batch sizes for a backend without optimisation profiles",
     why="Triton's documentation: most models should have none. They help TensorRT engines with "
-    "profiles for certain sizes; for others they only make requests wait.",
+    "profiles for certain sizes; with other backends they only make requests wait.",
     answers=("onnxruntime_backend#148",),
 )
 def preferred(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -126,7 +126,7 @@ def preferred(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if batching.max_queue_delay_microseconds == 0 and max(sizes) < most:
         return
     yield Hit(
-        f"the backend {model.backend} has no sizes that it runs faster than others",
+        f"the backend {model.backend} runs no size faster than others",
         "remove preferred_batch_size, unless you have measured that these sizes are faster",
         config.span("dynamic_batching", "preferred_batch_size"),
     )
@@ -157,8 +157,7 @@ def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "delay-of-seconds",
     "warning",
     summary="a queue delay of a second or more",
-    why="Unless a full batch comes together at once, every request waits that long before it "
-    "is executed.",
+    why="Unless a full batch arrives at once, every request waits that long before it is executed.",
     answers=("onnxruntime_backend#148",),
 )
 def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
@@ -176,9 +175,8 @@ def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iter
     "TC505",
     "delay-against-slo",
     "warning",
-    summary="a queue delay of half the promised time or more",
-    why="While there is little load no batch is full, so that every request waits for the "
-    "whole delay.",
+    summary="a queue delay of half the SLO target or more",
+    why="Under light load no batch fills up, so every request waits for the whole delay.",
 )
 def against_slo(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     for name, slo_ms in repository.target.slo_ms.items():
@@ -189,9 +187,9 @@ def against_slo(repository: Repository) -> Iterator[tuple[Model, Hit]]:
                 yield (
                     one,
                     Hit(
-                        f"a request to {name} may wait {delay_ms:g} ms here, and is to be answered "
-                        f"in {slo_ms:g} ms",
-                        "make the delay a tenth of that at most",
+                        f"a request to {name} may wait {delay_ms:g} ms here, and its SLO target is "
+                        f"{slo_ms:g} ms",
+                        "set the delay to a tenth of that at most",
                         one.config.span(*path),
                     ),
                 )

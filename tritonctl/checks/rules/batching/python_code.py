@@ -54,7 +54,7 @@ def _requests(code: PythonSource) -> tuple[Function, str] | None:
     "batch-one-by-one",
     "advice",
     summary="a batched Python model that runs its engine for each request",
-    why="The batcher makes batches, and the loop takes them apart again: nothing is gained.",
+    why="The batcher makes batches and the loop takes them apart again: batching gains nothing.",
     answers=("server#7205", "server#3624"),
 )
 def one_by_one(model: Model) -> Iterator[Hit]:
@@ -92,7 +92,7 @@ def _runs_engine(node: ast.Call) -> bool:
     "advice",
     summary="a batched Python model with an input of varying shape that is not ragged",
     why="Unless allow_ragged_batch is set, Triton puts two requests into one batch only where "
-    "the shapes of such inputs are equal: texts of different lengths never meet.",
+    "the shapes of such inputs are equal: texts of different lengths never share one.",
     answers=("server#4129",),
 )
 def equal_shapes(config: ConfigMessage, model: Model) -> Iterator[Hit]:

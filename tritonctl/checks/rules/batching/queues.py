@@ -57,7 +57,7 @@ def _policies(model: Model) -> Iterator[_Policy]:
     "advice",
     summary="priority levels of which the lowest has no timeout",
     why="Triton takes a request of a lower level only while none of a higher one waits: under "
-    "load it waits for ever, and so does its client.",
+    "load it never gets a turn, and its client hangs.",
 )
 def starving(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     levels = config.message.dynamic_batching.priority_levels
@@ -103,7 +103,7 @@ def unused_priorities(config: ConfigMessage) -> Iterator[Hit]:
     "warning",
     summary="a queue policy about timeouts without a default timeout",
     why="A request's own timeout counts only where it is shorter than the default, and 0 means "
-    "no timeout at all: requests wait without an end.",
+    "no timeout at all: requests wait indefinitely.",
     answers=("server#5783", "server#7512"),
 )
 def no_timeout(model: Model) -> Iterator[Hit]:
@@ -126,8 +126,7 @@ def no_timeout(model: Model) -> Iterator[Hit]:
     "late-requests-last",
     "advice",
     summary="a queue policy that delays requests whose time is up",
-    why="Under load there is always another request, so that a late one is never served, nor "
-    "ever refused.",
+    why="Under load there is always another request, so a late one is neither served nor refused.",
 )
 def put_last(model: Model) -> Iterator[Hit]:
     for policy in _policies(model):
@@ -136,7 +135,7 @@ def put_last(model: Model) -> Iterator[Hit]:
         ordered = policy.config.message.dynamic_batching.preserve_ordering
         if timed and not ordered and policy.message.timeout_action == _DELAY:
             yield Hit(
-                "a request that has waited too long is served when no other waits, which may be "
+                "a request that has waited too long is served only when no other waits, possibly "
                 "never",
                 "use timeout_action: REJECT, so that its client learns of it and tries elsewhere",
                 policy.config.span(*policy.path, "timeout_action"),
@@ -148,8 +147,7 @@ def put_last(model: Model) -> Iterator[Hit]:
     "queue-without-bound",
     "advice",
     summary="a queue policy with `max_queue_size: 0`",
-    why="Under more load than the model can bear such a queue grows until memory is full, and "
-    "every answer comes too late.",
+    why="Under overload such a queue grows until memory is full, and every answer comes too late.",
     answers=("server#4753", "server#980"),
 )
 def endless(model: Model) -> Iterator[Hit]:
@@ -157,7 +155,7 @@ def endless(model: Model) -> Iterator[Hit]:
         if policy.gives("max_queue_size") and policy.message.max_queue_size == 0:
             yield Hit(
                 "max_queue_size: 0 means that the queue has no bound",
-                "set it to what can be answered in time; what is above is rejected at once",
+                "set it to what can be answered in time; Triton rejects the rest at once",
                 policy.config.span(*policy.path, "max_queue_size"),
             )
 
@@ -167,8 +165,8 @@ def endless(model: Model) -> Iterator[Hit]:
     "rejected-while-waiting",
     "error",
     summary="a timeout that is no longer than the queue delay",
-    why="A request that finds no full batch is rejected before its delay is over, on an idle "
-    "server, too.",
+    why="A request that finds no full batch is rejected before its delay is over, even on an idle "
+    "server.",
     shows="traffic",
 )
 def rejected_waiting(config: ConfigMessage, model: Model) -> Iterator[Hit]:

@@ -59,7 +59,7 @@ def weights_over_memory(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     "weights-over-host-memory",
     "warning",
     summary="weights on the CPU that do not fit into the machine's memory together",
-    why="The kernel ends the server while it loads them. Each instance of onnxruntime and "
+    why="The kernel kills the server while it loads them. Each instance of onnxruntime and "
     "PyTorch has a copy; OpenVINO's share one.",
     shows="elsewhere",
 )

@@ -76,7 +76,7 @@ def _inside(message: Any, path: tuple[str, ...]) -> Any:
     "TC172",
     "priority-level",
     "error",
-    summary="a priority level that is none of priority_levels",
+    summary="a priority level outside of priority_levels",
     why="Triton refuses the model. Levels count from 1, and the default has to be given.",
     needs_valid_config=True,
 )
@@ -194,7 +194,7 @@ def batch_input(config: ConfigMessage) -> Iterator[Hit]:
     "error",
     summary="a batch_output that Triton cannot cut up",
     why="Triton refuses the model: it needs one source_input that is an input of the model, "
-    "and its targets are outputs of the model. Without a target tritonserver 2.51 ends itself.",
+    "and its targets are outputs of the model. Without a target tritonserver 2.51 crashes.",
     needs_valid_config=True,
 )
 def batch_output(config: ConfigMessage) -> Iterator[Hit]:
@@ -212,7 +212,7 @@ def batch_output(config: ConfigMessage) -> Iterator[Hit]:
         known = {output.name for output in config.message.output}
         for place, name in enumerate(one.target_name):
             if name not in known or name in one.target_name[:place]:
-                wrong = "is no output" if name not in known else "is named twice"
+                wrong = "is not an output" if name not in known else "is named twice"
                 yield Hit(
                     f"{called}: {name} {wrong}",
                     f"name each output at most once; they are {', '.join(sorted(known)) or 'none'}",
@@ -227,8 +227,8 @@ def _unknown_kind(
     kinds = type(one).Kind
     if one.kind not in kinds.values():
         yield Hit(
-            f"{called} has the kind {one.kind}, which there is not",
-            f"write one of {', '.join(kinds.keys())}",
+            f"{called} has an unknown kind: {one.kind}",
+            f"expected one of {', '.join(kinds.keys())}",
             config.span(*path, "kind"),
         )
 
@@ -246,7 +246,7 @@ def _sources(
         return
     if one.source_input[0] not in known:
         yield Hit(
-            f"{called}: its source_input {one.source_input[0]} is no input of the model",
+            f"{called}: its source_input {one.source_input[0]} is not an input of the model",
             f"name one of {', '.join(sorted(known)) or 'its inputs'}",
             config.span(*path, "source_input", 0),
         )

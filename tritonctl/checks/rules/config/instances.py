@@ -28,7 +28,7 @@ _WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
     "TC190",
     "instance-kind",
     "error",
-    summary="a list of GPUs for instances of KIND_CPU or KIND_MODEL, or a kind that is none",
+    summary="a list of GPUs for instances of KIND_CPU or KIND_MODEL, or an unknown kind",
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
@@ -37,8 +37,8 @@ def instance_kind(model: Model) -> Iterator[Hit]:
         kind = _kind(group)
         if kind.isdecimal():
             yield Hit(
-                f"the instances are of kind {kind}, which there is not",
-                f"write one of {', '.join(type(group).Kind.keys())}",
+                f"unknown kind of instances: {kind}",
+                f"expected one of {', '.join(type(group).Kind.keys())}",
                 config.span("instance_group", index, "kind"),
             )
         elif kind in _WITHOUT_GPUS and group.gpus:
@@ -75,7 +75,7 @@ def instance_name(model: Model) -> Iterator[Hit]:
     "TC191",
     "profile",
     "error",
-    summary="an optimisation profile of a model that is not TensorRT's, or that is no number",
+    summary="an optimisation profile that is not a number, or on another backend than TensorRT",
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
@@ -91,7 +91,7 @@ def profile(model: Model) -> Iterator[Hit]:
                 )
             elif not name.isdecimal():
                 yield Hit(
-                    f"profile {name!r} is no number",
+                    f"profile {name!r} is not a number",
                     'number the profiles from 0 in quotes: profile: [ "0" ]',
                     span,
                 )
@@ -202,7 +202,7 @@ def _fits(dims: list[int], declared: tuple[int, ...]) -> bool:
     "skipped-warm-up",
     "warning",
     summary="a sample for warm-up without a batch_size",
-    why="Triton skips it without a word: the first requests are as slow as without.",
+    why="Triton silently skips it: the first requests are as slow as without warm-up.",
     needs_valid_config=True,
 )
 def skipped_warm_up(config: ConfigMessage, model: Model) -> Iterator[Hit]:

@@ -31,12 +31,12 @@ _FILLS_IN = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
     "TC150",
     "no-backend",
     "error",
-    summary="a model whose backend nothing tells",
-    why="Triton refuses the model: it knows no backend to load it with. It only guesses from a "
+    summary="a model whose backend is unknown",
+    why="Triton refuses the model: it does not know which backend loads it. It guesses only from a "
     "file such as model.onnx or model.py.",
     needs_valid_config=True,
 )
-def no_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def no_backend(model: Model) -> Iterator[Hit]:
     message = _message(model)
     if message is None or not model.versions or message.platform or message.HasField(_STEPS):
         return
@@ -51,7 +51,7 @@ def no_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         + (f"{named} tells none" if named else "there is no file such as model.py that tells it")
         + _unread(model),
         'name it in config.pbtxt: backend: "python"',
-        config.span(),
+        model.config.span() if model.config else None,
     )
 
 
@@ -71,8 +71,8 @@ def _unread(model: Model) -> str:
     "TC151",
     "unknown-platform",
     "error",
-    summary="a platform that there is not",
-    why="Triton refuses the model: a platform without a backend has to be one of its own.",
+    summary="an unknown platform",
+    why="Triton refuses the model: a platform without a backend has to be one that Triton knows.",
     needs_valid_config=True,
 )
 def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -84,7 +84,7 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     fix = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(sorted(known))}"
     if platform in KNOWN:
         fix = f'it is a backend: write backend: "{platform}"'
-    yield Hit(f"{platform} is no platform", fix, config.span("platform"))
+    yield Hit(f"unknown platform: {platform}", fix, config.span("platform"))
 
 
 @rule(
@@ -92,7 +92,7 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "platform-against-backend",
     "error",
     summary="a platform that belongs to another backend",
-    why="Triton refuses the model. One of both is enough.",
+    why="Triton refuses the model. One of the two is enough.",
     needs_valid_config=True,
 )
 def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
@@ -115,7 +115,7 @@ def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
     "warning",
     summary="a backend whose name looks misspelt",
     why="Triton looks for libtriton_NAME.so in its folder of backends and refuses the model "
-    "where that is missing. A backend of your own may be called so.",
+    "where that is missing. A backend of your own may have this name.",
     shows="elsewhere",
     needs_valid_config=True,
 )
@@ -126,7 +126,7 @@ def unknown_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     close = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=_LIKE)
     if close and not _brings_its_own(model, f"libtriton_{name}.so"):
         yield Hit(
-            f"{name} is no backend that is known",
+            f"unknown backend: {name}",
             f"did you mean {close[0]}?",
             config.span("backend"),
         )
@@ -140,9 +140,9 @@ def _brings_its_own(model: Model, library: str) -> bool:
     "TC157",
     "python-filename",
     "error",
-    summary="a default_model_filename that is no Python module",
+    summary="a default_model_filename that is not the name of a Python module",
     why="The Python backend imports the file as a module and refuses the model, or, in Triton "
-    "2.51, waits for ever.",
+    "2.51, hangs.",
     answers=("server#3237",),
     needs_valid_config=True,
 )
@@ -160,7 +160,7 @@ def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         return
     yield Hit(
         f"default_model_filename {name!r} {wrong}",
-        "call it as a module: letters, digits, _ and .py",
+        "name it like a module: letters, digits, _ and .py",
         config.span("default_model_filename"),
     )
 
@@ -170,7 +170,7 @@ def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "no-agent",
     "error",
     summary="model_repository_agents without an agent",
-    why="tritonserver 2.51 ends itself over it, with all models that it serves.",
+    why="tritonserver 2.51 crashes over it, with all models that it serves.",
     needs_valid_config=True,
 )
 def no_agent(config: ConfigMessage) -> Iterator[Hit]:
@@ -189,14 +189,14 @@ def no_agent(config: ConfigMessage) -> Iterator[Hit]:
     "metric-tag",
     "error",
     summary="a metric tag that cannot be a label's name",
-    why="tritonserver 2.51 ends itself over it, with all models that it serves.",
+    why="tritonserver 2.51 crashes over it, with all models that it serves.",
     needs_valid_config=True,
 )
 def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
     for key in config.message.metric_tags:
         if key and not _LABEL.fullmatch(key):  # one without a key loads
             yield Hit(
-                f"the metric tag {key!r} is no name of a label",
+                f"the metric tag {key!r} is not a valid label name",
                 "use letters, digits and _, with no digit first",
                 config.name_span("metric_tags", key),
             )

@@ -131,7 +131,7 @@ def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
     "TC183",
     "correlation-type",
     "error",
-    summary="a correlation id of a type that it cannot have",
+    summary="a correlation id with an unsupported type",
     why="Triton refuses the model.",
     needs_valid_config=True,
 )

@@ -164,7 +164,7 @@ def empty_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC166",
     "image-format",
     "error",
-    summary="an image format on an input that has not 3 dims",
+    summary="an image format on an input without 3 dims",
     why="Triton refuses the model: NHWC and NCHW name the 3 dims beside the batch.",
     needs_valid_config=True,
 )
@@ -223,7 +223,7 @@ def input_again(model: Model) -> Iterator[Hit]:
     "output-again",
     "warning",
     summary="two outputs of one name",
-    why="Triton keeps the first without a word; what stands in the second does not count.",
+    why="Triton silently keeps the first and ignores the second.",
     needs_valid_config=True,
 )
 def output_again(model: Model) -> Iterator[Hit]:

@@ -184,7 +184,7 @@ def _needy(graph: Graph, name: str) -> str | None:
 
 
 def fit(one: Side, other: Side) -> bool:
-    """Whether they may be the same tensor; so, too, where too little is known."""
+    """Whether they may be the same tensor; also where too little is known."""
     if one.dims is None or other.dims is None:
         return True
     return dims_match(one.dims, other.dims) or any(

@@ -38,7 +38,7 @@ def unwritten_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
     "unwritten-output",
     "error",
     summary="an output of the ensemble that no step writes",
-    why="Triton refuses the ensemble: no answer could ever be complete.",
+    why="Triton refuses the ensemble: no answer would ever be complete.",
     answers=("server#5943",),
 )
 def unwritten_output(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
@@ -93,9 +93,8 @@ def overwritten_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
     "TC314",
     "unread-tensor",
     "error",
-    summary="an output of a step that is mapped and that nobody reads",
-    why="Triton refuses the ensemble. Outputs of a step that nobody wants are left out of its "
-    "output_map.",
+    summary="a mapped output of a step that nothing reads",
+    why="Triton refuses the ensemble. Leave an output that nothing reads out of the output_map.",
 )
 def unread_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
     if _lacks_readers(ensemble):
@@ -103,7 +102,7 @@ def unread_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
     for name, links in ensemble.writers.items():
         if name not in ensemble.readers and name not in ensemble.outputs:
             yield Hit(
-                f"no step reads {name}, and it is no output of {model.name}",
+                f"no step reads {name}, and it is not an output of {model.name}",
                 f"remove this entry, or declare {name} as an output of {model.name}",
                 _span(model, links[0]),
             )
@@ -144,7 +143,7 @@ def steps_in_a_circle(ensemble: Graph, model: Model) -> Iterator[Hit]:
         what = "reads its own output" if len(circle) == 1 else f"can never run: steps {way}"
         yield Hit(
             f"step {first.index + 1} {what}",
-            "let one of them read something else: a step runs when all of its inputs are there",
+            "let one of them read something else: a step runs once all of its inputs are there",
             _span(model, link),
         )
 

@@ -30,7 +30,7 @@ _WITHOUT_EFFECT = (
     "TC301",
     "no-ensemble-platform",
     "error",
-    summary="steps in a model whose platform is not ensemble, or that has a backend besides",
+    summary="steps in a model whose platform is not ensemble, or that also has a backend",
     why="Triton refuses the model.",
 )
 def no_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -52,7 +52,7 @@ def no_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         # From such a name Triton infers the backend.
         if value and (name == "backend" or TELLING_FILES.get(value) in _INFERRED):
             yield Hit(
-                f"an ensemble has no backend of its own, {model.name} names {value}",
+                f"an ensemble has no backend of its own, and {model.name} names {value}",
                 f"remove `{name}`",
                 config.name_span(name),
             )
@@ -137,7 +137,7 @@ def missing_model(config: ConfigMessage, ensemble: Graph, repository: Repository
                 f"there is no model {step.name} in this repository",
                 f"did you mean {close[0]}?"
                 if close
-                else f"add it, or start Triton with the --model-repository of {step.name}, too",
+                else f"add it, or also start Triton with the --model-repository of {step.name}",
                 config.span(*step.path, "model_name"),
             )
 
@@ -180,7 +180,7 @@ def unserved_version(
     "contains-itself",
     "error",
     summary="an ensemble that contains itself, directly or through others",
-    why="Triton refuses it; what leads to such a circle from outside kills tritonserver 2.51.",
+    why="Triton refuses it; a model that leads into such a cycle kills tritonserver 2.51.",
 )
 def contains_itself(
     config: ConfigMessage, ensemble: Graph, model: Model, repository: Repository

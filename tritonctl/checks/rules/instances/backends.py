@@ -28,7 +28,7 @@ _ITS_GPU = ("model_instance_device_id", "CUDA_VISIBLE_DEVICES", "set_device", "d
     "TC603",
     "needs-gpu",
     "error",
-    summary="a backend that runs on GPUs alone where there is none",
+    summary="a backend that needs GPUs on a machine without GPUs",
     why="The model cannot be loaded.",
     shows="elsewhere",
 )
@@ -36,10 +36,10 @@ def needs_gpu(config: ConfigMessage, model: Model, repository: Repository) -> It
     if repository.target.gpus != () or model.backend not in _GPU_ONLY:
         return
     if any(written_kind(group) == "KIND_GPU" for _, group in written_groups(model)):
-        return  # which is told by itself
+        return  # that has a finding of its own
     yield Hit(
-        f"the backend {model.backend} runs on GPUs alone, and the target has none",
-        "serve it where a GPU is, or say which GPUs the target has: --gpus 24G",
+        f"the backend {model.backend} needs a GPU, and the target has none",
+        "serve it on a machine with a GPU, or say which GPUs the target has: --gpus 24G",
         config.span("platform" if config.message.platform else "backend"),
     )
 
@@ -73,7 +73,7 @@ def tensorrt_elsewhere(
     "secondary-devices-ignored",
     "warning",
     summary="secondary devices of a backend other than TensorRT",
-    why="Only TensorRT's backend uses them, as DLA cores; the others ignore them without a word.",
+    why="Only TensorRT's backend uses them, as DLA cores; the others silently ignore them.",
 )
 def secondary_device(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model):
@@ -152,15 +152,15 @@ def _default_cuda(code: PythonSource) -> ast.expr | None:
     "onnx-on-cpu",
     "warning",
     summary="an ONNX model with KIND_MODEL",
-    why="The backend looks for KIND_GPU alone; everything else runs on the CPU without a word.",
+    why="The backend looks for KIND_GPU only; everything else silently runs on the CPU.",
     shows="elsewhere",
 )
 def onnx_off_gpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model) if model.backend == "onnxruntime" else ():
         if written_kind(group) == "KIND_MODEL":
             yield Hit(
-                "ONNX Runtime runs on the CPU with KIND_MODEL, whatever GPUs there are",
-                "write KIND_GPU or KIND_CPU, whichever is meant",
+                "ONNX Runtime runs on the CPU with KIND_MODEL, whatever GPUs the machine has",
+                "write KIND_GPU or KIND_CPU, whichever you want",
                 config.span("instance_group", index, "kind"),
             )
 

@@ -30,7 +30,7 @@ _BREAK = "break the circle: put what is shared into a model of its own"
     "error",
     summary="a model whose only instance waits for itself",
     why="While a model waits for another, its instance can do nothing else. A request that "
-    "comes back to it is never begun, and all wait for ever.",
+    "comes back to it never starts, and all of them hang.",
     shows="traffic",
     answers=("python_backend#325", "server#6236"),
 )
@@ -45,9 +45,9 @@ def deadlock(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     "TC651",
     "goes-round",
     "warning",
-    summary="models that ask each other in a circle",
+    summary="models that call each other in a circle",
     why="It works until there are as many requests at once as instances: then each holds one "
-    "and waits for one, and all wait for ever.",
+    "and waits for one, and all of them hang.",
     shows="traffic",
     answers=("python_backend#325",),
 )
@@ -116,7 +116,7 @@ def absent_model(model: Model, repository: Repository) -> Iterator[Hit]:
     "TC653",
     "asks-other-tensors",
     "error",
-    summary="a request with an input, or for an output, that the model asked does not have",
+    summary="a request with an input, or for an output, that the called model does not have",
     why="Triton refuses the request, every time.",
     shows="traffic",
 )
@@ -195,7 +195,7 @@ def _sent_in(code: PythonSource | None, method: str, names: tuple[str, ...]) -> 
     "TC655",
     "async-exec-without-loop",
     "error",
-    summary="async_exec in an execute that is no coroutine",
+    summary="async_exec in an execute that is not a coroutine",
     why="Every request fails: `no running event loop`.",
     shows="traffic",
 )
@@ -216,8 +216,8 @@ def unawaited(code: PythonSource, model: Model) -> Iterator[Hit]:
     "one-at-a-time",
     "advice",
     summary="a model with one instance that waits for several answers one after the other",
-    why="Its throughput is one request per sum of all waiting times, however fast the models "
-    "asked are, and however many instances they have.",
+    why="Its throughput is one request per sum of all waiting times, however fast the called "
+    "models are, and however many instances they have.",
 )
 def one_at_a_time(code: PythonSource, model: Model, repository: Repository) -> Iterator[Hit]:
     if not bls_calls(model) or instances(model, repository.target) != 1:
@@ -228,8 +228,8 @@ def one_at_a_time(code: PythonSource, model: Model, repository: Repository) -> I
     if len(waits) > 1:
         first = min(waits, key=lambda call: (call.lineno, call.col_offset))
         yield Hit(
-            f"execute waits for {len(waits)} answers one after the other, and no other request is "
-            "begun meanwhile",
+            f"execute waits for {len(waits)} answers one after the other, and no other request starts "
+            "meanwhile",
             "make more instances: instance_group { count: 4 kind: KIND_CPU }, or write `async def "
             "execute` and await async_exec for all at once",
             code.place(first),

@@ -20,7 +20,7 @@ from tritonctl.checks.rule import rule
     "TC600",
     "gpu-without-gpus",
     "error",
-    summary="instances on a GPU where there is none",
+    summary="instances on a GPU on a machine without GPUs",
     why="Triton refuses the model.",
 )
 def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
@@ -29,7 +29,7 @@ def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository
     for index, group in written_groups(model):
         if written_kind(group) == "KIND_GPU":
             yield Hit(
-                "the instances are to run on a GPU, and the target has none",
+                "the instances run on a GPU, and the target has no GPU",
                 "write kind: KIND_CPU or KIND_AUTO, or say which GPUs it has: --gpus 24G",
                 config.span("instance_group", index, "kind"),
             )
@@ -40,7 +40,7 @@ def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository
     "TC601",
     "absent-gpu",
     "error",
-    summary="instances on a GPU that is not there",
+    summary="instances on a GPU that does not exist",
     why="Triton refuses the model: numbers begin at 0, and GPUs below the least compute "
     "capability do not count.",
     shows="elsewhere",
@@ -80,7 +80,7 @@ def auto_with_gpus(config: ConfigMessage, model: Model, repository: Repository) 
         if absent and written_kind(group) == "KIND_AUTO":
             yield Hit(
                 f"without a GPU {absent[0]} KIND_AUTO becomes KIND_CPU, which takes no `gpus`",
-                "leave `gpus` out: the instances then go to every GPU there is, or to the CPU",
+                "leave `gpus` out: the instances then go to every GPU, or to the CPU",
                 config.span("instance_group", index, "gpus", group.gpus[:].index(absent[0])),
             )
 
@@ -90,7 +90,7 @@ def auto_with_gpus(config: ConfigMessage, model: Model, repository: Repository) 
     "count-zero",
     "warning",
     summary="a count of 0 or less",
-    why="It switches nothing off: Triton takes it for absent and makes one instance, of "
+    why="It does not switch the group off: Triton ignores it and makes one instance, of "
     "onnxruntime on the CPU two.",
 )
 def count_zero(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
@@ -102,8 +102,8 @@ def count_zero(config: ConfigMessage, model: Model, repository: Repository) -> I
         if count <= 0:
             made = "as many as without `count`" if group.count is None else str(group.count)
             yield Hit(
-                f"count: {count} counts as absent: Triton makes {made}",
-                "write the number that is meant; to switch a group off, remove it",
+                f"Triton ignores count: {count} and makes {made}",
+                "write the intended number; to switch a group off, remove it",
                 config.span(*path),
             )
 
@@ -122,8 +122,8 @@ def gpu_twice(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             if times > 1:
                 last = max(at for at, one in enumerate(group.gpus) if one == gpu)
                 yield Hit(
-                    f"GPU {gpu} is listed {times} times and gets as many times the instances",
-                    "list it once; how many instances it gets is `count`",
+                    f"GPU {gpu} is listed {times} times and gets that many times the instances",
+                    "list it once; `count` sets its number of instances",
                     config.span("instance_group", index, "gpus", last),
                 )
 
@@ -141,7 +141,7 @@ def all_passive(config: ConfigMessage, model: Model, repository: Repository) -> 
     made = groups(model, repository.target)
     if made and all(group.passive for group in made):
         yield Hit(
-            "every instance is passive: none takes requests",
+            "every instance is passive, and none takes requests",
             "remove `passive: true` from at least one group",
             config.span(*made[0].path, "passive"),
         )

@@ -90,8 +90,8 @@ def global_and_not(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     "warning",
     summary="a model that holds a resource while it waits for one that needs it",
     why="With --rate-limit=execution_count an instance keeps its resources until it answers. "
-    "There are as many as the hungriest instance needs: the model asked never runs, and both "
-    "wait for ever.",
+    "There are as many as the hungriest instance needs: the called model never runs, and both "
+    "hang.",
     answers=("server#8358", "python_backend#325", "server#6236", "server#6274"),
 )
 def waits_for_itself(repository: Repository) -> Iterator[tuple[Model, Hit]]:
@@ -130,7 +130,7 @@ def _most(needs: list[_Need]) -> Counter[str]:
 def _too_much(need: _Need, other: _Need, most: Counter[str]) -> bool:
     """Whether the second can never run while the first does."""
     if need.model is other.model or need.name != other.name:
-        return False  # a circle is told elsewhere
+        return False  # another rule reports circles
     if need.count + other.count <= most[need.name]:
         return False
     same_device = need.devices is not None and len(need.devices) == 1
@@ -143,7 +143,7 @@ def _too_much(need: _Need, other: _Need, most: Counter[str]) -> bool:
     "warning",
     summary="a resource of the rate limiter that limits nothing",
     why="Instances wait for a resource only when another holds it: most likely its name is "
-    "spelt otherwise elsewhere.",
+    "spelt differently elsewhere.",
 )
 def limits_nothing(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     needs = _needs(repository)
@@ -171,7 +171,7 @@ def _without_effect(need: _Need, reason: str) -> Hit:
     "resource-again",
     "warning",
     summary="a resource of the rate limiter that a group lists twice",
-    why="The counts are not added up: Triton takes the last one without a word.",
+    why="Triton does not add the counts up: it silently takes the last one.",
 )
 def resource_again(config: ConfigMessage) -> Iterator[Hit]:
     written = config.message.instance_group
@@ -182,7 +182,7 @@ def resource_again(config: ConfigMessage) -> Iterator[Hit]:
             if key in seen:
                 yield Hit(
                     f"the resource {one.name} is listed again: the last one counts",
-                    "list it once, with the count that is meant",
+                    "list it once, with the intended count",
                     config.span("instance_group", index, "rate_limiter", "resources", position),
                 )
             seen.add(key)
@@ -208,7 +208,7 @@ def priority_alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
                     model,
                     Hit(
                         "the priority has no effect: no model of the repository needs a resource",
-                        "let the models that shall give way to each other need one, or remove it",
+                        "give the models that compete a common resource, or remove it",
                         model.config.span(*path),
                     ),
                 )

@@ -27,9 +27,9 @@ _INTER_OP = "inter_op_thread_count"
     "TC620",
     "threads-over-cores",
     "warning",
-    summary="a model told to compute with more threads than there are cores",
-    why="Threads that wait for a core hold up those that wait for them at the end of each "
-    "operator: slower than with fewer.",
+    summary="a model configured to compute with more threads than the target has cores",
+    why="Threads that wait for a core hold up the others at the end of each operator: it is "
+    "slower than with fewer.",
     shows="elsewhere",
 )
 def threads_over_cores(model: Model, repository: Repository) -> Iterator[Hit]:
@@ -98,7 +98,7 @@ def models_over_cores(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     shares: dict[str, Threads] = {}
     for name, model in repository.models.items():
         threads = cpu_threads(model, repository.target)
-        # Those that are too many alone have been told of.
+        # A model with too many of its own has a finding already.
         if threads is not None and threads.total(cores) <= cores:
             shares[name] = threads
     total = sum(threads.total(cores) for threads in shares.values())

@@ -56,9 +56,9 @@ def file_size(folder: Path, name: str) -> int | None:
     "TC020",
     "missing-labels",
     "error",
-    summary="a label_filename that is not there",
+    summary="a label_filename that does not exist",
     why="Triton reads it when it loads the model, and refuses the model; a folder in its place "
-    "ends tritonserver 2.51 itself.",
+    "crashes tritonserver 2.51.",
     needs_valid_config=True,
 )
 def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -67,7 +67,7 @@ def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         if name and file_size(model.path, name) is None:
             beside = f"; it is looked for beside {model.shown}/config.pbtxt"
             yield Hit(
-                f"output {output.name} has its labels in {name}, which is no file{beside}",
+                f"output {output.name} has its labels in {name}, which is not a file{beside}",
                 f"put it at {model.shown}/{name}",
                 config.span("output", index, "label_filename"),
             )
@@ -78,7 +78,7 @@ def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "few-labels",
     "warning",
     summary="fewer labels than an output has elements",
-    why="Classes without a line are answered without a label.",
+    why="Classes without a line are returned without a label.",
     needs_valid_config=True,
 )
 def few_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -108,7 +108,7 @@ def _lines(path: Path) -> int | None:
     "TC022",
     "missing-data",
     "error",
-    summary="data for warm-up or a first state that is not there",
+    summary="data for warm-up or a first state that does not exist",
     why="Triton looks for it in warmup/ and initial_state/, beside config.pbtxt, when it loads "
     "the model, and refuses the model.",
     needs_valid_config=True,
@@ -117,7 +117,7 @@ def missing_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data in named_data(model):
         if file_size(model.path / data.folder, data.name) is None:
             yield Hit(
-                f"{data.folder}/{data.name} is no file",
+                f"{data.folder}/{data.name} is not a file",
                 f"put it at {model.shown}/{data.folder}/{data.name}",
                 config.span(*data.place),
             )
@@ -146,7 +146,7 @@ def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "long-data",
     "warning",
     summary="data for warm-up or a first state that is larger than its tensor",
-    why="Triton takes the first bytes and ignores the rest without a word.",
+    why="Triton takes the first bytes and silently ignores the rest.",
     needs_valid_config=True,
 )
 def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -183,7 +183,7 @@ def string_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
 
 def _strings(path: Path) -> int | None:
-    """How many strings a file has, each behind its length; what is left over is none."""
+    """How many strings a file has, each behind its length; a remainder does not count."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -199,7 +199,7 @@ def _strings(path: Path) -> int | None:
     "TC028",
     "missing-plan",
     "warning",
-    summary="a file for GPUs of one compute capability that is not there",
+    summary="a file for GPUs of one compute capability that does not exist",
     why="On such a GPU Triton cannot load the version; on others it does.",
     shows="elsewhere",
     needs_valid_config=True,
@@ -219,7 +219,7 @@ def missing_plan(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC025",
     "missing-environment",
     "error",
-    summary="a Python environment in the model's folder that is not there",
+    summary="a Python environment in the model's folder that does not exist",
     why="The Python backend refuses the model. It takes an archive of conda-pack, or the "
     "folder that one was unpacked into.",
     answers=("server#5094",),
@@ -232,7 +232,7 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     span = config.span("parameters", _ENVIRONMENT, "string_value")
     if value.startswith(_MODEL_FOLDER[1:]):
         yield Hit(
-            f"{value} is taken as it stands: a $ is missing",
+            f"{value} is used as written: a $ is missing",
             f"write ${value}",
             span,
         )
@@ -258,7 +258,7 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "relative-environment",
     "warning",
     summary="a Python environment that depends on where the server was started",
-    why="The Python backend takes the path as it stands, and refuses the model where it leads "
+    why="The Python backend takes the path as written, and refuses the model where it leads "
     "nowhere.",
     shows="elsewhere",
     needs_valid_config=True,
@@ -267,7 +267,7 @@ def relative_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     value = _environment(model)
     if value and not value.startswith((_MODEL_FOLDER, _MODEL_FOLDER[1:], "/")):
         yield Hit(
-            f"{value} is looked for where the server was started",
+            f"{value} is looked up where the server was started",
             f"write {_MODEL_FOLDER}/{value.removeprefix('./')} for a place in the model's folder, "
             "or a path from the root",
             config.span("parameters", _ENVIRONMENT, "string_value"),

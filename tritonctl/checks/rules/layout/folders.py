@@ -43,7 +43,7 @@ def _is_folder(status: os.stat_result | None) -> bool:
     "dangling-link",
     "error",
     summary="a link to nowhere in a model's folder, or in the repository's",
-    why="Triton looks at every entry for folders, and stops at what is not there: it refuses "
+    why="Triton looks at every entry for folders, and stops at a broken link: it refuses "
     "the model, or, in the repository's folder, all of them.",
 )
 def dangling_link(repository: Repository) -> Iterator[tuple[Model, Hit]]:
@@ -75,8 +75,8 @@ def hidden_folder(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             yield (
                 repository.folder(name),
                 Hit(
-                    f"Triton takes {name} for a model: it knows no hidden folders",
-                    "keep the repository in a folder of its own, below the one that has it",
+                    f"Triton takes {name} for a model: it does not skip hidden folders",
+                    "keep the repository in a folder of its own, below this one",
                 ),
             )
 
@@ -103,7 +103,7 @@ def is_empty(model: Model) -> bool:
 
 
 def models_inside(model: Model) -> list[str]:
-    """The models in a folder that is none itself, but has some."""
+    """The models in a folder that is not a model itself."""
     if model.file is not None or model.versions:
         return []
     return [name for name in folders(model) if (model.path / name / CONFIG_NAME).exists()]
@@ -162,7 +162,7 @@ def no_repository(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     "misspelt-config",
     "warning",
     summary="a configuration under a name that Triton does not read",
-    why="Triton goes on without a configuration: it guesses one, or refuses the model.",
+    why="Triton continues without a configuration: it guesses one, or refuses the model.",
 )
 def misspelt_config(model: Model) -> Iterator[Hit]:
     name = misspelt(model)
@@ -223,7 +223,7 @@ def file_beside_versions(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
             _leads_to(model, v, name, place) for v in model.versions
         ):
             yield Hit(
-                f"Triton does not read {name} here: it belongs into a version's folder",
+                f"Triton does not read {name} here: it belongs in a version's folder",
                 f"move it to {model.shown}/{model.versions[-1]}/{name}, or remove it",
                 place=name,
             )
@@ -266,7 +266,7 @@ def lfs_pointer(model: Model) -> Iterator[Hit]:
     "error",
     summary="a name of a Python model with a character that a shell interprets",
     why="Up to 2025 the Python backend starts a model through a shell, with its path in the "
-    "command: tritonserver 2.51 waits for ever, or runs something else.",
+    "command: tritonserver 2.51 hangs, or runs something else.",
     shows="elsewhere",
     answers=("python_backend#404",),
 )
@@ -284,7 +284,7 @@ def shell_name(model: Model) -> Iterator[Hit]:
     "TC019",
     "other-letters",
     "warning",
-    summary="a name of a Python model with letters beside those of ASCII",
+    summary="a name of a Python model with letters outside of ASCII",
     why="Python instances run in the locale of the server. In that of most containers such a "
     "path cannot be opened, and Triton refuses the model.",
     shows="elsewhere",

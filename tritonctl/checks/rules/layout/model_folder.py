@@ -42,8 +42,8 @@ def another_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "no-version",
     "error",
     summary="a model without a version folder",
-    why="Triton finds no version to load and refuses the model. An ensemble needs one, too, "
-    "be it empty.",
+    why="Triton finds no version to load and refuses the model. Even an ensemble needs one; "
+    "it may be empty.",
 )
 def no_version(model: Model) -> Iterator[Hit]:
     if model.versions or is_empty(model) or models_inside(model):
@@ -63,7 +63,7 @@ def no_version(model: Model) -> Iterator[Hit]:
     "ignored-version",
     "warning",
     summary="a folder that looks like a version and is ignored",
-    why="Triton skips it without a word and goes on serving another version.",
+    why="Triton silently skips it and keeps serving another version.",
 )
 def ignored_version(model: Model) -> Iterator[Hit]:
     for name in model.entries if model.versions else ():
@@ -72,7 +72,7 @@ def ignored_version(model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"Triton ignores the folder {name}: versions are whole numbers, without a "
                 "leading zero",
-                "rename it if it is meant to be served",
+                "rename it if it should be served",
                 place=name,
             )
 
@@ -82,7 +82,7 @@ def ignored_version(model: Model) -> Iterator[Hit]:
     "no-model-file",
     "error",
     summary="a version folder without the file that its backend loads",
-    why="The version cannot be loaded; tritonserver 2.51 waits for ever for a model.py.",
+    why="The version cannot be loaded; tritonserver 2.51 hangs without a model.py.",
 )
 def no_model_file(model: Model) -> Iterator[Hit]:
     wanted = _wanted_files(model)
@@ -91,7 +91,7 @@ def no_model_file(model: Model) -> Iterator[Hit]:
             names = " or ".join(wanted)
             yield Hit(
                 f"version {version} has no {names}, which the backend {model.backend} loads",
-                f"put it at {model.shown}/{version}/{wanted[0]}, or name the file that there is in "
+                f"put it at {model.shown}/{version}/{wanted[0]}, or name the existing file in "
                 "`default_model_filename`",
                 place=str(version),
             )

@@ -34,8 +34,8 @@ def unreadable_variant(model: Model) -> Iterator[Hit]:
             )
         elif file.broken:
             yield Hit(
-                f"no valid text format: {file.broken.problem}",
-                "correct it there: everything after it is unread",
+                f"invalid text format: {file.broken.problem}",
+                "correct it there: nothing after it was read",
                 file.broken.span,
                 source=file.source,
             )
@@ -50,7 +50,7 @@ def unreadable_variant(model: Model) -> Iterator[Hit]:
     "warning",
     summary="a file in configs/ that cannot be chosen",
     why="Triton takes configs/NAME.pbtxt for --model-config-name=NAME, and falls back to "
-    "config.pbtxt without a word where there is none.",
+    "config.pbtxt silently where that file is missing.",
 )
 def unusable_variant(model: Model) -> Iterator[Hit]:
     for name in _inside(model.path / VARIANTS) if VARIANTS in model.entries else ():

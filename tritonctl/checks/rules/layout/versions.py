@@ -24,7 +24,7 @@ _DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
     "TC014",
     "serves-none",
     "error",
-    summary="a version_policy that leaves every version out",
+    summary="a version_policy that selects no version",
     why="Triton refuses the model: at least one version must be available.",
     needs_valid_config=True,
 )
@@ -52,7 +52,7 @@ def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC015",
     "lacks-some",
     "warning",
-    summary="a version_policy with a version that is not there",
+    summary="a version_policy with a version that does not exist",
     why="Triton serves the others, and says so only in its log.",
     needs_valid_config=True,
 )
@@ -73,9 +73,9 @@ def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC017",
     "like-a-version",
     "error",
-    summary="a folder that Triton takes for a version and does not find",
+    summary="a folder that Triton mistakes for a version",
     why="Triton reads the digits at the beginning of a name, 2_old as 2, and loads the folder "
-    "of that number: tritonserver 2.51 waits for it for ever, and ends itself over more than "
+    "of that number: tritonserver 2.51 hangs without it, and crashes over more than "
     "64 bits.",
     needs_valid_config=True,
 )
@@ -85,7 +85,7 @@ def like_a_version(model: Model) -> Iterator[Hit]:
         if number > LARGEST_VERSION:
             yield Hit(
                 f"{name} is a number of more than 64 bits",
-                "rename it: no digit first, if it is not meant as a version",
+                "rename it, without a digit first, unless it is a version",
                 place=name,
             )
         elif number not in model.versions and number in model.served_of(sorted(taken.values())):

@@ -93,7 +93,7 @@ def _is_true(node: ast.expr) -> bool:
     "unpickling",
     "warning",
     summary="a model.py that unpickles",
-    why="To read a pickle is to run a program: whoever can replace the file, or send the "
+    why="Reading a pickle runs a program: whoever can replace the file, or send the "
     "bytes, runs code in the server. torch.load refuses that by itself from PyTorch 2.6 on.",
 )
 def unpickling(code: PythonSource) -> Iterator[Hit]:
@@ -112,7 +112,7 @@ def unpickles(code: PythonSource) -> tuple[tuple[Named, str], ...]:
 
 
 def _unsafe(named: Named) -> str | None:
-    """What to write instead of a call; None where it is safe, or cannot be told."""
+    """What to write instead of a call; None where it is safe, or unclear."""
     if named.name == "torch.load":
         safe = named.keyword_is("weights_only", True) or named.keyword_varies("weights_only")
         return None if safe else "give weights_only=True, or read safetensors"

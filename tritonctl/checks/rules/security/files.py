@@ -41,7 +41,7 @@ def _others_write(mode: int) -> bool:
     "writable-by-others",
     "warning",
     summary="files of a model that others on the machine may change",
-    why="Who can change a model.py runs code in the server; who can change weights decides "
+    why="Whoever can change a model.py runs code in the server; whoever can change weights decides "
     "its answers.",
 )
 def writable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
@@ -52,7 +52,7 @@ def writable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             Hit(
                 f"everybody on this machine may put models into {repository.path.name}, or take "
                 "them away",
-                f"take it from them: chmod -R o-w {repository.path}",
+                f"take that right away: chmod -R o-w {repository.path}",
             ),
         )
         return
@@ -67,7 +67,7 @@ def writable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
                 model,
                 Hit(
                     f"everybody on this machine may change {name}{more}",
-                    f"take it from them: chmod -R o-w {model.shown}",
+                    f"take that right away: chmod -R o-w {model.shown}",
                     place=found[0],
                 ),
             )
@@ -111,14 +111,14 @@ def _mode(path: Path) -> int:
     "set-uid",
     "warning",
     summary="a program in a model's folder that runs as its owner (set-uid)",
-    why="No model needs it, and a hole in that program is one in the whole machine.",
+    why="No model needs it, and a vulnerability in that program is one of the whole machine.",
 )
 def set_uid(model: Model) -> Iterator[Hit]:
     for one in tree(model):
         if one.is_file and one.mode & stat.S_ISUID:
             yield Hit(
                 f"{one.place} runs as its owner, whoever starts it (mode {one.mode:o})",
-                f"take the bit away: chmod u-s {model.shown}/{one.place}",
+                f"remove the bit: chmod u-s {model.shown}/{one.place}",
                 place=one.place,
             )
 
@@ -161,8 +161,7 @@ def _leads(model: Model, place: str, target: str) -> Hit:
     "pickled-file",
     "advice",
     summary="a pickled file beside a model.py",
-    why="To read a pickle is to run a program: whoever can replace the file runs code in the "
-    "server.",
+    why="Reading a pickle runs a program: whoever can replace the file runs code in the server.",
 )
 def pickled(code: PythonSource, model: Model) -> Iterator[Hit]:
     if unpickles(code):
@@ -204,7 +203,7 @@ def _is_state(path: Path) -> bool:
     "private-key",
     "warning",
     summary="a private key in a model's folder",
-    why="Repositories are copied, backed up and baked into images: the key goes along.",
+    why="Repositories are copied, backed up and baked into images: the key goes with them.",
 )
 def private_key(model: Model) -> Iterator[Hit]:
     for one in tree(model):

@@ -52,7 +52,7 @@ _TOLD = 3
     "secret-in-repository",
     "warning",
     summary="a token, key or password in a configuration or in code",
-    why="Repositories are copied, backed up and baked into images, and a running server tells "
+    why="Repositories are copied, backed up and baked into images, and a running server shows "
     "the parameters of its models to whoever asks.",
 )
 def secrets(model: Model) -> Iterator[Hit]:
@@ -66,7 +66,7 @@ def secrets(model: Model) -> Iterator[Hit]:
         for message, span in found:
             yield Hit(
                 message,
-                "take it out and declare it void; give the server another one by its environment",
+                "revoke it and take it out; pass a new one through the server's environment",
                 span,
                 blotted,
             )
@@ -109,8 +109,8 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
     "TC911",
     "known-holes",
     "warning",
-    summary="a target version with known security holes",
-    why="NVIDIA's bulletins tell everybody how to use them; the holes are closed by a later "
+    summary="a target version with known vulnerabilities",
+    why="NVIDIA's bulletins tell everybody how to use them; only a later release fixes "
     "release alone.",
     shows="elsewhere",
 )
@@ -126,16 +126,16 @@ def holes(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     yield (
         model,
         Hit(
-            f"Triton {target.version} has known security holes: {', '.join(cves[:_TOLD])}{more}; "
+            f"Triton {target.version} has known vulnerabilities: {', '.join(cves[:_TOLD])}{more}; "
             f"the worst: {found[0].summary} (CVSS {found[0].score:g})",
-            f"serve with release {fixed} or later, or let nobody but this machine reach it",
+            f"serve with release {fixed} or later, or let only this machine reach it",
             model.config.span("name"),
         ),
     )
 
 
 def _first(repository: Repository) -> Model | None:
-    """The first model whose configuration can be read: the holes are told, or ignored, there."""
+    """The first model whose configuration can be read: vulnerabilities are reported there."""
     readable = (model for _, model in sorted(repository.models.items()) if model.config)
     return next(readable, None)
 
@@ -145,7 +145,7 @@ def _first(repository: Repository) -> Model | None:
     "shared-environment",
     "warning",
     summary="an EXECUTION_ENV_PATH in a folder that everybody may write to",
-    why="Who puts an archive there first decides which Python runs the model, with all that "
+    why="Whoever puts an archive there first decides which Python runs the model, with all that "
     "the server may do.",
     shows="elsewhere",
 )

@@ -74,7 +74,7 @@ def _streams(call: ast.Call) -> bool | None:
     "TC421",
     "decoupled-model-called",
     "error",
-    summary="a call from model.py that awaits one response of a decoupled model",
+    summary="a call from model.py that awaits a single response of a decoupled model",
     why="The Python backend answers `exec` and `async_exec` with an error where the model "
     "called is decoupled and decoupled=True is missing.",
     shows="traffic",

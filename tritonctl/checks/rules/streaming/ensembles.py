@@ -34,12 +34,12 @@ def order_lost(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         if not _scrambles(one.model, repository.target):
             continue
         config = one.model.config
-        assert config is not None  # noqa: S101 - told to the type checker
+        assert config is not None  # noqa: S101 - for the type checker
         yield (
             one.model,
             Hit(
                 f"{instances(one.model, repository.target)} instances answer the responses of "
-                f"{one.source} in {one.ensemble}, in whatever order they get done",
+                f"{one.source} in {one.ensemble}, in whatever order they finish",
                 "keep one instance, or add dynamic_batching { preserve_ordering: true }",
                 config.name_span("instance_group"),
             ),
@@ -66,8 +66,8 @@ def _completes_batching(model: Model) -> bool:
     "warning",
     summary="a model behind a decoupled one without dynamic batching",
     why="Every response of every stream is executed alone: more work for each, and "
-    "tritonserver 2.51 has hung under such a load in 3 of 5 runs, its heap destroyed, while it "
-    "went on saying that it was live.",
+    "tritonserver 2.51 has hung under such a load in 3 of 5 runs, its heap corrupted, while it "
+    "still reported being live.",
     answers=("server#7517", "tensorrtllm_backend#587"),
 )
 def alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
@@ -96,7 +96,7 @@ def alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     "warning",
     summary="a long queue delay in a model that runs once per response of a decoupled one",
     why="The delay is meant for requests, but here every part of every stream waits for it: "
-    "text comes in jerks.",
+    "text arrives in bursts.",
 )
 def jerky(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     for one in per_response(repository).values():

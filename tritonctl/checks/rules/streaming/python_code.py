@@ -175,8 +175,8 @@ def never_final(model: Model) -> Iterator[Hit]:
     "sent-after-final",
     "warning",
     summary="a response sender that sends after its final flag",
-    why="The sender is closed then, and `send` raises: what stands behind it is not done, and "
-    "the other requests of the batch fail.",
+    why="The sender is closed by then, and `send` raises: the code after it does not run, "
+    "and the other requests of the batch fail.",
 )
 def sent_after_final(model: Model) -> Iterator[Hit]:
     for code, name, call in _after_final(model, "send"):
@@ -192,8 +192,8 @@ def sent_after_final(model: Model) -> Iterator[Hit]:
     "TC407",
     "asked-after-final",
     "error",
-    summary="a request that is asked `is_cancelled` after its final flag",
-    why="What it asks is freed by then: tritonserver 2.51 dies of it (signal 11) at the first "
+    summary="a call of `is_cancelled` after the request's final flag",
+    why="The request is freed by then: tritonserver 2.51 crashes (signal 11) at the first "
     "request, with all models that it serves.",
     shows="traffic",
 )

@@ -31,7 +31,7 @@ from tritonctl.checks.rule import rule
     "advice",
     summary="a decoupled Python model that streams and never asks `is_cancelled`",
     why="A Python model learns of a cancelled request only by asking; until then it works for "
-    "a client that has gone, and others wait.",
+    "a client that has left, and others wait.",
     answers=("server#5833", "server#4818", "server#8030"),
 )
 def uncancellable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
@@ -86,8 +86,8 @@ def one_by_one(model: Model, repository: Repository) -> Iterator[Hit]:
     "never-ready",
     "error",
     summary="an `initialize` that never returns",
-    why="Triton waits for `initialize` without an end: the model is never ready, and a server "
-    "that loads it at its start is not either.",
+    why="Triton waits for `initialize` indefinitely: the model is never ready, and a server "
+    "that loads it at its start is not ready either.",
 )
 def never_ready(code: PythonSource) -> Iterator[Hit]:
     initialize = code.method("initialize")
@@ -156,8 +156,8 @@ def _thread_of(code: PythonSource, node: ast.Assign) -> str | None:
     "sleeping-coroutine",
     "warning",
     summary="an asynchronous `execute` of a decoupled model that calls time.sleep",
-    why="The requests of an instance run side by side in one event loop: what waits in it "
-    "without `await` holds up every one of them.",
+    why="The requests of an instance run side by side in one event loop: a wait without `await` "
+    "blocks all of them.",
 )
 def blocked(model: Model) -> Iterator[Hit]:
     code = streaming_code(model)

@@ -36,7 +36,7 @@ def unreadable(deployment: Deployment) -> Iterator[Hit]:
     if deployment.engine and deployment.engine.broken:
         yield Hit(
             f"the engine's config.json cannot be read: {deployment.engine.broken}",
-            "copy the engine folder again, whole",
+            "copy the complete engine folder again",
             deployment.engine_span,
         )
 
@@ -56,7 +56,7 @@ def _ranks(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         yield Hit(
             f"the engine is for {_count(world or 0, 'GPU')}, and rank{missing[0]}.engine is "
             "not there",
-            "copy the engine folder again, whole",
+            "copy the complete engine folder again",
             deployment.engine_span,
         )
 
@@ -70,7 +70,7 @@ def _here(found: Deployment, engine: Engine) -> bool:
     "TC725",
     "gpus-of-engine",
     "error",
-    summary="another number of GPUs than the engine was built for",
+    summary="a different number of GPUs than the engine was built for",
     why="Each part of an engine runs on a GPU of its own: TensorRT-LLM says `MPI worldSize is "
     "expected to be equal to tp*pp` or asserts the number of devices.",
     shows="elsewhere",
@@ -98,7 +98,7 @@ def _gpus(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         yield Hit(
             f"the engine is for {_count(world, 'GPU')} (tp_size × pp_size), and the target has "
             f"{len(there)}",
-            "serve it where there are enough, or build it with a smaller tp_size",
+            "serve it on a machine with enough GPUs, or build it with a smaller tp_size",
             deployment.engine_span,
         )
 
@@ -115,7 +115,7 @@ def _beyond(found: Deployment) -> Iterator[Hit]:
         yield Hit(
             f"{key} names GPU {highest}, and the target has {_count(len(there), 'GPU')}, "
             "counted from 0",
-            "name GPUs that there are",
+            "name only GPUs that the target has",
             found.span(key),
         )
 
@@ -145,7 +145,7 @@ def _beams(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     "warning",
     summary="a max_batch_size above the engine's",
     why="The engine runs no more sequences at a time than it was built for; the rest of a "
-    "batch waits inside it, and queue time is told as compute time.",
+    "batch waits inside it, and queue time is reported as compute time.",
     shows="elsewhere",
 )
 def _batch(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
@@ -261,8 +261,8 @@ def missing_artefact(deployment: Deployment, model: Model) -> Iterator[Hit]:
     "TC727",
     "engine-replaced",
     "error",
-    summary="a rendered model whose engine is another than it was rendered for",
-    why="The model compares what it was told with the engine and the library, and refuses to load.",
+    summary="a rendered model with another engine than the one it was rendered for",
+    why="The model compares its settings with the engine and the library, and refuses to load.",
     shows="elsewhere",
 )
 def _own_sizes(deployment: Deployment, engine: Engine) -> Iterator[Hit]:

@@ -48,7 +48,7 @@ def _chunked(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     "TC731",
     "kv-cache-reuse-off",
     "warning",
-    summary="reuse of the KV cache that the engine cannot do",
+    summary="reuse of the KV cache that the engine does not support",
     why="TensorRT-LLM switches it off with a line in its log: every prompt is computed from "
     "its beginning.",
     shows="elsewhere",
@@ -63,13 +63,13 @@ def _reuse(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     if engine.paged_context is False:
         yield Hit(
             "KV cache reuse stays off: the engine was built without use_paged_context_fmha",
-            f"switch it off here, too, or {_BUILD_AGAIN} --use_paged_context_fmha enable",
+            f"also switch it off here, or {_BUILD_AGAIN} --use_paged_context_fmha enable",
             deployment.span(key),
         )
     elif engine.build.get("gather_context_logits") is True:
         yield Hit(
             "KV cache reuse stays off: the engine was built to return context logits",
-            f"switch it off here, too, or {_BUILD_AGAIN}out --gather_context_logits",
+            f"also switch it off here, or {_BUILD_AGAIN}out --gather_context_logits",
             deployment.span(key),
         )
 
@@ -185,7 +185,7 @@ def _cross_attention(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     "TC737",
     "lora-of-engine",
     "warning",
-    summary="settings for LoRA that the engine, or today's converter, does not go with",
+    summary="settings for LoRA that do not fit the engine, or today's converter",
     why="Adapters are ignored, or the first request that brings one is refused for its shape.",
     shows="elsewhere",
     answers=("tensorrtllm_backend#750",),

@@ -18,7 +18,7 @@ from tritonctl.checks.rule import rule
     "TC709",
     "guided-decoding-off",
     "warning",
-    summary="guided decoding that is asked for and stays off",
+    summary="guided decoding that is requested and stays off",
     why="The model loads, and requests with a guide are answered without it or refused.",
     shows="elsewhere",
 )
@@ -46,7 +46,7 @@ def _guides_off(template: Deployment) -> Iterator[Hit]:
     "TC710",
     "guided-decoding-refused",
     "error",
-    summary="guided decoding that the model cannot be set up with",
+    summary="guided decoding that the model cannot load with",
     why="The model is refused when it loads.",
     shows="elsewhere",
 )

@@ -76,7 +76,7 @@ _WORDS = {
     "TC750",
     "arguments-unreadable",
     "error",
-    summary="a model.yaml that is no YAML mapping",
+    summary="a model.yaml that is not a YAML mapping",
     why="model.py raises when the model loads.",
     shows="elsewhere",
 )
@@ -207,7 +207,7 @@ def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
         yield Hit(
             f"tensor_parallel_size × pipeline_parallel_size is {wanted}, and the target has "
             f"{len(there)} GPU{'' if len(there) == 1 else 's'}",
-            "serve it where there are enough, or make one of them smaller",
+            "serve it on a machine with enough GPUs, or make one of them smaller",
             arguments.place("tensor_parallel_size"),
             arguments.source,
         )
@@ -217,7 +217,7 @@ def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     "TC756",
     "argument-misspelt",
     "error",
-    summary="a key of model.yaml that is almost an argument of tensorrt_llm.LLM",
+    summary="a misspelt argument of tensorrt_llm.LLM in model.yaml",
     why="Every key but triton_config is handed to LLM, which refuses those it does not know.",
     shows="elsewhere",
 )
@@ -244,7 +244,7 @@ def _unknown(arguments: YamlFile) -> Iterator[Hit]:
     "argument-refused",
     "error",
     summary="a value in model.yaml that tensorrt_llm.LLM refuses",
-    why="Its arguments are checked when the model loads, which ends there.",
+    why="It checks its arguments when the model loads, and the load fails.",
     shows="elsewhere",
 )
 def _values(arguments: YamlFile) -> Iterator[Hit]:
@@ -254,8 +254,8 @@ def _values(arguments: YamlFile) -> Iterator[Hit]:
             continue
         if given in others or difflib.get_close_matches(given, words, n=1, cutoff=_TYPING_ERROR):
             yield Hit(
-                f"{key} is {given}, which there is not",
-                f"it is one of {', '.join(words)}",
+                f"unknown {key}: {given}",
+                f"expected one of {', '.join(words)}",
                 arguments.place(key),
                 arguments.source,
             )

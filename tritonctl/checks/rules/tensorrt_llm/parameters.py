@@ -37,7 +37,7 @@ _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))")
     "TC701",
     "batching-strategy",
     "error",
-    summary="a TensorRT-LLM model without a batching strategy that there is",
+    summary="a TensorRT-LLM model without a known batching strategy",
     why="The backend says `Invalid gpt_model_type` and refuses the model.",
     shows="elsewhere",
 )
@@ -46,7 +46,7 @@ def _strategy(template: Deployment) -> Iterator[Hit]:
     if given is None:
         if template.kind == "cpp" and not template.unfilled(key):
             yield Hit(
-                "gpt_model_type is not given, and the backend tensorrtllm must be told",
+                "gpt_model_type is missing, and the backend tensorrtllm requires it",
                 'add parameters { key: "gpt_model_type" value { string_value: '
                 '"inflight_fused_batching" } }',
                 template.config.span("backend"),
@@ -55,7 +55,7 @@ def _strategy(template: Deployment) -> Iterator[Hit]:
     known = {name.lower() for name in STRATEGIES} if template.kind == "python" else set(STRATEGIES)
     if (given.lower() if template.kind == "python" else given) not in known:
         yield Hit(
-            f"gpt_model_type is {given}, which is no batching strategy",
+            f"unknown gpt_model_type: {given}",
             _nearest(given, STRATEGIES),
             template.span(key),
         )
@@ -116,9 +116,9 @@ def _demanded(template: Deployment) -> Iterator[Hit]:
         return
     several = "s" if len(missing) > 1 else ""
     yield Hit(
-        f"the parameter{several} {', '.join(missing)} must be given, be it with an empty string",
+        f"the parameter{several} {', '.join(missing)} must be given, even if empty",
         f'add parameters {{ key: "{missing[0]}" value {{ string_value: "" }} }}'
-        + (" and the others likewise" if several else ""),
+        + (", and the others in the same way" if several else ""),
         template.config.span("backend"),
     )
 
@@ -136,7 +136,7 @@ def _recent(found: Deployment) -> bool:
     "parameter-unknown",
     "warning",
     summary="a parameter that the model tensorrt_llm does not read",
-    why="What is misspelt is ignored without a word, and the default counts.",
+    why="A misspelt parameter is silently ignored, and the default applies.",
     shows="elsewhere",
 )
 def _unknown(template: Deployment) -> Iterator[Hit]:
@@ -177,7 +177,7 @@ def _unread(template: Deployment) -> Iterator[Hit]:
         else:
             taken = _beginning(template, text, wanted) or wanted.default
         yield Hit(
-            f"{key} is {text}, which is not {wanted.words}: {taken} is taken instead",
+            f"{key} is {text}, not {wanted.words}: the backend uses {taken} instead",
             f"write {wanted.words}",
             template.span(key),
         )
@@ -200,7 +200,7 @@ def _unread_choices(found: Deployment) -> Iterator[Hit]:
         text = found.text(key)
         if text is not None and text not in choices:
             yield Hit(
-                f"{key} is {text}, which there is not: {default} is taken instead",
+                f"unknown {key}: {text}; the backend uses {default} instead",
                 _nearest(text, choices),
                 found.span(key),
             )
@@ -233,10 +233,10 @@ def _refused_choices(found: Deployment) -> Iterator[Hit]:
     """The Python model raises where the C++ backend shrugs."""
     policy, mode = found.text("batch_scheduler_policy"), found.text("decoding_mode")
     if policy is not None and policy.lower() not in POLICIES:
-        message = f"batch_scheduler_policy is {policy}, which there is not"
+        message = f"unknown batch_scheduler_policy: {policy}"
         yield Hit(message, _nearest(policy, POLICIES), found.span("batch_scheduler_policy"))
     if mode is not None and mode not in (*DECODING_MODES, "auto"):
-        message = f"decoding_mode is {mode}, which there is not"
+        message = f"unknown decoding_mode: {mode}"
         yield Hit(message, _nearest(mode, DECODING_MODES), found.span("decoding_mode"))
 
 
@@ -287,4 +287,4 @@ def _devices(template: Deployment) -> Iterator[Hit]:
 
 def _nearest(text: str, choices: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(text, choices, n=1)
-    return f"did you mean {close[0]}?" if close else f"it is one of {', '.join(choices)}"
+    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(choices)}"

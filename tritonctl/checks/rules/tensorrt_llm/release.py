@@ -120,7 +120,7 @@ def engines_gone(deployment: Deployment, repository: Repository) -> Iterator[Hit
     if deployment.kind in ("cpp", "python"):
         what = "the backend tensorrtllm" if deployment.kind == "cpp" else "TensorRT-LLM's executor"
         yield Hit(
-            f"Triton {version} has no more of {what}: release {last.name} was the last",
+            f"Triton {version} no longer has {what}: release {last.name} was the last with it",
             _MIGRATE.format(last.name),
             deployment.config.span("backend"),
         )
@@ -132,7 +132,7 @@ def engines_gone(deployment: Deployment, repository: Repository) -> Iterator[Hit
         )
     elif (arguments := deployment.arguments) and arguments.text("backend") in ("tensorrt", "trt"):
         yield Hit(
-            f"`backend: tensorrt` is no more in Triton {version}: release {last.name} was the last",
+            f"Triton {version} no longer has `backend: tensorrt`: {last.name} was the last with it",
             "write `backend: pytorch`, and a checkpoint for `model`",
             arguments.place("backend"),
             arguments.source,

@@ -270,7 +270,7 @@ def _dims_path(tensor: Tensor) -> tuple[str | int, ...]:
 
 
 def _place(model: Model, tensor: Tensor, index: int = 0) -> Span:
-    assert model.config is not None  # noqa: S101 - told to the type checker
+    assert model.config is not None  # noqa: S101 - for the type checker
     return model.config.span(*_dims_path(tensor), index)
 
 

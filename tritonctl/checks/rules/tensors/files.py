@@ -28,7 +28,7 @@ from tritonctl.formats.graph_file import Graph, Weights, is_pointer
 def broken_file(graph: Graph, model: Model) -> Iterator[Hit]:
     if graph.broken and not graph.is_pointer:
         yield Hit(
-            f"{graph.path.name} is no readable {graph.format} file: {graph.broken}",
+            f"{graph.path.name} is not a readable {graph.format} file: {graph.broken}",
             "export or copy it again; compare its size with the original's",
             place=_place(model, graph.path),
         )
@@ -39,8 +39,7 @@ def broken_file(graph: Graph, model: Model) -> Iterator[Hit]:
     "weights-missing",
     "error",
     summary="weights that the model's file keeps in another file, which is missing or cut off",
-    why="The graph is in one file and its weights in another; one without the other cannot be "
-    "loaded.",
+    why="The graph is in one file and its weights in another; neither loads without the other.",
     shows="elsewhere",
 )
 def weights_missing(graph: Graph, model: Model) -> Iterator[Hit]:
@@ -48,7 +47,7 @@ def weights_missing(graph: Graph, model: Model) -> Iterator[Hit]:
         if problem := _weights_problem(model, graph, weights):
             yield Hit(
                 f"the weights of {graph.path.name} are in {weights.location[:80]!r}, {problem}",
-                f"put that file beside {graph.path.name}, whole and under that name",
+                f"put that file beside {graph.path.name}, complete and under that name",
                 place=_place(model, graph.path),
             )
 

@@ -13,6 +13,7 @@ import difflib
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
+from tritonctl.checks.analysis.judged_graph import judged_graph
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model
@@ -73,8 +74,8 @@ def not_a_tensor(graph: Graph, model: Model) -> Iterator[Hit]:
     "TC205",
     "type-unknown-to-triton",
     "error",
-    summary="a tensor of the graph whose type Triton cannot pass on",
-    why="No data_type of the configuration stands for it: the model is refused.",
+    summary="a tensor of the graph whose type Triton does not support",
+    why="No data_type of the configuration corresponds to it: the model is refused.",
     shows="elsewhere",
 )
 def type_unknown_to_triton(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
@@ -87,7 +88,7 @@ def type_unknown_to_triton(config: ConfigMessage, judged: Graph, model: Model) -
             tensor = declared.get(one.name)
             path = tensor.path if tensor else ("input", 0)
             yield Hit(
-                f"{one.name} is of type {one.kind}, which the backend does not pass on",
+                f"{one.name} is of type {one.kind}, which the backend does not support",
                 "put a Cast to float or another type in front of it when exporting",
                 config.span(*path, "data_type") if tensor else config.name_span(*path),
             )
@@ -119,7 +120,7 @@ def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
 
 
 def _unknown_controls(model: Model, graph: Graph) -> Iterator[Hit]:
-    assert model.config is not None  # noqa: S101 - told to the type checker
+    assert model.config is not None  # noqa: S101 - for the type checker
     controls = model.config.message.sequence_batching.control_input
     for index, control in enumerate(controls):
         if control.name and found(control.name, graph.inputs + graph.defaults) is None:
@@ -197,11 +198,12 @@ UNKNOWN_TYPES = {
     "model is refused.",
     shows="elsewhere",
 )
-def type_unknown_to_backend(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
+def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     unknown = UNKNOWN_TYPES.get(model.backend or "")
     if unknown is None or _runs_python(model):
         return
-    told = {one.name for _, one in pairs(model, judged) if not one.dtype}
+    judged = judged_graph(model)
+    told = {one.name for _, one in pairs(model, judged) if not one.dtype} if judged else set()
     for tensor in (*inputs(model), *outputs(model)):
         if tensor.dtype in unknown and (tensor.name not in told or model.backend == "openvino"):
             yield Hit(
@@ -236,7 +238,7 @@ def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[H
             yield Hit(
                 f"{tensor.name} is declared {tensor.dtype} and is {one.dtype} in "
                 f"{judged.path.name}",
-                f"declare it {one.dtype}, and see that clients send and expect that",
+                f"declare it {one.dtype}, and make sure that clients send and expect that",
                 span,
                 edits=(Edit(span, one.dtype),),
             )

@@ -39,8 +39,8 @@ def syntax(code: PythonSource) -> Iterator[Hit]:
     line = code.source.line(code.source.position(code.span.start)[0])
     if not (_YOUNGER_MESSAGE.match(code.broken) or _YOUNGER_LINE.match(line)):
         yield Hit(
-            f"{code.path.name} is no valid Python: {code.broken}",
-            "correct it; `python3 -m py_compile` on it says the same",
+            f"{code.path.name} is not valid Python: {code.broken}",
+            "correct it; `python3 -m py_compile` reports the same",
             code.span,
             source=code.source,
         )
@@ -132,7 +132,7 @@ def _names_execute(node: ast.AST) -> bool:
     "TC223",
     "auto-complete-contradicts",
     "error",
-    summary="an auto_complete_config that says something else than config.pbtxt",
+    summary="an auto_complete_config that contradicts config.pbtxt",
     why="add_input, add_output and set_max_batch_size compare with what is written, and raise "
     "an error where it differs: the model is refused.",
 )

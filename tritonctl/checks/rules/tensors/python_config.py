@@ -40,7 +40,7 @@ def unknown_lookup(model: Model) -> Iterator[Hit]:
 
 
 def told_by_lookup(model: Model, side: str) -> set[str]:
-    """The names of inputs or outputs that are told of as not declared."""
+    """The names of inputs or outputs that are reported as not declared."""
     found = ((call, which) for _, call, which in _unknown_lookups(model))
     return {call.text(1, "name") or "" for call, which in found if which == side}
 
@@ -133,7 +133,7 @@ def bfloat16(code: PythonSource, model: Model) -> Iterator[Hit]:
         value = flow.only_value(callee.value) if isinstance(callee, ast.Attribute) else None
         if value is None or not flow.calls_backend(value, "get_input_tensor_by_name"):
             continue
-        assert isinstance(value, ast.Call)  # noqa: S101 - told to the type checker
+        assert isinstance(value, ast.Call)  # noqa: S101 - for the type checker
         name = Call("", "", value).text(1, "name")
         if name in names and not flow.is_conditional(call.node):
             yield Hit(

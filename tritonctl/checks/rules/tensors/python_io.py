@@ -45,8 +45,8 @@ def absent_input_used(model: Model) -> Iterator[Hit]:
     "absent-input",
     "warning",
     summary="code that looks for an input which the configuration does not declare",
-    why="get_input_tensor_by_name returns None for it, for every request: what it is for never "
-    "happens.",
+    why="get_input_tensor_by_name returns None for it in every request: the code behind it never "
+    "runs.",
 )
 def absent_input(model: Model) -> Iterator[Hit]:
     for code, flow, call in _undeclared_reads(model):
@@ -148,8 +148,8 @@ def undeclared_output(code: PythonSource, model: Model) -> Iterator[Hit]:
             continue
         names = ", ".join(tensor.name for tensor in outputs(model)) or "none"
         yield Hit(
-            f"the output {call.text(0, 'name')} is made and not declared, so nobody gets it; "
-            f"declared: {names}",
+            f"the output {call.text(0, 'name')} is made and not declared, so no client receives "
+            f"it; declared: {names}",
             "declare it in config.pbtxt, or give it one of those names",
             code.place(call.node),
             source=code.source,
@@ -185,7 +185,7 @@ def _makers(code: PythonSource) -> list[Call]:
     "TC233",
     "output-never-made",
     "warning",
-    summary="a declared output that no response of the code has",
+    summary="a declared output that no response of the code contains",
     why="Clients that ask for it get answers without it; an ensemble that uses it fails with "
     "`unexpected deadlock, at least one output is not set`.",
     answers=("server#7280", "server#4260"),

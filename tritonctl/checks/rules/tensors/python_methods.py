@@ -144,7 +144,7 @@ def _written(method: Function) -> str:
     "nothing-returned",
     "error",
     summary="an execute that returns no responses",
-    why="Unless it sends them one by one, every client waits for ever.",
+    why="Unless it sends them one by one, every client hangs.",
     shows="traffic",
 )
 def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]:
@@ -159,7 +159,7 @@ def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]
         return
     if code.called("InferenceResponse") and not _answers_otherwise(code):
         yield Hit(
-            "execute returns nothing, so its responses reach nobody",
+            "execute returns nothing, so nobody receives its responses",
             "return them: a list with one for each request, in their order",
             code.place(execute),
             source=code.source,

@@ -34,7 +34,7 @@ _DEEPEST = 12
     "other-element-type",
     "error",
     summary="an output made of an array of another type than declared",
-    why="Clients are told one type and get the bytes of another.",
+    why="Clients see one type in the metadata and receive the bytes of another.",
     shows="traffic",
 )
 def element_type(code: PythonSource, model: Model) -> Iterator[Hit]:
@@ -84,7 +84,7 @@ def bytes_as_text(code: PythonSource, model: Model) -> Iterator[Hit]:
         if value is None or flow.is_conditional(node):
             continue
         if (name := _input_of(flow, value)) in texts:
-            assert isinstance(node, ast.expr)  # noqa: S101 - told to the type checker
+            assert isinstance(node, ast.expr)  # noqa: S101 - for the type checker
             yield Hit(
                 f"{name} has bytes, of which this makes the text b'…' with the b and the quotes",
                 "decode them: .decode()",
@@ -124,7 +124,7 @@ def _input_of(flow: Flow, node: ast.expr) -> str | None:
 def _read_name(flow: Flow, node: ast.expr) -> str | None:
     if not flow.calls_backend(node, "get_input_tensor_by_name"):
         return None
-    assert isinstance(node, ast.Call)  # noqa: S101 - told to the type checker
+    assert isinstance(node, ast.Call)  # noqa: S101 - for the type checker
     name = node.args[1] if len(node.args) > 1 else None
     value = name.value if isinstance(name, ast.Constant) else None
     return value if isinstance(value, str) else None

@@ -24,7 +24,7 @@ from tritonctl.formats.graph_file import whole_number
     "warning",
     summary="an index in a PyTorch model's tensor names that is taken or too large",
     why="TorchScript names no tensors, so `INPUT__1` means the second argument of forward(): "
-    "a wrong number feeds another argument, or none.",
+    "a wrong number feeds another argument, or no argument.",
     shows="elsewhere",
 )
 def position(config: ConfigMessage, model: Model) -> Iterator[Hit]:

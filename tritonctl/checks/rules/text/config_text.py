@@ -27,7 +27,7 @@ _MOST_NAMES = 240
     "unreadable-config",
     "error",
     summary="a config.pbtxt that cannot be read",
-    why="Triton refuses the model; a folder in its place ends tritonserver 2.51 itself.",
+    why="Triton refuses the model; a folder in its place crashes tritonserver 2.51.",
 )
 def unreadable(model: Model) -> Iterator[Hit]:
     if model.file and model.file.unreadable:
@@ -57,7 +57,7 @@ def placeholder(model: Model) -> Iterator[Hit]:
     "placeholder-in-string",
     "warning",
     summary="a template's placeholder inside a string",
-    why="Triton takes the placeholder for the value, which fails much later, if at all.",
+    why="Triton uses the placeholder as the value, which fails much later, if at all.",
     answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
 )
 def placeholder_in_string(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -94,8 +94,8 @@ def syntax(model: Model) -> Iterator[Hit]:
     if broken is None or any(placeholder(model)):
         return
     yield Hit(
-        f"no valid text format: {broken.problem}",
-        "correct it there: everything after it is unread",
+        f"invalid text format: {broken.problem}",
+        "correct it there: nothing after it was read",
         broken.span,
     )
 
@@ -156,7 +156,7 @@ def _instead(problem: Problem, close: list[str]) -> str:
 )
 def given_again(model: Model) -> Iterator[Hit]:
     for problem in _problems(model, "again"):
-        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+        yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
 @rule(
@@ -164,24 +164,24 @@ def given_again(model: Model) -> Iterator[Hit]:
     "key-again",
     "warning",
     summary="a key of a map that is given twice",
-    why="Triton takes the last one without a word, so what stands above it is not what runs.",
+    why="Triton silently takes the last one, so the values above it have no effect.",
 )
 def key_again(model: Model) -> Iterator[Hit]:
     for problem in _problems(model, "key-again"):
-        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+        yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
 @rule(
     "TC110",
     "default-overwritten",
     "warning",
-    summary="a field that is given again behind its default value: 0, false or an empty string",
+    summary="a field that is given again after its default value: 0, false or an empty string",
     why="Triton refuses a field that is given twice, but cannot tell its default value from "
-    "none: it takes what stands behind without a word.",
+    "none: it silently takes the last value.",
 )
 def overwritten(model: Model) -> Iterator[Hit]:
     for problem in _problems(model, "overwritten"):
-        yield Hit(problem.text, "remove the one that is not meant", problem.span)
+        yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
 @rule(

@@ -9,26 +9,28 @@ from tritonctl.checks.findings import Edit, Report
 from tritonctl.host.files import write_atomically
 
 
-def mend(report: Report) -> int:
+def apply_fixes(report: Report) -> int:
     """Write every file that has edits; returns how many findings were fixed.
 
     Where two edits overlap, the first is made. Raises HostError for a file that cannot be written.
     """
-    mended = 0
+    fixed = 0
     for name, source in report.sources.items():
-        kept = _apart([edit for f in report.findings if f.path == name for edit in f.edits])
-        if kept and source.is_utf8:
-            write_atomically(Path(name), _edited(source.text, kept))
-            mended += len(kept)
-    return mended
+        chosen = _without_overlaps(
+            [edit for f in report.findings if f.path == name for edit in f.edits]
+        )
+        if chosen and source.is_utf8:
+            write_atomically(Path(name), _edited(source.text, chosen))
+            fixed += len(chosen)
+    return fixed
 
 
-def _apart(edits: list[Edit]) -> list[Edit]:
-    kept: list[Edit] = []
+def _without_overlaps(edits: list[Edit]) -> list[Edit]:
+    chosen: list[Edit] = []
     for edit in sorted(edits, key=lambda edit: (edit.span.start, edit.span.end)):
-        if not kept or edit.span.start >= kept[-1].span.end:
-            kept.append(edit)
-    return kept
+        if not chosen or edit.span.start >= chosen[-1].span.end:
+            chosen.append(edit)
+    return chosen
 
 
 def _edited(text: str, edits: list[Edit]) -> str:

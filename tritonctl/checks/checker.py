@@ -34,13 +34,15 @@ def check_repository(
     """
     chosen = RULES.values() if rules is None else rules
     repository = Repository.at(path, shown(path) if shown_as is None else shown_as, target)
-    found: defaultdict[str, list[Finding]] = defaultdict(list)
+    by_model: defaultdict[str, list[Finding]] = defaultdict(list)
     for rule in chosen:
         for model, hit in rule.hits(repository):
             if finding := finding_of(rule, model, hit):
-                found[model.name].append(finding)
+                by_model[model.name].append(finding)
     return Report(
-        tuple(finding for name in sorted(found) for finding in sorted(found[name], key=_place)),
+        tuple(
+            finding for name in sorted(by_model) for finding in sorted(by_model[name], key=_place)
+        ),
         len(repository.models),
         _sources(repository),
     )

@@ -105,8 +105,8 @@ class Model:
     def versions(self) -> list[int]:
         """The version folders that Triton sees: whole numbers, written without a leading zero."""
         names = (name for name, status in self.entries.items() if _is_folder(status))
-        found = (int(name) for name in names if _VERSION.fullmatch(name))
-        return sorted(version for version in found if version <= LARGEST_VERSION)
+        numbers = (int(name) for name in names if _VERSION.fullmatch(name))
+        return sorted(version for version in numbers if version <= LARGEST_VERSION)
 
     @cached_property
     def file(self) -> ConfigFile | None:

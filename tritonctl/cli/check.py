@@ -92,14 +92,14 @@ def _failure(report: Report) -> RepositoryError:
 
 
 def _report(folder: Path, target: Target, rules: Sequence[AnyRule], fix: bool) -> Report:
-    from tritonctl.checks.autofix import mend
+    from tritonctl.checks.autofix import apply_fixes
     from tritonctl.checks.checker import check_repository
     from tritonctl.checks.rule import Rule
 
     static = [rule for rule in rules if isinstance(rule, Rule)]
     with _readable(folder):
         report = check_repository(folder, target, rules=static)
-        if fix and mend(report):
+        if fix and apply_fixes(report):
             report = check_repository(folder, target, rules=static)
     return report
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.check_models.models import CONFIG, python_model
 from tests.unit.checks.repositories import put
-from tritonctl.checks.autofix import mend
+from tritonctl.checks.autofix import apply_fixes
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
@@ -107,14 +107,14 @@ def test_a_newer_target_knows_more_fields(tmp_path: Path) -> None:
 
 
 def test_fixes_are_made(tmp_path: Path) -> None:
-    """What is safe is written; the rest stays; then nothing is left to mend."""
+    """What is safe is written; the rest stays; then nothing is left to apply_fixes."""
     config = CONFIG.replace('"m"', '"other"').replace("dims", "dim", 1).replace("FP32", "FLOAT", 1)
     put(tmp_path, python_model(config))
     before = check_repository(tmp_path, TARGET)
-    assert mend(before) == 2
+    assert apply_fixes(before) == 2
     after = check_repository(tmp_path, TARGET)
     assert [finding.rule for finding in after.findings] == ["TC105"]
-    assert mend(after) == 0
+    assert apply_fixes(after) == 0
 
 
 def test_junk_is_a_finding(tmp_path: Path) -> None:

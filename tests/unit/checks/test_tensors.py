@@ -12,7 +12,7 @@ import pytest
 from tests.check_models.onnx_models import ONNX_CONFIG, onnx_changed, onnx_model
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_openvino_ir import IR
-from tritonctl.checks.autofix import mend
+from tritonctl.checks.autofix import apply_fixes
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example, File
 from tritonctl.checks.examples.onnx import BFLOAT16, FLOAT, INT64, STRING, Values, X, Y, onnx_file
@@ -90,7 +90,7 @@ def test_the_batch_dimension_twice(tmp_path: Path) -> None:
         "makes [-1, -1, 3, 224], and x is [n, 3, 224] in the graph"
     )
     assert found[0].fix == "leave the first one out: dims: [ 3, 224 ]"
-    assert mend(check_repository(tmp_path, TARGET)) == 2
+    assert apply_fixes(check_repository(tmp_path, TARGET)) == 2
     mended = (tmp_path / "m" / "config.pbtxt").read_text()
     assert "dims: [ 3, 224 ]" in mended
     assert "dims: [ 10 ]" in mended
@@ -186,7 +186,7 @@ def test_types(tmp_path: Path) -> None:
     found = findings(tmp_path, onnx_model(graph))
     assert [(one.rule, underlined(one)) for one in found] == [("TC208", "TYPE_FP32")] * 2
     assert found[0].message == "x is declared TYPE_FP32 and is TYPE_INT64 in model.onnx"
-    assert mend(check_repository(tmp_path, TARGET)) == 2
+    assert apply_fixes(check_repository(tmp_path, TARGET)) == 2
     assert check_repository(tmp_path, TARGET).findings == ()
 
 

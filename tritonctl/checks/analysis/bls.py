@@ -81,11 +81,11 @@ def _stored(node: ast.AST) -> tuple[str, ...]:
 
 def _methods(code: PythonSource) -> dict[int, str]:
     """The method whose own body each node stands in, by the node's identity."""
-    found: dict[int, str] = {}
+    methods: dict[int, str] = {}
     for method in code.model_class.body if code.model_class else ():
         if isinstance(method, _Function):
-            found |= dict.fromkeys(map(id, own_nodes(method)), method.name)
-    return found
+            methods |= dict.fromkeys(map(id, own_nodes(method)), method.name)
+    return methods
 
 
 def own_nodes(function: _Function) -> Iterator[ast.AST]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
-from tritonctl.checks.memoize import remembered
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model
 
 Direction = Literal["input", "output"]
@@ -47,9 +47,7 @@ def batches(model: Model) -> bool:
 
 def _tensors(model: Model, direction: Direction) -> tuple[Tensor, ...]:
     config = model.config
-    return remembered(
-        model, direction, lambda: tuple(_declared(config, direction)) if config else ()
-    )
+    return memoized(model, direction, lambda: tuple(_declared(config, direction)) if config else ())
 
 
 def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:

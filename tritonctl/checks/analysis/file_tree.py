@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from tritonctl.checks.memoize import remembered
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model
 
 # An unpacked environment has this many; what follows is left alone.
@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 def tree(model: Model) -> tuple[Entry, ...]:
     """Everything below the model's folder, in order of the paths; the folder itself not."""
-    return remembered(model, "tree", lambda: tuple(_below(model)))
+    return memoized(model, "tree", lambda: tuple(_below(model)))
 
 
 def _below(model: Model) -> Iterator[Entry]:

@@ -58,8 +58,8 @@ class Claim(NamedTuple):
 
 def weights(model: Model, repository: Repository) -> Counter[int]:
     """Bytes of weights by the number of the GPU, or HOST; empty where that is unknown."""
-    if found := deployment_of(model, repository):
-        return _engines(found)
+    if deployment := deployment_of(model, repository):
+        return _engines(deployment)
     file = _weights_file(model)
     copies = _copies(model, repository.target) if file else Counter()
     return Counter({gpu: count * file for gpu, count in copies.items()})
@@ -97,12 +97,12 @@ def _shares(model: Model) -> bool:
     return model.backend in _SHARING or bool(key and parameter(model, key) in ("true", "True"))
 
 
-def _engines(found: Deployment) -> Counter[int]:
+def _engines(deployment: Deployment) -> Counter[int]:
     """TensorRT-LLM's: rank by rank on its GPU."""
-    path = found.text("gpt_model_path") if found.kind in _TEMPLATES else None
-    ranks = next(filter(None, map(_ranks, found.places(path) if path else ())), {})
+    path = deployment.text("gpt_model_path") if deployment.kind in _TEMPLATES else None
+    ranks = next(filter(None, map(_ranks, deployment.places(path) if path else ())), {})
     taken: Counter[int] = Counter()
-    for gpus, times in _device_sets(found, len(ranks)):
+    for gpus, times in _device_sets(deployment, len(ranks)):
         taken.update({gpu: times * ranks.get(rank, 0) for rank, gpu in enumerate(gpus)})
     return taken
 
@@ -111,48 +111,48 @@ def _ranks(folder: Path) -> dict[int, int]:
     """The sizes of an engine's files, by rank."""
     try:
         with os.scandir(folder) as entries:
-            found = [(m, e.stat()) for e in entries if (m := _RANK.fullmatch(e.name))]
+            ranks = [(m, e.stat()) for e in entries if (m := _RANK.fullmatch(e.name))]
     except (OSError, ValueError):  # a path may be anything
         return {}
-    return {int(match[1]): status.st_size for match, status in found}
+    return {int(match[1]): status.st_size for match, status in ranks}
 
 
-def _device_sets(found: Deployment, ranks: int) -> list[tuple[list[int], int]]:
+def _device_sets(deployment: Deployment, ranks: int) -> list[tuple[list[int], int]]:
     """The GPUs of instances of TensorRT-LLM, and of how many; the first ones unless it says so."""
-    parts = [part.split(",") for part in (found.text("gpu_device_ids") or "").split(";")]
+    parts = [part.split(",") for part in (deployment.text("gpu_device_ids") or "").split(";")]
     sets = [[int(one) for one in part if one.strip().isdecimal()] for part in parts]
     named = [(one, 1) for one in sets if one]
-    return named or [(list(range(max(ranks, 1))), found.instances)]
+    return named or [(list(range(max(ranks, 1))), deployment.instances)]
 
 
 def trtllm_shares(model: Model, repository: Repository) -> Claim | None:
     """What its KV caches take of the memory that is free."""
-    found = deployment_of(model, repository)
-    if found is not None and found.kind == "llmapi":
-        return _llmapi_share(found)
-    if found is None or found.kind not in _TEMPLATES:
+    deployment = deployment_of(model, repository)
+    if deployment is not None and deployment.kind == "llmapi":
+        return _llmapi_share(deployment)
+    if deployment is None or deployment.kind not in _TEMPLATES:
         return None
     # A number of tokens bounds it as well; a placeholder may become anything.
-    if found.text("max_tokens_in_paged_kv_cache") or found.unfilled(FRACTION):
+    if deployment.text("max_tokens_in_paged_kv_cache") or deployment.unfilled(FRACTION):
         return None
-    share = _fraction(found.text(FRACTION), TRTLLM_SHARE)
+    share = _fraction(deployment.text(FRACTION), TRTLLM_SHARE)
     gpus: Counter[int] = Counter()
-    for one, times in _device_sets(found, 1):
+    for one, times in _device_sets(deployment, 1):
         gpus.update(dict.fromkeys(one, times))
     return None if share is None else Claim(share, gpus)
 
 
-def _llmapi_share(found: Deployment) -> Claim | None:
+def _llmapi_share(deployment: Deployment) -> Claim | None:
     """The same of the LLM API, whose arguments are a file of their own."""
-    arguments, cache = found.arguments, "kv_cache_config"
+    arguments, cache = deployment.arguments, "kv_cache_config"
     if arguments is None or arguments.root is None or arguments.text(cache, "max_tokens"):
         return None
-    if found.instances > 1 and not found.text("gpu_device_ids"):
+    if deployment.instances > 1 and not deployment.text("gpu_device_ids"):
         return None  # model.py refuses that
     share = _fraction(arguments.text(cache, "free_gpu_memory_fraction"), TRTLLM_SHARE)
     wide = min(arguments.number("tensor_parallel_size") or 1, _MOST_GPUS)
     gpus: Counter[int] = Counter()
-    for one, times in _device_sets(found, wide):
+    for one, times in _device_sets(deployment, wide):
         gpus.update(dict.fromkeys(one, times))
     return None if share is None else Claim(share, gpus)
 
@@ -181,11 +181,11 @@ def vllm_shares(model: Model, target: Target) -> Claim | None:
 
 def _vllm_gpus(model: Model, target: Target, wide: int) -> Counter[int]:
     """KIND_GPU: each instance on its own; else on the first ones that vLLM sees."""
-    found: Counter[int] = Counter()
+    instances: Counter[int] = Counter()
     for group in groups(model, target):
         own = group.gpus if group.kind == "KIND_GPU" and wide == 1 else None
-        found.update(dict.fromkeys(range(wide) if own is None else own, group.count or 1))
-    return found
+        instances.update(dict.fromkeys(range(wide) if own is None else own, group.count or 1))
+    return instances
 
 
 def _vllm_arguments(model: Model) -> dict[str, Any] | None:

@@ -16,7 +16,7 @@ from tritonctl.checks.analysis import declared
 from tritonctl.checks.analysis.declared import Tensor
 from tritonctl.checks.analysis.nesting import inside_out, is_readable, models_in
 from tritonctl.checks.config.backends import TELLING_FILES
-from tritonctl.checks.memoize import remembered
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.source import PythonSource, read_python
 from tritonctl.checks.repository import LARGEST_CODE, Model, Repository
 
@@ -184,12 +184,12 @@ def graph_of(model: Model, repository: Repository) -> Graph | None:
     """The ensemble's graph; None for other models, and without steps that can be read."""
     if not models_in(model) or not is_readable(model):
         return None
-    return remembered(model, "graph", lambda: _graph(model, repository))
+    return memoized(model, "graph", lambda: _graph(model, repository))
 
 
 def interface_of(model: Model, repository: Repository) -> Interface | None:
     """What is known of a model; None where its configuration cannot be read."""
-    return remembered(
+    return memoized(
         model,
         "interface",
         lambda: _interface(model, repository) if is_readable(model) else _bare(model),
@@ -197,17 +197,17 @@ def interface_of(model: Model, repository: Repository) -> Interface | None:
 
 
 def _by_tensor(links: Iterable[Link]) -> dict[str, list[Link]]:
-    found: dict[str, list[Link]] = {}
+    links_of: dict[str, list[Link]] = {}
     for link in links:
-        found.setdefault(link.tensor, []).append(link)
-    return found
+        links_of.setdefault(link.tensor, []).append(link)
+    return links_of
 
 
 def _by_name(tensors: Iterable[Tensor]) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors_of: dict[str, Tensor] = {}
     for tensor in tensors:
-        found.setdefault(tensor.name, tensor)
-    return found
+        tensors_of.setdefault(tensor.name, tensor)
+    return tensors_of
 
 
 def _side(model: str, tensor: Tensor, batches: bool | None) -> Side:
@@ -293,10 +293,10 @@ def _is_plain_python(model: Model) -> bool:
 
 
 def _is_plain(code: PythonSource | None) -> bool:
-    found = code.model_class if code else None
-    if code is None or found is None:
+    model_class = code.model_class if code else None
+    if code is None or model_class is None:
         return False
-    return not found.bases and not any(
+    return not model_class.bases and not any(
         getattr(node, "name", "") == "auto_complete_config" for node in code.nodes
     )
 
@@ -305,17 +305,17 @@ def _decoupled(model: Model, repository: Repository) -> bool | None:
     """An ensemble is decoupled when a step of it is, whatever it says itself."""
     if model.backend != "ensemble" or not is_readable(model):
         return _says_decoupled(model)
-    ensembles = remembered(repository, "decoupled", lambda: _decoupled_ensembles(repository))
+    ensembles = memoized(repository, "decoupled", lambda: _decoupled_ensembles(repository))
     return ensembles.get(model.name)
 
 
 def _decoupled_ensembles(repository: Repository) -> dict[str, bool | None]:
-    found: dict[str, bool | None] = {}
+    decoupled: dict[str, bool | None] = {}
     for name in inside_out(repository):
         steps = (repository.models.get(inner) for inner in models_in(repository.models[name]))
-        said = {_answer(step, found) for step in steps}
-        found[name] = True if True in said else None if None in said else False
-    return found
+        said = {_answer(step, decoupled) for step in steps}
+        decoupled[name] = True if True in said else None if None in said else False
+    return decoupled
 
 
 def _answer(step: Model | None, ensembles: Mapping[str, bool | None]) -> bool | None:

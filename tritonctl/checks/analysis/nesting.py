@@ -7,7 +7,7 @@ Nothing here recurses: a repository may hold a chain of thousands.
 from __future__ import annotations
 
 from tritonctl.checks.config.message import HARMLESS
-from tritonctl.checks.memoize import remembered
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model, Repository
 
 
@@ -43,7 +43,7 @@ def inside_out(repository: Repository) -> list[str]:
 
 def circle(model: Model, repository: Repository) -> tuple[str, ...]:
     """The ensembles by which this one contains itself, its own name first and last; or nothing."""
-    return _way_back(model.name, remembered(repository, "unsound", lambda: _unsound(repository)))
+    return _way_back(model.name, memoized(repository, "unsound", lambda: _unsound(repository)))
 
 
 def _unsound(repository: Repository) -> dict[str, set[str]]:
@@ -74,5 +74,7 @@ def _way(name: str, start: str, outer: dict[str, str]) -> tuple[str, ...]:
 
 
 def _ensembles_in_each(repository: Repository) -> dict[str, set[str]]:
-    found = {name: m for name, m in repository.models.items() if m.backend == "ensemble"}
-    return {name: {one for one in models_in(m) if one in found} for name, m in found.items()}
+    ensembles = {name: m for name, m in repository.models.items() if m.backend == "ensemble"}
+    return {
+        name: {one for one in models_in(m) if one in ensembles} for name, m in ensembles.items()
+    }

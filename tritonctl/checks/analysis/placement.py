@@ -82,8 +82,8 @@ def _resolved(kind: Kind, listed: tuple[int, ...], target: Target) -> Kind:
     """KIND_AUTO: the GPUs if the target has all that are listed, else the CPU."""
     if kind != "KIND_AUTO" or target.gpus is None:
         return kind
-    there = range(len(target.gpus))
-    return "KIND_GPU" if target.gpus and all(gpu in there for gpu in listed) else "KIND_CPU"
+    numbers = range(len(target.gpus))
+    return "KIND_GPU" if target.gpus and all(gpu in numbers for gpu in listed) else "KIND_CPU"
 
 
 def _default_count(model: Model, kind: Kind) -> int | None:

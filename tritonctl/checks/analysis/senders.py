@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.memoize import remembered
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name
 from tritonctl.checks.repository import Model
 
@@ -133,13 +133,13 @@ class Senders:
 
     def requests(self, function: Function) -> dict[str, str]:
         """By the name of a sender in a function: the name of its request."""
-        found: dict[str, str] = {}
+        names: dict[str, str] = {}
         for node in self.own(function):
             if isinstance(node, ast.Assign) and gets_sender(node.value):
                 assert isinstance(node.value, ast.Call)  # noqa: S101 - for the type checker
                 request = dotted_name(node.value.func).rpartition(".")[0]
-                found |= {dotted_name(target): request for target in node.targets}
-        return found
+                names |= {dotted_name(target): request for target in node.targets}
+        return names
 
     @cached_property
     def after_final(self) -> tuple[tuple[str, ast.Call], ...]:
@@ -211,7 +211,7 @@ class Senders:
 
 def senders_of(model: Model) -> Senders | None:
     """The senders of a model.py; None where it asks for none, or cannot be read."""
-    return remembered(model, "senders", lambda: _senders(model.code))
+    return memoized(model, "senders", lambda: _senders(model.code))
 
 
 def _senders(code: PythonSource | None) -> Senders | None:

@@ -80,12 +80,12 @@ def composing(repository: Repository) -> frozenset[str]:
 
 def per_response(repository: Repository) -> dict[str, PerResponse]:
     """The models, ensembles left out, that run once per response in some ensemble; by name."""
-    found: dict[str, PerResponse] = {}
+    models: dict[str, PerResponse] = {}
     for ensemble in repository.models.values():
         for name, source in _behind(ensemble, repository):
             for model in _inside(name, repository, frozenset()):
-                found.setdefault(model.name, PerResponse(model, ensemble.name, source))
-    return found
+                models.setdefault(model.name, PerResponse(model, ensemble.name, source))
+    return models
 
 
 def _behind(ensemble: Model, repository: Repository) -> Iterator[tuple[str, str]]:

@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from tritonctl.checks.config.message import ConfigMessage
-from tritonctl.checks.memoize import remembered
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.formats.graph_file import whole_number
@@ -70,10 +70,10 @@ class Deployment:
     def settings(self, key: str) -> dict[str, Any]:
         """A parameter that is a JSON object; empty for anything else."""
         try:
-            found = json.loads(self.text(key) or "{}")
+            record = json.loads(self.text(key) or "{}")
         except (ValueError, RecursionError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return record if isinstance(record, dict) else {}
 
     @property
     def instances(self) -> int:
@@ -85,8 +85,8 @@ class Deployment:
     def engine(self) -> Engine | None:
         """The compiled engine, where it can be seen from here."""
         if self.kind == "own":
-            found = (engine_at(folder) for folder in self.version_file("engine"))
-            return next(found, None) if self.text("world") == "engine" else None
+            engines = (engine_at(folder) for folder in self.version_file("engine"))
+            return next(engines, None) if self.text("world") == "engine" else None
         path = self.text("gpt_model_path") if self.kind in ("cpp", "python") else None
         return self.engine_in(path) if path else None
 
@@ -144,7 +144,7 @@ def filled(config: ConfigMessage, key: str) -> str | None:
 
 def deployment_of(model: Model, repository: Repository) -> Deployment | None:
     """The model as one over TensorRT-LLM; None where it is none, or cannot be read."""
-    return remembered(model, "trtllm", lambda: _deployment(model, repository))
+    return memoized(model, "trtllm", lambda: _deployment(model, repository))
 
 
 def _deployment(model: Model, repository: Repository) -> Deployment | None:
@@ -196,5 +196,5 @@ def arguments_of(model: Model, repository: Repository) -> YamlFile | None:
 def deployments(repository: Repository) -> Iterator[Deployment]:
     """Every model over TensorRT-LLM."""
     for model in repository.models.values():
-        if found := deployment_of(model, repository):
-            yield found
+        if deployment := deployment_of(model, repository):
+            yield deployment

@@ -72,5 +72,5 @@ def backend_of_files(message: Any, first_folder: Callable[[], Iterable[str]]) ->
             return backend
     if message.platform or message.default_model_filename:
         return TELLING_FILES.get(message.default_model_filename)
-    there = set(first_folder())
-    return next((backend for name, backend in TELLING_FILES.items() if name in there), None)
+    names = set(first_folder())
+    return next((backend for name, backend in TELLING_FILES.items() if name in names), None)

@@ -99,10 +99,10 @@ def _note_again(
 ) -> Mistake | None:
     if descriptor.is_repeated:
         return None
-    found = _again(message, descriptor, one, seen)
-    if found is not None:
-        made.problems.append(Problem(found[0], found[1], one.name_span))
-    return found[0] if found else None
+    problem = _again(message, descriptor, one, seen)
+    if problem is not None:
+        made.problems.append(Problem(problem[0], problem[1], one.name_span))
+    return problem[0] if problem else None
 
 
 def _again(
@@ -257,8 +257,8 @@ def _enum(descriptor: Any, value: Scalar) -> int | None:
         return int(value.value)
     if value.kind != "identifier":  # protobuf looks bytes up, too, but Triton takes no quotes
         return None
-    found = descriptor.enum_type.values_by_name.get(value.value)
-    return None if found is None else int(found.number)
+    known = descriptor.enum_type.values_by_name.get(value.value)
+    return None if known is None else int(known.number)
 
 
 _CONVERSIONS: dict[int, Callable[[Any, Scalar], Any]] = {

@@ -63,12 +63,12 @@ class _Reader:
             raise TextprotoError(
                 f"more than {MOST_LEVELS} messages inside each other", self._now.span
             )
-        found: list[Field] = []
+        fields: list[Field] = []
         while not self._ends(closing):
-            self._field(level, found)
+            self._field(level, fields)
             if self._now.text in _SEPARATORS:
                 self._take()
-        return tuple(found)
+        return tuple(fields)
 
     def _ends(self, closing: str) -> bool:
         if self._now.kind == "end":
@@ -109,13 +109,13 @@ class _Reader:
 
     def _list(self, colon: bool, level: int) -> list[Scalar | Block | None]:
         self._take()
-        found: list[Scalar | Block | None] = []
+        values: list[Scalar | Block | None] = []
         if self._accept("]"):
-            return found
+            return values
         while True:
-            found.append(self._value(colon, level, "a list's field"))
+            values.append(self._value(colon, level, "a list's field"))
             if self._accept("]"):
-                return found
+                return values
             self._expect(",", "',' or ']'")
 
     def _block(self, level: int) -> Block:
@@ -174,8 +174,8 @@ class _Reader:
         return token
 
     def _unexpected(self, wanted: str) -> TextprotoError:
-        found = repr(self._now.text) if self._now.text else "the end of the file"
-        return TextprotoError(f"expected {wanted}, found {found}", self._now.span)
+        token = repr(self._now.text) if self._now.text else "the end of the file"
+        return TextprotoError(f"expected {wanted}, found {token}", self._now.span)
 
 
 _FLOATS = {"inf": float("inf"), "infinity": float("inf"), "nan": float("nan")}

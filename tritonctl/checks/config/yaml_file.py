@@ -29,11 +29,11 @@ class YamlFile:
 
     def node(self, *path: str) -> yaml.Node | None:
         """What stands at a path of keys; the last one counts, as for YAML's loaders."""
-        found: yaml.Node | None = self.root
+        current: yaml.Node | None = self.root
         for key in path:
-            named = [value for name, value in entries(found) if name.value == key]
-            found = named[-1] if named else None
-        return found
+            named = [value for name, value in entries(current) if name.value == key]
+            current = named[-1] if named else None
+        return current
 
     def text(self, *path: str) -> str | None:
         """A scalar as it is written; None where there is none, or null."""

@@ -44,8 +44,8 @@ def _mermaid(picture: Picture, prefix: str, numbers: count[int], links: list[str
         if kind := "broken" if node.faults else "decoupled" if node.decoupled else "":
             yield f"  class {name} {kind}"
     for source, target, edges, broken in _arrows(picture, prefix):
-        told = (_mermaid_text(_told(edge)).replace(" ", _UNBROKEN) for edge in edges)
-        text = "<br/>".join(told)
+        labels = (_mermaid_text(_told(edge)).replace(" ", _UNBROKEN) for edge in edges)
+        text = "<br/>".join(labels)
         links.append(f'  {source} {"-.->" if broken else "-->"}|"{text}"| {target}')
         number = next(numbers)
         if broken:

@@ -251,8 +251,8 @@ class _Faults:
         for path in paths if config else ():
             places: tuple[Mapping[Any, Span], ...] = (config.values, config.names) if config else ()
             spans += [place[path] for place in places if path in place]
-        found = (rule for span in dict.fromkeys(spans) for rule in self._by_span.get(span, ()))
-        return tuple(dict.fromkeys(found))
+        rules = (rule for span in dict.fromkeys(spans) for rule in self._by_span.get(span, ()))
+        return tuple(dict.fromkeys(rules))
 
 
 def _edges(graph: Graph, faults: _Faults) -> Iterator[Edge]:
@@ -269,8 +269,8 @@ def _edges(graph: Graph, faults: _Faults) -> Iterator[Edge]:
     for name in graph.inputs:
         if name not in graph.readers and name not in graph.outputs:
             side = graph.given(name)
-            found = faults.of_own(name, graph.inputs)
-            yield Edge(name, REQUEST, NOTHING, name, "", side, None, False, found)
+            mistakes = faults.of_own(name, graph.inputs)
+            yield Edge(name, REQUEST, NOTHING, name, "", side, None, False, mistakes)
 
 
 def _into_nothing(link: Link, found: tuple[str, ...]) -> Edge:
@@ -281,16 +281,16 @@ def _into_nothing(link: Link, found: tuple[str, ...]) -> Edge:
 
 def _edge(graph: Graph, faults: _Faults, tensor: str, reader: Link | None) -> Edge:
     """From whoever writes the tensor to a step, or to the answer."""
-    source, written_as, given, found = _source(graph, faults, tensor)
+    source, written_as, given, mistakes = _source(graph, faults, tensor)
     own = graph.inputs.get(tensor)
     if reader is not None:
         target, read_as, wanted = str(reader.step + 1), reader.name, reader.side
-        found += faults.of_link(reader)
+        mistakes += faults.of_link(reader)
     else:
         target, read_as, wanted = ANSWER, tensor, graph.given(tensor)
-        found += faults.of_own(tensor, graph.outputs)
+        mistakes += faults.of_own(tensor, graph.outputs)
     optional = own is not None and own.optional
-    faulty = tuple(dict.fromkeys(found))
+    faulty = tuple(dict.fromkeys(mistakes))
     return Edge(tensor, source, target, written_as, read_as, given, wanted, optional, faulty)
 
 
@@ -300,6 +300,6 @@ def _source(
     if tensor in graph.inputs:
         return REQUEST, tensor, graph.given(tensor), faults.of_own(tensor, graph.inputs)
     for writer in graph.writers.get(tensor, ())[:1]:
-        found = tuple(rule for link in graph.writers[tensor] for rule in faults.of_link(link))
-        return str(writer.step + 1), writer.name, writer.side, found
+        mistakes = tuple(rule for link in graph.writers[tensor] for rule in faults.of_link(link))
+        return str(writer.step + 1), writer.name, writer.side, mistakes
     return NOTHING, "", None, ()

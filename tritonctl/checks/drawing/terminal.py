@@ -183,8 +183,8 @@ def _origin(edge: Edge) -> str:
     """Whose tensor it is, and what the ensemble calls it where that is another name."""
     number = "" if edge.source in (REQUEST, NOTHING) else f" {edge.source}"
     name = "" if edge.tensor == (edge.read_as or edge.tensor) else f" {clean(edge.tensor)}"
-    told = f"←{number}{name}" if number or name else ""
-    return f"{told} optional".strip() if edge.optional else told
+    arrow = f"←{number}{name}" if number or name else ""
+    return f"{arrow} optional".strip() if edge.optional else arrow
 
 
 def _inner(picture: Picture, beside: str, width: int) -> Iterator[Line]:

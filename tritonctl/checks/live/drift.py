@@ -232,5 +232,5 @@ def _text(value: Any, field: Any) -> str:
 
 
 def _list_text(values: Iterable[Any], field: Any) -> str:
-    told = [_text(value, field) for value in values]
-    return f"[ {', '.join(told)} ]" if told else ""
+    texts = [_text(value, field) for value in values]
+    return f"[ {', '.join(texts)} ]" if texts else ""

@@ -39,8 +39,8 @@ def compare(model: Model, seen: ServerDescription) -> Iterator[Found]:
     if served is not None and served.config is not None:
         config = model_config_schema().ModelConfig.FromString(served.config)
         if model.config is not None:
-            found = differences(model.name, model.config, config, completes=_completes(model))
-            yield from _drift(found, model)
+            drift = differences(model.name, model.config, config, completes=_completes(model))
+            yield from _drift(drift, model)
         yield from _metadata(served, config)
 
 
@@ -69,8 +69,8 @@ def _state(model: Model, seen: ServerDescription) -> Iterator[Found]:
         yield rules.NOT_SERVED, _absent(model)
     elif all(entry.state == "" or entry.reason == _UNLOADED for entry in entries):
         unloaded = any(entry.reason == _UNLOADED for entry in entries)
-        told = "was unloaded" if unloaded else f"is not loaded: {_NOT_LOADED}"
-        message = f"{model.name} {told}"
+        state = "was unloaded" if unloaded else f"is not loaded: {_NOT_LOADED}"
+        message = f"{model.name} {state}"
         yield rules.NOT_LOADED, Hit(message, "load it, or take it out of the repository")
     else:
         yield rules.NOT_READY, _unready(model, next(e for e in entries if e.state))
@@ -149,31 +149,31 @@ def _drift(found: Iterable[Difference], model: Model) -> Iterator[Found]:
         else:
             yield rules.DIFFERS, _differs(difference, model)
     if completed:
-        told = "; ".join(f"{one.dotted}: {one.there}" for one in completed)
+        values = "; ".join(f"{one.dotted}: {one.there}" for one in completed)
         fix = "write it down in config.pbtxt, so that a change is seen"
-        yield rules.COMPLETED, Hit(f"the server has completed {told}", fix, place="config.pbtxt")
+        yield rules.COMPLETED, Hit(f"the server has completed {values}", fix, place="config.pbtxt")
 
 
 def _differs(one: Difference, model: Model) -> Hit:
     here = f"is {one.here} here" if one.here else "is not set here"
-    there = f"has {one.there}" if one.there else "has none"
+    server = f"has {one.there}" if one.there else "has none"
     span = model.config.name_span(*one.path) if model.config else None
-    return Hit(f"{one.dotted} {here}, and the server {there}", _AGAIN, span=span)
+    return Hit(f"{one.dotted} {here}, and the server {server}", _AGAIN, span=span)
 
 
 def _metadata(served: ServedModel, config: Any) -> Iterator[Found]:
     both = (*config.input, *config.output)
-    told = {*served.inputs, *served.outputs}
+    named = {*served.inputs, *served.outputs}
     configured = {*_tensors(config, both)}
     # Values of shapes have no batch dimension in some releases, and one in others.
     shapes = {one.name for one in both if one.is_shape_tensor}
-    told, configured = ({one for one in s if one.name not in shapes} for s in (told, configured))
-    if told != configured:
+    named, configured = ({one for one in s if one.name not in shapes} for s in (named, configured))
+    if named != configured:
         yield (
             rules.METADATA,
             Hit(
-                f"the metadata of {served.name} names {_listed(told - configured)}, and its "
-                f"configuration has {_listed(configured - told)}",
+                f"the metadata of {served.name} names {_listed(named - configured)}, and its "
+                f"configuration has {_listed(configured - named)}",
                 "ask Triton itself, without what stands between; then load the model again",
             ),
         )
@@ -188,5 +188,5 @@ def _tensors(config: Any, several: Iterable[Any]) -> Iterator[TensorMetadata]:
 
 
 def _listed(tensors: Iterable[TensorMetadata]) -> str:
-    told = sorted(f"{one.name} {one.datatype} {list(one.shape)}" for one in tensors)
-    return ", ".join(told) or "no such tensor"
+    shown = sorted(f"{one.name} {one.datatype} {list(one.shape)}" for one in tensors)
+    return ", ".join(shown) or "no such tensor"

@@ -152,24 +152,4 @@ HOLES = LiveRule(
     on_loopback="advice",
 )
 
-LIVE_RULES = {
-    rule.id: rule
-    for rule in (
-        NOT_SERVED,
-        NOT_READY,
-        NOT_LOADED,
-        VERSION_MISSING,
-        VERSION_LEFT,
-        ELSEWHERE,
-        DIFFERS,
-        COMPLETED,
-        METADATA,
-        CONTROL,
-        SHARED_MEMORY,
-        LOGGING,
-        TRACE,
-        STATISTICS,
-        PLAIN,
-        HOLES,
-    )
-}
+LIVE_RULES = {rule.id: rule for rule in list(vars().values()) if isinstance(rule, LiveRule)}

@@ -196,9 +196,9 @@ class Flow:
             node = self.only_value(node)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if node.func.attr not in _KEEPS_TYPE or self._is_numpy(node.func.value):
-                    found = self._type_of_call(node, node.func)
+                    result = self._type_of_call(node, node.func)
                     # What is picked out of an array of objects may be anything.
-                    return None if picked and found == "object" else found
+                    return None if picked and result == "object" else result
                 node = node.func.value
             elif isinstance(node, ast.Subscript):
                 node, picked = node.value, True

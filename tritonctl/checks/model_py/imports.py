@@ -7,7 +7,7 @@ import ast
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from tritonctl.checks.memoize import remembered
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.source import Call, PythonSource
 
 
@@ -39,7 +39,7 @@ class Named(NamedTuple):
 
 def imported(code: PythonSource) -> dict[str, str]:
     """What each imported name stands for: {"np": "numpy", "loads": "pickle.loads"}."""
-    return remembered(code, "imported", lambda: dict(_imported(code)))
+    return memoized(code, "imported", lambda: dict(_imported(code)))
 
 
 def _imported(code: PythonSource) -> Iterator[tuple[str, str]]:

@@ -60,8 +60,8 @@ class PythonSource:
     @cached_property
     def calls(self) -> tuple[Call, ...]:
         """Every call whose callee is a name or an attribute, by line."""
-        found = [call for node in self.nodes for call in _call(node)]
-        return tuple(sorted(found, key=lambda call: (call.node.lineno, call.node.col_offset)))
+        calls = [call for node in self.nodes for call in _call(node)]
+        return tuple(sorted(calls, key=lambda call: (call.node.lineno, call.node.col_offset)))
 
     def called(self, name: str) -> tuple[Call, ...]:
         """The calls of that last name."""

@@ -59,8 +59,8 @@ def summary(report: Report) -> str:
     """One sentence."""
     models = f"{report.models} model{'s' if report.models != 1 else ''}"
     counts = [(report.count(severity), severity) for severity in SEVERITIES]
-    told = [f"{n} {name}{'s' if n != 1 and name != 'advice' else ''}" for n, name in counts if n]
-    return f"{models} checked: {', '.join(told) if told else 'nothing found'}"
+    parts = [f"{n} {name}{'s' if n != 1 and name != 'advice' else ''}" for n, name in counts if n]
+    return f"{models} checked: {', '.join(parts) if parts else 'nothing found'}"
 
 
 def explained(rule: Rule | LiveRule) -> str:

@@ -199,7 +199,7 @@ def _on_the_way(
     model: Model, repository: Repository
 ) -> Iterator[tuple[Model, tuple[str | int, ...]]]:
     """The model, or an ensemble's models, each with the place of its delay."""
-    found = [repository.models.get(step.model) for step in steps(model)]
+    composing = [repository.models.get(step.model) for step in steps(model)]
     path = ("dynamic_batching", "max_queue_delay_microseconds")
-    for one in {one.name: one for one in [model, *found] if one is not None}.values():
+    for one in {one.name: one for one in [model, *composing] if one is not None}.values():
         yield one, path

@@ -59,10 +59,10 @@ def _requests(code: PythonSource) -> tuple[Function, str] | None:
 )
 def one_by_one(model: Model) -> Iterator[Hit]:
     code = _batched_code(model)
-    found = _requests(code) if code else None
-    if code is None or found is None:
+    requests = _requests(code) if code else None
+    if code is None or requests is None:
         return
-    execute, name = found
+    execute, name = requests
     for loop in own_nodes(execute):
         if not isinstance(loop, ast.For) or dotted_name(loop.iter) != name:
             continue
@@ -121,9 +121,9 @@ def equal_shapes(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 def ragged_alone(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if model.backend not in _NEED_BATCH_INPUT or not declared.batches(model):
         return
-    told = {name for one in config.message.batch_input for name in one.source_input}
+    covered = {name for one in config.message.batch_input for name in one.source_input}
     for tensor in declared.inputs(model):
-        if tensor.ragged and tensor.name not in told:
+        if tensor.ragged and tensor.name not in covered:
             yield Hit(
                 f"nothing tells the model where one request's {tensor.name} ends and the next "
                 "begins",

@@ -41,12 +41,12 @@ _OTHER_MACHINE = "make fewer instances, or serve some models on another machine"
     shows="elsewhere",
 )
 def weights_over_memory(repository: Repository) -> Iterator[tuple[Model, Hit]]:
-    there = repository.target.gpus
-    if not there:
+    gpus = repository.target.gpus
+    if not gpus:
         return
     taken = _weights(repository)
     claims = {} if any(vllm_over_one(repository)) else _vllm(repository)
-    for gpu, memory in enumerate(there):
+    for gpu, memory in enumerate(gpus):
         shares = {name: on[gpu] for name, on in taken.items() if on[gpu]}
         shares |= {n: int(c.share * c.gpus[gpu] * memory) for n, c in claims.items() if c.gpus[gpu]}
         if sum(shares.values()) > memory:
@@ -112,8 +112,8 @@ def vllm_over_one(repository: Repository) -> Iterator[tuple[Model, Hit]]:
 
 
 def _vllm(repository: Repository) -> dict[str, Claim]:
-    found = ((n, vllm_shares(m, repository.target)) for n, m in sorted(repository.models.items()))
-    return {name: claim for name, claim in found if claim}
+    shares = ((n, vllm_shares(m, repository.target)) for n, m in sorted(repository.models.items()))
+    return {name: claim for name, claim in shares if claim}
 
 
 @rule(
@@ -127,8 +127,8 @@ def _vllm(repository: Repository) -> dict[str, Claim]:
     answers=("TensorRT-LLM#1400", "tensorrtllm_backend#59", "tensorrtllm_backend#168"),
 )
 def trtllm_over_one(repository: Repository) -> Iterator[tuple[Model, Hit]]:
-    found = ((n, trtllm_shares(m, repository)) for n, m in sorted(repository.models.items()))
-    for model, gpu, added in _over_one(repository, {name: one for name, one in found if one}):
+    shares = ((n, trtllm_shares(m, repository)) for n, m in sorted(repository.models.items()))
+    for model, gpu, added in _over_one(repository, {name: one for name, one in shares if one}):
         yield (
             model,
             Hit(
@@ -149,9 +149,11 @@ def _fraction_span(model: Model, repository: Repository) -> Span | None:
 def _over_one(repository: Repository, claims: dict[str, Claim]) -> Iterator[tuple[Model, int, str]]:
     """The first GPU on which claims add up to more than 1: the last model there, and the sum."""
     for gpu in sorted({gpu for claim in claims.values() for gpu in claim.gpus}):
-        there = [(name, c.share, c.gpus[gpu]) for name, c in claims.items() if c.gpus[gpu]]
-        total = sum(share * times for _, share, times in there)
+        claimants = [(name, c.share, c.gpus[gpu]) for name, c in claims.items() if c.gpus[gpu]]
+        total = sum(share * times for _, share, times in claimants)
         if total > 1 + _ROUNDING:
-            each = some(f"{n} {f'{times} × ' if times > 1 else ''}{s:g}" for n, s, times in there)
-            yield repository.models[there[-1][0]], gpu, f"{total:g} times the whole ({each})"
+            each = some(
+                f"{n} {f'{times} × ' if times > 1 else ''}{s:g}" for n, s, times in claimants
+            )
+            yield repository.models[claimants[-1][0]], gpu, f"{total:g} times the whole ({each})"
             return

@@ -58,10 +58,10 @@ class _Share(NamedTuple):
     answers=("server#4869", "server#5869"),
 )
 def no_room(repository: Repository) -> Iterator[tuple[Model, Hit]]:
-    there = repository.target.shared_memory_bytes
+    available = repository.target.shared_memory_bytes
     shares = _shares(repository)
     stubs = sum(share.stubs for share in shares)
-    if there is None or stubs * REGION_BYTES <= there:
+    if available is None or stubs * REGION_BYTES <= available:
         return
     most = max(shares, key=lambda share: share.stubs)
     listed = some(f"{one.model.name} {one.stubs}" for one in sorted(shares, key=_by_stubs))
@@ -69,7 +69,7 @@ def no_room(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         most.model,
         Hit(
             f"{stubs} instances of Python models take {human_bytes(REGION_BYTES)} of shared memory "
-            f"each, /dev/shm has {human_bytes(there)}: {listed}",
+            f"each, /dev/shm has {human_bytes(available)}: {listed}",
             f"start the container with --shm-size={_rounded(stubs * REGION_BYTES)} or more, or "
             "make fewer instances",
             count_span(most.model, repository.target),
@@ -92,10 +92,10 @@ def _by_stubs(share: _Share) -> int:
     answers=("server#5681", "server#6195", "server#4869", "server#6156", "server#4675"),
 )
 def too_little(repository: Repository) -> Iterator[tuple[Model, Hit]]:
-    there = repository.target.shared_memory_bytes
+    available = repository.target.shared_memory_bytes
     shares = _shares(repository)
     needed = sum(share.total for share in shares)
-    if there is None or needed <= there or any(no_room(repository)):
+    if available is None or needed <= available or any(no_room(repository)):
         return
     largest = max(shares, key=lambda share: share.total)
     listed = some(str(share) for share in sorted(shares, key=lambda one: -one.total))
@@ -103,7 +103,7 @@ def too_little(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         largest.model,
         Hit(
             f"the stubs of Python models need {human_bytes(needed)} of shared memory with full "
-            f"batches, /dev/shm has {human_bytes(there)}: {listed}",
+            f"batches, /dev/shm has {human_bytes(available)}: {listed}",
             f"start the container with --shm-size={_rounded(needed)} or more, or lower "
             "max_batch_size or the number of instances",
             count_span(largest.model, repository.target),
@@ -114,8 +114,8 @@ def too_little(repository: Repository) -> Iterator[tuple[Model, Hit]]:
 def _shares(repository: Repository) -> list[_Share]:
     if repository.target.shared_memory_bytes is None:
         return []
-    found = (_share(model, repository.target) for model in repository.models.values())
-    return [share for share in found if share]
+    shares = (_share(model, repository.target) for model in repository.models.values())
+    return [share for share in shares if share]
 
 
 def _rounded(size: int) -> str:

@@ -32,8 +32,8 @@ def batcher(model: Model) -> Any:
 
 def _controls(model: Model) -> Iterator[tuple[Path, str, Any, str]]:
     """Each control: where, of which tensor, what, of which kind."""
-    found = batcher(model)
-    for index, tensor in enumerate(found.control_input if found else ()):
+    sequences = batcher(model)
+    for index, tensor in enumerate(sequences.control_input if sequences else ()):
         for place, control in enumerate(tensor.control):
             path = ("sequence_batching", "control_input", index, "control", place)
             kinds = type(control).Kind
@@ -50,8 +50,8 @@ def _controls(model: Model) -> Iterator[tuple[Path, str, Any, str]]:
     needs_valid_config=True,
 )
 def control_without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    found = batcher(model)
-    for index, tensor in enumerate(found.control_input if found else ()):
+    sequences = batcher(model)
+    for index, tensor in enumerate(sequences.control_input if sequences else ()):
         if not tensor.name:
             yield Hit(
                 f"control_input number {index + 1} has no name",
@@ -70,10 +70,10 @@ def control_without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def control_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    found = batcher(model)
-    if found is None:
+    sequences = batcher(model)
+    if sequences is None:
         return
-    names = [tensor.name for tensor in found.control_input]
+    names = [tensor.name for tensor in sequences.control_input]
     for index, name in enumerate(names):
         if name and name in names[:index]:
             yield Hit(
@@ -156,10 +156,10 @@ def correlation_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def slot_utilization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    found = batcher(model)
-    if found is None or not found.HasField("direct"):
+    sequences = batcher(model)
+    if sequences is None or not sequences.HasField("direct"):
         return
-    share = found.direct.minimum_slot_utilization
+    share = sequences.direct.minimum_slot_utilization
     if share < 0 or share > 1:
         yield Hit(
             f"minimum_slot_utilization is {share:g}",
@@ -178,8 +178,8 @@ def slot_utilization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def initial_state(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    found = batcher(model)
-    for index, state in enumerate(found.state if found else ()):
+    sequences = batcher(model)
+    for index, state in enumerate(sequences.state if sequences else ()):
         path = ("sequence_batching", "state", index, "initial_state")
         if len(state.initial_state) > 1:
             yield Hit(

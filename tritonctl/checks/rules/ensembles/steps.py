@@ -160,16 +160,16 @@ def unserved_version(
         served = inner.served_versions
         if not served or step.version == -1 or step.version in served:
             continue
-        there = ", ".join(map(str, served))
+        loaded = ", ".join(map(str, served))
         version = (*step.path, "model_version")
         if version in config.values:
-            told, span = f"version {step.version} of {step.name}", config.span(*version)
+            asked, span = f"version {step.version} of {step.name}", config.span(*version)
         else:
-            told = f"version 0 of {step.name}, for it names none"
+            asked = f"version 0 of {step.name}, for it names none"
             span = config.span(*step.path, "model_name")
         why = "" if step.version not in inner.versions else ": its version_policy leaves it out"
         yield Hit(
-            f"step {step.index + 1} asks for {told}; Triton loads {there}{why}",
+            f"step {step.index + 1} asks for {asked}; Triton loads {loaded}{why}",
             "write model_version: -1 for the latest",
             span,
         )

@@ -228,8 +228,8 @@ def one_at_a_time(code: PythonSource, model: Model, repository: Repository) -> I
     if len(waits) > 1:
         first = min(waits, key=lambda call: (call.lineno, call.col_offset))
         yield Hit(
-            f"execute waits for {len(waits)} answers one after the other, and no other request starts "
-            "meanwhile",
+            f"execute waits for {len(waits)} answers one after the other, and no other request "
+            "starts meanwhile",
             "make more instances: instance_group { count: 4 kind: KIND_CPU }, or write `async def "
             "execute` and await async_exec for all at once",
             code.place(first),

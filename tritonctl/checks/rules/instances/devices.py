@@ -46,14 +46,14 @@ def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository
     shows="elsewhere",
 )
 def absent_gpu(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    there = repository.target.gpus
-    if not there:
+    gpus = repository.target.gpus
+    if not gpus:
         return
     for index, group in written_groups(model):
         for position, gpu in enumerate(group.gpus):
-            if written_kind(group) == "KIND_GPU" and gpu not in range(len(there)):
+            if written_kind(group) == "KIND_GPU" and gpu not in range(len(gpus)):
                 yield Hit(
-                    f"there is no GPU {gpu}: the target has {_numbers(len(there))}",
+                    f"there is no GPU {gpu}: the target has {_numbers(len(gpus))}",
                     "name one that it has; without `gpus` every GPU gets its instances",
                     config.span("instance_group", index, "gpus", position),
                 )
@@ -72,11 +72,11 @@ def _numbers(count: int) -> str:
     "refused for it.",
 )
 def auto_with_gpus(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    there = repository.target.gpus
-    if there is None:
+    gpus = repository.target.gpus
+    if gpus is None:
         return
     for index, group in written_groups(model):
-        absent = [gpu for gpu in group.gpus if gpu not in range(len(there))]
+        absent = [gpu for gpu in group.gpus if gpu not in range(len(gpus))]
         if absent and written_kind(group) == "KIND_AUTO":
             yield Hit(
                 f"without a GPU {absent[0]} KIND_AUTO becomes KIND_CPU, which takes no `gpus`",

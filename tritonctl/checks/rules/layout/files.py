@@ -132,10 +132,10 @@ def missing_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for data, there in _with_size(model):
-        if there < (data.size or 0):
+    for data, size in _with_size(model):
+        if size < (data.size or 0):
             yield Hit(
-                f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
+                f"{data.folder}/{data.name} has {size} bytes, and the tensor {data.size}",
                 "write the raw bytes of the whole tensor, without the batch dimension",
                 config.span(*data.place),
             )
@@ -150,10 +150,10 @@ def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for data, there in _with_size(model):
-        if data.size and there > data.size:
+    for data, size in _with_size(model):
+        if data.size and size > data.size:
             yield Hit(
-                f"{data.folder}/{data.name} has {there} bytes, and the tensor {data.size}",
+                f"{data.folder}/{data.name} has {size} bytes, and the tensor {data.size}",
                 "correct the dims or the data type if they are another tensor's, or cut the file",
                 config.span(*data.place),
             )
@@ -173,10 +173,10 @@ def string_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         size = file_size(place.parent, place.name)
         if data.strings is None or size is None or size > _LARGEST_LABELS:
             continue
-        there = _strings(place)
-        if data.folder == WARM_UP and there is not None and there != data.strings:
+        count = _strings(place)
+        if data.folder == WARM_UP and count is not None and count != data.strings:
             yield Hit(
-                f"{data.folder}/{data.name} has {there} strings, and the tensor {data.strings}",
+                f"{data.folder}/{data.name} has {count} strings, and the tensor {data.strings}",
                 "write each string behind its length, 4 bytes, the lowest first",
                 config.span(*data.place),
             )
@@ -291,9 +291,9 @@ def _exists(path: Path) -> bool:
 
 def _with_size(model: Model) -> Iterator[tuple[Data, int]]:
     for data in named_data(model):
-        there = file_size(model.path / data.folder, data.name)
-        if data.size is not None and there is not None:
-            yield data, there
+        size = file_size(model.path / data.folder, data.name)
+        if data.size is not None and size is not None:
+            yield data, size
 
 
 def named_data(model: Model) -> Iterator[Data]:

@@ -31,7 +31,7 @@ _DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
 def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not model.versions or model.served_versions:
         return
-    there = ", ".join(map(str, model.versions))
+    existing = ", ".join(map(str, model.versions))
     policy = config.message.version_policy
     wanted = ", ".join(map(str, policy.specific.versions)) or "none"
     if policy.HasField("latest"):
@@ -42,7 +42,7 @@ def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
     else:
         yield Hit(
-            f"version_policy serves {wanted}, and there is {there}",
+            f"version_policy serves {wanted}, and there is {existing}",
             "name versions that have a folder",
             config.span("version_policy", "specific"),
         )
@@ -61,9 +61,9 @@ def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         return
     for index, version in enumerate(config.message.version_policy.specific.versions):
         if version not in model.versions:
-            there = ", ".join(map(str, model.versions))
+            existing = ", ".join(map(str, model.versions))
             yield Hit(
-                f"version_policy serves {version}, and there is {there}",
+                f"version_policy serves {version}, and there is {existing}",
                 f"add the folder {model.shown}/{version}, or do not name it",
                 config.span("version_policy", "specific", "versions", index),
             )
@@ -101,5 +101,5 @@ def _number(name: str) -> int | None:
     """What Triton reads a folder's name as; None where it is no version."""
     if name[0] == "0" and len(name) > 1:
         return None
-    found = _DIGITS.match(name)
-    return int(found[1]) if found else None
+    digits = _DIGITS.match(name)
+    return int(digits[1]) if digits else None

@@ -57,18 +57,18 @@ def writable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         )
         return
     for _, model in models:
-        found = [one.place for one in tree(model) if not one.is_link and _others_write(one.mode)]
+        exposed = [one.place for one in tree(model) if not one.is_link and _others_write(one.mode)]
         if _others_write(_mode(model.path)):
-            found.insert(0, "")
-        if found:
-            name = f"{model.name}/{found[0]}".rstrip("/")
-            more = f", and {len(found) - 1} more below {model.name}" if len(found) > 1 else ""
+            exposed.insert(0, "")
+        if exposed:
+            name = f"{model.name}/{exposed[0]}".rstrip("/")
+            more = f", and {len(exposed) - 1} more below {model.name}" if len(exposed) > 1 else ""
             yield (
                 model,
                 Hit(
                     f"everybody on this machine may change {name}{more}",
                     f"take that right away: chmod -R o-w {model.shown}",
-                    place=found[0],
+                    place=exposed[0],
                 ),
             )
         else:

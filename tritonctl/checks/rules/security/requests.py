@@ -59,13 +59,13 @@ def paths(code: PythonSource) -> Iterator[Hit]:
 
 def _given(function: _Function) -> set[str]:
     """The variables that hold what a request says, as it came."""
-    found: set[str] = set()
+    names: set[str] = set()
     nodes = list(ast.walk(function))
     while True:
-        new = {name for node in nodes for name in _bound(node, found)} - found
+        new = {name for node in nodes for name in _bound(node, names)} - names
         if not new:
-            return found
-        found |= new
+            return names
+        names |= new
 
 
 def _bound(node: ast.AST, given: set[str]) -> Iterator[str]:

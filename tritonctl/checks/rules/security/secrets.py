@@ -59,11 +59,11 @@ def secrets(model: Model) -> Iterator[Hit]:
     texts = [model.file.source] if model.file else []
     texts += [model.code.source] if model.code else []
     for source in (*texts, *small_files(model)):
-        found = [*_known_forms(source.text)]
+        hits = [*_known_forms(source.text)]
         if model.file and source is model.file.source:
-            found += _named(model)
-        blotted = _blotted(source, [span for _, span in found])
-        for message, span in found:
+            hits += _named(model)
+        blotted = _blotted(source, [span for _, span in hits])
+        for message, span in hits:
             yield Hit(
                 message,
                 "revoke it and take it out; pass a new one through the server's environment",
@@ -116,18 +116,18 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
 )
 def holes(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     target = repository.target
-    found = known_holes(target.version) if target.version and target.named_by_user else []
-    model = _first(repository) if found else None
+    known = known_holes(target.version) if target.version and target.named_by_user else []
+    model = _first(repository) if known else None
     if model is None or model.config is None:
         return
-    cves = [cve for hole in found for cve in hole.cves]
-    fixed = max((hole.fixed for hole in found), key=lambda name: tuple(map(int, name.split("."))))
+    cves = [cve for hole in known for cve in hole.cves]
+    fixed = max((hole.fixed for hole in known), key=lambda name: tuple(map(int, name.split("."))))
     more = f" and {len(cves) - _TOLD} more" if len(cves) > _TOLD else ""
     yield (
         model,
         Hit(
             f"Triton {target.version} has known vulnerabilities: {', '.join(cves[:_TOLD])}{more}; "
-            f"the worst: {found[0].summary} (CVSS {found[0].score:g})",
+            f"the worst: {known[0].summary} (CVSS {known[0].score:g})",
             f"serve with release {fixed} or later, or let only this machine reach it",
             model.config.span("name"),
         ),

@@ -61,9 +61,9 @@ def _ranks(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-def _here(found: Deployment, engine: Engine) -> bool:
+def _here(deployment: Deployment, engine: Engine) -> bool:
     """Whether one machine runs all of it."""
-    return engine.on_one_machine and (found.number("num_nodes") or 1) == 1
+    return engine.on_one_machine and (deployment.number("num_nodes") or 1) == 1
 
 
 @rule(
@@ -77,7 +77,7 @@ def _here(found: Deployment, engine: Engine) -> bool:
     answers=("TensorRT-LLM#2021", "TensorRT-LLM#1992"),
 )
 def _gpus(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
-    world, there = engine.world_size, deployment.repository.target.gpus
+    world, gpus = engine.world_size, deployment.repository.target.gpus
     if world is None or not _here(deployment, engine):
         return
     for key, what in (("gpu_device_ids", "GPU"), ("participant_ids", "rank")):
@@ -91,32 +91,32 @@ def _gpus(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
                     f"give {world}, with commas between them",
                     deployment.span(key),
                 )
-    if there == () and deployment.kind == "cpp":
+    if gpus == () and deployment.kind == "cpp":
         return  # the backend runs on no such machine, which another rule says
     yield from _beyond(deployment)
-    if there is not None and len(there) < world:
+    if gpus is not None and len(gpus) < world:
         yield Hit(
             f"the engine is for {_count(world, 'GPU')} (tp_size × pp_size), and the target has "
-            f"{len(there)}",
+            f"{len(gpus)}",
             "serve it on a machine with enough GPUs, or build it with a smaller tp_size",
             deployment.engine_span,
         )
 
 
-def _beyond(found: Deployment) -> Iterator[Hit]:
+def _beyond(deployment: Deployment) -> Iterator[Hit]:
     """A GPU that the target does not have."""
-    key, there = "gpu_device_ids", found.repository.target.gpus
-    text = found.text(key)
-    if there is None or not text or found.kind != "cpp" or not READ[key].fits(text):
+    key, gpus = "gpu_device_ids", deployment.repository.target.gpus
+    text = deployment.text(key)
+    if gpus is None or not text or deployment.kind != "cpp" or not READ[key].fits(text):
         return
     numbers = [whole_number(part) for part in text.replace(";", ",").split(",")]
     highest = max((number for number in numbers if number is not None), default=-1)
-    if highest >= len(there):
+    if highest >= len(gpus):
         yield Hit(
-            f"{key} names GPU {highest}, and the target has {_count(len(there), 'GPU')}, "
+            f"{key} names GPU {highest}, and the target has {_count(len(gpus), 'GPU')}, "
             "counted from 0",
             "name only GPUs that the target has",
-            found.span(key),
+            deployment.span(key),
         )
 
 

@@ -73,6 +73,6 @@ def _guides_refused(template: Deployment) -> Iterator[Hit]:
         )
 
 
-def _missing(found: Deployment, key: str) -> bool:
+def _missing(deployment: Deployment, key: str) -> bool:
     """Whether it is not given; an unfilled placeholder has a finding of its own."""
-    return found.text(key) is None and not found.unfilled(key)
+    return deployment.text(key) is None and not deployment.unfilled(key)

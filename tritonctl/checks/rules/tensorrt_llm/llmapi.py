@@ -136,10 +136,10 @@ def _decoupled(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     decoupled = outside and message.model_transaction_policy.decoupled
     if inside is None or decoupled == inside or not (decoupled or inside):
         return
-    there = "says decoupled: false" if outside else "says nothing of it"
+    streams = "says decoupled: false" if outside else "says nothing of it"
     yield Hit(
         f"model.yaml says decoupled: {str(inside).lower()}, and config.pbtxt "
-        + ("says decoupled: true" if decoupled else there),
+        + ("says decoupled: true" if decoupled else streams),
         "write both: `decoupled: True` in model.yaml, and `model_transaction_policy { decoupled: "
         "true }` in config.pbtxt",
         arguments.place(_TRITON, "decoupled"),
@@ -198,15 +198,15 @@ def _instances(deployment: Deployment, _arguments: YamlFile) -> Iterator[Hit]:
     shows="elsewhere",
 )
 def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
-    there = deployment.repository.target.gpus
+    gpus = deployment.repository.target.gpus
     sizes = [
         arguments.number(name) or 1 for name in ("tensor_parallel_size", "pipeline_parallel_size")
     ]
     wanted = sizes[0] * sizes[1]
-    if there is not None and len(there) < wanted <= _PER_MACHINE:
+    if gpus is not None and len(gpus) < wanted <= _PER_MACHINE:
         yield Hit(
             f"tensor_parallel_size × pipeline_parallel_size is {wanted}, and the target has "
-            f"{len(there)} GPU{'' if len(there) == 1 else 's'}",
+            f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}",
             "serve it on a machine with enough GPUs, or make one of them smaller",
             arguments.place("tensor_parallel_size"),
             arguments.source,

@@ -123,12 +123,12 @@ def _demanded(template: Deployment) -> Iterator[Hit]:
     )
 
 
-def _recent(found: Deployment) -> bool:
+def _recent(deployment: Deployment) -> bool:
     """Whether this is surely for a backend that knows of guided decoding."""
-    version = found.repository.target.version
+    version = deployment.repository.target.version
     if version is not None:
         return reaches(version, _DEMANDING)
-    return any(tensor.name == "guided_decoding_guide" for tensor in found.config.message.input)
+    return any(tensor.name == "guided_decoding_guide" for tensor in deployment.config.message.input)
 
 
 @rule(
@@ -185,24 +185,24 @@ def _unread(template: Deployment) -> Iterator[Hit]:
         yield from _unread_choices(template)
 
 
-def _beginning(found: Deployment, text: str, wanted: Parameter) -> str | None:
+def _beginning(deployment: Deployment, text: str, wanted: Parameter) -> str | None:
     """The number that a text begins with, which is enough for C++."""
     pattern = {"a whole number": _WHOLE, "a number": _NUMBER}.get(wanted.words)
-    match = pattern.match(text) if pattern and found.kind == "cpp" else None
+    match = pattern.match(text) if pattern and deployment.kind == "cpp" else None
     return match[1] if match else None
 
 
-def _unread_choices(found: Deployment) -> Iterator[Hit]:
+def _unread_choices(deployment: Deployment) -> Iterator[Hit]:
     for key, choices, default in (
         ("batch_scheduler_policy", POLICIES, "guaranteed_no_evict"),
         ("decoding_mode", DECODING_MODES, "top_k_top_p or beam_search"),
     ):
-        text = found.text(key)
+        text = deployment.text(key)
         if text is not None and text not in choices:
             yield Hit(
                 f"unknown {key}: {text}; the backend uses {default} instead",
                 _nearest(text, choices),
-                found.span(key),
+                deployment.span(key),
             )
 
 
@@ -229,15 +229,15 @@ def _refused(template: Deployment) -> Iterator[Hit]:
         yield from _refused_choices(template)
 
 
-def _refused_choices(found: Deployment) -> Iterator[Hit]:
+def _refused_choices(deployment: Deployment) -> Iterator[Hit]:
     """The Python model raises where the C++ backend shrugs."""
-    policy, mode = found.text("batch_scheduler_policy"), found.text("decoding_mode")
+    policy, mode = deployment.text("batch_scheduler_policy"), deployment.text("decoding_mode")
     if policy is not None and policy.lower() not in POLICIES:
         message = f"unknown batch_scheduler_policy: {policy}"
-        yield Hit(message, _nearest(policy, POLICIES), found.span("batch_scheduler_policy"))
+        yield Hit(message, _nearest(policy, POLICIES), deployment.span("batch_scheduler_policy"))
     if mode is not None and mode not in (*DECODING_MODES, "auto"):
         message = f"unknown decoding_mode: {mode}"
-        yield Hit(message, _nearest(mode, DECODING_MODES), found.span("decoding_mode"))
+        yield Hit(message, _nearest(mode, DECODING_MODES), deployment.span("decoding_mode"))
 
 
 @rule(

@@ -62,15 +62,15 @@ def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-def _elsewhere(found: Deployment, version: str) -> bool:
+def _elsewhere(deployment: Deployment, version: str) -> bool:
     """Whether TensorRT-LLM is surely not the image's: of an environment, or for tritonctl's own."""
-    if found.kind == "own" and not reaches(version, _OWN_NEEDS):
+    if deployment.kind == "own" and not reaches(version, _OWN_NEEDS):
         return True
-    return _brings_its_own(found)
+    return _brings_its_own(deployment)
 
 
-def _brings_its_own(found: Deployment) -> bool:
-    return found.kind != "cpp" and found.given("EXECUTION_ENV_PATH")
+def _brings_its_own(deployment: Deployment) -> bool:
+    return deployment.kind != "cpp" and deployment.given("EXECUTION_ENV_PATH")
 
 
 def _named(release: Release, version: str) -> bool:
@@ -211,14 +211,14 @@ def unsupported_quantisation(deployment: Deployment) -> Iterator[Hit]:
             )
 
 
-def _checkpoint(found: Deployment) -> Path | None:
+def _checkpoint(deployment: Deployment) -> Path | None:
     """The checkpoint of a model of the PyTorch runtime, where it can be seen from here."""
-    if found.kind == "own" and found.text("world") == "pytorch":
-        return next(found.version_file("checkpoint"), None)
-    arguments = found.arguments
+    if deployment.kind == "own" and deployment.text("world") == "pytorch":
+        return next(deployment.version_file("checkpoint"), None)
+    arguments = deployment.arguments
     pytorch = arguments is not None and arguments.text("backend") not in ("tensorrt", "trt")
     path = arguments.text("model") if arguments and pytorch else None
-    for folder in found.places(path) if path else ():
+    for folder in deployment.places(path) if path else ():
         if _is_file(folder / _QUANTISATION):
             return folder
     return None
@@ -231,11 +231,11 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _named_in(found: Deployment) -> tuple[Source | None, Span]:
+def _named_in(deployment: Deployment) -> tuple[Source | None, Span]:
     """Where the checkpoint is named."""
-    if found.kind == "llmapi" and found.arguments:
-        return found.arguments.source, found.arguments.place("model")
-    return None, found.engine_span
+    if deployment.kind == "llmapi" and deployment.arguments:
+        return deployment.arguments.source, deployment.arguments.place("model")
+    return None, deployment.engine_span
 
 
 @rule(

@@ -54,13 +54,13 @@ def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         if model.config is None or called is None or called.config is None:
             continue
         here = model.config.message.model_transaction_policy.decoupled
-        there = called.config.message.model_transaction_policy.decoupled
-        if deployment_of(called, repository) and here != there:
+        model_streams = called.config.message.model_transaction_policy.decoupled
+        if deployment_of(called, repository) and here != model_streams:
             yield (
                 model,
                 Hit(
                     f"{model.name} is {'' if here else 'not '}decoupled, and {name}, which it "
-                    f"calls, is{'' if there else ' not'}",
+                    f"calls, is{'' if model_streams else ' not'}",
                     "set decoupled alike in both: true for streams",
                     model.config.span("model_transaction_policy", "decoupled"),
                 ),

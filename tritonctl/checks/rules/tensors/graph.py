@@ -203,9 +203,9 @@ def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit
     if unknown is None or _runs_python(model):
         return
     judged = judged_graph(model)
-    told = {one.name for _, one in pairs(model, judged) if not one.dtype} if judged else set()
+    reported = {one.name for _, one in pairs(model, judged) if not one.dtype} if judged else set()
     for tensor in (*inputs(model), *outputs(model)):
-        if tensor.dtype in unknown and (tensor.name not in told or model.backend == "openvino"):
+        if tensor.dtype in unknown and (tensor.name not in reported or model.backend == "openvino"):
             yield Hit(
                 f"{tensor.name} is {tensor.dtype}, a type that the backend {model.backend} does "
                 "not have",

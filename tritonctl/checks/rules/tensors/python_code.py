@@ -98,17 +98,22 @@ def _may_make(node: ast.AST) -> bool:
     shows="traffic",
 )
 def no_execute(code: PythonSource) -> Iterator[Hit]:
-    found = code.model_class
-    if found is None or found.bases or found.keywords or found.decorator_list:
+    model_class = code.model_class
+    if (
+        model_class is None
+        or model_class.bases
+        or model_class.keywords
+        or model_class.decorator_list
+    ):
         return
     if code.method("execute") or any(_names_execute(node) for node in code.nodes):
         return
-    names = [node.name for node in found.body if isinstance(node, Function)]
+    names = [node.name for node in model_class.body if isinstance(node, Function)]
     near = difflib.get_close_matches("execute", names, n=1)
     yield Hit(
         f"{_CLASS} has no method execute" + (f", but {near[0]}" if near else ""),
         "add def execute(self, requests), which returns a response for each of them",
-        code.place(found),
+        code.place(model_class),
         source=code.source,
     )
 

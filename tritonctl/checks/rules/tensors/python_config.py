@@ -41,8 +41,8 @@ def unknown_lookup(model: Model) -> Iterator[Hit]:
 
 def told_by_lookup(model: Model, side: str) -> set[str]:
     """The names of inputs or outputs that are reported as not declared."""
-    found = ((call, which) for _, call, which in _unknown_lookups(model))
-    return {call.text(1, "name") or "" for call, which in found if which == side}
+    lookups = ((call, which) for _, call, which in _unknown_lookups(model))
+    return {call.text(1, "name") or "" for call, which in lookups if which == side}
 
 
 def _unknown_lookups(model: Model) -> Iterator[tuple[PythonSource, Call, str]]:

@@ -142,9 +142,9 @@ def _is_request(node: ast.expr | None, requests: str | None) -> bool:
     why="Triton passes on only what clients ask for, and they can ask only for what is declared.",
 )
 def undeclared_output(code: PythonSource, model: Model) -> Iterator[Hit]:
-    told = told_by_lookup(model, "output")
+    reported = told_by_lookup(model, "output")
     for call in _undeclared_outputs(model):
-        if call.text(0, "name") in told:
+        if call.text(0, "name") in reported:
             continue
         names = ", ".join(tensor.name for tensor in outputs(model)) or "none"
         yield Hit(

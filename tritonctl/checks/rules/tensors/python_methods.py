@@ -215,17 +215,17 @@ def wrong_argument(code: PythonSource) -> Iterator[Hit]:
 def _problem_of_call(flow: Flow, call: Call) -> tuple[str, str] | None:
     if flow.calls_backend(call.node, "Tensor"):
         array = call.argument(1)
-        found = flow.only_value(array) if array is not None and call.text(0) else None
-        if isinstance(found, ast.List | ast.ListComp | ast.Constant):
-            kind = "a list" if not isinstance(found, ast.Constant) else repr(found.value)[:40]
+        value = flow.only_value(array) if array is not None and call.text(0) else None
+        if isinstance(value, ast.List | ast.ListComp | ast.Constant):
+            kind = "a list" if not isinstance(value, ast.Constant) else repr(value.value)[:40]
             return (
                 f"the tensor {call.text(0)} is made of {kind}, not of an array",
                 "make it an array: np.array(…, dtype=…)",
             )
     if flow.calls_backend(call.node, "InferenceResponse"):
         tensors = call.argument(0, "output_tensors")
-        found = flow.only_value(tensors) if tensors is not None else None
-        if found is not None and flow.calls_backend(found, "Tensor"):
+        value = flow.only_value(tensors) if tensors is not None else None
+        if value is not None and flow.calls_backend(value, "Tensor"):
             return (
                 "output_tensors is one tensor, not a list",
                 "put it into brackets: output_tensors=[…]",

@@ -45,12 +45,12 @@ def element_type(code: PythonSource, model: Model) -> Iterator[Hit]:
     flow = Flow.of(code)
     for call in calls:
         tensor, array = declared.get(call.text(0) or ""), call.argument(1)
-        found = flow.element_type(array) if tensor and array else None
+        dtype = flow.element_type(array) if tensor and array else None
         if tensor is None or flow.is_conditional(call.node):
             continue
-        if found and found not in _TYPES.get(tensor.dtype, {found}):
+        if dtype and dtype not in _TYPES.get(tensor.dtype, {dtype}):
             yield Hit(
-                f"{tensor.name} is declared {tensor.dtype} and made of an array of {_told(found)}",
+                f"{tensor.name} is declared {tensor.dtype} and made of an array of {_told(dtype)}",
                 _instead(tensor),
                 code.place(call.node),
                 source=code.source,

@@ -20,10 +20,19 @@ from tritonctl.checks.repository import Model, Repository
 
 Subject = Callable[[Model, Repository], object | None]
 
+
+def _scheduler(model: Model, name: str) -> object | None:
+    message = model.config.message if model.config else None
+    return getattr(message, name) if message and message.HasField(name) else None
+
+
 SUBJECTS: Mapping[str, Subject] = {
     "model": lambda model, _: model,
     "repository": lambda _, repository: repository,
     "config": lambda model, _: model.config,
+    # Parts of the configuration.
+    "batching": lambda model, _: _scheduler(model, "dynamic_batching"),
+    "sequences": lambda model, _: _scheduler(model, "sequence_batching"),
     # Of the served version: the Python backend's model.py, and a graph such as model.onnx.
     "code": lambda model, _: model.code,
     "graph": lambda model, _: model.graph,

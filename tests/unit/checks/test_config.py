@@ -179,7 +179,7 @@ def test_what_a_model_may_fill_in(tmp_path: Path) -> None:
             "instance_group [ { kind: 9 } ]",
             "TC190",
             "9",
-            "the instances are of kind 9, which there is not",
+            "unknown kind of instances: 9",
         ),
         (
             'batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "INPUT" } ]',

@@ -77,7 +77,7 @@ def test_counts(count: str, tmp_path: Path) -> None:
     [finding] = found(tmp_path / "a", group(f"kind: KIND_CPU count: {count}"))
     assert (marked(finding), finding.message) == (
         count,
-        f"count: {count} counts as absent: Triton makes 1",
+        f"Triton ignores count: {count} and makes 1",
     )
     onnx = CONFIG.replace('"python"', '"onnxruntime"')
     files = {"m/config.pbtxt": f"{onnx}instance_group [ {{ count: {count} }} ]\n"}

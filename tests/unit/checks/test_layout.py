@@ -147,7 +147,7 @@ def test_first_states(tmp_path: Path) -> None:
     """As warm-up data, in a folder of its own."""
     files = python_model(STATE)
     [finding] = findings(tmp_path / "gone", files)
-    assert (finding.rule, finding.message) == ("TC022", "initial_state/z.raw is no file")
+    assert (finding.rule, finding.message) == ("TC022", "initial_state/z.raw is not a file")
     [finding] = findings(tmp_path / "short", files | {"m/initial_state/z.raw": "12345678"})
     assert finding.message == "initial_state/z.raw has 8 bytes, and the tensor 16"
     assert told(tmp_path / "good", files | {"m/initial_state/z.raw": "0" * 16}) == []

@@ -296,7 +296,7 @@ def test_tensors_that_clients_are_told_of(repository: Path) -> None:
     )
     finding = only(repository, inspection(wrong))
     assert finding.rule == "TCS09"
-    assert "told of INPUT FP32 [4], and its configuration has INPUT FP32 [-1, 4]" in finding.message
+    assert "names INPUT FP32 [4], and its configuration has INPUT FP32 [-1, 4]" in finding.message
 
 
 def test_values_of_shapes_are_left_out(repository: Path) -> None:

@@ -26,8 +26,8 @@ models/m/config.pbtxt:3:1 TC104 error: ModelConfig has no field max_batchsize
 models/m/config.pbtxt:5:12 TC108 warning: parameters has 'k' twice: Triton takes the last one
     parameters { key: "k" value { } }
                ^^^^^^^^^^^^^^^^^^^^^^
-  why: Triton takes the last one without a word, so what stands above it is not what runs.
-  fix: remove the one that is not meant
+  why: Triton silently takes the last one, so the values above it have no effect.
+  fix: remove the wrong one
 
 1 model checked: 1 error, 1 warning
 """
@@ -56,7 +56,7 @@ def test_what_a_terminal_would_obey_is_not_shown(repository: Path) -> None:
     text = 'name: "m" # \x1b[2J\u202e\nbackend: "python" \x1b]0;t\x07'
     put(repository, {"m/config.pbtxt": text, "m/1/model.py": ""})
     shown = check("models")
-    assert "m/config.pbtxt:2:19 TC103 error: no valid text format: unexpected character" in shown
+    assert "m/config.pbtxt:2:19 TC103 error: invalid text format: unexpected character" in shown
     assert '    backend: "python" \ufffd]0;t\ufffd\n                      ^\n' in shown
     (repository / "m" / "config.pbtxt").write_bytes(b'name: "m" \xf4')
     shown = check("models")

@@ -279,7 +279,7 @@ def test_known_holes(cli: Cli, sandbox: Sandbox, tmp_path: Path) -> None:
     assert unnamed.findings == ()
     done = cli("check", tmp_path / "r", "--target-version", "25.06", "--select", "TC911")
     assert done.returncode == 0
-    assert done.stdout.count("known security holes") == 1
+    assert done.stdout.count("known vulnerabilities") == 1
     assert "serve with release 26.07 or later" in done.stdout
     latest = cli("check", tmp_path / "r", "--target-version", "26.07", "--select", "TC911")
     assert "nothing found" in latest.stdout

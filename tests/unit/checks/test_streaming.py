@@ -59,7 +59,7 @@ def test_order_is_lost_here(tmp_path: Path) -> None:
     assert finding.path == str(tmp_path / "m" / "config.pbtxt")
     assert (finding.line, finding.column, underlined(finding)) == (7, 1, "instance_group")
     assert finding.message == (
-        "2 instances answer the responses of d in e, in whatever order they get done"
+        "2 instances answer the responses of d in e, in whatever order they finish"
     )
 
 

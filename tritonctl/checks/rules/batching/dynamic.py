@@ -27,29 +27,18 @@ _OF_THE_QUEUE = (
 )
 
 
-def _batching(model: Model) -> Any | None:
-    """`dynamic_batching`, None where there is none."""
-    message = model.config.message if model.config else None
-    return message.dynamic_batching if message and message.HasField("dynamic_batching") else None
-
-
-def _delays(model: Model) -> int:
+def _delay(config: ConfigMessage) -> int:
     """The delay for which a request may wait for others, in microseconds; 0 where none can join."""
-    batching = _batching(model)
-    if batching is None or model.config is None or model.config.message.max_batch_size <= 1:
-        return 0
-    # A single request is one of these sizes, so that it never waits.
-    if 1 in batching.preferred_batch_size:
+    batching = config.message.dynamic_batching
+    # A single request of a preferred size never waits.
+    if config.message.max_batch_size <= 1 or 1 in batching.preferred_batch_size:
         return 0
     return int(batching.max_queue_delay_microseconds)
 
 
-def _sizes(model: Model) -> tuple[int, ...]:
-    """The preferred sizes, () where one of them is none that Triton takes."""
-    batching, config = _batching(model), model.config
-    if batching is None or config is None:
-        return ()
-    sizes = tuple(batching.preferred_batch_size)
+def _sizes(config: ConfigMessage) -> tuple[int, ...]:
+    """The preferred sizes; () where Triton refuses one of them."""
+    sizes = tuple(config.message.dynamic_batching.preferred_batch_size)
     valid = all(0 < size <= config.message.max_batch_size for size in sizes)
     return sizes if valid else ()
 
@@ -62,9 +51,8 @@ def _sizes(model: Model) -> tuple[int, ...]:
     why="Triton never batches two requests: it executes each one alone.",
     answers=("server#7205", "server#4129", "server#4247", "server#3624", "server#3327"),
 )
-def no_batch(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _batching(model)
-    if batching is None or config.message.max_batch_size > 1:
+def no_batch(config: ConfigMessage, _batching: Any, model: Model) -> Iterator[Hit]:
+    if config.message.max_batch_size > 1:
         return
     # A queue policy works without batches, too.
     if any(("dynamic_batching", name) in config.names for name in _OF_THE_QUEUE):
@@ -92,11 +80,9 @@ def _chooses_batch(model: Model) -> bool:
     "the rest of max_batch_size stays unused.",
     answers=("server#8094",),
 )
-def capped(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _batching(model)
-    if batching is None or not _sizes(model):
-        return
-    largest, most = max(_sizes(model)), config.message.max_batch_size
+def capped(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
+    sizes, most = _sizes(config), config.message.max_batch_size
+    largest = max(sizes, default=most)
     if batching.max_queue_delay_microseconds == 0 and largest < most:
         yield Hit(
             f"no batch of single requests becomes larger than {largest}, though max_batch_size is "
@@ -115,11 +101,10 @@ def capped(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "profiles for certain sizes; with other backends they only make requests wait.",
     answers=("onnxruntime_backend#148",),
 )
-def preferred(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _batching(model)
-    if batching is None or model.backend not in _WITHOUT_PROFILES:
+def preferred(config: ConfigMessage, batching: Any, model: Model) -> Iterator[Hit]:
+    if model.backend not in _WITHOUT_PROFILES:
         return
-    sizes, most = set(_sizes(model)), config.message.max_batch_size
+    sizes, most = set(_sizes(config)), config.message.max_batch_size
     # Triton itself prefers the largest; of the other two there are findings of their own.
     if not sizes or sizes == {most} or 1 in sizes:
         return
@@ -139,9 +124,8 @@ def preferred(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     summary="a queue delay next to a preferred batch size of 1",
     why="A batch of a preferred size is executed at once, and every single request is one.",
 )
-def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _batching(model)
-    if batching is None or 1 not in _sizes(model):
+def never_delayed(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
+    if 1 not in _sizes(config):
         return
     if batching.max_queue_delay_microseconds > 0 and config.message.max_batch_size > 1:
         index = list(batching.preferred_batch_size).index(1)
@@ -161,7 +145,7 @@ def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     answers=("onnxruntime_backend#148",),
 )
 def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    delay = _delays(model)
+    delay = _delay(config)
     if delay < _SECOND or model.name in repository.target.slo_ms:
         return
     yield Hit(
@@ -181,25 +165,21 @@ def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iter
 def against_slo(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     for name, slo_ms in repository.target.slo_ms.items():
         model = repository.models.get(name)
-        for one, path in _on_the_way(model, repository) if model else ():
-            delay_ms = _delays(one) / 1000
-            if one.config is not None and 2 * delay_ms >= slo_ms:
-                yield (
-                    one,
-                    Hit(
-                        f"a request to {name} may wait {delay_ms:g} ms here, and its SLO target is "
-                        f"{slo_ms:g} ms",
-                        "set the delay to a tenth of that at most",
-                        one.config.span(*path),
-                    ),
+        for step, config in _on_the_way(model, repository) if model else ():
+            delay_ms = _delay(config) / 1000
+            if 2 * delay_ms >= slo_ms:
+                hit = Hit(
+                    f"a request to {name} may wait {delay_ms:g} ms here, and its SLO target is "
+                    f"{slo_ms:g} ms",
+                    "set the delay to a tenth of that at most",
+                    config.span("dynamic_batching", "max_queue_delay_microseconds"),
                 )
+                yield step, hit
 
 
-def _on_the_way(
-    model: Model, repository: Repository
-) -> Iterator[tuple[Model, tuple[str | int, ...]]]:
-    """The model, or an ensemble's models, each with the place of its delay."""
+def _on_the_way(model: Model, repository: Repository) -> Iterator[tuple[Model, ConfigMessage]]:
+    """The model, or an ensemble's models, each with its configuration."""
     composing = [repository.models.get(step.model) for step in steps(model)]
-    path = ("dynamic_batching", "max_queue_delay_microseconds")
     for one in {one.name: one for one in [model, *composing] if one is not None}.values():
-        yield one, path
+        if one.config is not None:
+            yield one, one.config

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 Path = tuple[str | int, ...]
@@ -38,9 +37,8 @@ class _Policy(NamedTuple):
         return not timed or self.message.default_timeout_microseconds > 0
 
 
-def _policies(model: Model) -> Iterator[_Policy]:
-    config = model.config
-    if config is None or not config.message.HasField("dynamic_batching"):
+def _policies(config: ConfigMessage) -> Iterator[_Policy]:
+    if not config.message.HasField("dynamic_batching"):
         return
     batching = config.message.dynamic_batching
     if batching.HasField("default_queue_policy"):
@@ -59,7 +57,7 @@ def _policies(model: Model) -> Iterator[_Policy]:
     why="Triton takes a request of a lower level only while none of a higher one waits: under "
     "load it never gets a turn, and its client hangs.",
 )
-def starving(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def starving(config: ConfigMessage) -> Iterator[Hit]:
     levels = config.message.dynamic_batching.priority_levels
     if levels <= 1:
         return
@@ -67,7 +65,7 @@ def starving(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     own = levels in batching.priority_queue_policy
     policy = batching.priority_queue_policy[levels] if own else batching.default_queue_policy
     # Of a policy that names a timeout there is another finding where it is none.
-    if policy.default_timeout_microseconds or not all(one.whole for one in _policies(model)):
+    if policy.default_timeout_microseconds or not all(one.whole for one in _policies(config)):
         return
     yield Hit(
         f"requests of priority {levels} wait for as long as there are others",
@@ -106,8 +104,8 @@ def unused_priorities(config: ConfigMessage) -> Iterator[Hit]:
     "no timeout at all: requests wait indefinitely.",
     answers=("server#5783", "server#7512"),
 )
-def no_timeout(model: Model) -> Iterator[Hit]:
-    for policy in _policies(model):
+def no_timeout(config: ConfigMessage) -> Iterator[Hit]:
+    for policy in _policies(config):
         if policy.whole:
             continue
         name = "timeout_action"
@@ -128,8 +126,8 @@ def no_timeout(model: Model) -> Iterator[Hit]:
     summary="a queue policy that delays requests whose time is up",
     why="Under load there is always another request, so a late one is neither served nor refused.",
 )
-def put_last(model: Model) -> Iterator[Hit]:
-    for policy in _policies(model):
+def put_last(config: ConfigMessage) -> Iterator[Hit]:
+    for policy in _policies(config):
         timed = policy.message.default_timeout_microseconds > 0
         # Triton refuses both together: another rule's finding.
         ordered = policy.config.message.dynamic_batching.preserve_ordering
@@ -150,8 +148,8 @@ def put_last(model: Model) -> Iterator[Hit]:
     why="Under overload such a queue grows until memory is full, and every answer comes too late.",
     answers=("server#4753", "server#980"),
 )
-def endless(model: Model) -> Iterator[Hit]:
-    for policy in _policies(model):
+def endless(config: ConfigMessage) -> Iterator[Hit]:
+    for policy in _policies(config):
         if policy.gives("max_queue_size") and policy.message.max_queue_size == 0:
             yield Hit(
                 "max_queue_size: 0 means that the queue has no bound",
@@ -169,12 +167,12 @@ def endless(model: Model) -> Iterator[Hit]:
     "server.",
     shows="traffic",
 )
-def rejected_waiting(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def rejected_waiting(config: ConfigMessage) -> Iterator[Hit]:
     if config.message.max_batch_size <= 1:
         return
     batching = config.message.dynamic_batching
     delay = batching.max_queue_delay_microseconds
-    for policy in _policies(model) if 1 not in batching.preferred_batch_size else ():
+    for policy in _policies(config) if 1 not in batching.preferred_batch_size else ():
         timeout = policy.message.default_timeout_microseconds
         if policy.message.timeout_action == _REJECT and 0 < timeout <= delay:
             yield Hit(

@@ -18,12 +18,6 @@ from tritonctl.checks.rule import rule
 _SECOND = 1_000_000
 
 
-def _sequences(model: Model) -> Any | None:
-    """`sequence_batching`, None where there is none."""
-    message = model.config.message if model.config else None
-    return message.sequence_batching if message and message.HasField("sequence_batching") else None
-
-
 @rule(
     "TC522",
     "sequences-soon-forgotten",
@@ -33,11 +27,10 @@ def _sequences(model: Model) -> Any | None:
     "Without max_sequence_idle_microseconds Triton takes one second.",
     answers=("server#3577", "server#6846"),
 )
-def soon_forgotten(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _sequences(model)
-    if batching is None or batching.iterative_sequence:
+def soon_forgotten(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+    if sequences.iterative_sequence:
         return
-    idle = batching.max_sequence_idle_microseconds
+    idle = sequences.max_sequence_idle_microseconds
     # 0 is Triton's default, a second.
     if idle == 0 or idle < _SECOND:
         shown = f"{(idle or _SECOND) / 1000:g} ms"
@@ -58,11 +51,10 @@ def soon_forgotten(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="A batch has at most one request of a sequence, so that it never becomes larger than "
     "the number of sequences that are candidates.",
 )
-def few_candidates(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _sequences(model)
-    if batching is None or not batching.HasField("oldest"):
+def few_candidates(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+    if not sequences.HasField("oldest"):
         return
-    candidates, most = batching.oldest.max_candidate_sequences, config.message.max_batch_size
+    candidates, most = sequences.oldest.max_candidate_sequences, config.message.max_batch_size
     if 0 < candidates < most:
         yield Hit(
             f"no batch becomes larger than {candidates}, though max_batch_size is {most}: it has "
@@ -80,13 +72,14 @@ def few_candidates(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="A sequence keeps its place until it ends or has been idle for too long; meanwhile "
     "others wait.",
 )
-def one_at_a_time(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
-    batching = _sequences(model)
-    if batching is None or instances(model, repository.target) > 1:
+def one_at_a_time(
+    config: ConfigMessage, sequences: Any, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    if instances(model, repository.target) > 1:
         return
     places = max(1, config.message.max_batch_size)
-    if batching.HasField("oldest") and batching.oldest.max_candidate_sequences:
-        places = batching.oldest.max_candidate_sequences
+    if sequences.HasField("oldest") and sequences.oldest.max_candidate_sequences:
+        places = sequences.oldest.max_candidate_sequences
     if places == 1:
         yield Hit(
             "there is one place: a second sequence waits until the first has ended",

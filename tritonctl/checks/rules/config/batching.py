@@ -15,7 +15,6 @@ from typing import Any
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 _PREFERRED = (("dynamic_batching",), ("sequence_batching", "oldest"))
@@ -80,10 +79,9 @@ def _inside(message: Any, path: tuple[str, ...]) -> Any:
     why="Triton refuses the model. Levels count from 1, and the default has to be given.",
     needs_valid_config=True,
 )
-def priority_level(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _batching(model)
-    levels = batching.priority_levels if batching else 0
-    if batching is None or not levels:
+def priority_level(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
+    levels = batching.priority_levels
+    if not levels:
         return
     default = batching.default_priority_level
     if not 1 <= default <= levels:
@@ -112,9 +110,8 @@ def priority_level(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "timeout, leave the order.",
     needs_valid_config=True,
 )
-def ordered_priorities(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    batching = _batching(model)
-    if batching is None or not batching.preserve_ordering:
+def ordered_priorities(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
+    if not batching.preserve_ordering:
         return
     if batching.priority_levels > 1:
         yield Hit(
@@ -129,13 +126,6 @@ def ordered_priorities(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                 "write timeout_action: REJECT, or leave preserve_ordering out",
                 config.span("dynamic_batching", *path, "timeout_action"),
             )
-
-
-def _batching(model: Model) -> Any:
-    config = model.config
-    if config is None or not config.message.HasField("dynamic_batching"):
-        return None
-    return config.message.dynamic_batching
 
 
 def _policies(batching: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:

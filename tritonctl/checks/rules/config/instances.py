@@ -32,8 +32,8 @@ _WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def instance_kind(model: Model) -> Iterator[Hit]:
-    for config, index, group in _groups(model):
+def instance_kind(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for index, group in _groups(config, model):
         kind = _kind(group)
         if kind.isdecimal():
             yield Hit(
@@ -59,8 +59,8 @@ def instance_kind(model: Model) -> Iterator[Hit]:
     answers=("python_backend#404",),
     needs_valid_config=True,
 )
-def instance_name(model: Model) -> Iterator[Hit]:
-    for config, index, group in _groups(model):
+def instance_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for index, group in _groups(config, model):
         broken = SHELL.search(group.name) if model.backend == "python" else None
         if broken:
             yield Hit(
@@ -79,8 +79,8 @@ def instance_name(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def profile(model: Model) -> Iterator[Hit]:
-    for config, index, group in _groups(model):
+def profile(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for index, group in _groups(config, model):
         for number, name in enumerate(group.profile if model.backend else ()):
             span = config.span("instance_group", index, "profile", number)
             if model.backend != "tensorrt":
@@ -97,11 +97,10 @@ def profile(model: Model) -> Iterator[Hit]:
                 )
 
 
-def _groups(model: Model) -> Iterator[tuple[ConfigMessage, int, Any]]:
+def _groups(config: ConfigMessage, model: Model) -> Iterator[tuple[int, Any]]:
     """The groups of a model that may have some."""
-    if model.config is not None and model.backend != "ensemble":
-        for index, group in enumerate(model.config.message.instance_group):
-            yield model.config, index, group
+    if model.backend != "ensemble":
+        yield from enumerate(config.message.instance_group)
 
 
 def _kind(group: Any) -> str:
@@ -117,8 +116,8 @@ def _kind(group: Any) -> str:
     why="Triton refuses the model: a sample is one request, with every dimension known.",
     needs_valid_config=True,
 )
-def warm_up_tensor(model: Model) -> Iterator[Hit]:
-    for config, index, sample in _samples(model):
+def warm_up_tensor(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    for index, sample in _samples(config, model):
         for name, one in sample.inputs.items():
             path = ("model_warmup", index, "inputs", name)
             called = f"the sample {sample.name or index + 1} has {name}"
@@ -144,9 +143,9 @@ def warm_up_tensor(model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: a sample is checked as a request is.",
     needs_valid_config=True,
 )
-def warm_up_unlike(model: Model) -> Iterator[Hit]:
+def warm_up_unlike(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     known = {tensor.name: tensor for tensor in inputs(model)}
-    for config, index, sample in _samples(model) if known else ():
+    for index, sample in _samples(config, model) if known else ():
         path = ("model_warmup", index)
         called = f"the sample {sample.name or index + 1}"
         largest = max(config.message.max_batch_size, 1)
@@ -216,12 +215,12 @@ def skipped_warm_up(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-def _samples(model: Model) -> Iterator[tuple[ConfigMessage, int, Any]]:
+def _samples(config: ConfigMessage, model: Model) -> Iterator[tuple[int, Any]]:
     """The samples that Triton runs; without a batch_size it skips them."""
-    if model.config is not None and model.backend != "ensemble":
-        for index, sample in enumerate(model.config.message.model_warmup):
+    if model.backend != "ensemble":
+        for index, sample in enumerate(config.message.model_warmup):
             if sample.batch_size:
-                yield model.config, index, sample
+                yield index, sample
 
 
 @rule(

@@ -13,7 +13,6 @@ from typing import Any
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 
 _VALUES = ("int32_false_true", "fp32_false_true", "bool_false_true")
@@ -22,18 +21,9 @@ _CORRELATION = "CONTROL_SEQUENCE_CORRID"
 _CORRELATION_TYPES = ("TYPE_UINT64", "TYPE_INT64", "TYPE_UINT32", "TYPE_INT32", "TYPE_STRING")
 
 
-def batcher(model: Model) -> Any:
-    """What stands in sequence_batching; None where it is absent."""
-    config = model.config
-    if config is None or not config.message.HasField("sequence_batching"):
-        return None
-    return config.message.sequence_batching
-
-
-def _controls(model: Model) -> Iterator[tuple[Path, str, Any, str]]:
+def _controls(sequences: Any) -> Iterator[tuple[Path, str, Any, str]]:
     """Each control: where, of which tensor, what, of which kind."""
-    sequences = batcher(model)
-    for index, tensor in enumerate(sequences.control_input if sequences else ()):
+    for index, tensor in enumerate(sequences.control_input):
         for place, control in enumerate(tensor.control):
             path = ("sequence_batching", "control_input", index, "control", place)
             kinds = type(control).Kind
@@ -49,9 +39,8 @@ def _controls(model: Model) -> Iterator[tuple[Path, str, Any, str]]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def control_without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    sequences = batcher(model)
-    for index, tensor in enumerate(sequences.control_input if sequences else ()):
+def control_without_name(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+    for index, tensor in enumerate(sequences.control_input):
         if not tensor.name:
             yield Hit(
                 f"control_input number {index + 1} has no name",
@@ -69,10 +58,7 @@ def control_without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "listed once.",
     needs_valid_config=True,
 )
-def control_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    sequences = batcher(model)
-    if sequences is None:
-        return
+def control_again(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     names = [tensor.name for tensor in sequences.control_input]
     for index, name in enumerate(names):
         if name and name in names[:index]:
@@ -82,7 +68,7 @@ def control_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                 config.span("sequence_batching", "control_input", index, "name"),
             )
     seen: dict[str, str] = {}
-    for path, tensor, _control, kind in _controls(model):
+    for path, tensor, _control, kind in _controls(sequences):
         if kind in seen:
             yield Hit(
                 f"{kind} goes to {tensor or 'a tensor'}, and to {seen[kind]} already",
@@ -101,8 +87,8 @@ def control_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "the configuration names; a correlation id is sent itself.",
     needs_valid_config=True,
 )
-def control_values(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for path, tensor, control, kind in _controls(model):
+def control_values(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+    for path, tensor, control, kind in _controls(sequences):
         given = [name for name in _VALUES if len(getattr(control, name))]
         wrong = _wrong_values(control, kind, given)
         if wrong:
@@ -135,9 +121,9 @@ def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def correlation_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     types = model_config_schema().DataType
-    for path, tensor, control, kind in _controls(model):
+    for path, tensor, control, kind in _controls(sequences):
         name = types.Name(control.data_type) if control.data_type in types.values() else "unknown"
         if kind == _CORRELATION and name not in _CORRELATION_TYPES:
             yield Hit(
@@ -155,9 +141,8 @@ def correlation_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="Triton refuses the model.",
     needs_valid_config=True,
 )
-def slot_utilization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    sequences = batcher(model)
-    if sequences is None or not sequences.HasField("direct"):
+def slot_utilization(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+    if not sequences.HasField("direct"):
         return
     share = sequences.direct.minimum_slot_utilization
     if share < 0 or share > 1:
@@ -177,9 +162,8 @@ def slot_utilization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "a name and a content.",
     needs_valid_config=True,
 )
-def initial_state(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    sequences = batcher(model)
-    for index, state in enumerate(sequences.state if sequences else ()):
+def initial_state(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
+    for index, state in enumerate(sequences.state):
         path = ("sequence_batching", "state", index, "initial_state")
         if len(state.initial_state) > 1:
             yield Hit(

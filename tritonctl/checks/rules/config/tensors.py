@@ -214,8 +214,8 @@ def only_tensorrt(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     shows="traffic",
     needs_valid_config=True,
 )
-def input_again(model: Model) -> Iterator[Hit]:
-    yield from _again(model, inputs(model))
+def input_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    yield from _again(config, inputs(model))
 
 
 @rule(
@@ -226,18 +226,18 @@ def input_again(model: Model) -> Iterator[Hit]:
     why="Triton silently keeps the first and ignores the second.",
     needs_valid_config=True,
 )
-def output_again(model: Model) -> Iterator[Hit]:
-    yield from _again(model, outputs(model))
+def output_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    yield from _again(config, outputs(model))
 
 
-def _again(model: Model, several: Sequence[Tensor]) -> Iterator[Hit]:
+def _again(config: ConfigMessage, tensors: Sequence[Tensor]) -> Iterator[Hit]:
     seen: set[str] = set()
-    for tensor in several:
-        if model.config and tensor.name in seen:
+    for tensor in tensors:
+        if tensor.name in seen:
             yield Hit(
                 f"{called(tensor)} is declared twice",
                 "remove one, or give it its own name",
-                model.config.span(*tensor.path, "name"),
+                config.span(*tensor.path, "name"),
             )
         seen |= {tensor.name} - {""}
 

@@ -226,7 +226,7 @@ def missing_plan(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    value = _environment(model)
+    value = _environment(config, model)
     if value is None:
         return
     span = config.span("parameters", _ENVIRONMENT, "string_value")
@@ -264,7 +264,7 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def relative_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    value = _environment(model)
+    value = _environment(config, model)
     if value and not value.startswith((_MODEL_FOLDER, _MODEL_FOLDER[1:], "/")):
         yield Hit(
             f"{value} is looked up where the server was started",
@@ -274,9 +274,8 @@ def relative_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
 
 
-def _environment(model: Model) -> str | None:
-    config = model.config
-    if config is None or model.backend != "python":
+def _environment(config: ConfigMessage, model: Model) -> str | None:
+    if model.backend != "python":
         return None
     parameters = config.message.parameters
     return parameters[_ENVIRONMENT].string_value if _ENVIRONMENT in parameters else None

@@ -38,7 +38,7 @@ def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Ite
     if graph.format != "ONNX" or not batches(model):
         return
     if judged_graph(model):
-        fixed = [one for _, one, _ in _shapes(model, graph) if _is_fixed(one.shape or ())]
+        fixed = [one for _, one, _ in _shapes(config, model, graph) if _is_fixed(one.shape or ())]
     else:  # completed from the graph, of which every tensor must then have a batch
         tensors = (*graph.inputs, *graph.outputs)
         fixed = [one for one in tensors if one.shape == () or _is_fixed(one.shape or ())]
@@ -67,8 +67,8 @@ def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Ite
     shows="elsewhere",
     answers=("server#1338",),
 )
-def batch_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
-    for tensor, one, dims in _shapes(model, judged) if batches(model) else ():
+def batch_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
+    for tensor, one, dims in _shapes(config, model, judged) if batches(model) else ():
         if _repeats(judged, dims, one.shape or ()):
             whole = (-1, *dims)
             yield Hit(
@@ -78,7 +78,7 @@ def batch_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
                 f"leave the first one out: dims: [ {_written(dims[1:])} ]"
                 if dims[1:]
                 else "write dims: [ 1 ] reshape: { shape: [ ] }",
-                _place(model, tensor),
+                _place(config, tensor),
                 edits=_without_first(model, tensor),
             )
 
@@ -93,12 +93,12 @@ def batch_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#924",),
 )
-def batch_not_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
+def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if batches(model):
         return
     short = [
         (tensor, one, dims)
-        for tensor, one, dims in _shapes(model, judged)
+        for tensor, one, dims in _shapes(config, model, judged)
         if _leaves_out(dims, one.shape or ())
     ]
     if not short:
@@ -110,7 +110,7 @@ def batch_not_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
         f"{'leave' if len(short) > 1 else 'leaves'} out the first dimension, the batch; "
         f"{one.name} is {shown(one.shape or ())} in the graph",
         f"set max_batch_size, e.g. 8, or write dims: [ {', '.join(whole)} ]",
-        _place(model, tensor),
+        _place(config, tensor),
     )
 
 
@@ -124,9 +124,9 @@ def batch_not_in_dims(judged: Graph, model: Model) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#4065",),
 )
-def other_shape(judged: Graph, model: Model) -> Iterator[Hit]:
+def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     batched = batches(model)
-    for tensor, one, dims in _shapes(model, judged):
+    for tensor, one, dims in _shapes(config, model, judged):
         shape = one.shape or ()
         if batched and (
             _repeats(judged, dims, shape) or (judged.format == "ONNX" and _is_fixed(shape))
@@ -145,7 +145,7 @@ def other_shape(judged: Graph, model: Model) -> Iterator[Hit]:
                 f"write {_field(tensor)}: [ {_suggested(own)} ]"
                 if own
                 else "write dims: [ 1 ] reshape: { shape: [ ] }",
-                _place(model, tensor, _differing(dims, own)),
+                _place(config, tensor, _differing(dims, own)),
             )
 
 
@@ -157,7 +157,7 @@ def other_shape(judged: Graph, model: Model) -> Iterator[Hit]:
     why="A scalar has one element: the backend takes only dims of 1 for it.",
     shows="elsewhere",
 )
-def scalar(judged: Graph, model: Model) -> Iterator[Hit]:
+def scalar(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if judged.format != "ONNX":
         return
     for tensor, one in pairs(model, judged):
@@ -166,7 +166,7 @@ def scalar(judged: Graph, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{tensor.name} is a scalar in {judged.path.name} and {shown(dims)} here",
                 "write dims: [ 1 ]",
-                _place(model, tensor),
+                _place(config, tensor),
             )
 
 
@@ -179,11 +179,11 @@ def scalar(judged: Graph, model: Model) -> Iterator[Hit]:
     "is refused, unless ONNX Runtime works out that very size when it loads the graph.",
     shows="elsewhere",
 )
-def narrower_output(judged: Graph, model: Model) -> Iterator[Hit]:
+def narrower_output(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if judged.format != "ONNX":
         return
     batched = batches(model)
-    for tensor, one, dims in _shapes(model, judged):
+    for tensor, one, dims in _shapes(config, model, judged):
         own = (one.shape or ())[1:] if batched else one.shape or ()
         if tensor.path[0] != "output" or not _fits(dims, own):
             continue
@@ -193,16 +193,15 @@ def narrower_output(judged: Graph, model: Model) -> Iterator[Hit]:
                     f"dims of {tensor.name} fix a size, {dims[index]}, that {judged.path.name} "
                     f"leaves open: {shown(one.shape or ())}",
                     f"write -1, or export the graph with {dims[index]} there",
-                    _place(model, tensor, index),
+                    _place(config, tensor, index),
                 )
                 break
 
 
-def _shapes(model: Model, graph: Graph) -> Iterator[tuple[Tensor, GraphTensor, Dims]]:
+def _shapes(
+    config: ConfigMessage, model: Model, graph: Graph
+) -> Iterator[tuple[Tensor, GraphTensor, Dims]]:
     """What can be compared by shape: no scalars, nothing ragged, no outputs cut up by batches."""
-    config = model.config
-    if config is None:
-        return
     reshaped = config.message.parameters.get("RESHAPE_IO_LAYERS")
     if graph.format != "ONNX" and reshaped is not None:
         return
@@ -269,9 +268,8 @@ def _dims_path(tensor: Tensor) -> tuple[str | int, ...]:
     return (*tensor.path, "dims") if tensor.reshape is None else (*tensor.path, "reshape", "shape")
 
 
-def _place(model: Model, tensor: Tensor, index: int = 0) -> Span:
-    assert model.config is not None  # noqa: S101 - for the type checker
-    return model.config.span(*_dims_path(tensor), index)
+def _place(config: ConfigMessage, tensor: Tensor, index: int = 0) -> Span:
+    return config.span(*_dims_path(tensor), index)
 
 
 def _without_first(model: Model, tensor: Tensor) -> tuple[Edit, ...]:

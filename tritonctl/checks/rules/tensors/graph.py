@@ -38,11 +38,9 @@ def pairs(model: Model, graph: Graph) -> Iterator[tuple[Tensor, GraphTensor]]:
             yield tensor, one
 
 
-def fed_names(model: Model) -> set[str]:
+def fed_names(config: ConfigMessage, model: Model) -> set[str]:
     """Every input of the model that Triton fills: of requests, sequences and batches."""
-    if model.config is None:
-        return set()
-    message = model.config.message
+    message = config.message
     names = {tensor.name for tensor in inputs(model)}
     names.update(name for one in message.batch_input for name in one.target_name)
     names.update(control.name for control in message.sequence_batching.control_input)
@@ -116,18 +114,17 @@ def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
                     _nearest(tensor.name, names),
                     config.span(*tensor.path, "name"),
                 )
-    yield from _unknown_controls(model, judged)
+    yield from _unknown_controls(config, judged)
 
 
-def _unknown_controls(model: Model, graph: Graph) -> Iterator[Hit]:
-    assert model.config is not None  # noqa: S101 - for the type checker
-    controls = model.config.message.sequence_batching.control_input
+def _unknown_controls(config: ConfigMessage, graph: Graph) -> Iterator[Hit]:
+    controls = config.message.sequence_batching.control_input
     for index, control in enumerate(controls):
         if control.name and found(control.name, graph.inputs + graph.defaults) is None:
             yield Hit(
                 f"{graph.path.name} has no input {control.name} for the sequence's control",
                 "name the input that takes it, or leave that control out",
-                model.config.span("sequence_batching", "control_input", index, "name"),
+                config.span("sequence_batching", "control_input", index, "name"),
             )
 
 
@@ -156,7 +153,7 @@ def undeclared_input(config: ConfigMessage, judged: Graph, model: Model) -> Iter
     declared = inputs(model)
     if any(found(one.name, judged.inputs + judged.defaults) is None for one in declared):
         return
-    fed = fed_names(model)
+    fed = fed_names(config, model)
     for one in judged.inputs:
         if not fed.intersection(one.names):
             yield Hit(

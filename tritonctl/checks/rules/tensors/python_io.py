@@ -34,8 +34,8 @@ _MAKERS = ("Tensor", "from_dlpack")
     "and every request fails: 'NoneType' object has no attribute 'as_numpy'.",
     shows="traffic",
 )
-def absent_input_used(model: Model) -> Iterator[Hit]:
-    for code, flow, call in _undeclared_reads(model):
+def absent_input_used(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
+    for flow, call in _undeclared_reads(config, code, model):
         if _surely_used(code, flow, call):
             yield _undeclared_read(model, code, call, "every request fails there")
 
@@ -48,8 +48,8 @@ def absent_input_used(model: Model) -> Iterator[Hit]:
     why="get_input_tensor_by_name returns None for it in every request: the code behind it never "
     "runs.",
 )
-def absent_input(model: Model) -> Iterator[Hit]:
-    for code, flow, call in _undeclared_reads(model):
+def absent_input(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
+    for flow, call in _undeclared_reads(config, code, model):
         # Read under a condition, it may be meant for another configuration of the same code.
         if not flow.is_conditional(call.node) and not _surely_used(code, flow, call):
             yield _undeclared_read(model, code, call, "it is None for every request")
@@ -65,19 +65,20 @@ def _undeclared_read(model: Model, code: PythonSource, call: Call, then: str) ->
     )
 
 
-def _undeclared_reads(model: Model) -> Iterator[tuple[PythonSource, Flow, Call]]:
-    code = model.code
-    reads = code.called("get_input_tensor_by_name") if code else ()
-    if code is None or not reads or not _all_named(inputs(model)) or makes_requests(code):
+def _undeclared_reads(
+    config: ConfigMessage, code: PythonSource, model: Model
+) -> Iterator[tuple[Flow, Call]]:
+    reads = code.called("get_input_tensor_by_name")
+    if not reads or not _all_named(inputs(model)) or makes_requests(code):
         return
-    declared = fed_names(model) | told_by_lookup(model, "input")
+    declared = fed_names(config, model) | told_by_lookup(model, "input")
     absent = [call for call in reads if (call.text(1, "name") or "") not in declared]
     absent = [call for call in absent if call.text(1, "name")]
     flow = Flow.of(code)
     added = _added(code, flow, "add_input") if absent else set()
     for call in absent if added is not None else ():
         if call.text(1, "name") not in (added or ()):
-            yield code, flow, call
+            yield flow, call
 
 
 def _all_named(tensors: tuple[Tensor, ...]) -> bool:
@@ -141,9 +142,9 @@ def _is_request(node: ast.expr | None, requests: str | None) -> bool:
     summary="an output that the code makes and the configuration does not declare",
     why="Triton passes on only what clients ask for, and they can ask only for what is declared.",
 )
-def undeclared_output(code: PythonSource, model: Model) -> Iterator[Hit]:
+def undeclared_output(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
     reported = told_by_lookup(model, "output")
-    for call in _undeclared_outputs(model):
+    for call in _undeclared_outputs(config, code, model):
         if call.text(0, "name") in reported:
             continue
         names = ", ".join(tensor.name for tensor in outputs(model)) or "none"
@@ -156,15 +157,14 @@ def undeclared_output(code: PythonSource, model: Model) -> Iterator[Hit]:
         )
 
 
-def _undeclared_outputs(model: Model) -> list[Call]:
-    code = model.code
-    calls = _makers(code) if code else ()
-    if code is None or model.config is None or not calls or makes_requests(code):
+def _undeclared_outputs(config: ConfigMessage, code: PythonSource, model: Model) -> list[Call]:
+    calls = _makers(code)
+    if not calls or makes_requests(code):
         return []
     if not _all_named(outputs(model)):
         return []
     declared = {tensor.name for tensor in outputs(model)}
-    declared.update(s.output_name for s in model.config.message.sequence_batching.state)
+    declared.update(s.output_name for s in config.message.sequence_batching.state)
     absent = [call for call in calls if (call.text(0, "name") or "") not in declared | {""}]
     flow = Flow.of(code)
     added = _added(code, flow, "add_output") if absent else set()
@@ -195,7 +195,9 @@ def never_made(config: ConfigMessage, code: PythonSource, model: Model) -> Itera
         return
     declared = outputs(model)
     mentioned = {call.text(0, "name") for call in _makers(code)}
-    if all(tensor.name in mentioned for tensor in declared) or _undeclared_outputs(model):
+    if all(tensor.name in mentioned for tensor in declared) or _undeclared_outputs(
+        config, code, model
+    ):
         return
     made = _names_in_responses(code)
     for tensor in declared if made else ():

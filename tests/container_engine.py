@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
@@ -12,23 +13,32 @@ import sys
 import tarfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-IMAGE = "tritonctl-test/python:1"
-PATIENCE_SECONDS = 60.0
+from tritonctl.host.files import cache_folder, if_free
+
+# Of this interpreter: another one's image is another image.
+_PYTHON = hashlib.sha256(f"{sys.version}{sys.base_prefix}".encode()).hexdigest()[:12]
+IMAGE = f"tritonctl-test/python:{_PYTHON}"
+PATIENCE_SECONDS = 120.0
+_UNUSED = "until=168h"
+
+
+class MissingError(Exception):
+    """Something cannot be had on this machine; says what."""
 
 
 def _program(name: str) -> str:
     return shutil.which(name) or name
 
 
-def answers() -> bool:
-    """Whether `docker` is here and its server answers."""
+def answers(host: str | None = None) -> bool:
+    """Whether `docker` is here and its server, or that at `host`, answers."""
     if not shutil.which("docker"):
         return False
-    done = subprocess.run([_program("docker"), "version"], capture_output=True, check=False)
-    return done.returncode == 0
+    command = [_program("docker"), *(["-H", host] if host else []), "version"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def can_start() -> bool:
@@ -36,11 +46,85 @@ def can_start() -> bool:
     return os.geteuid() == 0 and bool(shutil.which("dockerd") and shutil.which("docker"))
 
 
+class DockerHost:
+    """The machine's Docker Engine, or one of our own that lives as long as a run of tests.
+
+    Ours keeps its images and its build cache for the next run, where no other run uses them.
+    """
+
+    def __init__(self) -> None:
+        """Find or start it. Raises MissingError where there is neither."""
+        self.variables: dict[str, str] = {}
+        self._running = ExitStack()
+        if answers():
+            return
+        if not can_start():
+            raise MissingError(
+                "no Docker Engine answers, and none can be started (dockerd and root)"
+            )
+        # A socket's path may have 107 characters: pytest's folders are too deep.
+        self._folder = Path("/run") / f"tritonctl-docker-{os.getpid()}"
+        self.variables = {"DOCKER_HOST": f"unix://{self._folder}/docker.sock"}
+        self._start()
+
+    def prove(self) -> None:
+        """Have an engine that answers: ours is started anew where it died."""
+        if not answers(self.variables.get("DOCKER_HOST")):
+            if not self.variables:
+                raise RuntimeError("the machine's Docker Engine does not answer any more")
+            self.close()
+            self._start()
+
+    def close(self) -> None:
+        """End ours, with all that it runs."""
+        self._running.close()
+
+    def _start(self) -> None:
+        with ExitStack() as started:
+            self._folder.mkdir()
+            started.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            kept = cache_folder() / "tests" / "docker-data"
+            ours = started.enter_context(if_free(kept.with_name("docker-data.lock")))
+            data = kept if ours else self._folder / "data"
+            try:
+                host = started.enter_context(own_dockerd(self._folder, data))
+            except DaemonError:
+                if not ours:
+                    raise
+                shutil.rmtree(kept)  # of another version of Docker, or half written
+                host = started.enter_context(own_dockerd(self._folder, data))
+            _tidy(host)
+            self._running = started.pop_all()
+
+
+def _tidy(host: str) -> None:
+    """What a killed run left, and images and layers that no run of the last week used."""
+    docker = [_program("docker"), "-H", host]
+
+    def ask(*command: str) -> list[str]:
+        done = subprocess.run([*docker, *command], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"docker {' '.join(command)}: {done.stderr}")
+        return done.stdout.split()
+
+    if containers := ask("ps", "--all", "--quiet"):
+        ask("rm", "--force", "--volumes", *containers)
+    ask("network", "prune", "--force")
+    if volumes := ask("volume", "ls", "--quiet"):
+        ask("volume", "rm", "--force", *volumes)
+    ask("image", "prune", "--all", "--force", "--filter", _UNUSED)
+    ask("builder", "prune", "--force", "--filter", _UNUSED)
+
+
+class DaemonError(Exception):
+    """A dockerd of ours does not answer; has its log."""
+
+
 @contextmanager
-def own_dockerd(folder: Path) -> Iterator[str]:
-    """Run a dockerd whose state lies in `folder`; gives its DOCKER_HOST."""
+def own_dockerd(folder: Path, data: Path | None = None) -> Iterator[str]:
+    """Run a dockerd whose state lies in `folder`, its images in `data`; gives its DOCKER_HOST."""
     host = f"unix://{folder}/docker.sock"
-    command = [_program("dockerd"), "--data-root", f"{folder}/data"]
+    command = [_program("dockerd"), "--data-root", str(data or folder / "data")]
     command += ["--exec-root", f"{folder}/exec", "--pidfile", f"{folder}/pid"]
     command += ["--host", host, "--bridge=none", "--iptables=false"]
     with (folder / "dockerd.log").open("wb") as log:
@@ -60,12 +144,14 @@ def _await_answer(daemon: subprocess.Popen[bytes], host: str, log: Path) -> None
         if not subprocess.run(command, capture_output=True, check=False).returncode:
             return
         time.sleep(0.2)
-    raise RuntimeError(f"dockerd does not answer:\n{log.read_text(encoding='utf-8')[-3000:]}")
+    raise DaemonError(f"dockerd does not answer:\n{log.read_text(encoding='utf-8')[-3000:]}")
 
 
 def import_python_image() -> None:
     """Make IMAGE of this interpreter: its standard library and the libraries it links."""
-    _import(IMAGE, [])
+    here = [_program("docker"), "image", "inspect", IMAGE]
+    if subprocess.run(here, capture_output=True, check=False).returncode:
+        _import(IMAGE, [])
 
 
 def import_packages_image(image: str, packages: Path) -> None:
@@ -74,6 +160,12 @@ def import_packages_image(image: str, packages: Path) -> None:
     bundled = [path for path in linked if path.is_relative_to(packages)]
     outside = sorted(linked - set(bundled) - set(_python_files()))
     _import(image, [packages, *outside], "--change", f"ENV PYTHONPATH={packages}")
+
+
+def remove_image(image: str) -> None:
+    """Of this name; layers that others have stay."""
+    command = [_program("docker"), "image", "rm", "--force", image]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def _import(image: str, more: list[Path], *options: str) -> None:

@@ -14,8 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
+import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.unit.checks.repositories import put
@@ -23,11 +25,16 @@ from tritonctl.checks.examples.files import Example
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
 from tritonctl.server.embedded.installation import install
-from tritonctl.server.ports import held_ports
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 AT_ONCE = 4
 _BETWEEN_BARRIERS = 32
+_LISTENING = "0A"  # of /proc/net/tcp
+# The one endpoint that is used, on whichever port is free.
+ONE_ENDPOINT = (
+    *("--grpc-address=127.0.0.1", "--grpc-port=0"),
+    *("--allow-http=false", "--allow-metrics=false"),
+)
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,19 @@ class Candidate:
 
     model: str
     files: Example
+
+    @classmethod
+    def of(cls, files: Example, name: str) -> Candidate:
+        """An example, its model `m` and those that it uses renamed, wherever they are quoted."""
+        models = {path.split("/")[0] for path in files if not path.startswith(".")}
+        quoted = re.compile('"(' + "|".join(map(re.escape, sorted(models))) + ')"')
+        renamed = {
+            f"{name}_{path}" if path.split("/")[0] in models else path: (
+                quoted.sub(rf'"{name}_\1"', file) if isinstance(file, str) else file
+            )
+            for path, file in files.items()
+        }
+        return cls(f"{name}_m", renamed)
 
     @property
     def models(self) -> list[str]:
@@ -60,37 +80,46 @@ class Judge:
         shutil.rmtree(self._repository, ignore_errors=True)
         self._repository.mkdir(parents=True)
         put(self._repository, self._kept)
-        with held_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0}) as ports:
-            self._launch(ports)
-        for name in sorted({name.split("/")[0] for name in self._kept}):
-            assert self._load(name) == ""
-
-    def _launch(self, ports: Sequence[int]) -> None:
-        """A server that is live on these ports."""
-        places = zip(("grpc", "http", "metrics"), ports, strict=True)
         command = [
             str(self._installation.binary),
             f"--model-repository={self._repository}",
             "--model-control-mode=explicit",
             f"--backend-directory={self._installation.backends}",
-            *(f"--{name}-address=127.0.0.1" for name in ("grpc", "http", "metrics")),
-            *(f"--{name}-port={port}" for name, port in places),
+            *ONE_ENDPOINT,
         ]
         with (self._folder / "log").open("a") as log:
             environment = self._installation.environment
             self._server = subprocess.Popen(
                 command, env=environment, stdout=log, stderr=log, process_group=0
             )
-        channel = grpc.insecure_channel(f"127.0.0.1:{ports[0]}")
-        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        self._channel = grpc.insecure_channel(f"127.0.0.1:{self._port()}")
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         live = service_pb2.ServerLiveRequest()
         assert self._stub.ServerLive(live, wait_for_ready=True, timeout=PATIENCE).live
+        kept = sorted({name.split("/")[0] for name in self._kept})
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            assert list(pool.map(self._load, kept)) == [""] * len(kept)
+
+    def _port(self) -> int:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            assert self._server.poll() is None, (self._folder / "log").read_text(errors="replace")
+            if port := listening_port(self._server.pid):
+                return port
+            time.sleep(0.02)
+        raise AssertionError("tritonserver does not listen")
 
     def stop(self) -> None:
         """With its stubs, which a killed server leaves."""
         with suppress(ProcessLookupError):
             os.killpg(self._server.pid, signal.SIGKILL)
         self._server.wait()
+        self._channel.close()
+
+    def restart(self) -> None:
+        """Another server, for one that has ended or holds what never ends."""
+        self.stop()
+        self._start()
 
     def refuses(self, files: Example) -> str:
         """Why it does not load the model `m` of these files; "" when it does.
@@ -119,8 +148,7 @@ class Judge:
 
     def _begin_again(self) -> str:
         """Some mistakes hang the server, and some end it."""
-        self.stop()
-        self._start()
+        self.restart()
         return "the server hangs or ends"
 
     def _refusal(self, candidate: Candidate) -> str | None:
@@ -141,7 +169,7 @@ class Judge:
             self._stub.RepositoryModelLoad(request, timeout=PATIENCE)
         except grpc.RpcError as error:
             hangs = error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-            if hangs or (error.code() == grpc.StatusCode.UNAVAILABLE and not self._lives()):
+            if hangs or (error.code() == grpc.StatusCode.UNAVAILABLE and not self.lives()):
                 return None
             return self._reason(model) or str(error.details() or error.code())
         return ""
@@ -152,9 +180,11 @@ class Judge:
         found = re.findall(rf"Poll failed for model directory '{re.escape(model)}': (.*)", log)
         return found[-1] if found else None
 
-    def _lives(self) -> bool:
+    def lives(self) -> bool:
+        """Whether it answers."""
         try:
-            return bool(self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=2).live)
+            live = service_pb2.ServerLiveRequest()
+            return bool(self._stub.ServerLive(live, timeout=PATIENCE).live)
         except grpc.RpcError:
             return False
 
@@ -174,3 +204,30 @@ class Judge:
             if all(model.state in ("UNAVAILABLE", "") for model in index.models):
                 return
             time.sleep(0.05)
+        self._begin_again()
+
+
+AnyJudge = TypeVar("AnyJudge", bound=Judge)
+
+
+def proven(judge: AnyJudge, request: pytest.FixtureRequest) -> AnyJudge:
+    """A judge of several tests, for one of them: it answers, and a second attempt gets its own."""
+    if getattr(request.node, "execution_count", 1) > 1 or not judge.lives():
+        judge.restart()
+    return judge
+
+
+def listening_port(pid: int) -> int | None:
+    """The TCP port on which a process listens; None as long as there is none."""
+    inodes = set()
+    with suppress(OSError):  # it ends meanwhile
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):  # it is closed meanwhile
+                inodes.add(str(file.readlink()).removeprefix("socket:[").rstrip("]"))
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with suppress(FileNotFoundError):  # a machine without IPv6
+            for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+                columns = line.split()
+                if columns[3] == _LISTENING and columns[9] in inodes:
+                    return int(columns[1].rpartition(":")[2], 16)
+    return None

@@ -38,11 +38,6 @@ class Served(Judge):
             request = service_pb2.RepositoryModelLoadRequest(model_name=name)
             self._stub.RepositoryModelLoad(request, timeout=PATIENCE)
 
-    def restart(self) -> None:
-        """Another server, for one that holds requests that never end."""
-        self.stop()
-        self._start()
-
     def died(self) -> int:
         """The exit status of the server, which ends by itself."""
         return self._server.wait(PATIENCE)
@@ -65,13 +60,15 @@ class Served(Judge):
         response = self._stub.ModelInfer(request_of("m", values, **parameters), timeout=patience)
         return floats(response.raw_output_contents[0])
 
-    def answers(self, clients: int = 1) -> list[Any]:
+    def answers(self, clients: int = 1, patience: float = PATIENCE) -> list[Any]:
         """What as many requests at once get of `m`: responses, or the error's text."""
-        return self.answers_to(*[request_of("m", VALUES)] * clients)
+        return self.answers_to(*[request_of("m", VALUES)] * clients, patience=patience)
 
-    def answers_to(self, *requests: service_pb2.ModelInferRequest) -> list[Any]:
+    def answers_to(
+        self, *requests: service_pb2.ModelInferRequest, patience: float = PATIENCE
+    ) -> list[Any]:
         """What these get at once: responses, or the error's text."""
-        futures = [self._stub.ModelInfer.future(one, timeout=PATIENCE) for one in requests]
+        futures = [self._stub.ModelInfer.future(one, timeout=patience) for one in requests]
         return [_outcome(future) for future in futures]
 
     def stands_still(self) -> bool:

@@ -68,6 +68,7 @@ def test_clone_and_example_are_the_same_project() -> None:
 
 
 @pytest.mark.server
+@pytest.mark.exhaustive
 def test_wheel_in_a_new_environment_goes_from_checkpoint_to_streamed_text(
     wheel: Path, tmp_path: Path
 ) -> None:

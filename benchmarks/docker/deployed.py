@@ -14,6 +14,7 @@ from typing import Any
 
 import yaml
 
+from tests.container_engine import MissingError
 from tests.docker import machine
 from tritonctl.project.file import load_project
 from tritonctl.server.containers.compose import deployment_name
@@ -31,7 +32,7 @@ def engine() -> Iterator[None]:
             with _images_removed():
                 machine.import_base_image()
                 yield
-    except machine.MissingError as missing:
+    except MissingError as missing:
         raise SystemExit(f"NO DOCKER: {missing}") from missing
 
 

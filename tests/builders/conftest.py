@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -117,23 +115,8 @@ def refusal(builder: SimpleNamespace) -> Refusal:
     return read
 
 
-@pytest.fixture(scope="module")
-def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """DOCKER_HOST of an engine that has the test's image."""
-    if container_engine.answers():
-        container_engine.import_python_image()
-        yield
-        return
-    if not container_engine.can_start():
-        pytest.skip("NO DOCKER: the container runner is not tested here (needs dockerd and root)")
-    # A socket's path may have 107 characters: pytest's folders are too deep.
-    folder = Path("/run") / f"tritonctl-test-{os.getpid()}"
-    folder.mkdir()
-    with pytest.MonkeyPatch.context() as environment:
-        try:
-            with container_engine.own_dockerd(folder) as host:
-                environment.setenv("DOCKER_HOST", host)
-                container_engine.import_python_image()
-                yield
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+@pytest.fixture
+def python_image(docker: None) -> str:
+    """The name of an image that has this interpreter."""
+    container_engine.import_python_image()
+    return container_engine.IMAGE

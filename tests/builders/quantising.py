@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.builders import runs
 from tests.builders.exported import Array, tensors_of
+from tests.builders.runs import Built
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.runners import venv_python
 from tritonctl.host.progress import Silent
@@ -19,14 +19,8 @@ PROGRAM = CHECKOUT / "builders" / "tensorrt_llm" / "quantise.py"
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
 
 
-@dataclass(frozen=True)
-class Quantised:
-    """One run of quantise.py: exit status, result, output, and the checkpoint it left."""
-
-    code: int
-    result: dict[str, Any]
-    output: str
-    staging: Path
+class Quantised(Built):
+    """One run of quantise.py, and the checkpoint it left."""
 
     @property
     def checkpoint(self) -> Path:
@@ -69,20 +63,13 @@ def request(**changes: Any) -> dict[str, Any]:
     }
 
 
-def run(python: Path, folder: Path, **changes: Any) -> Quantised:
-    """Run quantise.py in `folder` with changes to a small request."""
-    (folder / "staging").mkdir()
-    (folder / "R.json").write_text(json.dumps(request(**changes)), encoding="utf-8")
-    files = ["--request", str(folder / "R.json"), "--result", str(folder / "S.json")]
-    done = subprocess.run(
-        [str(python), str(PROGRAM), *files],
-        cwd=folder / "staging",
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
-    return Quantised(done.returncode, result, done.stdout, folder / "staging")
+def run(python: Path, folder: Path, *, fresh: bool = False, **changes: Any) -> Quantised:
+    """Run quantise.py in `folder` with changes to a small request.
+
+    `fresh`: also where an equal run was kept.
+    """
+    done = (runs.run if fresh else runs.run_kept)(python, PROGRAM, request(**changes), folder)
+    return Quantised(done.code, done.result, done.output, done.staging)
 
 
 def ok(done: Quantised) -> Quantised:

@@ -28,7 +28,7 @@ SCRIPTED = Path(__file__).parents[1] / "unit" / "scripted_builder"
 
 
 @pytest.fixture
-def project(docker: None, tmp_path: Path) -> dict[str, Any]:
+def project(python_image: str, tmp_path: Path) -> dict[str, Any]:
     """The data of a project whose scripted builder runs in the image."""
     shutil.copytree(SCRIPTED, tmp_path / "builders" / "scripted")
     (tmp_path / "checkpoint").mkdir()
@@ -52,7 +52,9 @@ def build(project: dict[str, Any], folder: Path) -> Artefact:
 
 
 def containers() -> list[str]:
+    """Those of builds."""
     listing = ["docker", "ps", "--all", "--quiet"]
+    listing += ["--filter", "name=tritonctl-build-", "--filter", "name=tritonctl-probe-"]
     return subprocess.run(listing, check=True, capture_output=True, text=True).stdout.split()
 
 
@@ -115,7 +117,10 @@ def test_an_image_that_is_not_here(project: dict[str, Any], tmp_path: Path) -> N
     assert "`docker pull tritonctl-test/none:1`" in caught.value.remedy
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL],
+)
 def test_an_interrupted_build_leaves_no_container(
     project: dict[str, Any], tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -8,29 +8,22 @@ import json
 import shutil
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.builders.runs import Built, run, run_kept
+from tests.engine_cache import content, kept
+
 pytestmark = pytest.mark.engine
+exhaustive = pytest.mark.exhaustive
 
 TESTS = Path(__file__).resolve().parents[1]
 BUILD = TESTS.parent / "builders" / "onnxruntime" / "build.py"
 PRECISIONS = ("fp32", "fp16", "int8")
 STAGES = ("load", "export", "convert", "evaluate")
-
-
-@dataclass(frozen=True)
-class Built:
-    """One run of build.py: exit status, result, output, working directory."""
-
-    code: int
-    result: dict[str, Any]
-    output: str
-    staging: Path
 
 
 Build = Callable[..., Built]
@@ -39,10 +32,11 @@ Encoder = Callable[[str], Path]
 
 @pytest.fixture(scope="session")
 def build(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Run build.py as the host does."""
+    """Run build.py as the host does; `fresh`: also where an equal run was kept."""
 
-    def run(checkpoint: Path, precision: str = "fp32", **changes: Any) -> Built:
-        folder = tmp_path_factory.mktemp("build")
+    def build(
+        checkpoint: Path, precision: str = "fp32", *, fresh: bool = False, **changes: Any
+    ) -> Built:
         asked = {
             "schema": "tritonctl.build/1",
             "model": "m",
@@ -51,40 +45,37 @@ def build(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactor
             "limits": {"max_batch_size": 8},
             **changes,
         }
-        (folder / "staging").mkdir()
-        (folder / "R.json").write_text(json.dumps(asked), encoding="utf-8")
-        files = ["--request", str(folder / "R.json"), "--result", str(folder / "S.json")]
-        done = subprocess.run(
-            [str(onnxruntime_environment), str(BUILD), *files],
-            cwd=folder / "staging",
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
-        return Built(done.returncode, result, done.stdout, folder / "staging")
+        folder = tmp_path_factory.mktemp("build")
+        return (run if fresh else run_kept)(onnxruntime_environment, BUILD, asked, folder)
 
-    return run
+    return build
 
 
 @pytest.fixture(scope="session")
 def graphs(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small graphs of tests/onnx_graphs.py."""
-    folder = tmp_path_factory.mktemp("graphs")
     script = TESTS / "onnx_graphs.py"
-    subprocess.run([onnxruntime_environment, script, folder], check=True)
-    return folder
+
+    def write(folder: Path) -> None:
+        subprocess.run([onnxruntime_environment, script, folder], check=True)
+
+    inputs = {"script": content(script), "python": onnxruntime_environment.parents[1].name}
+    return kept("graphs", inputs, write, tmp_path_factory.mktemp("graphs") / "graphs")
 
 
 @pytest.fixture(scope="session")
 def encoder(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Encoder:
     """A small encoder with random weights."""
 
+    script = TESTS / "tiny_encoder.py"
+    inputs = {"script": content(script), "python": onnxruntime_environment.parents[1].name}
+
     def make(name: str) -> Path:
-        folder = tmp_path_factory.mktemp(name)
-        script = TESTS / "tiny_encoder.py"
-        subprocess.run([onnxruntime_environment, script, name, folder], check=True)
-        return folder
+        def write(folder: Path) -> None:
+            subprocess.run([onnxruntime_environment, script, name, folder], check=True)
+
+        into = tmp_path_factory.mktemp(name) / "encoder"
+        return kept("encoder", inputs | {"name": name}, write, into)
 
     return make
 
@@ -127,30 +118,62 @@ def test_fp16_at_the_border_when_asked(build: Build, graphs: Path) -> None:
         assert [tensor["data_type"] for tensor in done.result["tensors"][side]] == ["TYPE_FP16"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("newer_opset", "uses opset 99"),
-        ("unknown_rank", "the number of dimensions of x is not known"),
-        ("complex_numbers", "of the ONNX type COMPLEX64"),
-        ("fixed_batch", "the first dimension of x is fixed at 1"),
-        ("two_batches", "do not share the batch dimension: x has 'n', y has 'm'"),
-        ("summed", "its first dimension is not the batch"),
-        ("custom_operator", "the domain 'com.acme' (Polish)"),
-    ],
-)
-def test_graphs_that_are_refused(build: Build, graphs: Path, name: str, words: str) -> None:
-    done = build(graphs / name)
-    assert done.code == 1
-    assert words in done.result["problem"]
+REFUSED = {
+    "newer_opset": "uses opset 99",
+    "unknown_rank": "the number of dimensions of x is not known",
+    "complex_numbers": "of the ONNX type COMPLEX64",
+    "fixed_batch": "the first dimension of x is fixed at 1",
+    "two_batches": "do not share the batch dimension: x has 'n', y has 'm'",
+    "custom_operator": "the domain 'com.acme' (Polish)",
+}
+# In the builder's environment: what a build does with a given graph before anything else of it.
+CHECK = """
+import json, sys
+from pathlib import Path
+builders, *files = map(Path, sys.argv[1:])
+sys.path[:0] = [str(builders / "onnxruntime"), str(builders / "shared")]
+from buildlib.problems import BuildError
+from onnxlib.graph import check_graph
+from onnxlib.reader import graph_of, read_model
+from support import ONNX_RUNTIME
+
+def problem(file):
+    try:
+        check_graph(graph_of(read_model(file)), file, ONNX_RUNTIME)
+    except BuildError as error:
+        return error.problem
+    return ""
+
+print("problems:" + json.dumps([problem(file) for file in files]))
+"""
 
 
-def test_half_a_graph(build: Build, graphs: Path, tmp_path: Path) -> None:
+def test_graphs_that_are_refused(
+    graphs: Path, onnxruntime_environment: Path, tmp_path: Path
+) -> None:
+    """Each of them, and not the one that can be built."""
     whole = (graphs / "mixed" / "model.onnx").read_bytes()
     (tmp_path / "model.onnx").write_bytes(whole[: len(whole) // 2])
-    done = build(tmp_path)
+    expected = REFUSED | {"mixed": "", "half": "is not a whole ONNX file"}
+    files = [graphs / name / "model.onnx" for name in (*REFUSED, "mixed")]
+    done = subprocess.run(
+        [onnxruntime_environment, "-c", CHECK, BUILD.parents[1], *files, tmp_path / "model.onnx"],
+        capture_output=True,
+        encoding="utf-8",
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    problems = json.loads(done.stdout.splitlines()[-1].removeprefix("problems:"))
+    for words, problem in zip(expected.values(), problems, strict=True):
+        assert words in problem
+        assert bool(words) == bool(problem)
+
+
+def test_a_graph_that_sums_over_its_batch(build: Build, graphs: Path) -> None:
+    """Only its answers show it: the whole program refuses."""
+    done = build(graphs / "summed")
     assert done.code == 1
-    assert "is not a whole ONNX file" in done.result["problem"]
+    assert "its first dimension is not the batch" in done.result["problem"]
 
 
 def test_weights_outside_of_the_graph(build: Build, graphs: Path, tmp_path: Path) -> None:
@@ -184,7 +207,14 @@ def samples(folder: Path, count: int, size: int = 64) -> dict[str, Any]:
     return {"data": str(folder), **limits}
 
 
-@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "minmax",
+        pytest.param("entropy", marks=exhaustive),
+        pytest.param("percentile", marks=exhaustive),
+    ],
+)
 def test_static_calibration_on_samples(
     build: Build, graphs: Path, tmp_path: Path, method: str
 ) -> None:
@@ -224,9 +254,9 @@ def test_a_difference_above_the_tolerance_fails_the_build(build: Build, graphs: 
 @pytest.mark.parametrize(
     ("name", "inputs", "outputs"),
     [
-        ("BertModel", 3, ["last_hidden_state", "pooler_output"]),
+        pytest.param("BertModel", 3, ["last_hidden_state", "pooler_output"], marks=exhaustive),
         ("BertForSequenceClassification", 3, ["logits"]),
-        ("DistilBertForSequenceClassification", 2, ["logits"]),
+        pytest.param("DistilBertForSequenceClassification", 2, ["logits"], marks=exhaustive),
         ("RobertaModel", 2, ["last_hidden_state", "pooler_output"]),
     ],
 )
@@ -256,7 +286,8 @@ def test_a_classifier_in_int8(build: Build, encoder: Encoder) -> None:
 def test_one_vector_per_text_and_two_equal_builds(build: Build, encoder: Encoder) -> None:
     checkpoint = encoder("BertModel")
     options = {"pooling": "mean", "normalize": True}
-    first, second = (build(checkpoint, "int8", options=options) for _ in range(2))
+    first = build(checkpoint, "int8", options=options)
+    second = build(checkpoint, "int8", options=options, fresh=True)
     parity(first)
     (output,) = first.result["tensors"]["outputs"]
     assert (output["name"], output["dims"]) == ("sentence_embedding", [32])

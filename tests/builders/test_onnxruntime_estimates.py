@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.conftest import CHECKOUT
-from tritonctl.engines.build.engine import build_engine
+from tests.engine_cache import build_cached
+from tritonctl.engines.build.engine import built_engine
 from tritonctl.engines.planning.plans import plan_model
-from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 
@@ -63,7 +63,8 @@ def _compare(project: Project, name: str) -> Path:
     """A plan made without the engine, and the engine; returns its graph."""
     plan = plan_model(project, name)
     assert plan.built is None
-    artefact = build_engine(project, name, Silent())
+    build_cached(project, name)
+    artefact = built_engine(project, name)
     sizes = {file.path: file.size for file in artefact.manifest.result.files}
     assert plan.files == pytest.approx(sum(sizes.values()), rel=FILES)
     again = plan_model(project, name)
@@ -72,13 +73,14 @@ def _compare(project: Project, name: str) -> Path:
     return artefact.folder / "engine" / "model.onnx"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["fp16", "static"])
 def test_sizes(project: Project, name: str) -> None:
     """Half of the bits, and Q/DQ nodes."""
     _compare(project, name)
 
 
-@pytest.mark.parametrize("name", ["fp32", "int8"])
+@pytest.mark.parametrize("name", [pytest.param("fp32", marks=pytest.mark.exhaustive), "int8"])
 def test_sizes_and_memory(project: Project, onnxruntime_environment: Path, name: str) -> None:
     """The peak of a process that runs two of the largest batches."""
     model = _compare(project, name)
@@ -89,9 +91,11 @@ def test_sizes_and_memory(project: Project, onnxruntime_environment: Path, name:
     assert int(done.stdout) / MEMORY < fit.needed < int(done.stdout) * MEMORY
 
 
+@pytest.mark.exhaustive
 def test_a_given_graph(project: Project) -> None:
     """The FP32 engine as an ONNX file: what is planned of it is what INT8 makes of it."""
-    whole = build_engine(project, "fp32", Silent()).folder / "engine" / "model.onnx"
+    build_cached(project, "fp32")
+    whole = built_engine(project, "fp32").folder / "engine" / "model.onnx"
     given = project.path(Path("given"))
     given.mkdir()
     (given / "model.onnx").hardlink_to(whole)

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.builders.runs import Built, command, run, run_kept
+
 pytestmark = pytest.mark.engine
+exhaustive = pytest.mark.exhaustive
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 BUILD = CHECKOUT / "builders" / "openvino" / "build.py"
@@ -30,28 +32,18 @@ KV_CACHE = {"fp32": "f32", "fp16": "f16", "int8": "u8", "int4": "u8"}
 STAGES = ["load", "convert", "compress", "evaluate"]
 
 
-@dataclass(frozen=True)
-class Built:
-    """One run of build.py: exit status, result if there is one, output, working directory."""
-
-    code: int
-    result: dict[str, Any]
-    output: str
-    staging: Path
-
-
 Build = Callable[..., Built]
 
 
-def command(environment: Path, folder: Path, **changes: Any) -> list[str]:
-    """Write a request into `folder` and return the command that runs it."""
+def request(**changes: Any) -> dict[str, Any]:
+    """The default request with changes."""
     evaluation = {
         "prompts": str(EXAMPLE / "prompts.jsonl"),
         "max_prompts": PROMPTS,
         "max_tokens": 64,
         "min_exact_match": None,
     }
-    asked = {
+    return {
         "schema": "tritonctl.build/1",
         "model": "speller",
         "checkpoint": str(EXAMPLE / "checkpoint"),
@@ -62,29 +54,20 @@ def command(environment: Path, folder: Path, **changes: Any) -> list[str]:
         "evaluation": evaluation,
         **changes,
     }
-    (folder / "staging").mkdir()
-    (folder / "R.json").write_text(json.dumps(asked), encoding="utf-8")
-    files = ["--request", str(folder / "R.json"), "--result", str(folder / "S.json")]
-    return [str(environment), str(BUILD), *files]
 
 
 @pytest.fixture(scope="session")
 def build(openvino_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Build:
-    """Run build.py with changes to the default request, as the host does."""
+    """Run build.py with changes to the default request, as the host does.
 
-    def run(**changes: Any) -> Built:
+    `fresh`: also where an equal run was kept.
+    """
+
+    def build(*, fresh: bool = False, **changes: Any) -> Built:
         folder = tmp_path_factory.mktemp("build")
-        done = subprocess.run(
-            command(openvino_environment, folder, **changes),
-            cwd=folder / "staging",
-            capture_output=True,
-            encoding="utf-8",
-            check=False,
-        )
-        result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
-        return Built(done.returncode, result, done.stdout, folder / "staging")
+        return (run if fresh else run_kept)(openvino_environment, BUILD, request(**changes), folder)
 
-    return run
+    return build
 
 
 @pytest.fixture(scope="session")
@@ -100,7 +83,14 @@ def evaluated(build: Build) -> Callable[[str], Built]:
     return once
 
 
-@pytest.fixture(params=EXACT_MATCH)
+@pytest.fixture(
+    params=[
+        "fp32",
+        pytest.param("fp16", marks=exhaustive),
+        "int8",
+        pytest.param("int4", marks=exhaustive),
+    ]
+)
 def built(request: pytest.FixtureRequest, evaluated: Callable[[str], Built]) -> tuple[str, Built]:
     """Every precision with its build."""
     return request.param, evaluated(request.param)
@@ -193,6 +183,7 @@ def engine_bytes(done: Built) -> int:
     return (done.staging / "engine" / "openvino_model.bin").stat().st_size
 
 
+@exhaustive
 def test_smaller_precisions_are_smaller(evaluated: Callable[[str], Built]) -> None:
     fp32, fp16, int8, int4 = (engine_bytes(evaluated(name)) for name in EXACT_MATCH)
     assert fp32 > 1.9 * fp16
@@ -200,11 +191,11 @@ def test_smaller_precisions_are_smaller(evaluated: Callable[[str], Built]) -> No
     assert int8 > 1.5 * int4
 
 
-@pytest.mark.parametrize("precision", ["fp32", "int4"])
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("int4", marks=exhaustive)])
 def test_two_builds_are_equal_byte_for_byte(
     build: Build, evaluated: Callable[[str], Built], precision: str
 ) -> None:
-    again = build(precision=precision, evaluation=None)
+    again = build(precision=precision, evaluation=None, fresh=True)
     assert again.result["files"] == evaluated(precision).result["files"]
     assert again.result["evaluation"] is None
     assert again.result["durations_seconds"]["evaluate"] == 0
@@ -262,12 +253,12 @@ def test_weights_that_lack_a_tensor(build: Build, tmp_path: Path) -> None:
     assert f"model.layers.{config['num_hidden_layers'] - 1}." in done.result["problem"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=exhaustive)])
 def test_an_interrupted_build_leaves_no_result(
     openvino_environment: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
-    run = command(openvino_environment, tmp_path)
-    with subprocess.Popen(run, cwd=tmp_path / "staging", stdout=subprocess.PIPE) as process:
+    started = command(openvino_environment, BUILD, request(), tmp_path)
+    with subprocess.Popen(started, cwd=tmp_path / "staging", stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"@stage load\n"
         process.send_signal(number)

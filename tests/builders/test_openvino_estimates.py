@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import write_project
-from tritonctl.engines.build.engine import build_engine
+from tests.engine_cache import build_cached
+from tritonctl.engines.build.engine import built_engine
 from tritonctl.engines.planning.plans import plan_model
-from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 
@@ -24,7 +24,8 @@ WEIGHTS, FILES, RATIO = 0.005, 0.03, 0.08
 def _compare(project: Project, name: str, tolerance: float = WEIGHTS) -> None:
     """A plan made without the engine, and the engine."""
     plan = plan_model(project, name)
-    files = {f.path: f.size for f in build_engine(project, name, Silent()).manifest.result.files}
+    build_cached(project, name)
+    files = {f.path: f.size for f in built_engine(project, name).manifest.result.files}
     assert plan.weights == pytest.approx(files["engine/openvino_model.bin"], rel=tolerance)
     assert plan.files == pytest.approx(sum(files.values()), rel=max(FILES, tolerance))
 
@@ -35,6 +36,7 @@ def test_sizes(speller_project: Project, name: str) -> None:
     _compare(speller_project, name)
 
 
+@pytest.mark.exhaustive
 def test_sizes_of_other_settings(tmp_path: Path) -> None:
     """FP16, and INT4 in larger groups for half of the layers."""
     file = write_project(tmp_path, {"half": "fp16", "mixed": "int4"})

@@ -12,6 +12,7 @@ import pytest
 
 from tests.builders.exported import tensors_of
 from tests.builders.quantising import EXAMPLE, environment, ok, run
+from tests.engine_cache import kept
 
 pytestmark = pytest.mark.engine
 
@@ -47,20 +48,25 @@ for name, more in models.items():
 @pytest.fixture(scope="module")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny checkpoint of each architecture."""
-    folder = tmp_path_factory.mktemp("architectures")
-    done = subprocess.run(
-        [str(environment()), "-c", MAKE, str(folder)],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+
+    def write(folder: Path) -> None:
+        done = subprocess.run(
+            [str(environment()), "-c", MAKE, str(folder)],
+            capture_output=True,
+            encoding="utf-8",
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    inputs = {"script": MAKE, "python": environment().parents[1].name}
+    folder = kept("checkpoints", inputs, write, tmp_path_factory.mktemp("made") / "architectures")
     for name in ("Llama", "Mistral", "Qwen2"):
         for file in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copyfile(EXAMPLE / "checkpoint" / file, folder / name / file)
     return folder
 
 
+@pytest.mark.exhaustive
 def test_llama_with_a_shared_table_in_a_pipeline(checkpoints: Path, tmp_path: Path) -> None:
     source = checkpoints / "Llama"
     done = ok(run(environment(), tmp_path, checkpoint=str(source), limits={"pp_size": 2}))
@@ -74,6 +80,7 @@ def test_llama_with_a_shared_table_in_a_pipeline(checkpoints: Path, tmp_path: Pa
     assert np.array_equal(done.tensors(1)["lm_head.weight"], table)
 
 
+@pytest.mark.exhaustive
 def test_mistral_in_int4_on_two_gpus(checkpoints: Path, tmp_path: Path) -> None:
     source = str(checkpoints / "Mistral")
     done = ok(
@@ -101,6 +108,7 @@ def test_the_biases_of_qwen2(checkpoints: Path, tmp_path: Path) -> None:
     assert np.array_equal(ours, np.concatenate(biases))
 
 
+@pytest.mark.exhaustive
 def test_qwen2_for_the_pytorch_runtime(checkpoints: Path, tmp_path: Path) -> None:
     source = checkpoints / "Qwen2"
     done = ok(

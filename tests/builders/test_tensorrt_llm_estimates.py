@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine_cache import build_cached
 from tritonctl.engines.artefacts.store import stored_artefacts
 from tritonctl.engines.artefacts.usage import usage
-from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.build.engine import built_engine
 from tritonctl.engines.planning.plans import plan_model
-from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_profiles
 
 pytestmark = pytest.mark.engine
@@ -37,7 +37,8 @@ def test_weights_and_stages(tmp_path: Path) -> None:
     (tmp_path / "tritonctl.yaml").write_text(json.dumps(project), encoding="utf-8")
     profiles = load_profiles(tmp_path, environment={})
     plan = plan_model(profiles[None], "speller")
-    built = build_engine(profiles[None], "speller", Silent())
+    build_cached(profiles[None])
+    built = built_engine(profiles[None], "speller")
     artefacts = {s.record.stage: s for s in stored_artefacts(profiles[None]) if s.record}
     quantised, package = artefacts["quantise"], artefacts["package"]
     weights = sum(f.stat().st_size for f in quantised.folder.rglob("*.safetensors"))

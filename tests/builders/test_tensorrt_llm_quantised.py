@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.builders.exported import Array, by_block, header_of, int4, tensors_of
 from tests.builders.quantising import EXAMPLE, Quantised, environment, ok, run
@@ -39,6 +40,8 @@ LEGAL = [
         if precision not in {"int8_sq", "int4_wo"}
     ),
 ]
+# One of each way to quantise; the others are combinations.
+USUAL: list[tuple[str, str]] = [("fp8", "engine"), ("int8_sq", "engine"), ("int4_awq", "pytorch")]
 # How the weights of a linear layer are stored; engine: those that trtllm-build rounds are plain.
 STORED = {"fp16": "F16", "fp8": "F8_E4M3", "int8_sq": "I8", "int8_wo": "I8"}
 ENGINE_STORED = {**STORED, "int8_wo": "F16", "int4_wo": "F16", "int4_awq": "I8", "w4a8_awq": "I8"}
@@ -47,6 +50,21 @@ PYTORCH_STORED |= {"int4_awq": "U8", "w4a8_awq": "U8"}
 
 
 Quantise = Callable[..., Quantised]
+
+
+def usual(pairs: Iterable[tuple[str, str]]) -> list[ParameterSet]:
+    """Pairs of precision and world as parameters; those beyond the usual ones are exhaustive."""
+    return [
+        pytest.param(*pair, marks=() if pair in USUAL else pytest.mark.exhaustive) for pair in pairs
+    ]
+
+
+def usual_of(world: str, precisions: Iterable[str]) -> list[ParameterSet]:
+    """The same of the precisions of one world."""
+    return [
+        pytest.param(name, marks=() if (name, world) in USUAL else pytest.mark.exhaustive)
+        for name in precisions
+    ]
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +86,7 @@ def original() -> dict[str, Array]:
     return {name: tensor.astype(np.float16).astype(float) for name, tensor in read.items()}
 
 
-@pytest.mark.parametrize(("precision", "world"), LEGAL)
+@pytest.mark.parametrize(("precision", "world"), usual(LEGAL))
 def test_the_result_keeps_the_contract(quantise: Quantise, precision: str, world: str) -> None:
     done = ok(quantise(precision=precision, world=world))
     result = done.result
@@ -88,7 +106,7 @@ def test_the_result_keeps_the_contract(quantise: Quantise, precision: str, world
     assert list(result["durations_seconds"]) == STAGES
 
 
-@pytest.mark.parametrize(("precision", "world"), LEGAL)
+@pytest.mark.parametrize(("precision", "world"), usual(LEGAL))
 def test_the_quantised_model_still_spells(quantise: Quantise, precision: str, world: str) -> None:
     evaluation = ok(quantise(precision=precision, world=world)).result["evaluation"]
     assert evaluation["prompts"] == 4
@@ -98,7 +116,7 @@ def test_the_quantised_model_still_spells(quantise: Quantise, precision: str, wo
     assert 1 <= evaluation["perplexity"] < 1.2
 
 
-@pytest.mark.parametrize("precision", QUANT_ALGO)
+@pytest.mark.parametrize("precision", usual_of("engine", QUANT_ALGO))
 def test_config_of_an_engine_checkpoint(quantise: Quantise, precision: str) -> None:
     done = ok(quantise(precision=precision, world="engine"))
     config = done.config()
@@ -117,7 +135,7 @@ def test_config_of_an_engine_checkpoint(quantise: Quantise, precision: str) -> N
     assert header["transformer.vocab_embedding.weight"]["dtype"] == "F16"
 
 
-@pytest.mark.parametrize("precision", PYTORCH_STORED)
+@pytest.mark.parametrize("precision", usual_of("pytorch", PYTORCH_STORED))
 def test_a_unified_checkpoint(quantise: Quantise, precision: str) -> None:
     done = ok(quantise(precision=precision, world="pytorch"))
     assert done.config()["dtype"] == "float16"
@@ -151,7 +169,7 @@ def engine_weight(tensors: dict[str, Array], name: str, precision: str) -> tuple
     return weight.astype(float), np.zeros(1)
 
 
-@pytest.mark.parametrize("precision", QUANT_ALGO)
+@pytest.mark.parametrize("precision", usual_of("engine", QUANT_ALGO))
 def test_the_weights_of_an_engine_checkpoint(
     quantise: Quantise, original: dict[str, Array], precision: str
 ) -> None:
@@ -207,6 +225,7 @@ def test_tensor_parallel_ranks_are_the_halves(quantise: Quantise) -> None:
     assert np.array_equal(np.concatenate(tables), whole["transformer.vocab_embedding.weight"])
 
 
+@pytest.mark.exhaustive
 def test_pipeline_parallel_ranks_have_half_the_layers(quantise: Quantise) -> None:
     whole = ok(quantise(precision="int4_awq")).tensors()
     done = ok(quantise(precision="int4_awq", limits={"pp_size": 2}))
@@ -224,7 +243,7 @@ def test_pipeline_parallel_ranks_have_half_the_layers(quantise: Quantise) -> Non
         assert not any(name.startswith("transformer.layers.2.") for name in tensors)
 
 
-@pytest.mark.parametrize("dtype", ["fp8", "int8"])
+@pytest.mark.parametrize("dtype", [pytest.param("fp8", marks=pytest.mark.exhaustive), "int8"])
 def test_the_kv_cache_of_an_engine(quantise: Quantise, dtype: str) -> None:
     done = ok(quantise(precision="fp16", kv_cache_dtype=dtype))
     assert done.config()["quantization"]["kv_cache_quant_algo"] == dtype.upper()
@@ -237,6 +256,7 @@ def test_the_kv_cache_of_an_engine(quantise: Quantise, dtype: str) -> None:
         assert scale == 1 if dtype == "fp8" else 0.001 < scale < 1
 
 
+@pytest.mark.exhaustive
 def test_the_kv_cache_of_the_pytorch_runtime(quantise: Quantise) -> None:
     done = ok(quantise(precision="fp8", world="pytorch", kv_cache_dtype="fp8"))
     assert done.config("hf_quant_config.json")["quantization"]["kv_cache_quant_algo"] == "FP8"
@@ -246,6 +266,7 @@ def test_the_kv_cache_of_the_pytorch_runtime(quantise: Quantise) -> None:
     assert all(0 < scale < 1 for scale in scales)
 
 
+@pytest.mark.exhaustive
 def test_smaller_formats_are_smaller(quantise: Quantise) -> None:
     sizes = [
         (ok(quantise(precision=name)).checkpoint / "rank0.safetensors").stat().st_size
@@ -255,10 +276,11 @@ def test_smaller_formats_are_smaller(quantise: Quantise) -> None:
 
 
 def test_two_builds_are_equal_byte_for_byte(quantise: Quantise) -> None:
-    again = ok(quantise(precision="fp8", model="again"))
+    again = ok(quantise(precision="fp8", fresh=True))
     assert again.result["files"] == ok(quantise(precision="fp8")).result["files"]
 
 
+@pytest.mark.exhaustive
 def test_options_shape_the_checkpoint(quantise: Quantise) -> None:
     coarse = ok(quantise(precision="int4_awq"))
     fine = ok(quantise(precision="int4_awq", options={"awq_block_size": 64, "dtype": "bfloat16"}))
@@ -269,6 +291,7 @@ def test_options_shape_the_checkpoint(quantise: Quantise) -> None:
     assert fine.tensors()[name].shape == (128, 8)
 
 
+@pytest.mark.exhaustive
 def test_the_alpha_of_smoothquant_moves_the_scales(quantise: Quantise) -> None:
     name = "transformer.layers.0.mlp.fc.prequant_scaling_factor"
     usual = ok(quantise(precision="int8_sq")).tensors()[name]
@@ -276,6 +299,7 @@ def test_the_alpha_of_smoothquant_moves_the_scales(quantise: Quantise) -> None:
     assert not np.allclose(usual, other)
 
 
+@pytest.mark.exhaustive
 def test_the_cap_of_awq_is_told(quantise: Quantise) -> None:
     done = ok(quantise(precision="int4_awq", calibration={"samples": 40}))
     assert "AWQ calibrates on 32 of the 40 samples asked for" in done.output
@@ -289,6 +313,7 @@ def test_nvfp4_needs_a_gpu(quantise: Quantise) -> None:
     assert "int4_awq" in done.result["remedy"]
 
 
+@pytest.mark.exhaustive
 def test_a_missed_accuracy_fails_the_build(quantise: Quantise, tmp_path: Path) -> None:
     for path in (EXAMPLE / "checkpoint").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -305,7 +330,7 @@ def test_a_missed_accuracy_fails_the_build(quantise: Quantise, tmp_path: Path) -
     assert not done.checkpoint.joinpath("config.json").exists()
 
 
-@pytest.mark.parametrize(("precision", "world"), [pair for pair in LEGAL if pair[0] != "fp16"])
+@pytest.mark.parametrize(("precision", "world"), usual(pair for pair in LEGAL if pair[0] != "fp16"))
 def test_plan_of_an_export(quantise: Quantise, tmp_path: Path, precision: str, world: str) -> None:
     """`tritonctl plan` reads the exact bytes, and the parameters that were packed into them."""
     done = ok(quantise(precision=precision, world=world))
@@ -317,6 +342,7 @@ def test_plan_of_an_export(quantise: Quantise, tmp_path: Path, precision: str, w
     assert "quantised already" in plan.notes[0]
 
 
+@pytest.mark.exhaustive
 def test_plan_of_an_export_for_two_gpus(quantise: Quantise, tmp_path: Path) -> None:
     """What both ranks have is one parameter; the fuller rank is what a GPU holds."""
     done = ok(quantise(precision="fp8", kv_cache_dtype="fp8", limits={"tp_size": 2}))

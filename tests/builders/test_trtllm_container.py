@@ -61,7 +61,7 @@ Build = Callable[..., Artefact]
 
 
 @pytest.fixture
-def build(docker: None, checkpoint: Path, tmp_path: Path) -> Build:
+def build(python_image: str, checkpoint: Path, tmp_path: Path) -> Build:
     """Build a project whose builder compiles in an image with our trtllm-build."""
     tool = trtllm.FAKE_TOOL.read_text(encoding="utf-8")
     container_engine.add_programs(IMAGE, {"trtllm-build": tool, "nvidia-smi": SMI})

@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from tests.conformance.wire import Target
-from tests.conftest import EXAMPLE
-from tests.server.replay import replay_project
-from tests.server.trtllm import trtllm_project
-from tritonctl.host.progress import Silent
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
+from tests.conformance.cases import CASES, assigned
+from tests.conformance.wire import Answer, Target
+from tritonctl.server.state import Server
+
+Answers = dict[str, dict[str, Answer]]
 
 # What an engine may or may not have; `needs` in the cases. The shipped speller has all of it.
 SPELLER = (
@@ -33,6 +28,21 @@ TRTLLM_PYTORCH = (
     *("no seeds", "no bad_words", "lora", "guides"),
 )
 
+# The first one gets all refusals; any can refuse.
+ENGINES = {
+    "replay": REPLAY,
+    "speller": SPELLER,
+    "trtllm_engine": TRTLLM_ENGINE,
+    "trtllm_pytorch": TRTLLM_PYTORCH,
+}
+# Each in the process of a run that has its server.
+MARKS = {
+    "speller": [pytest.mark.path, pytest.mark.xdist_group("speller")],
+    "replay": [pytest.mark.xdist_group("replay")],
+    "trtllm_engine": [pytest.mark.xdist_group("trtllm")],
+    "trtllm_pytorch": [pytest.mark.xdist_group("trtllm_pytorch")],
+}
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The options of a run against somebody else's server."""
@@ -43,70 +53,60 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every case against every server."""
+    """The cases against each server: those that it gets, or all where one is named."""
     if "target" in metafunc.fixturenames:
         # Loaded late, in a run of all tests, this file's options do not exist.
         given = metafunc.config.getoption("--endpoint", default=None)
         if given and not metafunc.config.getoption("--model"):
             raise pytest.UsageError("--endpoint needs --model NAME, the ensemble's name there")
-        names = (
-            ["endpoint"]
-            if given
-            else [
-                "speller",
-                "replay",
-                "trtllm_engine",
-                "trtllm_pytorch",
-            ]
-        )
-        metafunc.parametrize("target", names, indirect=True, scope="module")
+        pairs = [("endpoint", name) for name in CASES] if given else assigned(ENGINES)
+        params = [
+            pytest.param(engine, name, marks=MARKS.get(engine, ()), id=f"{engine}-{name}")
+            for engine, name in pairs
+        ]
+        metafunc.parametrize(("target", "name"), params, indirect=["target"])
 
 
-@pytest.fixture(scope="module")
-def target(request: pytest.FixtureRequest) -> Target:
+@pytest.fixture
+def target(request: pytest.FixtureRequest, answers: Answers) -> Target:
     """The model under test."""
     found: Target = request.getfixturevalue(f"{request.param}_target")
+    found.answers = answers.setdefault(request.param, {})
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
+def answers() -> Answers:
+    """What each target has answered to the cases that others refer to."""
+    return {}
+
+
+@pytest.fixture
 def endpoint_target(request: pytest.FixtureRequest) -> Target:
     """What the command line names."""
     option = request.config.getoption
     return Target(option("--endpoint"), option("--model"), option("--has"))
 
 
-@pytest.fixture(scope="module")
-def speller_target(request: pytest.FixtureRequest) -> Target:
+@pytest.fixture
+def speller_target(speller_server: Server) -> Target:
     """The shipped checkpoint through the OpenVINO engine."""
-    return Target(request.getfixturevalue("speller_server").grpc_url, "exact", SPELLER)
+    return Target(speller_server.grpc_url, "exact", SPELLER)
 
 
-@pytest.fixture(scope="module")
-def replay_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+@pytest.fixture
+def replay_target(replay_server: Server) -> Target:
     """An engine without a model: it says what the prompt says."""
-    folder = tmp_path_factory.mktemp("conformance")
-    project = replay_project(folder, {"replay": (EXAMPLE / "checkpoint" / "tokenizer.json", [])})
-    state, _ = start(project, render(project, Silent()), Silent())
-    yield Target(state.grpc_url, "replay", REPLAY)
-    stop(project, Silent())
+    return Target(replay_server.grpc_url, "replay", REPLAY)
 
 
-@pytest.fixture(scope="module")
-def trtllm_engine_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+@pytest.fixture
+def trtllm_engine_target(trtllm_server: Server) -> Target:
     """The shipped checkpoint as an engine for the stand-in of TensorRT-LLM."""
-    yield from _trtllm(tmp_path_factory.mktemp("trtllm"), "engine", "1.2.1", TRTLLM_ENGINE)
+    return Target(trtllm_server.grpc_url, "speller", TRTLLM_ENGINE)
 
 
-@pytest.fixture(scope="module")
-def trtllm_pytorch_target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+@pytest.fixture
+def trtllm_pytorch_target(trtllm_pytorch_server: Server) -> Target:
     """The checkpoint itself, for a release without engines."""
-    folder = tmp_path_factory.mktemp("trtllm_pytorch")
-    yield from _trtllm(folder, "pytorch", "1.3.0rc22", TRTLLM_PYTORCH)
-
-
-def _trtllm(folder: Path, world: str, version: str, has: tuple[str, ...]) -> Iterator[Target]:
-    project = trtllm_project(folder, world=world, version=version)
-    state, _ = start(project, render(project, Silent()), Silent())
-    yield Target(state.grpc_url, "speller", has)
-    stop(project, Silent())
+    return Target(trtllm_pytorch_server.grpc_url, "speller", TRTLLM_PYTORCH)

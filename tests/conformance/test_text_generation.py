@@ -16,14 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.conformance.cases import CASES, SENTINELS, SUITE, assigned, missing_needs
+from tests.conformance.conftest import ENGINES
 from tests.conformance.wire import Answer, Target, Tensor, ask
 
 pytestmark = [pytest.mark.server, pytest.mark.engine]
 
-FILE = Path(__file__).with_name("text_generation.yaml")
 ENSEMBLES = Path(__file__).parents[2] / "ensembles"
-SUITE: dict[str, Any] = yaml.safe_load(FILE.read_text(encoding="utf-8"))
-CASES: dict[str, dict[str, Any]] = {case["name"]: case for case in SUITE["cases"]}
 GOOD = "greedy"
 BESIDE = 3
 ANSWER_KEYS = {
@@ -91,7 +90,7 @@ def answer_of(target: Target, name: str) -> Answer:
     """What a good case is answered with; asked once."""
     if name not in target.answers:
         case = CASES[name]
-        if missing := missing_needs(target, case):
+        if missing := missing_needs(case, target.has):
             pytest.skip(f"{name} needs {missing}")
         answer = asyncio.run(ask(target, inputs_of(target, case)))
         assert not answer.broken + answer.message, f"{name}: {answer.broken}{answer.message}"
@@ -103,11 +102,6 @@ async def beside_good_ones(target: Target, inputs: Mapping[str, Tensor]) -> list
     """The answer of a request, first, and those of the good ones around it."""
     good = inputs_of(target, CASES[GOOD])
     return await asyncio.gather(ask(target, inputs), *(ask(target, good) for _ in range(BESIDE)))
-
-
-def missing_needs(target: Target, case: Mapping[str, Any]) -> list[str]:
-    """What the engine lacks for this case."""
-    return [need for need in case.get("needs", ()) if need not in target.has]
 
 
 def check_refusal(answer: Answer, expected: Mapping[str, Any]) -> None:
@@ -170,11 +164,10 @@ def check_relations(target: Target, answer: Answer, expected: Mapping[str, Any])
             assert answer.text == whole[:end]
 
 
-@pytest.mark.parametrize("name", CASES)
 def test_case(target: Target, name: str) -> None:
     """As the file says."""
     case = CASES[name]
-    if missing := missing_needs(target, case):
+    if missing := missing_needs(case, target.has):
         pytest.skip(f"needs {missing}")
     usual = answer_of(target, GOOD)
     answer, *others = asyncio.run(beside_good_ones(target, inputs_of(target, case)))
@@ -197,3 +190,13 @@ def test_the_file_is_well_formed() -> None:
         assert answer.keys() <= ANSWER_KEYS, name
         for key in ("equals", "same_text", "differs", "begins", "after_prompt"):
             assert "answer" in CASES[answer.get(key, GOOD)], name
+
+
+def test_no_case_is_left_out() -> None:
+    """Each goes to some engine; each engine answers what it can, and refuses the sentinels."""
+    pairs = set(assigned(ENGINES))
+    assert {name for _, name in pairs} == CASES.keys()
+    assert all("error" in CASES[name] for name in SENTINELS)
+    for engine, has in ENGINES.items():
+        answered = {n for n, c in CASES.items() if "answer" in c and not missing_needs(c, has)}
+        assert {(engine, name) for name in answered | SENTINELS} <= pairs

@@ -6,37 +6,45 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.conftest import EXAMPLE
+from tests.container_engine import DockerHost, MissingError
 from tests.docker import machine
-from tritonctl.engines.build.engine import build_engine
-from tritonctl.host.progress import Silent
+from tests.docker.deployments import Composed
+from tests.engine_cache import build_cached
 from tritonctl.project.file import load_project
 
-OVERRIDE = {"services": {"triton": machine.BUILD}}
 
-
-@pytest.fixture(scope="session")
-def docker() -> Iterator[None]:
-    """DOCKER_HOST and DOCKER_CONFIG of an engine that has Compose and the base image."""
-    with pytest.MonkeyPatch.context() as environment, ExitStack() as running:
+@pytest.fixture(scope="session", autouse=True)
+def composing(docker_host: DockerHost) -> Iterator[None]:
+    """The engine and Compose for these tests; at their end no container or volume is left."""
+    with pytest.MonkeyPatch.context() as environment:
         try:
-            for name, value in running.enter_context(machine.docker()).items():
+            for name, value in (docker_host.variables | machine.plugins()).items():
                 environment.setenv(name, value)
             machine.import_base_image()
-        except machine.MissingError as missing:
+        except MissingError as missing:
             pytest.skip(f"NO DOCKER: compose is not tested here: {missing}")
+        # Of an engine of the machine's own, what others run is not ours to judge.
+        prefix = "" if docker_host.variables else "tritonctl-"
+        before = leftovers(prefix)
         yield
+        assert leftovers(prefix) == before
+
+
+@pytest.fixture(autouse=True)
+def proven(composing: None, docker_host: DockerHost) -> None:
+    """For each test: an engine that has just answered."""
+    docker_host.prove()
 
 
 @pytest.fixture(scope="session")
-def deployable(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project folder: int8 engine built, deploy/ rendered, its image built."""
+def deployable(composing: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project folder: int8 engine built."""
     folder = tmp_path_factory.mktemp("compose") / f"tritonctl-test-{os.getpid()}"
     folder.mkdir()
     model = {
@@ -50,28 +58,34 @@ def deployable(docker: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "docker": {"base_image": machine.BASE_IMAGE},
     }
     (folder / "tritonctl.yaml").write_text(yaml.safe_dump(data), encoding="utf-8")
-    build_engine(load_project(folder), "speller", Silent())
+    build_cached(load_project(folder))
     return folder
 
 
+@pytest.fixture(scope="session")
+def composed(deployable: Path) -> Iterator[Composed]:
+    """The speller under plain `docker compose`, up as long as tests use it."""
+    handle = Composed(load_project(deployable))
+    yield handle
+    handle.stop()
+
+
 @pytest.fixture
-def nothing_left(docker: None) -> Iterator[None]:
-    """At the end no container, network or volume is left."""
-    before = leftovers()
-    yield
-    assert leftovers() == before
+def running(composed: Composed, proven: None, request: pytest.FixtureRequest) -> Path:
+    """Its folder, for one test: the server in it has just answered."""
+    return composed.up(request.node)
 
 
-def leftovers() -> dict[str, str]:
-    """What Docker has, images apart."""
+def leftovers(prefix: str) -> dict[str, list[str]]:
+    """What Docker has of names that begin so, images apart."""
     commands = {
         "containers": ["ps", "--all", "--format", "{{.Names}}"],
         "networks": ["network", "ls", "--format", "{{.Name}}"],
         "volumes": ["volume", "ls", "--format", "{{.Name}}"],
     }
-    return {
-        kind: subprocess.run(
-            [machine.program("docker"), *command], check=True, capture_output=True, text=True
-        ).stdout
-        for kind, command in commands.items()
-    }
+    found = {}
+    for kind, command in commands.items():
+        listing = [machine.program("docker"), *command]
+        done = subprocess.run(listing, check=True, capture_output=True, text=True)
+        found[kind] = sorted(name for name in done.stdout.split() if name.startswith(prefix))
+    return found

@@ -9,10 +9,10 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from tests import container_engine
+from tests.container_engine import DockerHost, MissingError
 from tritonctl.host.files import cache_folder
 from tritonctl.server.containers.compose_command import image_is_here
 
@@ -25,31 +25,23 @@ _KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _SOURCES = Path("/etc/apt")
 
 
-class MissingError(Exception):
-    """Something cannot be had on this machine; says what."""
-
-
 @contextmanager
 def docker() -> Iterator[dict[str, str]]:
     """The variables of the environment by which an engine and Compose are found.
 
-    The machine's own engine where one answers; else one of ours, which ends with all that it has.
+    The machine's own engine where one answers; else one of ours, which ends with all that it runs.
     Raises MissingError where there is neither.
     """
-    running = container_engine.answers()
-    if not running and not container_engine.can_start():
-        raise MissingError("no Docker Engine answers, and none can be started (dockerd and root)")
-    plugins = {} if has_compose() else {"DOCKER_CONFIG": str(plugin_folder())}
-    if running:
-        yield plugins
-        return
-    folder = Path("/run") / f"tritonctl-compose-{os.getpid()}"
-    folder.mkdir()
-    try:
-        with container_engine.own_dockerd(folder) as host:
-            yield {"DOCKER_HOST": host, **plugins}
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with closing(DockerHost()) as host:
+        yield host.variables | plugins()
+
+
+def plugins() -> dict[str, str]:
+    """The variable of the environment by which Compose is found, where it is not installed.
+
+    Raises MissingError where it cannot be had.
+    """
+    return {} if has_compose() else {"DOCKER_CONFIG": str(plugin_folder())}
 
 
 def program(name: str) -> str:

@@ -8,14 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.docker.conftest import OVERRIDE
+from tests.docker.deployments import OVERRIDE, compose, rendered
 from tests.docker.machine import program
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.protocol.client import TritonClient
@@ -34,42 +34,6 @@ for comm in pathlib.Path("/proc").glob("[0-9]*/comm"):
     if comm.read_text().strip() == "tritonserver":
         os.kill(int(comm.parent.name), signal.SIGKILL)
 """
-
-
-def compose(folder: Path, *arguments: str) -> str:
-    """`docker compose --profile cpu ARGUMENTS` as a user would type it; what it prints."""
-    command = [program("docker"), "compose", "--ansi", "never", "--profile", "cpu", *arguments]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{arguments}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
-    return done.stdout.strip()
-
-
-def rendered(project: Path, services: Mapping[str, Any]) -> Path:
-    """The project's deploy/, rendered by the command, with what is different about services."""
-    command = [sys.executable, "-m", "tritonctl", "deploy", "compose", "--quiet", "--json"]
-    done = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
-    folder = Path(json.loads(done.stdout)["folder"])
-    assert folder == project / "deploy"
-    override = yaml.safe_dump({"services": dict(services)})
-    (folder / "compose.override.yaml").write_text(override, encoding="utf-8")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def deployment(deployable: Path) -> Iterator[Path]:
-    """Rendered, its image built; brought down at the end."""
-    folder = rendered(deployable, OVERRIDE["services"])
-    compose(folder, "build")
-    yield folder
-    compose(folder, "down", "--volumes")
-
-
-@pytest.fixture
-def running(deployment: Path, nothing_left: None) -> Iterator[Path]:
-    """`docker compose up --wait`, and down again."""
-    compose(deployment, "up", "--detach", "--wait")
-    yield deployment
-    compose(deployment, "down")
 
 
 @pytest.fixture
@@ -160,14 +124,14 @@ def test_the_limits_hold_and_are_not_near(running: Path, tell: Tell) -> None:
 
 def test_a_killed_server_comes_back_by_itself(running: Path, tell: Tell) -> None:
     """SIGKILL under a stream: the client learns it at once, the container starts again."""
-    endpoint = url(running)
+    endpoint, before = url(running), container(running)["RestartCount"]
     killer = threading.Timer(1, inside, (running, KILL_SERVER))
     killer.start()
     with pytest.raises(ServerError):
         _stream_on(endpoint)
     began = time.monotonic()
     killer.join()
-    wait_until(lambda: container(running)["RestartCount"] == 1)
+    wait_until(lambda: container(running)["RestartCount"] > before)
     wait_until(lambda: container(running)["State"]["Health"]["Status"] == "healthy")
     tell(f"healthy again after {time.monotonic() - began:.1f} s")
     assert "".join(streamed(url(running), "7 in English:")) == " seven"
@@ -216,9 +180,7 @@ def _count(endpoint: str, number: int, counts: dict[int, int], failures: dict[in
         failures[number] = error.problem
 
 
-def test_a_model_that_cannot_load_is_told_by_the_log(
-    deployment: Path, nothing_left: None, tmp_path: Path
-) -> None:
+def test_a_model_that_cannot_load_is_told_by_the_log(deployable: Path, tmp_path: Path) -> None:
     """The container ends with Triton's own reason; `up --wait` does not hang."""
     repository = tmp_path / "models" / "broken"
     (repository / "1").mkdir(parents=True)
@@ -230,12 +192,19 @@ def test_a_model_that_cannot_load_is_told_by_the_log(
     volume = {"type": "bind", "source": str(repository.parent), "target": "/models"}
     service = {"volumes": [{**volume, "read_only": True}], "restart": "no"}
     override.write_text(yaml.safe_dump({"services": {"triton": service}}), encoding="utf-8")
-    files = ["--file", str(deployment / "compose.yaml"), "--file", str(override)]
-    command = [program("docker"), "compose", "--profile", "cpu", *files]
-    done = subprocess.run(
-        [*command, "up", "--detach", "--wait"], capture_output=True, check=False, text=True
-    )
-    logs = subprocess.run([*command, "logs", "triton"], capture_output=True, check=True, text=True)
-    compose(deployment, "down")
+    deployment = rendered(deployable, OVERRIDE["services"])
+    # A project of its own: the server that other tests ask stays as it is.
+    command = [program("docker"), "compose", "--project-name", f"{deployable.name}-broken"]
+    command += ["--profile", "cpu", "--file", str(deployment / "compose.yaml")]
+    command += ["--file", str(deployment / "compose.override.yaml"), "--file", str(override)]
+    try:
+        done = subprocess.run(
+            [*command, "up", "--detach", "--wait"], capture_output=True, check=False, text=True
+        )
+        logs = subprocess.run(
+            [*command, "logs", "triton"], capture_output=True, check=True, text=True
+        )
+    finally:
+        subprocess.run([*command, "down", "--volumes"], capture_output=True, check=True)
     assert done.returncode != 0
     assert "as the test wants it" in logs.stdout

@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from tests.docker import machine
-from tests.docker.conftest import OVERRIDE
-from tests.docker.test_compose import PATIENCE_SECONDS, compose, rendered, streamed, url
+from tests.docker.deployments import OVERRIDE, compose
+from tests.docker.test_compose import PATIENCE_SECONDS, streamed, url
 from tests.prometheus_server import Prometheus
 
 pytestmark = pytest.mark.docker
@@ -35,8 +35,8 @@ STREAMS = 5
 
 
 @pytest.fixture
-def observed(deployable: Path, nothing_left: None) -> Iterator[Path]:
-    """Server and Prometheus, as rendered but for the image; down again, with the volume."""
+def observed(running: Path) -> Iterator[Path]:
+    """Server and Prometheus, as rendered but for the image; Prometheus down again."""
     found = shutil.which("prometheus")
     if found is None:
         pytest.skip(
@@ -44,28 +44,36 @@ def observed(deployable: Path, nothing_left: None) -> Iterator[Path]:
         )
     build = {"context": "./prometheus-image", **machine.BUILD["build"]}
     ours = {"image": "tritonctl-test/prometheus:1", "pull_policy": "build", "build": build}
-    folder = rendered(deployable, {**OVERRIDE["services"], "prometheus": ours})
-    context = folder / "prometheus-image"
+    override = running / "compose.override.yaml"
+    before = override.read_text(encoding="utf-8")
+    services = {**OVERRIDE["services"], "prometheus": ours}
+    override.write_text(yaml.safe_dump({"services": services}), encoding="utf-8")
+    context = running / "prometheus-image"
     context.mkdir()
     shutil.copy2(found, context / "prometheus")
     (context / "Dockerfile").write_text(IMAGE, encoding="utf-8")
     try:
-        compose(folder, "--profile", "observability", "build", "triton", "prometheus")
-        compose(folder, "up", "--detach", "--wait", "triton", "prometheus")
-        yield folder
+        compose(running, "up", "--detach", "--wait", "--build", "prometheus")
+        yield running
     finally:
-        compose(folder, "--profile", "observability", "down", "--volumes")
+        compose(running, "rm", "--stop", "--force", "--volumes", "prometheus")
+        override.write_text(before, encoding="utf-8")
         shutil.rmtree(context)
 
 
 def test_it_finds_the_server_and_knows_the_rules(observed: Path) -> None:
     """By its name in Docker's DNS; recording rules have values, alert rules are loaded."""
-    for number in range(STREAMS):
-        streamed(url(observed), f"{number} in English:")
     prometheus = Prometheus(f"http://{compose(observed, 'port', 'prometheus', '9090')}")
     deadline = time.monotonic() + PATIENCE_SECONDS
+    # Other tests have asked this server, too.
     answered = 'nv_inference_request_success{public_model="speller", step="ensemble"}'
-    while [series["value"][1] for series in prometheus.query(answered)] != [str(STREAMS)]:
+    while not (before := prometheus.query(answered)):
+        assert time.monotonic() < deadline, prometheus.query("up")
+        time.sleep(1)
+    for number in range(STREAMS):
+        streamed(url(observed), f"{number} in English:")
+    expected = str(int(before[0]["value"][1]) + STREAMS)
+    while [series["value"][1] for series in prometheus.query(answered)] != [expected]:
         assert time.monotonic() < deadline, prometheus.query("up")
         time.sleep(1)
     [up] = prometheus.query("up")
@@ -77,6 +85,6 @@ def test_it_finds_the_server_and_knows_the_rules(observed: Path) -> None:
         assert time.monotonic() < deadline, prometheus.rules()  # each group has its own beat
         time.sleep(1)
     names = {rule["name"] for rule in prometheus.rules()}
-    expected = yaml.safe_load((observed / "prometheus/rules/alerts.yml").read_text("utf-8"))
-    assert {rule["alert"] for group in expected["groups"] for rule in group["rules"]} <= names
+    alerts = yaml.safe_load((observed / "prometheus/rules/alerts.yml").read_text("utf-8"))
+    assert {rule["alert"] for group in alerts["groups"] for rule in group["rules"]} <= names
     assert {rule["health"] for rule in prometheus.rules()} == {"ok"}

@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.conftest import Cli
-from tests.docker.conftest import OVERRIDE
+from tests.docker.deployments import OVERRIDE, Composed, rendered, succeeded
 from tests.docker.machine import program
 from tritonctl.host.gpus import installed_gpus
 
@@ -25,14 +24,20 @@ NOBODY = 65534
 ABSENT = "tritonctl-test.invalid/none:1"
 
 
-@pytest.fixture
-def project(deployable: Path, nothing_left: None, cli: Cli) -> Iterator[Path]:
-    """The project with its deployment; the server is stopped at the end."""
-    cli("deploy", "compose", "--quiet", cwd=deployable)
-    override = deployable / "deploy" / "compose.override.yaml"
-    override.write_text(yaml.safe_dump(OVERRIDE), encoding="utf-8")
-    yield deployable
-    cli("down", cwd=deployable)
+@pytest.fixture(scope="module")
+def project(deployable: Path, composed: Composed) -> Path:
+    """The project with its deployment, which nobody else has started."""
+    composed.stop()
+    rendered(deployable, OVERRIDE["services"])
+    return deployable
+
+
+@pytest.fixture(autouse=True)
+def down(project: Path, proven: None) -> Iterator[None]:
+    """Whatever a test has started is stopped."""
+    yield
+    if not nothing_started(project):
+        succeeded(project, "down")
 
 
 def nothing_started(project: Path) -> bool:

@@ -18,7 +18,7 @@ from tests.loadtests.mock_process import mock_endpoint, read_truth
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 FAST = ("--ttft", "20", "--itl", "5", "--tokens", "4", "--latency", "5")
 CLOCK_US = 1000  # two clocks that were read one after the other

@@ -22,7 +22,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
 from tritonctl.server.ports import held_ports
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tritonctl.console.voice import Console
 from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
 from tritonctl.protocol.client import TritonClient
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 RATE, SECONDS = 50, 10
 STALL_AT, STALL_SECONDS = 6.0, 2.0
@@ -66,6 +66,7 @@ def paired(run: LoadRun, truth: Path) -> list[tuple[dict[str, Any], dict[str, An
 
 
 @pytest.mark.exhaustive
+@pytest.mark.alone
 @pytest.mark.parametrize("engine", ["asyncio", "locust"])
 def test_reported_is_what_happened_with_the_stall_in_full(engine: str, tmp_path: Path) -> None:
     """Constant times and one stall: nobody who waited for it is left out."""
@@ -118,6 +119,7 @@ def test_the_mock_as_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.alone
 def test_every_gap_between_tokens_is_told(tmp_path: Path) -> None:
     """ITL over all gaps, weighted by tokens: as many, and none shorter on average."""
     truth = tmp_path / "truth.jsonl"

@@ -18,7 +18,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.environment import generator_python
 from tritonctl.server.state import Server
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 PROTOCOLS = ("grpc", "http")
 
 

@@ -6,30 +6,43 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
 from tritonctl.server.embedded.installation import install
-from tritonctl.server.ports import choose_ports
+from tritonctl.server.ports import held_ports
 
 PATIENCE = 60.0
 
 
-@dataclass
 class PlainTriton:
-    """One that runs. `url`: of gRPC."""
+    """Serves a repository, models that do not load left out; explicit control unless told.
 
-    url: str
-    metrics_url: str
-    stub: Any
+    `ready` starts it, and anew where it has died or a test is tried again.
+    """
+
+    def __init__(self, repository: Path, log: Path, *arguments: str) -> None:
+        self._repository, self._log = repository, log
+        self._arguments = arguments or ("--model-control-mode=explicit", "--load-model=*")
+        self._server: subprocess.Popen[bytes] | None = None
+        self._channel: grpc.Channel | None = None
+        self.url = self.metrics_url = ""  # `url`: of gRPC
+        self.stub: Any = None
+
+    def ready(self, item: pytest.Item) -> PlainTriton:
+        """For one test: a server that has just answered."""
+        if getattr(item, "execution_count", 1) > 1 or not self._lives():
+            self.stop()
+            self._start()
+        return self
 
     def load(self, model: str) -> None:
         """Have it loaded from the repository."""
@@ -41,34 +54,45 @@ class PlainTriton:
         request = service_pb2.RepositoryModelUnloadRequest(model_name=model)
         self.stub.RepositoryModelUnload(request, timeout=PATIENCE)
 
+    def stop(self) -> None:
+        """With its stubs, which a killed server leaves."""
+        if self._channel:
+            self._channel.close()
+        if self._server:
+            with suppress(ProcessLookupError):
+                os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.wait()
 
-@contextmanager
-def plain_triton(repository: Path, log: Path, *arguments: str) -> Iterator[PlainTriton]:
-    """Serve a repository, models that do not load left out; explicit control unless told."""
-    installation = install([backend_named("tokenizer")], Silent())
-    ports = choose_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0})
-    places = zip(("grpc", "http", "metrics"), ports, strict=True)
-    command = [
-        str(installation.binary),
-        f"--model-repository={repository}",
-        f"--backend-directory={installation.backends}",
-        "--exit-on-error=false",
-        *(f"--{name}-port={port}" for name, port in places),
-        *(f"--{name}-address=127.0.0.1" for name in ("grpc", "http", "metrics")),
-        *(arguments or ("--model-control-mode=explicit", "--load-model=*")),
-    ]
-    with log.open("a") as file:
-        server = subprocess.Popen(
-            command, env=installation.environment, stdout=file, stderr=file, process_group=0
-        )
-    try:
-        url = f"127.0.0.1:{ports[0]}"
-        with grpc.insecure_channel(url) as channel:
-            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+    def _lives(self) -> bool:
+        if self._server is None or self._server.poll() is not None:
+            return False
+        with suppress(grpc.RpcError):
             live = service_pb2.ServerLiveRequest()
-            assert stub.ServerLive(live, wait_for_ready=True, timeout=PATIENCE).live
-            yield PlainTriton(url, f"http://127.0.0.1:{ports[2]}/metrics", stub)
-    finally:
-        with suppress(ProcessLookupError):  # with its stubs, which a killed server leaves
-            os.killpg(server.pid, signal.SIGKILL)
-        server.wait()
+            return bool(self.stub.ServerLive(live, timeout=PATIENCE).live)
+        return False
+
+    def _start(self) -> None:
+        with held_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0}) as ports:
+            self._launch(ports)
+
+    def _launch(self, ports: Sequence[int]) -> None:
+        installation = install([backend_named("tokenizer")], Silent())
+        places = zip(("grpc", "http", "metrics"), ports, strict=True)
+        command = [
+            str(installation.binary),
+            f"--model-repository={self._repository}",
+            f"--backend-directory={installation.backends}",
+            "--exit-on-error=false",
+            *(f"--{name}-port={port}" for name, port in places),
+            *(f"--{name}-address=127.0.0.1" for name in ("grpc", "http", "metrics")),
+            *self._arguments,
+        ]
+        with self._log.open("a") as file:
+            self._server = subprocess.Popen(
+                command, env=installation.environment, stdout=file, stderr=file, process_group=0
+            )
+        self.url, self.metrics_url = f"127.0.0.1:{ports[0]}", f"http://127.0.0.1:{ports[2]}/metrics"
+        self._channel = grpc.insecure_channel(self.url)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        live = service_pb2.ServerLiveRequest()
+        assert self.stub.ServerLive(live, wait_for_ready=True, timeout=PATIENCE).live

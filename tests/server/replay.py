@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ STREAMS = 256
 Script = Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class ReplayModel:
+    """What a model says. streams: taken at a time; serving: its section of the project file."""
+
+    tokenizer_json: Path
+    scripts: Sequence[Script]
+    streams: int = STREAMS
+    serving: Mapping[str, Any] = field(default_factory=dict)
+
+
 def replay_project(
     folder: Path,
     models: Mapping[str, tuple[Path, Sequence[Script]]],
@@ -41,17 +52,26 @@ def replay_project(
 
     streams: what the engine takes at a time. serving: the `serving` section of every model.
     """
+    alike = {
+        name: ReplayModel(*of, streams=streams, serving=serving or {})
+        for name, of in models.items()
+    }
+    return replay_models(folder, alike)
+
+
+def replay_models(folder: Path, models: Mapping[str, ReplayModel]) -> Project:
+    """The same of models that differ in more than what they say."""
     _override_contents(folder)
     entries = {}
-    for name, (tokenizer_json, scripts) in models.items():
-        _write_checkpoint(folder / name, tokenizer_json, scripts)
+    for name, model in models.items():
+        _write_checkpoint(folder / name, model.tokenizer_json, model.scripts)
         engine = {
             "builder": "replay",
             "precision": "fp32",
-            "max_batch_size": streams,
+            "max_batch_size": model.streams,
             "max_seq_len": MAX_SEQ_LEN,
         }
-        entries[name] = {"checkpoint": name, "engine": engine, "serving": dict(serving or {})}
+        entries[name] = {"checkpoint": name, "engine": engine, "serving": dict(model.serving)}
     server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
     file = folder / "tritonctl.yaml"
     file.write_text(json.dumps({"schema": "tritonctl/v1", "models": entries, "server": server}))

@@ -19,7 +19,7 @@ import pytest
 from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
-from tritonctl.protocol.generation import Message, Prompt, SamplingParameters
+from tritonctl.protocol.generation import Message, Prompt
 from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
@@ -41,6 +41,7 @@ def client(speller_server: Server) -> Iterator[TritonClient]:
         yield client
 
 
+@pytest.mark.path
 def test_the_speller_answers_in_chat_form(client: TritonClient) -> None:
     """Streamed and whole, synchronous and asynchronous, beside text_input."""
     chunks = list(client.stream("exact", user("7342 in English")))
@@ -67,12 +68,8 @@ def test_chat_equals_the_template_written_by_hand(
 
 
 BAD: dict[str, tuple[list[Message], str]] = {
-    "no messages": ([], "messages is empty"),
     "role": ([{"role": "judge", "content": "x"}], "unknown role judge: use user or assistant"),
-    "content": ([{"role": "user"}], r"messages\[0\].content is missing"),
-    "key": ([{"role": "user", "content": "x", "name": "y"}], r"messages\[0\] has the key 'name'"),
     "surrogate": (user("\ud83d"), "messages is not valid UTF-8"),
-    "too many tokens": (user("7 in English " * 200), "messages has .* tokens"),
     "ten megabytes": (user("x" * 10_000_000), "messages has 10"),
 }
 
@@ -110,12 +107,7 @@ def test_good_and_bad_side_by_side(client: TritonClient) -> None:
     assert all(asyncio.run(run()))
 
 
-def test_sampling_goes_with_messages(client: TritonClient) -> None:
-    """The optional tensors mean the same."""
-    answer = client.generate("exact", user("7342 in English"), SamplingParameters(max_tokens=2))
-    assert (answer.num_output_tokens, answer.finish_reason) == (2, "length")
-
-
+@pytest.mark.path
 def test_chat_command_takes_a_turn_per_line(cli: Cli, speller_project: Project) -> None:
     """Answers alone on standard output; /quit ends before the rest."""
     lines = b"7342 in English\n\n/reset\n7 in English\r\n/quit\n8 in English\n"
@@ -142,7 +134,6 @@ def test_chat_command_remembers(cli: Cli, speller_project: Project) -> None:
     [
         (["exact", "--system", "Be brief."], b"7 in English\n", 2, "unknown role system"),
         (["exact"], b"\xff\n", 2, "messages is not valid UTF-8"),
-        (["nonsense"], b"7\n", 2, "nonsense"),
         (["exact", "--url", "127.0.0.1:9"], b"7\n", 7, "tritonctl up"),
         (["exact", "--url", "127.0.0.1:9"], b"", 0, ""),
     ],

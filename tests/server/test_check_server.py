@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.check_models.models import CONFIG, MODEL
-from tests.server.plain_triton import PlainTriton, plain_triton
+from tests.server.plain_triton import PlainTriton
 from tests.unit.checks.repositories import put
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.live.server import check_server, inspect_for
@@ -97,10 +97,17 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def triton(repository: Path) -> Iterator[PlainTriton]:
+def plain(repository: Path) -> Iterator[PlainTriton]:
     """A server of that repository."""
-    with plain_triton(repository, repository.parent / "log") as server:
-        yield server
+    server = PlainTriton(repository, repository.parent / "log")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def triton(request: pytest.FixtureRequest, plain: PlainTriton) -> PlainTriton:
+    """It, alive."""
+    return plain.ready(request.node)
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import grpc
 import pytest
@@ -14,10 +15,10 @@ from tritonctl.checks.rules import RULES
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """One for all examples."""
-    server = Served(tmp_path_factory.mktemp("server"))
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Served]:
+    """A server that is not used again."""
+    server = Served(tmp_path)
     yield server
     server.stop()
 

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,23 +17,29 @@ from tests.differential.pinned import pinned
 from tests.differential.pool import pool_files
 from tests.differential.repositories import sample
 from tests.judge import Judge
+from tritonctl.checks.examples.files import Example
 
-pytestmark = [pytest.mark.server, pytest.mark.timeout(1800)]
+pytestmark = pytest.mark.server
 
 COUNT, SEED = 200, 7
 
 
-@pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    """One server for all; the pool's models stay loaded."""
-    judge = Judge(tmp_path_factory.mktemp("differential"), pool_files())
-    yield judge
-    judge.stop()
+@contextmanager
+def judging(folder: Path, kept: Example) -> Iterator[Judge]:
+    """A server on which these models stay loaded."""
+    judge = Judge(folder, kept)
+    try:
+        yield judge
+    finally:
+        judge.stop()
 
 
-def test_verdicts_agree(judge: Judge) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.timeout(1800)
+def test_verdicts_agree(tmp_path: Path) -> None:
     """No false alarm and no miss."""
-    judged = list(verdicts(judge, sample(COUNT, SEED)))
+    with judging(tmp_path, pool_files()) as judge:
+        judged = list(verdicts(judge, sample(COUNT, SEED)))
     assert len(judged) == COUNT
     refused = sum(bool(verdict.refusal) for verdict in judged)
     assert COUNT / 5 < refused < COUNT * 4 / 5, "a sample of which nearly all load shows little"
@@ -39,9 +47,12 @@ def test_verdicts_agree(judge: Judge) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_what_was_pinned_is_what_the_server_does(judge: Judge) -> None:
+def test_what_was_pinned_is_what_the_server_does(tmp_path: Path) -> None:
     """Each disagreement that there once was, under the server that is tested with."""
     cases = pinned()
-    judged = verdicts(judge, [one.case for one in cases])
+    files = {path: file for one in cases for path, file in one.case.files.items()}
+    used = {path: file for path, file in files.items() if path.startswith("pool_")}
+    with judging(tmp_path, used) as judge:
+        judged = list(verdicts(judge, [one.case for one in cases]))
     for one, verdict in zip(cases, judged, strict=True):
         assert bool(verdict.refusal) == bool(one.refusal), one.name

@@ -11,7 +11,7 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.check_models.ensembles import ENSEMBLE, ensemble
-from tests.judge import PATIENCE, Judge
+from tests.judge import PATIENCE, Judge, proven
 from tests.unit.checks.repositories import put
 from tritonctl.checks.examples.files import Example
 from tritonctl.checks.rules import RULES
@@ -70,17 +70,19 @@ class Server(Judge):
             return str(error.details())
         return ""
 
-    def restart(self) -> None:
-        """Another server."""
-        self._begin_again()
-
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One for all tests."""
     server = Server(tmp_path_factory.mktemp("ensembles"))
     yield server
     server.stop()
+
+
+@pytest.fixture
+def server(one_server: Server, request: pytest.FixtureRequest) -> Server:
+    """As it is, or another one."""
+    return proven(one_server, request)
 
 
 def test_an_input_that_a_step_writes(server: Server) -> None:

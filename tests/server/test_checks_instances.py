@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 
 import grpc
 import pytest
 
+from tests.judge import PATIENCE
 from tests.served import NEVER, VALUES, Served
 from tritonctl.checks.examples.files import Example
 from tritonctl.checks.rules import RULES
@@ -24,6 +26,10 @@ class Server(Served):
         """Load its models, `m` last. Raises grpc.RpcError."""
         self.restart()
         super().serve(files)
+
+    def came(self) -> int:
+        """How many requests have left a file."""
+        return len(list(self._repository.glob("m/1/*.came")))
 
 
 class LimitedServer(Server):
@@ -103,12 +109,17 @@ def test_an_input_that_the_model_asked_does_not_have(server: Server) -> None:
         server.infer()
 
 
-TWICE = [2.0, *VALUES[1:]]
-# Asks itself as long as the first value is above 1.
+# Asks itself as long as the first value is above 1, but not before as many requests as the last
+# one says have come; each leaves a file.
 ROUND = """\
-import numpy as np
+import os
+import pathlib
 import time
+
+import numpy as np
 import triton_python_backend_utils as pb_utils
+
+CAME = pathlib.Path(__file__).parent
 
 
 class TritonPythonModel:
@@ -118,7 +129,9 @@ class TritonPythonModel:
             values = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy()
             output = pb_utils.Tensor("OUTPUT", values)
             if values[0][0] > 1:
-                time.sleep(0.5)  # until the other request is under way
+                (CAME / f"{os.getpid()}-{time.monotonic_ns()}.came").touch()
+                while len(list(CAME.glob("*.came"))) < values[0][3]:
+                    time.sleep(0.01)
                 given = pb_utils.Tensor("INPUT", values - np.float32([1, 0, 0, 0]))
                 asked = pb_utils.InferenceRequest(
                     model_name="m", requested_output_names=["OUTPUT"], inputs=[given]
@@ -130,18 +143,17 @@ class TritonPythonModel:
 
 
 def test_a_circle_holds_until_all_instances_are_busy(server: Server) -> None:
-    """One request alone is answered; two at once wait for ever."""
+    """One request alone is answered; two at once wait and wait."""
     server.serve({**RULES["TC651"].bad, "m/1/model.py": ROUND})
-    assert server.infer(TWICE) == VALUES
+    assert server.infer([2.0, 2.0, 3.0, 1.0]) == [1.0, 2.0, 3.0, 1.0]
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(server.infer, TWICE, NEVER) for _ in range(2)]
-        assert [failure(one) for one in both] == [grpc.StatusCode.DEADLINE_EXCEEDED] * 2
-
-
-def failure(future: Future[list[float]]) -> grpc.StatusCode | None:
-    """How a request ended; None: well."""
-    error = future.exception()
-    return error.code() if isinstance(error, grpc.RpcError) else None
+        both = [pool.submit(server.infer, [2.0, 2.0, 3.0, 3.0]) for _ in range(2)]
+        deadline = time.monotonic() + PATIENCE
+        while server.came() < 3:
+            assert time.monotonic() < deadline, "the second request never came"
+            time.sleep(0.05)
+        assert wait(both, NEVER).done == set()
+        server.restart()  # which ends them
 
 
 def test_a_count_of_zero(server: Server) -> None:

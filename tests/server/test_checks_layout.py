@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.check_models.models import MODEL, python_model
+from tests.judge import ONE_ENDPOINT
 from tests.unit.checks.repositories import put
 from tritonctl.checks.examples.files import Example, File
 from tritonctl.checks.rules import RULES
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
 from tritonctl.server.embedded.installation import install
-from tritonctl.server.ports import choose_ports
 
 pytestmark = pytest.mark.server
 
@@ -29,8 +29,6 @@ PATIENCE = 60.0
 def serves(folder: Path, files: Example, *arguments: str) -> bool:
     """Whether tritonserver, started as usual, goes on with this repository."""
     installation = install([backend_named("tokenizer")], Silent())
-    ports = choose_ports("127.0.0.1", {"grpc": 0, "http": 0, "metrics": 0})
-    named = zip(("grpc", "http", "metrics"), ports, strict=True)
     log = folder / "log"
     with log.open("w") as file:
         server = subprocess.Popen(
@@ -38,8 +36,7 @@ def serves(folder: Path, files: Example, *arguments: str) -> bool:
                 str(installation.binary),
                 f"--model-repository={put(folder / 'models', files)}",
                 f"--backend-directory={installation.backends}",
-                *(f"--{name}-port={port}" for name, port in named),
-                *(f"--{name}-address=127.0.0.1" for name in ("grpc", "http", "metrics")),
+                *ONE_ENDPOINT,
                 *arguments,
             ],
             env=installation.environment,
@@ -60,7 +57,7 @@ def _started(server: subprocess.Popen[bytes], log: Path) -> bool:
     while time.monotonic() < deadline:
         if server.poll() is not None:
             return False
-        if "Started HTTPService" in log.read_text(encoding="utf-8", errors="replace"):
+        if "Started GRPCInferenceService" in log.read_text(encoding="utf-8", errors="replace"):
             return True
         time.sleep(0.1)
     raise AssertionError(log.read_text(encoding="utf-8", errors="replace"))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.judge import Judge
+from tests.judge import Judge, proven
 from tests.server.trtllm import trtllm_project
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
@@ -46,11 +46,17 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @pytest.fixture(scope="module")
-def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
+def one_judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     """One server for all."""
     judge = Judge(tmp_path_factory.mktemp("judge"))
     yield judge
     judge.stop()
+
+
+@pytest.fixture
+def judge(one_judge: Judge, request: pytest.FixtureRequest) -> Judge:
+    """As it is, or another one."""
+    return proven(one_judge, request)
 
 
 def said(folder: Path, files: Files) -> list[str]:

@@ -8,18 +8,25 @@ from typing import Any
 
 import pytest
 
-from tests.served import VALUES, Served, request_of
+from tests.judge import proven
+from tests.served import NEVER, VALUES, Served, request_of
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.server
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def one_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """One server for all of them."""
-    served = Served(tmp_path_factory.mktemp("served"))
-    yield served
-    served.stop()
+    server = Served(tmp_path_factory.mktemp("served"))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def served(one_server: Served, request: pytest.FixtureRequest) -> Served:
+    """As it is, or another one."""
+    return proven(one_server, request)
 
 
 def failed(answers: list[Any]) -> list[str]:
@@ -51,7 +58,7 @@ def test_clients_wait_for_ever(served: Served) -> None:
     served.serve(RULES["TC228"].good)
     assert failed(served.answers()) == []
     served.serve(RULES["TC228"].bad)
-    assert served.answers() == ["Deadline Exceeded"]
+    assert served.answers(patience=NEVER) == ["Deadline Exceeded"]
     served.restart()
 
 

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that are asked to end: every stream that was accepted comes to its end.
-
-20 ms a step: an answer of 400 tokens takes 8 s.
-"""
+"""Servers that are asked to end: every stream that was accepted comes to its end."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
+import http.client
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.servers import Handle, paced_project, set_pace, wait_until
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -27,58 +23,44 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Chunk, SamplingParameters
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.presence import alive
-from tritonctl.server.state import Server
+from tritonctl.server.state import EmbeddedServer
 from tritonctl.server.supervisor import leftovers
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 MODEL, PROMPT = "int8", "777777 in English:"
-STREAMS, TOKENS = 16, 400
+STREAMS, TOKENS = 16, 60
 ASK = SamplingParameters(max_tokens=TOKENS, end_id=-1)
 SHORT = SamplingParameters(max_tokens=30, end_id=-1)
 PATIENCE = 120.0
 # Users who ask on and on leave no quiet moment: `down` waits its whole time.
 QUICKLY = "server.exit_timeout_seconds=5"
-SLOW = """
-
-_fast_step = OpenvinoEngine.step
-
-
-def _slow_step(self):
-    import time
-    time.sleep(0.02)
-    return _fast_step(self)
-
-
-OpenvinoEngine.step = _slow_step
-"""
+STEP_SECONDS = 1.0  # until the server is to end; then as fast as it can
 
 
 @pytest.fixture
-def project(small_project: Project) -> Project:
+def project(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
     """The int8 speller with a slow step."""
-    backends = small_project.root / "python_backends"
-    shutil.copytree(CHECKOUT / "python_backends", backends)
-    with (backends / "openvino_engine" / "model.py").open("a", encoding="utf-8") as file:
-        file.write(SLOW)
-    return small_project
+    yield from slow(paced_project(speller_project, tmp_path / "project"))
 
 
 @pytest.fixture
-def other(project: Project, tmp_path: Path) -> Iterator[Project]:
+def other(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
     """The same again."""
-    shutil.copytree(project.root, tmp_path / "other", ignore=shutil.ignore_patterns("other"))
-    copy = load_project(tmp_path / "other")
-    yield copy
-    stop(copy, Silent())
+    yield from slow(paced_project(speller_project, tmp_path / "other"))
+
+
+def slow(project: Project) -> Iterator[Project]:
+    """Stopped at the end."""
+    set_pace(project.root, 0.02)
+    yield project
+    stop(project, Silent())
 
 
 class Streams:
     """Answers under way, each in a thread."""
 
-    def __init__(self, state: Server) -> None:
+    def __init__(self, state: EmbeddedServer) -> None:
         self.last: list[Chunk] = []
         self.errors: list[str] = []
         self._begun = threading.Semaphore(0)
@@ -110,40 +92,38 @@ class Streams:
             thread.join()
 
 
-def down(project: Project, state: Server) -> None:
-    """`tritonctl down`."""
-    assert alive(state)
-    subprocess.run([sys.executable, "-m", "tritonctl", "down"], cwd=project.root, check=True)
+def is_ending(state: EmbeddedServer) -> bool:
+    """Whether gateways are told to send it nothing more."""
+    assert state.readiness_port
+    connection = http.client.HTTPConnection(state.address, state.readiness_port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status == http.client.SERVICE_UNAVAILABLE
+    finally:
+        connection.close()
 
 
-def sigterm(project: Project, state: Server) -> None:
-    """As a service manager does it."""
-    assert project.root.is_dir()
-    os.kill(state.pid, signal.SIGTERM)
-    deadline = time.monotonic() + PATIENCE
-    while alive(state):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-@pytest.mark.parametrize("end", [down, sigterm])
-def test_sixteen_streams_come_to_their_end(
-    project: Project, end: Callable[[Project, Server], None]
-) -> None:
-    """All tokens of all streams, and nothing of the server left."""
-    state, _ = start(project, render(project, Silent()), Silent())
-    streams = Streams(state)
+def test_sixteen_streams_come_to_their_end(life: Handle) -> None:
+    """`down`: all tokens of all streams, and nothing of the server left."""
+    life.pace(STEP_SECONDS)
+    streams = Streams(life.state)
     streams.wait_until_accepted()
-    end(project, state)
-    streams.join()
+    command = [sys.executable, "-m", "tritonctl", "down"]
+    with subprocess.Popen(command, cwd=life.project.root) as down:
+        wait_until(lambda: is_ending(life.state), "the server is to end")
+        life.pace(0)
+        streams.join()
+        assert down.wait(PATIENCE) == 0
     assert streams.errors == []
     counts = Counter((last.num_output_tokens, last.finish_reason) for last in streams.last)
     assert counts == {(TOKENS, "length"): STREAMS}
-    assert leftovers(state.shm_prefix) == []
-    with TritonClient(state.grpc_url) as client, pytest.raises(ServerError):
+    assert leftovers(life.state.shm_prefix) == []
+    with TritonClient(life.url) as client, pytest.raises(ServerError):
         client.generate(MODEL, PROMPT, SHORT, timeout=5)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.alone
 def test_two_servers_are_restarted_one_after_the_other(project: Project, other: Project) -> None:
     """Clients that know both ask on and on: every answer whole, none lost."""
     states = [_short_waiting(one) for one in (project, other)]
@@ -174,12 +154,12 @@ def test_two_servers_are_restarted_one_after_the_other(project: Project, other: 
     assert asked["whole"] > STREAMS
 
 
-def _short_waiting(project: Project) -> Server:
+def _short_waiting(project: Project) -> EmbeddedServer:
     quick = load_project(project.root, overrides=[QUICKLY])
     return start(quick, render(quick, Silent()), Silent())[0]
 
 
-def restart(project: Project, state: Server) -> None:
+def restart(project: Project, state: EmbeddedServer) -> None:
     """As users do it, on the ports that clients know.
 
     In processes of their own: in this one gRPC shares the clients' connections, and their waiting

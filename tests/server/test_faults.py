@@ -22,24 +22,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.test_lifecycle import server_pid, up, wait_until
+from tests.server.test_lifecycle import up
+from tests.servers import Handle, server_pid, wait_until
 from tritonctl.errors import ServerError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
 from tritonctl.server.presence import alive
-from tritonctl.server.state import Server
+from tritonctl.server.state import EmbeddedServer
 from tritonctl.server.supervisor import leftovers, server_processes
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 PROMPT = "777777 in English:"
-LONG = SamplingParameters(max_tokens=480, end_id=-1)
+LONG = SamplingParameters(max_tokens=200, end_id=-1)
 SHORT = SamplingParameters(max_tokens=40, end_id=-1)
-# A stream that hangs hangs for ever: this is far from both.
-SOON_SECONDS = 20.0
+# A stream that hangs, hangs until its client gives up: this is far from both.
+SOON_SECONDS = 60.0
+STEP_SECONDS = 0.05  # amid an answer
 ANSWER = " seven hundred seventy-seven thousand seven hundred seventy-seven"
 
 
@@ -49,7 +51,7 @@ def text_of(url: str, sampling: SamplingParameters) -> str:
         return client.generate("int8", PROMPT, sampling).text
 
 
-def stub_of(state: Server, model: str) -> int:
+def stub_of(state: EmbeddedServer, model: str) -> int:
     """The process of a Python model."""
     for pid in server_processes(state.shm_prefix):
         with contextlib.suppress(OSError):
@@ -77,7 +79,7 @@ class Stream(threading.Thread):
         """Read it."""
         with TritonClient(self._url, resume_on=self._resume_on or ()) as client:
             try:
-                for chunk in client.stream("int8", PROMPT, LONG, timeout=120):
+                for chunk in client.stream("int8", PROMPT, LONG, timeout=150):
                     self.text += chunk.text
                     self.counts.append((len(chunk.token_ids), chunk.num_output_tokens))
                     self.resumes = chunk.resumes
@@ -95,15 +97,15 @@ class Stream(threading.Thread):
 
 
 @pytest.mark.parametrize("step", ["tokenizer", "engine", "detokenizer"])
-def test_a_stub_is_killed_under_streams(
-    cli: Cli, small_project: Project, speller_server: Server, step: str
-) -> None:
+def test_a_stub_is_killed_under_streams(cli: Cli, pair: list[Handle], step: str) -> None:
     """All streams know soon; those with a second server lose and repeat nothing; `up` starts anew.
 
     Triton by itself would stay "ready", and the streams would hang until their clients give up.
     """
-    state = up(cli, small_project)
-    elsewhere = [speller_server.grpc_url, None] * 4
+    server, other = pair
+    state = server.state
+    server.pace(STEP_SECONDS)
+    elsewhere = [other.url, None] * 4
     streams = [Stream(state.grpc_url, resume_on) for resume_on in elsewhere]
     for stream in streams:
         stream.start()
@@ -111,7 +113,7 @@ def test_a_stub_is_killed_under_streams(
         assert stream.begun.wait(SOON_SECONDS)
     os.kill(stub_of(state, f"int8_{step}"), signal.SIGKILL)
     killed = time.monotonic()
-    wait_until(lambda: not alive(state))
+    wait_until(lambda: not alive(state), "the server ends")
     gone = time.monotonic() - killed
     for stream in streams:
         stream.join(SOON_SECONDS)
@@ -129,22 +131,22 @@ def test_a_stub_is_killed_under_streams(
         f"{min(told, default=0):.2f} to {max(told, default=0):.2f} s, "
         f"{sum(s.resumes for s in streams)} of 4 went on elsewhere"
     )
+    root = server.project.root
     assert leftovers(state.shm_prefix) == []
-    assert (
-        "a stub process of a Python model was killed" in cli("logs", cwd=small_project.root).stdout
-    )
-    assert cli("status", cwd=small_project.root).returncode == 7
-    assert text_of(up(cli, small_project).grpc_url, SHORT)
+    assert "a stub process of a Python model was killed" in cli("logs", cwd=root).stdout
+    assert cli("status", cwd=root).returncode == 7
+    server.pace(0)
+    assert text_of(up(cli, server.project).grpc_url, SHORT)
 
 
 def test_the_repository_is_replaced_and_removed_under_a_running_server(
-    cli: Cli, small_project: Project
+    cli: Cli, life: Handle
 ) -> None:
     """Loaded is loaded: answers stay the same, even without a single file; `down` works.
 
     Only `status` cannot tell any more: Triton has nothing to list.
     """
-    state = up(cli, small_project)
+    project, state = life.project, life.state
     expected = text_of(state.grpc_url, SHORT)
     repository = Path(state.repository)
     for file in [*repository.rglob("model.py"), *repository.rglob("config.pbtxt")]:
@@ -153,10 +155,10 @@ def test_the_repository_is_replaced_and_removed_under_a_running_server(
     assert text_of(state.grpc_url, SHORT) == expected
     shutil.rmtree(repository)
     assert text_of(state.grpc_url, SHORT) == expected
-    assert cli("status", cwd=small_project.root).returncode == 7
-    assert cli("down", cwd=small_project.root).returncode == 0
+    assert cli("status", cwd=project.root).returncode == 7
+    assert cli("down", cwd=project.root).returncode == 0
     assert leftovers(state.shm_prefix) == []
-    assert text_of(up(cli, small_project).grpc_url, SHORT) == expected  # rendered anew
+    assert text_of(up(cli, project).grpc_url, SHORT) == expected  # rendered anew
 
 
 def test_an_engine_file_is_cut_short_in_place(cli: Cli, small_project: Project) -> None:
@@ -173,7 +175,7 @@ def test_an_engine_file_is_cut_short_in_place(cli: Cli, small_project: Project) 
 
     with pytest.raises(ServerError):
         ask_until_the_end()
-    wait_until(lambda: not alive(state))
+    wait_until(lambda: not alive(state), "the server ends")
     print(f"ended {time.monotonic() - began:.2f} s after the file was cut")  # noqa: T201
     assert leftovers(state.shm_prefix) == []
     again = cli("up", cwd=small_project.root)
@@ -228,12 +230,14 @@ def answers(url: str, expected: str, clients: int = 4) -> list[float]:
     return sorted(times)
 
 
-def test_ten_thousand_idle_connections(cli: Cli, small_project: Project) -> None:
+@pytest.mark.exhaustive
+@pytest.mark.alone
+def test_ten_thousand_idle_connections(life: Handle) -> None:
     """Everybody is let in, others are answered as before, and closed ones leave nothing open."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < CONNECTIONS + SPARE:
         pytest.skip(f"a process may have {hard} open files here, {CONNECTIONS + SPARE} are needed")
-    state = up(cli, small_project)
+    state = life.state
     pid = server_pid(state)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard, hard))
     expected = text_of(state.grpc_url, SHORT)
@@ -255,7 +259,7 @@ def test_ten_thousand_idle_connections(cli: Cli, small_project: Project) -> None
         f"during, worst {ttft[-1]:.0f} and {ttft_during[-1]:.0f} ms"
     )
     assert each < 64 * 1024
-    wait_until(lambda: open_files(pid) < CONNECTIONS // 10)
+    wait_until(lambda: open_files(pid) < CONNECTIONS // 10, "closed connections are forgotten")
     answers(state.grpc_url, expected)
 
 
@@ -305,7 +309,7 @@ class Reader:
 
 
 @contextlib.contextmanager
-def that_never_read(state: Server, count: int) -> Iterator[None]:
+def that_never_read(state: EmbeddedServer, count: int) -> Iterator[None]:
     """Clients with a long stream that they stop reading after its first token."""
     reader = Reader(state.grpc_port)
     clients = [TritonClient(f"127.0.0.1:{reader.port}") for _ in range(count)]
@@ -321,9 +325,9 @@ def that_never_read(state: Server, count: int) -> Iterator[None]:
             client.close()
 
 
-def test_clients_that_never_read(cli: Cli, small_project: Project) -> None:
+def test_clients_that_never_read(cli: Cli, life: Handle) -> None:
     """Sixteen beside four that do: their slots become free, nobody else notices, nothing stays."""
-    state = up(cli, small_project)
+    state = life.state
     pid = server_pid(state)
     expected = text_of(state.grpc_url, SHORT)
     before, ttft = memory(pid), answers(state.grpc_url, expected)
@@ -335,7 +339,7 @@ def test_clients_that_never_read(cli: Cli, small_project: Project) -> None:
         def slots() -> float:
             return scrape(state.metrics_url).total("tritonctl_active_streams")
 
-        wait_until(lambda: slots() == 0, 60)
+        wait_until(lambda: slots() == 0, "their slots are free")
         print(  # noqa: T201 - for -rP
             f"slots free after {time.monotonic() - began:.1f} s, "
             f"{(memory(pid) - before) >> 20} MiB more, "
@@ -343,6 +347,6 @@ def test_clients_that_never_read(cli: Cli, small_project: Project) -> None:
         )
         assert memory(pid) - before < 2**28
         answers(state.grpc_url, expected)
-    wait_until(lambda: open_files(pid) < opened + 16)
-    assert cli("down", cwd=small_project.root).returncode == 0
+    wait_until(lambda: open_files(pid) < opened + 16, "their connections are forgotten")
+    assert cli("down", cwd=life.project.root).returncode == 0
     assert leftovers(state.shm_prefix) == []

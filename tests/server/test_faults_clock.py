@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import EXAMPLE
 from tests.faked_clock import FakedClock
-from tests.server.replicas import MODEL, PATIENCE_SECONDS, Replica, wait_until
+from tests.servers import PATIENCE_SECONDS, Handle, paced_project, wait_until
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.server.lifecycle import stop
@@ -29,9 +29,10 @@ from tritonctl.server.presence import alive
 from tritonctl.server.state import ServerFiles
 from tritonctl.server.supervisor import leftovers
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = [pytest.mark.server, pytest.mark.alone, pytest.mark.exhaustive]
 
 CHILD = Path(__file__).with_name("streaming_child.py")
+MODEL = "int8"
 DAY = 86_400
 STEP_SECONDS = 0.1
 TOKENS, STREAMS = 40, 8
@@ -54,15 +55,19 @@ def clock(tmp_path_factory: pytest.TempPathFactory) -> FakedClock:
 
 
 @pytest.fixture(scope="module")
-def server(
-    speller_project: Project, clock: FakedClock, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Replica]:
+def handle(speller_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
+    """The int8 speller."""
+    handle = Handle(paced_project(speller_project, tmp_path_factory.mktemp("c") / "clock"), MODEL)
+    yield handle
+    handle.stop()
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, clock: FakedClock, handle: Handle) -> Handle:
     """Ten tokens a second; supervisor, tritonserver and stubs live by the faked clock."""
     with living_by(clock):
-        folder = tmp_path_factory.mktemp("server") / "project"
-        replica = Replica(speller_project, folder, STEP_SECONDS)
-    yield replica
-    stop(replica.project, Silent())
+        handle.ready(request.node, STEP_SECONDS)
+    return handle
 
 
 @contextmanager
@@ -74,7 +79,7 @@ def living_by(clock: FakedClock) -> Iterator[None]:
         yield
 
 
-def streamed(clock: FakedClock, server: Replica, to: int) -> tuple[list[dict[str, Any]], float]:
+def streamed(clock: FakedClock, server: Handle, to: int) -> tuple[list[dict[str, Any]], float]:
     """Streams of a client that lives by the clock, which jumps amid; and how far it saw it jump."""
     job = {
         "urls": [server.url],
@@ -98,7 +103,7 @@ def streamed(clock: FakedClock, server: Replica, to: int) -> tuple[list[dict[str
 
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["forward", "back"])
-def test_streams_do_not_notice(clock: FakedClock, server: Replica, jump: int) -> None:
+def test_streams_do_not_notice(clock: FakedClock, server: Handle, jump: int) -> None:
     """Nothing times out, nothing waits for the old time to come back; the next answers, too."""
     clock.jump_to(0)
     undisturbed, none = streamed(clock, server, 0)
@@ -118,7 +123,7 @@ def test_streams_do_not_notice(clock: FakedClock, server: Replica, jump: int) ->
 
 @pytest.mark.parametrize("jump", [DAY, -DAY], ids=["forward", "back"])
 def test_a_load_test_does_not_notice(
-    clock: FakedClock, server: Replica, jump: int, tmp_path: Path
+    clock: FakedClock, server: Handle, jump: int, tmp_path: Path
 ) -> None:
     """It ends when it should; requests and samples have the times that passed, no SLO is missed."""
     clock.jump_to(0)
@@ -149,7 +154,7 @@ def test_a_load_test_does_not_notice(
     assert slowest < TIMEOUT * 1000
 
 
-def expect_no_lost_lock(clock: FakedClock, server: Replica) -> None:
+def expect_no_lost_lock(clock: FakedClock, server: Handle) -> None:
     """Triton's own fault, seen once: docs/faults.md. The next test gets a server that runs."""
     log = ServerFiles.of(server.project).log.read_text(encoding="utf-8", errors="replace")
     if "lock_exception" in log:
@@ -166,7 +171,7 @@ def lines(file: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("jump", [0, DAY, -DAY], ids=["right", "forward", "back"])
-def test_supervision_does_not_notice(clock: FakedClock, server: Replica, jump: int) -> None:
+def test_supervision_does_not_notice(clock: FakedClock, server: Handle, jump: int) -> None:
     """`down` ends in its time, and a killed stub ends the server, both after a jump."""
     clock.jump_to(jump)
     began = time.monotonic()

@@ -17,6 +17,7 @@ import pytest
 
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
+from tests.servers import embedded
 from tritonctl.errors import TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
@@ -25,7 +26,7 @@ from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.server.lifecycle import running_server, stop
 from tritonctl.server.supervisor import leftovers
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 MODEL = "echo"
 SCRIPT = {"ids": [70], "repeat": True}
@@ -91,7 +92,7 @@ def test_shared_memory_that_fills_up(project: Project) -> None:
     started = up_with(project, shm, "16m")
     assert started.returncode == 0, started.stderr
     record = json.loads(started.stdout)
-    state = running_server(project)
+    state = embedded(running_server(project))
     inside(record["pid"], "dd", "if=/dev/zero", f"of={shm}/filler", "bs=4k")
     assert answer(record["grpc"]) == ASK.max_tokens
     with pytest.raises(TritonctlError, match="shared memory pool"):
@@ -122,7 +123,7 @@ def test_no_disk_for_the_log(project: Project, tmp_path: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        state = running_server(project)
+        state = embedded(running_server(project))
         for _ in range(20):
             assert answer(state.grpc_url) == ASK.max_tokens
         stop(project, Silent())

@@ -19,35 +19,24 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.envoy_process import Envoy, upstream_of
 from tests.gateway.test_configuration import make_certificate
-from tests.server.replicas import MODEL, Replica, replicas, wait_until
-from tritonctl.host.progress import Silent
-from tritonctl.project.schema import Project
+from tests.servers import Handle, wait_until
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
-from tritonctl.server.lifecycle import stop
-from tritonctl.server.security.certificates import make_certificates, tls_section
+from tritonctl.server.security.certificates import tls_section
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 PROMPT = "777777 in English:"
 LONG = SamplingParameters(max_tokens=60, end_id=-1)
-STEP_SECONDS = 0.02
+STEP_SECONDS = 0.05  # amid an answer
+MODEL = "int8"
 KEY = "k3y-of-alice"
 Metadata = Sequence[tuple[str, str]]
 Start = Callable[..., Envoy]
 
 
-@pytest.fixture(scope="module")
-def pair(
-    speller_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Replica]]:
-    """Two servers, a little slower than they could be."""
-    with replicas(speller_project, tmp_path_factory.mktemp("pair"), STEP_SECONDS) as started:
-        yield started
-
-
 @pytest.fixture
-def start(pair: list[Replica], tmp_path: Path) -> Iterator[Start]:
+def start(pair: list[Handle], tmp_path: Path) -> Iterator[Start]:
     """Starts Envoy with these settings in front of both."""
     running: list[Envoy] = []
 
@@ -94,6 +83,12 @@ def rest(
         connection.close()
 
 
+def slow(pair: list[Handle]) -> None:
+    """A long answer takes some seconds from now on."""
+    for handle in pair:
+        handle.pace(STEP_SECONDS)
+
+
 def accesses(envoy: Envoy, count: int) -> list[dict[str, Any]]:
     """The access log once it has so many lines."""
     wait_until(lambda: len(envoy.accesses()) >= count, f"{count} lines of access log")
@@ -101,7 +96,7 @@ def accesses(envoy: Envoy, count: int) -> list[dict[str, Any]]:
 
 
 def test_streams_are_exact_and_both_replicas_answer(
-    start: Start, pair: list[Replica], held_out: list[dict[str, str]]
+    start: Start, pair: list[Handle], held_out: list[dict[str, str]]
 ) -> None:
     """Sixteen at a time over one connection; each replica has about half of them."""
     prompts = [line["text_input"] for line in held_out[:48]]
@@ -128,8 +123,9 @@ def test_streams_are_exact_and_both_replicas_answer(
     assert {line["path"] for line in lines} == {"/inference.GRPCInferenceService/ModelStreamInfer"}
 
 
-def test_tokens_are_not_held_back(start: Start) -> None:
+def test_tokens_are_not_held_back(pair: list[Handle], start: Start) -> None:
     """They come as they are made: the first one long before the last."""
+    slow(pair)
     with TritonClient(start().url) as client:
         answer = client.generate(MODEL, PROMPT, LONG)
     assert answer.num_output_tokens == 60
@@ -154,61 +150,62 @@ def test_rest_on_the_same_port(start: Start) -> None:
     assert "".join(piece["text_output"] for piece in pieces) == json.loads(body)["text_output"]
 
 
-@pytest.mark.parametrize(
-    ("method", "request_"),
-    [
-        ("RepositoryIndex", service_pb2.RepositoryIndexRequest()),
-        ("RepositoryModelLoad", service_pb2.RepositoryModelLoadRequest(model_name=MODEL)),
-        ("RepositoryModelUnload", service_pb2.RepositoryModelUnloadRequest(model_name=MODEL)),
-        ("SystemSharedMemoryStatus", service_pb2.SystemSharedMemoryStatusRequest()),
-        ("SystemSharedMemoryRegister", service_pb2.SystemSharedMemoryRegisterRequest(name="x")),
-        ("CudaSharedMemoryStatus", service_pb2.CudaSharedMemoryStatusRequest()),
-        ("TraceSetting", service_pb2.TraceSettingRequest()),
-        ("LogSettings", service_pb2.LogSettingsRequest()),
-        ("ModelConfig", service_pb2.ModelConfigRequest(name=MODEL)),
-        ("ModelStatistics", service_pb2.ModelStatisticsRequest()),
-    ],
-)
-def test_operators_methods_are_refused(
-    pair: list[Replica], start: Start, method: str, request_: Any
-) -> None:
+OPERATORS_CALLS = {
+    "RepositoryIndex": service_pb2.RepositoryIndexRequest(),
+    "RepositoryModelLoad": service_pb2.RepositoryModelLoadRequest(model_name=MODEL),
+    "RepositoryModelUnload": service_pb2.RepositoryModelUnloadRequest(model_name=MODEL),
+    "SystemSharedMemoryStatus": service_pb2.SystemSharedMemoryStatusRequest(),
+    "SystemSharedMemoryRegister": service_pb2.SystemSharedMemoryRegisterRequest(name="x"),
+    "CudaSharedMemoryStatus": service_pb2.CudaSharedMemoryStatusRequest(),
+    "TraceSetting": service_pb2.TraceSettingRequest(),
+    "LogSettings": service_pb2.LogSettingsRequest(),
+    "ModelConfig": service_pb2.ModelConfigRequest(name=MODEL),
+    "ModelStatistics": service_pb2.ModelStatisticsRequest(),
+}
+
+
+def test_operators_methods_are_refused(pair: list[Handle], start: Start) -> None:
     """Triton itself would have answered."""
-    envoy = start()
-    with grpc.insecure_channel(envoy.url) as channel:
+    with grpc.insecure_channel(start().url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            getattr(stub, method)(request_, timeout=30)
-    assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
-    assert "not through the gateway" in (caught.value.details() or "")
+        for method, request in OPERATORS_CALLS.items():
+            with pytest.raises(grpc.RpcError) as caught:
+                getattr(stub, method)(request, timeout=30)
+            assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED, method
+            assert "not through the gateway" in (caught.value.details() or ""), method
     with grpc.insecure_channel(pair[0].url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         assert stub.ModelReady(service_pb2.ModelReadyRequest(name=MODEL)).ready
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "/v2/repository/index"),
-        ("POST", f"/v2/repository/models/{MODEL}/unload"),
-        ("GET", "/v2/systemsharedmemory/status"),
-        ("GET", "/v2/cudasharedmemory/status"),
-        ("GET", "/v2/trace/setting"),
-        ("POST", "/v2/logging"),
-        ("GET", "/v2/models/stats"),
-        ("GET", f"/v2/models/{MODEL}/stats"),
-        ("GET", f"/v2/models/{MODEL}/config"),
-        ("GET", f"/v2/models/{MODEL}/%63onfig"),
-        ("GET", f"/v2/models/{MODEL}/ready/../config"),
-        ("GET", f"/v2/models/{MODEL}//config"),
-        ("GET", "/v2/models/%73tats"),
-        ("GET", "/v2//models/stats"),
-        ("GET", "/metrics"),
-        ("GET", "/"),
-    ],
-)
-def test_operators_paths_are_refused(start: Start, method: str, path: str) -> None:
+OPERATORS_PATHS = [
+    ("POST", "/v2/repository/index"),
+    ("POST", f"/v2/repository/models/{MODEL}/unload"),
+    ("GET", "/v2/systemsharedmemory/status"),
+    ("GET", "/v2/cudasharedmemory/status"),
+    ("GET", "/v2/trace/setting"),
+    ("POST", "/v2/logging"),
+    ("GET", "/v2/models/stats"),
+    ("GET", f"/v2/models/{MODEL}/stats"),
+    ("GET", f"/v2/models/{MODEL}/config"),
+    ("GET", f"/v2/models/{MODEL}/%63onfig"),
+    ("GET", f"/v2/models/{MODEL}/ready/../config"),
+    ("GET", f"/v2/models/{MODEL}//config"),
+    ("GET", "/v2/models/%73tats"),
+    ("GET", "/v2//models/stats"),
+    ("GET", "/metrics"),
+    ("GET", "/"),
+]
+
+
+def test_operators_paths_are_refused(start: Start) -> None:
     """Also where they are written in another way."""
-    assert rest(start().url, method, path, {} if method == "POST" else None)[0] == 403
+    url = start().url
+    answers = {
+        (method, path): rest(url, method, path, {} if method == "POST" else None)[0]
+        for method, path in OPERATORS_PATHS
+    }
+    assert answers == dict.fromkeys(OPERATORS_PATHS, 403)
 
 
 def test_slashes_that_are_escaped(start: Start) -> None:
@@ -273,8 +270,9 @@ def test_limits(start: Start, tmp_path: Path) -> None:
     assert 429 in answers
 
 
-def test_circuit_breaker(start: Start) -> None:
+def test_circuit_breaker(pair: list[Handle], start: Start) -> None:
     """Two streams under way; the others are told UNAVAILABLE at once, and it heals."""
+    slow(pair)
     envoy = start(max_requests=2)
 
     def ask(_: int) -> tuple[str, float]:
@@ -297,7 +295,7 @@ def test_circuit_breaker(start: Start) -> None:
     assert code_of(envoy.url)[0] == grpc.StatusCode.OK
 
 
-def test_tls_at_the_edge(pair: list[Replica], tmp_path: Path) -> None:
+def test_tls_at_the_edge(pair: list[Handle], tmp_path: Path) -> None:
     """With a client's certificate where one is asked for; plaintext gets nowhere."""
     make_certificate(tmp_path, "edge")
     make_certificate(tmp_path, "client")
@@ -320,22 +318,16 @@ def test_tls_at_the_edge(pair: list[Replica], tmp_path: Path) -> None:
                     stub.ModelReady(request, timeout=30)
 
 
-def test_tls_to_triton(speller_project: Project, tmp_path: Path) -> None:
+def test_tls_to_triton(tls: Handle, tmp_path: Path) -> None:
     """Both sides show a certificate; Envoy looks at Triton's, and at what it is for."""
-    make_certificates(tmp_path / "certs")
-    make_certificates(tmp_path / "others")
-    tls = tls_section(tmp_path / "certs")
-    replica = Replica(speller_project, tmp_path / "replica", tls=tls)
-    try:
-        upstreams = [upstream_of(replica.state)]
-        with Envoy(tmp_path, upstreams, server={"tls": tls}) as envoy:
-            assert text_of(envoy.url)
-            assert rest(envoy.url, "GET", f"/v2/models/{MODEL}")[0] == 200
-        other = {**tls, "ca": str(tmp_path / "others" / "ca.crt")}
-        with Envoy(tmp_path, upstreams, server={"tls": other}) as envoy:
-            assert code_of(envoy.url)[0] == grpc.StatusCode.UNAVAILABLE
-            assert envoy.metric("envoy_cluster_ssl_fail_verify_error") > 0
-        with Envoy(tmp_path, upstreams) as envoy:
-            assert code_of(envoy.url)[0] == grpc.StatusCode.UNAVAILABLE
-    finally:
-        stop(replica.project, Silent())
+    section = tls_section(tls.project.root / "certs")
+    upstreams = [upstream_of(tls.state)]
+    with Envoy(tmp_path, upstreams, server={"tls": section}) as envoy:
+        assert text_of(envoy.url)
+        assert rest(envoy.url, "GET", f"/v2/models/{MODEL}")[0] == 200
+    other = {**section, "ca": str(tls.project.root / "other" / "ca.crt")}
+    with Envoy(tmp_path, upstreams, server={"tls": other}) as envoy:
+        assert code_of(envoy.url)[0] == grpc.StatusCode.UNAVAILABLE
+        assert envoy.metric("envoy_cluster_ssl_fail_verify_error") > 0
+    with Envoy(tmp_path, upstreams) as envoy:
+        assert code_of(envoy.url)[0] == grpc.StatusCode.UNAVAILABLE

@@ -22,22 +22,14 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.envoy_process import Envoy, upstream_of
-from tests.server.replicas import (
-    CHECKOUT,
-    MODEL,
-    PATIENCE_SECONDS,
-    Replica,
-    replicas,
-    wait_until,
-)
-from tests.server.test_gateway import text_of
+from tests.server.test_gateway import MODEL, text_of
+from tests.servers import CHECKOUT, PATIENCE_SECONDS, Handle, wait_until
 from tritonctl.errors import ServerError
-from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 from tritonctl.server.presence import alive
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 STREAMS = 32
 USERS = 8
@@ -65,27 +57,16 @@ class Stream:
         return max(b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False))
 
 
-@pytest.fixture(scope="module")
-def started(
-    speller_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[list[Replica]]:
-    """Two servers that make ten tokens a second, and wait long for who is still connected."""
-    root = tmp_path_factory.mktemp("faults")
-    settings = {"exit_timeout_seconds": 10 * int(PATIENCE_SECONDS), "readiness_port": 0}
-    with replicas(speller_project, root, STEP_SECONDS, **settings) as both:
-        yield both
+@pytest.fixture
+def pair(request: pytest.FixtureRequest, pair_handles: list[Handle]) -> list[Handle]:
+    """Both make ten tokens a second, whatever the test before has done to them."""
+    for handle in pair_handles:
+        handle.ready(request.node, STEP_SECONDS)
+    return pair_handles
 
 
 @pytest.fixture
-def pair(started: list[Replica]) -> list[Replica]:
-    """Both, whatever the test before has done to them."""
-    for replica in started:
-        replica.revive()
-    return started
-
-
-@pytest.fixture
-def envoy(pair: list[Replica], tmp_path: Path) -> Iterator[Envoy]:
+def envoy(pair: list[Handle], tmp_path: Path) -> Iterator[Envoy]:
     """In front of both, which are known to be alive."""
     with Envoy(tmp_path, [upstream_of(replica.state) for replica in pair]) as gateway:
         wait_until(lambda: healthy(gateway) == 2, "both replicas are healthy")
@@ -93,10 +74,20 @@ def envoy(pair: list[Replica], tmp_path: Path) -> Iterator[Envoy]:
 
 
 @pytest.fixture(scope="module")
-def whole(started: list[Replica]) -> dict[str, str]:
+def answered() -> dict[str, str]:
+    """By prompt; asked once."""
+    return {}
+
+
+@pytest.fixture
+def whole(pair: list[Handle], answered: dict[str, str]) -> dict[str, str]:
     """What an undisturbed server answers, up to the answer's own end."""
-    with TritonClient(started[0].url) as client:
-        return {prompt: client.generate(MODEL, prompt).text for prompt in PROMPTS}
+    if not answered:
+        pair[0].pace(0)
+        with TritonClient(pair[0].url) as client:
+            answered |= {prompt: client.generate(MODEL, prompt).text for prompt in PROMPTS}
+        pair[0].pace(STEP_SECONDS)
+    return answered
 
 
 def healthy(envoy: Envoy) -> float:
@@ -163,7 +154,7 @@ def assert_nothing_lost(streams: list[Stream], whole: dict[str, str]) -> None:
 
 
 def test_a_server_is_killed_under_streams(
-    envoy: Envoy, pair: list[Replica], whole: dict[str, str]
+    envoy: Envoy, pair: list[Handle], whole: dict[str, str]
 ) -> None:
     """SIGKILL: those it had go on at the other one, the others notice nothing."""
     prompts = PROMPTS * (STREAMS // len(PROMPTS))
@@ -181,7 +172,7 @@ def test_a_server_is_killed_under_streams(
     wait_until(lambda: healthy(envoy) == 2, "it is back")
 
 
-def test_requests_to_a_dead_server_are_retried(pair: list[Replica], tmp_path: Path) -> None:
+def test_requests_to_a_dead_server_are_retried(pair: list[Handle], tmp_path: Path) -> None:
     """Nobody has noticed that its gRPC port is dead: each request is answered all the same."""
     healthy_but_dead = dataclasses.replace(upstream_of(pair[1].state), grpc_port=1)
     expected = text_of(pair[0].url)
@@ -198,7 +189,7 @@ def test_requests_to_a_dead_server_are_retried(pair: list[Replica], tmp_path: Pa
         assert envoy.metric(ejected, **cluster) > 0
 
 
-def test_no_server_is_left(envoy: Envoy, pair: list[Replica]) -> None:
+def test_no_server_is_left(envoy: Envoy, pair: list[Handle]) -> None:
     """UNAVAILABLE at once, not a wait; it heals by itself."""
     for replica in pair:
         replica.kill()
@@ -215,9 +206,15 @@ def test_no_server_is_left(envoy: Envoy, pair: list[Replica]) -> None:
     assert text_of(envoy.url)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "terminated"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(signal.SIGKILL, id="killed"),
+        pytest.param(signal.SIGTERM, id="terminated", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_gateway_is_restarted_under_streams(
-    envoy: Envoy, pair: list[Replica], whole: dict[str, str], how: signal.Signals
+    envoy: Envoy, pair: list[Handle], whole: dict[str, str], how: signal.Signals
 ) -> None:
     """All of them break off, and go on through the new one."""
     del pair
@@ -235,7 +232,7 @@ def test_the_gateway_is_restarted_under_streams(
 
 
 def test_the_gateway_is_stopped_gently(
-    pair: list[Replica], whole: dict[str, str], tmp_path: Path
+    pair: list[Handle], whole: dict[str, str], tmp_path: Path
 ) -> None:
     """As its container is: it ends when its streams have, and takes no new ones meanwhile."""
     launcher: list[str | Path] = [sys.executable, CHECKOUT / "docker" / "drain_gateway.py"]
@@ -255,7 +252,7 @@ def test_the_gateway_is_stopped_gently(
 
 
 def test_a_replica_is_frozen_under_streams(
-    envoy: Envoy, pair: list[Replica], whole: dict[str, str]
+    envoy: Envoy, pair: list[Handle], whole: dict[str, str]
 ) -> None:
     """SIGSTOP: its sockets stay open; pings without an answer give its streams to the other one."""
     assert len(pair[0].processes()) > 1
@@ -278,7 +275,7 @@ def test_a_replica_is_frozen_under_streams(
 
 
 def test_a_server_drains_and_cuts_nothing(
-    envoy: Envoy, pair: list[Replica], whole: dict[str, str]
+    envoy: Envoy, pair: list[Handle], whole: dict[str, str]
 ) -> None:
     """SIGTERM: it is left out for what is new, its streams end where they are, and so does it."""
     prompts = PROMPTS * (STREAMS // len(PROMPTS))
@@ -324,7 +321,7 @@ class Users:
         wait_until(lambda: self.answers >= enough, "users are answered")
 
 
-def test_a_server_that_users_do_not_let_rest_ends(pair: list[Replica], tmp_path: Path) -> None:
+def test_a_server_that_users_do_not_let_rest_ends(pair: list[Handle], tmp_path: Path) -> None:
     """SIGTERM: its readiness port tells the gateway at once, so that it gets nothing new.
 
     Without, it is sent requests until its exit timeout, ten times our patience, cuts them off.
@@ -347,6 +344,7 @@ def test_a_server_that_users_do_not_let_rest_ends(pair: list[Replica], tmp_path:
     assert users.errors == []
 
 
+@pytest.mark.exhaustive
 def test_silence_is_no_fault(envoy: Envoy) -> None:
     """Pings on a connection without a word are welcome to Triton: the stream lives, unbroken."""
     request = generation_request(MODEL, PROMPTS[0], SAMPLING)

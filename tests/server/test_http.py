@@ -50,6 +50,7 @@ def events(body: bytes) -> list[dict[str, Any]]:
     return [json.loads(block.removeprefix("data: ")) for block in blocks[:-1]]
 
 
+@pytest.mark.path
 def test_generate(post: Post) -> None:
     """One object with the whole text, from text and from messages."""
     status, body = post("generate", {"text_input": "7342 in English:"})
@@ -61,7 +62,8 @@ def test_generate(post: Post) -> None:
     assert (status, json.loads(body)["text_output"]) == (OK, ANSWER)
 
 
-@pytest.mark.parametrize("script", ["English", "Chinese", "Emoji", "Thai", "Hindi", "Korean"])
+@pytest.mark.path
+@pytest.mark.parametrize("script", ["English", "Emoji"])
 def test_generate_stream_is_exact(post: Post, speller_server: Server, script: str) -> None:
     """Events over time; put together they are the text that gRPC gives, in every script."""
     prompt = f"907342 in {script}:"
@@ -84,23 +86,10 @@ def test_generate_stream_of_messages(post: Post) -> None:
     assert "".join(piece["text_output"] for piece in events(body)) == ANSWER
 
 
-def test_sampling_parameters(post: Post) -> None:
-    """They are plain JSON numbers."""
-    content = {"text_input": "7342 in English:", "max_tokens": 2, "temperature": 0.0}
-    _, body = post("generate", content)
-    answer = json.loads(body)
-    assert (answer["num_output_tokens"], answer["finish_reason"]) == (2, "length")
-
-
+# By the tokenizer, by the request's checks, and by Triton itself: no step has an input.
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "empty text": ({"text_input": ""}, "text_input is empty"),
-    "both": ({"text_input": "7", "messages": MESSAGES}, "text_input and messages are both given"),
-    "no messages": ({"messages": "[]"}, "messages is empty"),
     "not JSON": ({"messages": "hello"}, "messages is not valid JSON"),
-    "role": ({"messages": MESSAGES.replace("user", "judge")}, "unknown role judge"),
     "no tokens": ({"text_input": "7", "max_tokens": 0}, "max_tokens is 0"),
-    "cold": ({"messages": MESSAGES, "temperature": -1.0}, "temperature"),
-    # Triton itself answers this one: no step of the ensemble has an input.
     "neither": ({"max_tokens": 3}, "request has 0 inputs"),
 }
 

@@ -17,16 +17,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import EXAMPLE, write_project
-from tritonctl.host.progress import Silent
+from tests.servers import Handle
 from tritonctl.loadtest.analysis.records import read_records
 from tritonctl.loadtest.analysis.summary import read_summary
 from tritonctl.project.schema import Project
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start
 from tritonctl.server.state import Server
-from tritonctl.server.supervisor import server_processes
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 PATIENCE = 60.0
@@ -106,9 +103,10 @@ def _generators(folder: Path) -> dict[int, int]:
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def project(speller_project: Project, speller_server: Server) -> Project:
     """The project of the running server."""
+    del speller_server
     return speller_project
 
 
@@ -203,13 +201,11 @@ def test_a_lost_worker(project: Project, tmp_path: Path) -> None:
     assert _json(folder / "facts.json")["lost_workers"] == [1]
 
 
-def test_the_server_dies(small_project: Project, tmp_path: Path) -> None:
+def test_the_server_dies(life: Handle, tmp_path: Path) -> None:
     """The run ends by itself; what was measured until then is kept, the failures are named."""
-    state, _ = start(small_project, render(small_project, Silent()), Silent())
     folder = tmp_path / "run"
-    with _started(small_project, folder, *_scenario(count=5000)) as process:
-        for pid in server_processes(state.shm_prefix):
-            os.kill(pid, signal.SIGKILL)
+    with _started(life.project, folder, *_scenario(count=5000)) as process:
+        life.kill()
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 7, err
     assert "the run ended early, server gone" in err

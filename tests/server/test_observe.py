@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,86 +18,84 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.prometheus_server import Prometheus, installed, prometheus
+from tests.servers import Handle
 from tritonctl.errors import TritonctlError
-from tritonctl.host.progress import Silent
 from tritonctl.observe.alerts import alert_groups
 from tritonctl.observe.dashboard import GPU_ROW, dashboard
 from tritonctl.observe.files import observability_files
-from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
 from tritonctl.server.state import Server
 
 pytestmark = [
     pytest.mark.server,
-    pytest.mark.alone,
     pytest.mark.skipif(
         not installed(), reason="NO PROMETHEUS: apt-get install prometheus; no panel was queried"
     ),
 ]
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 MODEL = "int8"
 OF = f'{{public_model="{MODEL}"}}'
 PATIENCE = 120.0
 ANSWERED, REFUSED, CANCELLED = 12, 4, 4
-# Slow enough that a client goes away before its answer is complete.
-SLOW = """
-
-_fast_step = OpenvinoEngine.step
-
-
-def _slow_step(self):
-    import time
-    time.sleep(0.01)
-    return _fast_step(self)
-
-
-OpenvinoEngine.step = _slow_step
-"""
+STEP_SECONDS = 0.01  # slow enough that a client goes away before its answer is complete
+FAILURES = f'sum(nv_inference_request_failure{{public_model="{MODEL}",step="ensemble"}})'
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A server and the Prometheus that looks at it."""
+    """A server and the Prometheus that looks at it; what the two had before the traffic."""
 
+    handle: Handle
     state: Server
     prometheus: Prometheus
+    failures: float
+    proofs: int
+
+    @property
+    def answered(self) -> int:
+        """Requests since, those that prove the server alive among them."""
+        return ANSWERED + self.handle.proofs - self.proofs
+
+
+@dataclass
+class Looking:
+    """The Prometheus of the module; another one where the server had to be started anew."""
+
+    folder: Path
+    stack: ExitStack
+    watched: Watched | None = None
+
+    def at(self, handle: Handle) -> Watched:
+        """Known traffic since it looks."""
+        if self.watched is None or self.watched.state != handle.state:
+            self.stack.close()
+            files = observability_files(
+                handle.project, targets=[urlsplit(handle.state.metrics_url).netloc]
+            )
+            folder = self.folder / handle.state.shm_prefix
+            folder.mkdir()
+            server = self.stack.enter_context(prometheus(folder, files))
+            until(lambda: server.query(f"nv_inference_request_success{OF}"), "a first scrape")
+            failures = server.value(FAILURES) if server.query(FAILURES) else 0.0
+            self.watched = Watched(handle, handle.state, server, failures, handle.proofs)
+            traffic(handle.state)
+        return self.watched
 
 
 @pytest.fixture(scope="module")
-def project(
-    speller_project: Project, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Project]:
+def looking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Looking]:
+    """Nobody is looked at yet."""
+    with ExitStack() as stack:
+        yield Looking(tmp_path_factory.mktemp("prometheus"), stack)
+
+
+@pytest.fixture
+def watched(request: pytest.FixtureRequest, life_handle: Handle, looking: Looking) -> Watched:
     """The int8 speller with a slow step and every kind of promise."""
-    root = tmp_path_factory.mktemp("observed")
-    record = json.loads((speller_project.root / "tritonctl.yaml").read_text())
-    slo = {"ttft_p99_ms": 500, "itl_p99_ms": 100, "e2e_p99_ms": 10_000, "error_rate": 0.001}
-    record["models"] = {MODEL: record["models"][MODEL] | {"slo": slo}}
-    (root / "tritonctl.yaml").write_text(json.dumps(record))
-    shutil.copytree(speller_project.state / "engines", root / ".tritonctl" / "engines")
-    shutil.copytree(CHECKOUT / "python_backends", root / "python_backends")
-    with (root / "python_backends" / "openvino_engine" / "model.py").open("a") as file:
-        file.write(SLOW)
-    project = load_project(root / "tritonctl.yaml")
-    try:
-        yield project
-    finally:
-        stop(project, Silent())
-
-
-@pytest.fixture(scope="module")
-def watched(project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Both, and known traffic since Prometheus looks."""
-    state, _ = start(project, render(project, Silent()), Silent())
-    files = observability_files(project, targets=[urlsplit(state.metrics_url).netloc])
-    with prometheus(tmp_path_factory.mktemp("prometheus"), files) as looking:
-        until(lambda: looking.query(f"nv_inference_request_success{OF}"), "a first scrape")
-        traffic(state)
-        yield Watched(state, looking)
+    life_handle.ready(request.node, STEP_SECONDS)
+    return looking.at(life_handle)
 
 
 def traffic(state: Server) -> None:
@@ -163,11 +159,11 @@ def numbers(prometheus: Prometheus, expression: str) -> list[float]:
 
 def test_each_failure_counts_once_and_a_cancellation_not_at_all(watched: Watched) -> None:
     """Triton's own counter of the ensemble says 12 where 4 requests failed and 4 were left."""
-    raw = f'sum(nv_inference_request_failure{{public_model="{MODEL}",step="ensemble"}})'
-    until(lambda: watched.prometheus.value(raw) == 2 * REFUSED + CANCELLED, "Triton's count")
+    counted = watched.failures + 2 * REFUSED + CANCELLED
+    until(lambda: watched.prometheus.value(FAILURES) == counted, "Triton's count")
     failures, requests = f"public_model:failures:rate5m{OF}", f"public_model:requests:rate5m{OF}"
     share = f"sum({failures}) / sum({requests})"
-    right = REFUSED / (ANSWERED + REFUSED)
+    right = REFUSED / (watched.answered + REFUSED)
     until(lambda: close_to(watched.prometheus, share, right, 0.04), f"a share of {right}")
     reasons = (
         f'sum(public_model:errors:rate5m{{public_model="{MODEL}",reason="%s"}}) / sum({failures})'
@@ -185,21 +181,21 @@ def test_client_mistakes_spend_no_budget(watched: Watched) -> None:
 def test_quantiles_lie_where_the_engine_s_sums_say(watched: Watched) -> None:
     """The median of the time per token is near its mean: every step takes 10 ms or longer."""
     name = "tritonctl_inter_token_latency_seconds"
-    mean = f"sum({name}_sum{OF}) / sum({name}_count{OF})"
+    mean = f"sum(increase({name}_sum{OF}[5m])) / sum(increase({name}_count{OF}[5m]))"
     median = f'public_model:{name}:quantile5m{{public_model="{MODEL}",quantile="0.5"}}'
     until(lambda: numbers(watched.prometheus, median), "a median")
     measured = watched.prometheus.value(mean)
     assert 0.005 < watched.prometheus.value(median) < 4 * measured
 
 
-def test_a_stuck_process_is_told(watched: Watched, project: Project) -> None:
+def test_a_stuck_process_is_told(watched: Watched) -> None:
     """Its last values stay; only the seconds that it counts stand still.
 
     Stopped and not killed: the supervisor ends a server one of whose processes is gone.
     """
     [rule] = [
         rule
-        for group in alert_groups(project)
+        for group in alert_groups(watched.handle.project)
         for rule in group["rules"]
         if rule["alert"] == "TritonStubGone"
     ]
@@ -212,7 +208,8 @@ def test_a_stuck_process_is_told(watched: Watched, project: Project) -> None:
         "three processes that count",
     )
     assert watched.prometheus.query(expression) == []
-    process = stub(project, f"{MODEL}_tokenizer")
+    watched.handle.spent = True  # Triton may give up a lock that it has waited too long for
+    process = stub(watched.handle.project, f"{MODEL}_tokenizer")
     os.kill(process, signal.SIGSTOP)
     try:
         [stuck] = until(lambda: watched.prometheus.query(expression), "the one that stands still")

@@ -16,7 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.conftest import build_all
+from tests.engine_cache import build_cached
 from tritonctl.engines.build.engine import built_engine
 from tritonctl.errors import RequestRejectedError
 from tritonctl.host.progress import Silent
@@ -74,7 +74,7 @@ def project(
     file = folder / "tritonctl.yaml"
     file.write_text(json.dumps({"schema": "tritonctl/v1", "models": models, "server": server}))
     project = load_project(file)
-    build_all(project)
+    build_cached(project)
     return project
 
 

@@ -8,7 +8,7 @@ import http.client
 import struct
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,65 +17,31 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests import sample_tokenizers
-from tests.server.replay import replay_project
+from tests.configurations import PLACES, QUEUE
 from tritonctl.errors import ServerBusyError
-from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient
 from tritonctl.protocol.generation import FIRST_COME, Queueing, SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
 from tritonctl.server.state import Server
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
-# One place in the engine: whoever is second waits in Triton's queue.
-PLACES, QUEUE = 1, 8
-STEP_SECONDS = 0.02
-SCRIPT = {"ids": [70, 71, 72], "repeat": True, "step_ms": STEP_SECONDS * 1000}
 PATIENCE = 60.0
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
-    """One slow model with a short queue of two priority levels, served."""
-    folder = tmp_path_factory.mktemp("overload")
-    tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
-    queue = {"max_queue_size": QUEUE, "priority_levels": 2, "allow_timeout_override": True}
-    serving = {"queue": queue}
-    project = replay_project(
-        folder, {"slow": (tokenizer, [SCRIPT])}, streams=PLACES, serving=serving
-    )
-    try:
-        yield project
-    finally:
-        stop(project, Silent())
+@pytest.fixture
+def server(replay_server: Server) -> Server:
+    """One slow model, `slow`, with a short queue of two priority levels."""
+    return replay_server
 
 
-@pytest.fixture(scope="module")
-def server(project: Project) -> Server:
-    """The server of that project."""
-    return start(project, render(project, Silent()), Silent())[0]
-
-
-@pytest.fixture(scope="module")
-def plain_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The same without priorities and timeouts: the engine keeps the queue."""
-    tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
-    project = replay_project(
-        tmp_path_factory.mktemp("plain"),
-        {"slow": (tokenizer, [SCRIPT])},
-        streams=PLACES,
-        serving={"queue": {"max_queue_size": QUEUE}},
-    )
-    try:
-        yield start(project, render(project, Silent()), Silent())[0]
-    finally:
-        stop(project, Silent())
+@pytest.fixture
+def project(replay_project: Project) -> Project:
+    """The project of that server."""
+    return replay_project
 
 
 def tokens(count: int) -> SamplingParameters:
@@ -102,9 +68,9 @@ async def until_waiting(state: Server, count: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def direct_call(timeout_microseconds: int) -> Any:
+def direct_call(model: str, timeout_microseconds: int) -> Any:
     """A request to the engine itself, as long as the tests need: its cancellation is heard."""
-    request = service_pb2.ModelInferRequest(model_name="slow_engine")
+    request = service_pb2.ModelInferRequest(model_name=f"{model}_engine")
     values = {"input_ids": 1, "input_lengths": 1, "request_output_len": 10_000}
     for name, value in values.items():
         request.inputs.add(name=name, datatype="INT32", shape=[1, 1])
@@ -119,12 +85,14 @@ def direct_call(timeout_microseconds: int) -> Any:
 
 
 @asynccontextmanager
-async def busy(state: Server, timeout_microseconds: int = 0) -> AsyncIterator[None]:
+async def busy(
+    state: Server, timeout_microseconds: int = 0, model: str = "slow"
+) -> AsyncIterator[None]:
     """The only place is taken by a stream that does not end until it is cancelled."""
     began, ended = asyncio.Event(), asyncio.Event()
     async with grpc.aio.insecure_channel(state.grpc_url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        call = stub.ModelStreamInfer(iter([direct_call(timeout_microseconds)]))
+        call = stub.ModelStreamInfer(iter([direct_call(model, timeout_microseconds)]))
 
         async def read() -> None:
             with suppress(asyncio.CancelledError):
@@ -143,9 +111,14 @@ async def busy(state: Server, timeout_microseconds: int = 0) -> AsyncIterator[No
             await reader
 
 
-async def ask(client: AsyncTritonClient, count: int, queueing: Queueing = FIRST_COME) -> str:
+async def ask(
+    client: AsyncTritonClient,
+    count: int,
+    queueing: Queueing = FIRST_COME,
+    model: str = "slow",
+) -> str:
     """The text of an answer."""
-    return (await client.generate("slow", "x", tokens(count), queueing=queueing)).text
+    return (await client.generate(model, "x", tokens(count), queueing=queueing)).text
 
 
 def test_a_flood_is_refused_beyond_the_bound_and_at_once(server: Server) -> None:
@@ -173,14 +146,16 @@ def test_a_flood_is_refused_beyond_the_bound_and_at_once(server: Server) -> None
     asyncio.run(run())
 
 
-def test_the_engine_s_own_queue_is_bounded_too(plain_server: Server) -> None:
+def test_the_engine_s_own_queue_is_bounded_too(server: Server) -> None:
     """The default: refused by the engine, which names the numbers; what waits is answered."""
 
     async def run() -> None:
-        async with AsyncTritonClient(plain_server.grpc_url) as client:
-            expected = await ask(client, 5)
-            async with busy(plain_server):
-                flood = [asyncio.create_task(ask(client, 5)) for _ in range(10 * QUEUE)]
+        async with AsyncTritonClient(server.grpc_url) as client:
+            expected = await ask(client, 5, model="unqueued")
+            async with busy(server, model="unqueued"):
+                flood = [
+                    asyncio.create_task(ask(client, 5, model="unqueued")) for _ in range(10 * QUEUE)
+                ]
                 deadline = time.monotonic() + PATIENCE
                 while (answers := sum(task.done() for task in flood)) < 9 * QUEUE:
                     assert time.monotonic() < deadline, f"{answers} answers"
@@ -191,7 +166,7 @@ def test_the_engine_s_own_queue_is_bounded_too(plain_server: Server) -> None:
             words = f"{QUEUE} requests wait behind {PLACES} others"
             assert all(words in error.problem for error in refused)
             assert [r for r in results if isinstance(r, str)] == [expected] * QUEUE
-            assert await ask(client, 5) == expected
+            assert await ask(client, 5, model="unqueued") == expected
 
     asyncio.run(run())
 

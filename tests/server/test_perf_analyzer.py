@@ -21,7 +21,7 @@ from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
 from tritonctl.server.state import Server
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "number-speller"
 

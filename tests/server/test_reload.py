@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A new version comes into a running Triton: no request is lost, a failure changes nothing.
 
-The engine replays one token for ever, each version another: an answer tells who gave it.
+The engine replays one token, each version another: an answer tells who gave it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import pytest
 
 from tests import sample_tokenizers
 from tests.server.replay import replay_project
+from tests.servers import Handle
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
@@ -31,13 +33,14 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.repository.publish import render
 from tritonctl.server.health import health
-from tritonctl.server.lifecycle import running_server, start, stop
+from tritonctl.server.lifecycle import running_server, stop
 from tritonctl.server.reload import Reloaded, reload
 from tritonctl.server.state import Server, ServerFiles
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 MODEL = "echo"
+REPLAY = Path(__file__).with_name("replay_engine")
 USERS, TOKENS = 16, 40
 STEP_MS = 20
 ASK = SamplingParameters(max_tokens=TOKENS, random_seed=0)
@@ -54,18 +57,29 @@ def write_version(folder: Path, letter: str) -> None:
     (folder / MODEL / "scripts.json").write_text(json.dumps(scripts), encoding="utf-8")
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Iterator[Project]:
-    """The old version, served."""
-    tokenizer = sample_tokenizers.byte_level(tmp_path)
-    project = replay_project(tmp_path / "project", {MODEL: (tokenizer, [])})
+@pytest.fixture(scope="module")
+def handle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
+    """A server of the old version."""
+    tokenizer = sample_tokenizers.byte_level(tmp_path_factory.mktemp("tokenizer"))
+    folder = tmp_path_factory.mktemp("reload") / "project"
+    project = replay_project(folder, {MODEL: (tokenizer, [])})
     write_version(project.root, OLD)
     build_engine(project, MODEL, Silent())
-    start(project, render(project, Silent()), Silent())
-    try:
-        yield project
-    finally:
-        stop(project, Silent())
+    handle = Handle(project, MODEL)
+    yield handle
+    handle.stop()
+
+
+@pytest.fixture
+def project(request: pytest.FixtureRequest, handle: Handle) -> Project:
+    """The old version, served, whatever the test before has left."""
+    project = handle.project
+    shutil.copy2(REPLAY / "model.py", project.root / "python_backends" / "replay_engine")
+    write_version(project.root, OLD)
+    build_engine(project, MODEL, Silent())
+    if answer(handle.ready(request.node)) != OLD or render(project, Silent()).changed:
+        handle.fresh()
+    return project
 
 
 def answer(state: Server) -> str:

@@ -31,12 +31,12 @@ from tritonctl.server.lifecycle import running_server, start, stop
 from tritonctl.server.reload import reload
 from tritonctl.server.state import Server, ServerFiles
 
-pytestmark = [pytest.mark.engine, pytest.mark.server, pytest.mark.alone]
+pytestmark = [pytest.mark.engine, pytest.mark.server]
 
 TESTS = Path(__file__).resolve().parents[1]
 MODEL = "graph"
 USERS = 16
-PATIENCE = 30.0
+PATIENCE = 60.0
 ASKED = np.array([[1.0, 2.0, 3.0]], dtype=np.float32)
 OLD, NEW = "plain", "negated"
 ANSWERS = {3.0: OLD, -3.0: NEW}

@@ -4,28 +4,20 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
 import random
-import shutil
-import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from tests.server.test_lifecycle import server_pid
+from tests.servers import Handle
 from tritonctl.errors import RequestRejectedError, ServerError
-from tritonctl.host.progress import Silent
-from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import (
@@ -36,36 +28,15 @@ from tritonctl.protocol.generation import (
     generation_request,
     read_chunk,
 )
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.presence import alive
 from tritonctl.server.state import Server
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 120.0
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 NOBODY = "127.0.0.1:1"
-CUT_PROMPTS = 250
-# Four tokens of each answer, then silence: whenever the server is killed, it is amid its answers.
-STALLING = """
-
-_whole_step = OpenvinoEngine.step
-_given = {}
-
-
-def _stalling_step(self):
-    import time
-    time.sleep(0.02)
-    progress = _whole_step(self) if self._running else []
-    for item in progress:
-        _given[item.stream_id] = _given.get(item.stream_id, 0) + len(item.token_ids)
-    return [item for item in progress if _given[item.stream_id] <= 4]
-
-
-OpenvinoEngine.step = _stalling_step
-"""
+CUT_PROMPTS = 100
+STEP_SECONDS, TOKENS_BEFORE = 0.02, 4
 # Four scripts, several ids per character.
 PROMPTS: list[Prompt] = [
     "777777 in English:",
@@ -81,47 +52,12 @@ SAMPLINGS = [
 ]
 
 
-class Doomed:
-    """A server of the int8 speller that stalls in the midst of its answers, to be killed there."""
-
-    def __init__(self, speller_project: Project, root: Path) -> None:
-        record = json.loads((speller_project.root / "tritonctl.yaml").read_text())
-        record["models"] = {"int8": record["models"]["int8"]}
-        (root / "tritonctl.yaml").write_text(json.dumps(record))
-        shutil.copytree(speller_project.state / "engines", root / ".tritonctl" / "engines")
-        shutil.copytree(CHECKOUT / "python_backends", root / "python_backends")
-        with (root / "python_backends" / "openvino_engine" / "model.py").open("a") as file:
-            file.write(STALLING)
-        self.project = load_project(root / "tritonctl.yaml")
-        self.state, _ = start(self.project, render(self.project, Silent()), Silent())
-
-    @property
-    def url(self) -> str:
-        """Its gRPC endpoint."""
-        return self.state.grpc_url
-
-    def kill(self) -> None:
-        """SIGKILL to tritonserver and its stubs; the supervisor tidies up."""
-        os.killpg(server_pid(self.state), signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while alive(self.state):
-            assert time.monotonic() < deadline, "the supervisor never noticed"
-            time.sleep(0.05)
-
-
 @pytest.fixture
-def doomed(speller_project: Project, tmp_path: Path) -> Iterator[Callable[[], Doomed]]:
-    """Starts such servers."""
-    with ExitStack() as stack:
-
-        def make() -> Doomed:
-            root = tmp_path / f"doomed-{len(list(tmp_path.iterdir()))}"
-            root.mkdir()
-            server = Doomed(speller_project, root)
-            stack.callback(stop, server.project, Silent())
-            return server
-
-        yield make
+def doomed(pair: list[Handle]) -> list[Handle]:
+    """Both stall in the midst of their answers: whenever one is killed, it is amid them."""
+    for handle in pair:
+        handle.pace(STEP_SECONDS, stall_after=TOKENS_BEFORE)
+    return pair
 
 
 class Asker:
@@ -184,9 +120,9 @@ def asker() -> Iterator[Asker]:
         yield Asker(pool)
 
 
-def unbroken(server: Server, prompt: Prompt, sampling: SamplingParameters) -> Generation:
+def unbroken(server: Handle, prompt: Prompt, sampling: SamplingParameters) -> Generation:
     """What a server says that nobody kills."""
-    with TritonClient(server.grpc_url) as client:
+    with TritonClient(server.url) as client:
         return client.generate("int8", prompt, sampling)
 
 
@@ -202,12 +138,11 @@ def assert_same(got: Generation, whole: Generation) -> None:
     assert got.cum_log_prob == pytest.approx(whole.cum_log_prob, abs=0.5)
 
 
-def test_killed_server_changes_no_text(
-    speller_server: Server, doomed: Callable[[], Doomed], asker: Asker
-) -> None:
+def test_killed_server_changes_no_text(doomed: list[Handle], asker: Asker) -> None:
     """SIGKILL amid texts, conversations, options, both clients; the survivor answers the rest."""
-    server = doomed()
-    urls = [server.url, speller_server.grpc_url]
+    server, survivor = doomed
+    survivor.pace(0)
+    urls = [server.url, survivor.url]
     kinds = [(prompt, GREEDY) for prompt in PROMPTS] + [(PROMPTS[0], s) for s in SAMPLINGS]
     streams = [
         (ask(urls, prompt, sampling), prompt, sampling)
@@ -222,7 +157,7 @@ def test_killed_server_changes_no_text(
     for future, prompt, sampling in streams:
         got = future.result(PATIENCE_SECONDS)
         assert got.resumes == 1
-        assert_same(got, unbroken(speller_server, prompt, sampling))
+        assert_same(got, unbroken(survivor, prompt, sampling))
         assert got.timing.ttft_ms is not None
         assert got.timing.ttft_ms < got.timing.e2e_ms
     with pytest.raises(ServerError, match="no answer from Triton"):
@@ -234,22 +169,23 @@ def test_killed_server_changes_no_text(
     assert "was continued 1 times (max_resumes 1)" in two.value.problem
 
 
-def test_server_after_server_dies(
-    speller_server: Server, doomed: Callable[[], Doomed], asker: Asker
-) -> None:
+def test_server_after_server_dies(doomed: list[Handle], asker: Asker) -> None:
     """Twice is possible where twice is allowed, also for an answer that was sampled."""
-    first, second = doomed(), doomed()
-    urls = [first.url, second.url, speller_server.grpc_url]
+    first, second = doomed
+    urls = [first.url, second.url, first.url]
     drawn = SamplingParameters(max_tokens=60, end_id=-1, temperature=1.0, random_seed=3)
     greedy, sampled = asker.ask(urls, PROMPTS[1], GREEDY), asker.ask(urls, PROMPTS[1], drawn)
     once = asker.ask(urls[:2], PROMPTS[1], GREEDY)
-    for server in (first, second):
-        asker.wait_until_all_have_begun()
-        server.kill()
+    asker.wait_until_all_have_begun()
+    first.kill()
+    asker.wait_until_all_have_begun()
+    first.start_again()
+    first.pace(0)
+    second.kill()
 
     got = greedy.result(PATIENCE_SECONDS)
     assert got.resumes == 2
-    assert_same(got, unbroken(speller_server, PROMPTS[1], GREEDY))
+    assert_same(got, unbroken(first, PROMPTS[1], GREEDY))
     assert sampled.result(PATIENCE_SECONDS).resumes == 2
     assert sampled.result().num_output_tokens == 60
     with pytest.raises(ServerError, match=r"was continued 1 times \(max_resumes 1\)"):

@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-import shutil
 import socket
 import stat
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,8 +21,9 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.conftest import EXAMPLE, write_project
+from tests.conftest import EXAMPLE
 from tests.server.test_perf_analyzer import link_libraries, perf_analyzer
+from tests.servers import Handle
 from tritonctl.errors import HostError, ServerError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -34,7 +34,6 @@ from tritonctl.protocol.model_control import ModelControl
 from tritonctl.protocol.restrictions import GRPC_HEADER, HTTP_HEADER
 from tritonctl.repository.publish import render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.presence import alive
 from tritonctl.server.security.certificate_checks import certificate_files
 from tritonctl.server.security.certificates import make_certificates, tls_section
 from tritonctl.server.state import Server, ServerFiles
@@ -45,37 +44,18 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 # Longer than a start takes on a busy machine.
 EXPIRES_IN = timedelta(seconds=75)
 MODEL, PROMPT, TEXT = "int8", "7 in English:", " seven"
-LOAD = {
-    "model": MODEL,
-    "requests": [{"prompts": str(EXAMPLE / "prompts.jsonl"), "max_tokens": 8}],
-    "arrivals": {"process": "constant", "rate": 20},
-    "count": 20,
-}
 
 
-@pytest.fixture(scope="module")
-def project(speller_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """The int8 speller behind mutual TLS, with a load test."""
-    folder = tmp_path_factory.mktemp("tls")
-    file = write_project(folder, {MODEL: "int8"})
-    shutil.copytree(
-        speller_project.state / "engines" / MODEL, folder / ".tritonctl/engines" / MODEL
-    )
-    make_certificates(folder / "certs")
-    make_certificates(folder / "other")  # somebody else's authority
-    record = json.loads(file.read_text())
-    record["server"]["tls"] = tls_section(Path("certs"))
-    record["loadtests"] = {"short": LOAD}
-    file.write_text(json.dumps(record))
-    return load_project(file)
+@pytest.fixture
+def project(tls: Handle) -> Project:
+    """The int8 speller behind mutual TLS, with a load test, served."""
+    return tls.project
 
 
-@pytest.fixture(scope="module")
-def server(project: Project) -> Iterator[Server]:
+@pytest.fixture
+def server(tls: Handle) -> Server:
     """It runs."""
-    state, _ = start(project, render(project, Silent()), Silent())
-    yield state
-    stop(project, Silent())
+    return tls.state
 
 
 def ask(url: str, tls: ClientTls | None) -> str:
@@ -134,7 +114,9 @@ def test_a_file_that_is_not_there(project: Project, server: Server) -> None:
         ask(server.grpc_url, _of(project, ca="nowhere.crt"))
 
 
-@pytest.mark.parametrize("engine", ["asyncio", "locust"])
+@pytest.mark.parametrize(
+    "engine", ["asyncio", pytest.param("locust", marks=pytest.mark.exhaustive)]
+)
 def test_the_command_line_needs_no_option(
     project: Project, server: Server, cli: Cli, engine: str
 ) -> None:
@@ -153,6 +135,7 @@ def test_the_command_line_needs_no_option(
     assert server.token not in plan
 
 
+@pytest.mark.exhaustive
 def test_perf_analyzer_over_mutual_tls(project: Project, server: Server, tmp_path: Path) -> None:
     """NVIDIA's own client, unmodified, with its own flags."""
     certs = project.root / "certs"
@@ -320,8 +303,11 @@ def with_tls(project: Project, *overrides: str, **fields: Any) -> Project:
     return load_project(file, overrides=overrides)
 
 
-def test_tls_for_every_client(small_project: Project) -> None:
-    """Without client_ca nobody has to show a certificate; plain gRPC is refused all the same."""
+def test_tls_for_every_client(small_project: Project, server: Server) -> None:
+    """Without client_ca nobody has to show a certificate; plain gRPC is refused all the same.
+
+    Each server has a token of its own.
+    """
     make_certificates(small_project.root / "certs")
     nobody = {"client_ca": None, "client_certificate": None, "client_key": None}
     project = with_tls(small_project, **nobody)
@@ -329,6 +315,7 @@ def test_tls_for_every_client(small_project: Project) -> None:
     assert ask(state.grpc_url, ClientTls(project.root / "certs" / "ca.crt")) == TEXT
     with pytest.raises(ServerError, match="UNAVAILABLE"):
         ask(state.grpc_url, None)
+    assert state.token != server.token
 
 
 def listens(address: str, port: int) -> bool:
@@ -350,6 +337,7 @@ def test_beyond_loopback_only_grpc_is_open(small_project: Project) -> None:
         assert not listens("127.0.0.2", port)
 
 
+@pytest.mark.exhaustive
 def test_a_certificate_that_expires_under_a_running_server(small_project: Project) -> None:
     """Connections that are there go on; new ones are refused; the next start tells why."""
     make_certificates(small_project.root / "certs", lifetime=EXPIRES_IN)
@@ -365,12 +353,3 @@ def test_a_certificate_that_expires_under_a_running_server(small_project: Projec
     stop(project, Silent())
     with pytest.raises(HostError, match=r"server\.tls\.certificate: .* expired on"):
         start(project, render(project, Silent()), Silent())
-
-
-def test_every_start_has_its_own_token(small_project: Project) -> None:
-    """Random, not derived from anything."""
-    first, _ = start(small_project, render(small_project, Silent()), Silent())
-    stop(small_project, Silent())
-    second, _ = start(small_project, render(small_project, Silent()), Silent())
-    assert first.token != second.token
-    assert not alive(first)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.server.plain_triton import PATIENCE, PlainTriton, plain_triton
+from tests.server.plain_triton import PATIENCE, PlainTriton
 from tests.server.smoke_models import DEAF, HEARS, RIGHT, WRONG, repository
 from tests.unit.checks.repositories import put
 from tritonctl.errors import UsageError
@@ -32,13 +32,20 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainTriton]:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainTriton]:
     """All of the small models in one server."""
     folder = tmp_path_factory.mktemp("smoke")
     models = {**RIGHT, **WRONG, "hears": HEARS, "deaf": DEAF}
     put(folder / "models", repository(models))
-    with plain_triton(folder / "models", folder / "log") as server:
-        yield server
+    server = PlainTriton(folder / "models", folder / "log")
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def triton(request: pytest.FixtureRequest, plain: PlainTriton) -> PlainTriton:
+    """It, alive."""
+    return plain.ready(request.node)
 
 
 def asked(triton: PlainTriton, model: str, seconds: float = 30.0) -> dict[str, Outcome]:

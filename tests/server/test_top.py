@@ -4,36 +4,37 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.test_lifecycle import server_pid, up, wait_until
+from tests.conftest import write_project
+from tests.server.test_lifecycle import up
+from tests.servers import Handle, wait_until
 from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.presence import alive
 from tritonctl.server.state import Server
 from tritonctl.top.counters import Reading
 from tritonctl.top.figures import Figures, ServerFigures, figures
 from tritonctl.top.layout import layout_of
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 PROMPT = "777777 in English:"
 THREADS, STREAMS, TOKENS = 4, 5, 12
 REFUSED = 3
-PUBLISHED_SECONDS = 30  # engines publish every tenth of a second, if they get a core
+PUBLISHED_SECONDS = 60  # engines publish every tenth of a second, if they get a core
 
 
 def ask(url: str, lengths: list[int]) -> None:
@@ -93,10 +94,10 @@ def all_is_published(found: Figures) -> bool:
     )
 
 
-def test_what_clients_counted(cli: Cli, small_project: Project) -> None:
+def test_what_clients_counted(life: Handle) -> None:
     """Requests, failures once each, tokens and times to first token, to the last one."""
-    state = up(cli, small_project)
-    found = under_load(state, small_project)
+    project, state = life.project, life.state
+    found = under_load(state, project)
     (model,) = found.models
     requests = THREADS * STREAMS
     assert model.model == "int8"
@@ -107,32 +108,33 @@ def test_what_clients_counted(cli: Cli, small_project: Project) -> None:
     assert (model.tokens_per_s or 0) * found.seconds == pytest.approx(requests * TOKENS)
     assert model.ttft is not None
     assert model.itl is not None
-    assert (model.ttft.n, model.itl.n) == (requests, requests * (TOKENS - 1))
+    assert model.ttft.n == requests
+    assert requests < model.itl.n <= requests * (TOKENS - 1)  # tokens may share a response
     assert model.ttft.p50_ms <= model.ttft.p99_ms
     assert (model.active_streams, model.kv_used) == (0, 0)
     assert {step.instances for step in model.steps} == {1}
     assert [step.batch_factor is not None for step in model.steps] == [True] * 3
 
 
-def test_the_machine_as_triton_sees_it(cli: Cli, small_project: Project) -> None:
+def test_the_machine_as_triton_sees_it(life: Handle) -> None:
     """Once Triton has looked: two seconds after its start."""
-    state = up(cli, small_project)
+    project, state = life.project, life.state
 
     def server() -> ServerFigures:
         readings = [Reading.of(scrape(state.metrics_url), time.monotonic()) for _ in range(2)]
-        return figures(readings, layout_of(small_project.repository)).server
+        return figures(readings, layout_of(project.repository)).server
 
-    wait_until(lambda: server().host_memory_total_bytes is not None)
+    wait_until(lambda: server().host_memory_total_bytes is not None, "Triton has looked")
     found = server()
     assert found.host_cpu is not None
     assert found.host_cpu <= 1
     assert 0 < (found.host_memory_used_bytes or 0) < (found.host_memory_total_bytes or 0)
 
 
-def test_once_for_people_and_for_scripts(cli: Cli, small_project: Project) -> None:
+def test_once_for_people_and_for_scripts(cli: Cli, life: Handle) -> None:
     """Of the project's server, and of the same as if it were a stranger's."""
-    state = up(cli, small_project)
-    text = cli("top", "--once", "--interval", "0.5", cwd=small_project.root)
+    project, state = life.project, life.state
+    text = cli("top", "--once", "--interval", "0.5", cwd=project.root)
     assert text.returncode == 0, text.stderr
     assert [line.split()[0] for line in text.stdout.splitlines()[3:7]] == [
         "int8",
@@ -140,18 +142,16 @@ def test_once_for_people_and_for_scripts(cli: Cli, small_project: Project) -> No
         "engine",
         "detokenizer",
     ]
-    done = cli("top", "--once", "-i", "0.5", "--json", cwd=small_project.root)
+    done = cli("top", "--once", "-i", "0.5", "--json", cwd=project.root)
     record = json.loads(done.stdout)
     assert record["server"]["rss_bytes"] > 2**26
     address = state.metrics_url.removeprefix("http://").removesuffix("/metrics")
-    done = cli("top", "--once", "-i", "0.5", "--json", "--url", address, cwd=small_project.state)
+    done = cli("top", "--once", "-i", "0.5", "--json", "--url", address, cwd=project.state)
     assert [m["model"] for m in json.loads(done.stdout)["models"]] == ["int8"]
-    done = cli(
-        "top", "--once", "-i", "0.5", "--json", "--url", address, cwd=small_project.root.parent
-    )
+    done = cli("top", "--once", "-i", "0.5", "--json", "--url", address, cwd=project.root.parent)
     names = [m["model"] for m in json.loads(done.stdout)["models"]]
     assert names == ["int8", "int8_detokenizer", "int8_engine", "int8_tokenizer"]
-    assert cli("top", "--once", "--url", state.grpc_url, cwd=small_project.root).returncode == 7
+    assert cli("top", "--once", "--url", state.grpc_url, cwd=project.root).returncode == 7
 
 
 def records(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
@@ -161,34 +161,35 @@ def records(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def test_a_server_that_is_killed_and_started_again(cli: Cli, small_project: Project) -> None:
+def test_a_server_that_is_killed_and_started_again(cli: Cli, life: Handle) -> None:
     """On other ports: shown as gone, then as there again; Ctrl-C ends it with 0."""
-    state = up(cli, small_project)
+    project, state = life.project, life.state
     top = subprocess.Popen(
         [sys.executable, "-m", "tritonctl", "top", "--json", "--interval", "0.3"],
-        cwd=small_project.root,
+        cwd=project.root,
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         seen = records(top)
         assert next(seen)["problem"] is None
-        os.kill(server_pid(state), signal.SIGKILL)
+        life.kill()
         gone = next(record for record in seen if record["problem"])
         assert "models" not in gone
-        wait_until(lambda: not alive(state))
-        again = up(cli, small_project)
+        life.wait_until_gone()
+        again = up(cli, project)
         back = next(record for record in seen if not record["problem"])
         assert back["url"] == again.metrics_url != state.metrics_url
         assert back["models"][0]["model"] == "int8"
     finally:
         top.send_signal(signal.SIGINT)
-        top.communicate(timeout=30)
+        top.communicate(timeout=60)
     assert top.returncode == 0
 
 
-def test_nothing_runs(cli: Cli, small_project: Project) -> None:
+def test_nothing_runs(cli: Cli, tmp_path: Path) -> None:
     """Exit code 7 and the command that starts it."""
-    done = cli("top", cwd=small_project.root)
+    write_project(tmp_path, {"int8": "int8"})
+    done = cli("top", cwd=tmp_path)
     assert done.returncode == 7
     assert "tritonctl up" in done.stderr

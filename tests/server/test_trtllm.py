@@ -11,14 +11,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.server.trtllm import trtllm_project
 from tritonctl.errors import RequestRejectedError
-from tritonctl.host.progress import Silent
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import Metrics, scrape
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import start, stop
 from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
@@ -28,14 +24,10 @@ ANSWER = " seven thousand three hundred forty-two"
 PATIENCE = 30.0
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+@pytest.fixture
+def server(trtllm_server: Server) -> Server:
     """An engine of release 1.2.1."""
-    folder = tmp_path_factory.mktemp("trtllm")
-    project = trtllm_project(folder, world="engine", version="1.2.1")
-    state, _ = start(project, render(project, Silent()), Silent())
-    yield state
-    stop(project, Silent())
+    return trtllm_server
 
 
 @pytest.fixture
@@ -74,8 +66,12 @@ def test_guides(client: TritonClient) -> None:
 def test_a_client_that_goes_away_frees_the_runtime(server: Server, client: TritonClient) -> None:
     """Aborted there: no stream is active and no block is in use, long before its budget."""
     endless = SamplingParameters(end_id=-1, max_tokens=490)
+    before = scrape(server.metrics_url).total("tritonctl_requests_total", outcome="cancelled")
     next(client.stream("speller", PROMPT, endless))  # dropping the iterator cancels the call
-    wait_for(server, lambda m: m.total("tritonctl_requests_total", outcome="cancelled") == 1)
+    wait_for(
+        server,
+        lambda m: m.total("tritonctl_requests_total", outcome="cancelled") == before + 1,
+    )
     wait_for(server, lambda m: m.total("tritonctl_active_streams") == 0)
     wait_for(server, lambda m: m.total("tritonctl_kv_blocks", state="used") == 0)
     assert client.generate("speller", PROMPT).text == ANSWER

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import EXAMPLE, write_project
+from tests.servers import Handle, embedded
 from tritonctl.errors import RequestRejectedError, SettingsRefusedError
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.run.live import SilentBoard
@@ -22,9 +23,8 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.model_control import ModelControl
-from tritonctl.repository.publish import render
-from tritonctl.server.lifecycle import running_server, start, stop
-from tritonctl.server.state import Server
+from tritonctl.server.lifecycle import running_server, stop
+from tritonctl.server.state import EmbeddedServer, Server
 from tritonctl.tuning.applying import TunedServer
 from tritonctl.tuning.knobs import space_of
 from tritonctl.tuning.outcome import Step
@@ -34,7 +34,7 @@ from tritonctl.tuning.trials import Asked, Trial
 from tritonctl.tuning.tuner import TuneJob, tune
 from tritonctl.tuning.write_back import project_edit
 
-pytestmark = [pytest.mark.server, pytest.mark.alone]
+pytestmark = pytest.mark.server
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -52,26 +52,47 @@ LOAD = {
 }
 
 
-@pytest.fixture
-def project(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
+def written(folder: Path, speller_project: Project) -> Project:
     """The int8 speller as it is built, with a load test and an SLO."""
-    file = write_project(tmp_path, {MODEL: "int8"})
+    folder.mkdir()
+    file = write_project(folder, {MODEL: "int8"})
     record = json.loads(file.read_text())
     record["models"][MODEL]["slo"] = SLO
     record["loadtests"] = {"spell": LOAD}
     record["server"]["readiness_port"] = 0
     file.write_text(json.dumps(record, indent=2))
     engines = speller_project.state / "engines" / MODEL
-    shutil.copytree(engines, tmp_path / ".tritonctl" / "engines" / MODEL)
-    project = load_project(file)
-    yield project
-    stop(project, Silent())
+    shutil.copytree(engines, folder / ".tritonctl" / "engines" / MODEL)
+    return load_project(file)
+
+
+@pytest.fixture(scope="module")
+def handle(speller_project: Project, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Handle]:
+    """Triton as `tritonctl up` starts it."""
+    folder = tmp_path_factory.mktemp("tune") / "project"
+    handle = Handle(written(folder, speller_project), MODEL)
+    yield handle
+    handle.stop()
 
 
 @pytest.fixture
-def server(project: Project) -> Server:
-    """Triton as `tritonctl up` starts it."""
-    return start(project, render(project, Silent()), Silent())[0]
+def project(handle: Handle) -> Project:
+    """Its project."""
+    return handle.project
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest, handle: Handle) -> EmbeddedServer:
+    """It, alive."""
+    return handle.ready(request.node)
+
+
+@pytest.fixture
+def off(speller_project: Project, tmp_path: Path) -> Iterator[Project]:
+    """The same of which no server runs."""
+    project = written(tmp_path / "off", speller_project)
+    yield project
+    stop(project, Silent())
 
 
 def live_configs(state: Server) -> dict[str, Any]:
@@ -112,7 +133,7 @@ class LiveWatcher:
 
 
 def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
-    project: Project, server: Server
+    project: Project, server: EmbeddedServer
 ) -> None:
     """A session with a tiny budget on the server that runs, and its report."""
     before, files = live_configs(server), repository_bytes(project)
@@ -143,7 +164,7 @@ def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
     assert edit.difference.count("\n+ ") == 1
 
 
-def test_every_knob_can_be_turned_and_put_back(project: Project, server: Server) -> None:
+def test_every_knob_can_be_turned_and_put_back(project: Project, server: EmbeddedServer) -> None:
     """Through model control where that is enough, with a restart where files change."""
     before = live_configs(server)
     space = space_of(project, MODEL, priorities=2, cores=2)
@@ -158,12 +179,14 @@ def test_every_knob_can_be_turned_and_put_back(project: Project, server: Server)
         assert "inline_detokenizer" in restarts
         assert len(restarts) < len(space.knobs) / 2
         assert tuned.state.pid != server.pid
-    again = running_server(project)
+    again = embedded(running_server(project))
     assert (again.grpc_port, again.settings) == (server.grpc_port, server.settings)
     assert again.readiness_port == server.readiness_port is not None
     assert live_configs(again) == before
 
 
+@pytest.mark.exhaustive
+@pytest.mark.alone
 def test_a_text_engine_that_was_loaded_again_bears_load(project: Project, cli: Cli) -> None:
     """Three times other settings of the engine alone, then forty requests side by side each."""
     space = space_of(project, MODEL, priorities=0, cores=2)
@@ -194,7 +217,7 @@ def cancelled(client: TritonClient) -> None:
 
 @pytest.mark.parametrize("lose", [refused, cancelled])
 def test_a_lost_request_does_not_hold_up_other_settings(
-    project: Project, server: Server, lose: Callable[[TritonClient], None]
+    project: Project, server: EmbeddedServer, lose: Callable[[TritonClient], None]
 ) -> None:
     """tritonserver 2.51 never ends an ensemble that had one: nobody waits for that.
 
@@ -217,7 +240,9 @@ def test_a_lost_request_does_not_hold_up_other_settings(
     assert live_configs(running_server(project)) == before
 
 
-def test_refused_settings_leave_the_server_as_it_was(project: Project, server: Server) -> None:
+def test_refused_settings_leave_the_server_as_it_was(
+    project: Project, server: EmbeddedServer
+) -> None:
     """An engine that cannot be loaded: the error is named, the old one still answers."""
     space = space_of(project, MODEL, priorities=0, cores=2)
     before = live_configs(server)
@@ -228,20 +253,20 @@ def test_refused_settings_leave_the_server_as_it_was(project: Project, server: S
     assert live_configs(running_server(project)) == before
 
 
-def test_without_a_server_one_is_started_and_stopped(project: Project) -> None:
+def test_without_a_server_one_is_started_and_stopped(off: Project) -> None:
     """And the project's repository is not even rendered."""
-    space = space_of(project, MODEL, priorities=0, cores=2)
-    with TunedServer(space, project.state / "tuning", Silent()) as tuned:
+    space = space_of(off, MODEL, priorities=0, cores=2)
+    with TunedServer(space, off.state / "tuning", Silent()) as tuned:
         pid = tuned.state.pid
-        assert running_server(project).pid == pid
-    assert not project.repository.exists()
+        assert running_server(off).pid == pid
+    assert not off.repository.exists()
     with pytest.raises(Exception, match="no server is running"):
-        running_server(project)
+        running_server(off)
 
 
-def test_an_impossible_job_is_refused_before_anything_starts(project: Project, cli: Cli) -> None:
+def test_an_impossible_job_is_refused_before_anything_starts(off: Project, cli: Cli) -> None:
     """No such knob: told with those that there are."""
-    done = cli("tune", "--knob", "speed", cwd=project.root)
+    done = cli("tune", "--knob", "speed", cwd=off.root)
     assert done.returncode == 2
     assert "no knob speed" in done.stderr
     assert "engine.max_num_seqs" in done.stderr

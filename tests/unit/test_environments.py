@@ -13,6 +13,8 @@ from tritonctl.errors import HostError
 from tritonctl.host import environments
 from tritonctl.host.environments import Recipe, ensure, environment_python, site_packages
 from tritonctl.host.progress import Silent
+from tritonctl.repository.backends import backend_named
+from tritonctl.repository.server_environment import server_recipe
 
 # `python -m venv DIR` copies itself into DIR, `-m pip` succeeds unless told otherwise, `-c` probes.
 FAKE_PYTHON = """\
@@ -142,11 +144,80 @@ def test_fingerprint_is_by_content(tmp_path: Path) -> None:
     assert in_a != _recipe(installs=installs, folder=b).fingerprint()
 
 
+def _required(tmp_path: Path, *texts: str, options: tuple[str, ...] = ()) -> str:
+    """The fingerprint of a recipe that installs requirements files with these texts."""
+    installs = list(options)
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(text, encoding="utf-8")
+        installs += ["-r", f"{number}.txt"]
+    return _recipe(installs=(tuple(installs),), folder=tmp_path).fingerprint()
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("two==2\none==1\n",),
+        ("# SPDX\none==1  # why\n\n two==2\n",),
+        ("one==1\n", "two==2\n"),
+        ("one==1\ntwo==2\n", "one==1\n"),
+        ("One == 1\ntwo \\\n==2\n",),
+        ("two==2\n-r 1.txt\n", "one==1\n"),
+    ],
+)
+def test_the_same_packages_share_an_environment(tmp_path: Path, texts: tuple[str, ...]) -> None:
+    """Order, repetition, comments, spelling and the number of files do not count."""
+    assert _required(tmp_path, *texts) == _required(tmp_path, "one==1\ntwo==2\n")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("one==1\n",),
+        ("one==1\ntwo==2.1\n",),
+        ("one==1\ntwo[extra]==2\n",),
+        ("one==1\ntwo==2; python_version < '3'\n",),
+        ("one==1\ntwo==2 --hash=sha256:0\n",),
+        ("--pre\none==1\ntwo==2\n",),
+        ("one==1\ntwo==2\n-r absent.txt\n",),
+        ("one==1\ntwo==2\n-c 1.txt\n", "three==3\n"),
+    ],
+)
+def test_other_packages_make_another_environment(tmp_path: Path, texts: tuple[str, ...]) -> None:
+    """Versions, extras, markers, hashes, options and constraints count."""
+    assert _required(tmp_path, *texts) != _required(tmp_path, "one==1\ntwo==2\n")
+
+
+def test_options_count_in_their_order(tmp_path: Path) -> None:
+    """The first index is not the second; the value of an option is no requirement."""
+    orders: list[tuple[str, ...]] = [("-i", "a", "--extra-index-url", "b"), ("-i", "b", "-i", "a")]
+    orders += [("--index-url=a", "b"), ("--no-deps",), ()]
+    assert len({_required(tmp_path, "one==1", options=o) for o in orders}) == len(orders)
+
+
+def test_a_wheel_counts_by_its_content(tmp_path: Path) -> None:
+    """Not by its place."""
+    (tmp_path / "one.whl").write_bytes(b"\xff1")
+    first = _recipe(installs=(("one.whl",),), folder=tmp_path).fingerprint()
+    (tmp_path / "one.whl").write_bytes(b"\xff2")
+    assert first != _recipe(installs=(("one.whl",),), folder=tmp_path).fingerprint()
+
+
+def test_backends_share_one_server_environment() -> None:
+    """A detokenizer of its own asks for nothing that tokenizer and engine do not ask for."""
+    engine, tokenizer, detokenizer = map(
+        backend_named, ("openvino_engine", "tokenizer", "detokenizer")
+    )
+    whole = server_recipe([tokenizer, engine, detokenizer]).fingerprint()
+    assert server_recipe([engine, tokenizer]).fingerprint() == whole
+    assert server_recipe([engine, detokenizer]).fingerprint() != whole
+
+
 def test_fingerprint_changes_with_everything_that_matters() -> None:
     """Commands, their order and the probe; the interpreter's version too."""
     recipes = [
         _recipe(),
         _recipe(installs=(("--no-deps", "two"), ("one==1",))),
+        _recipe(installs=(("one==1",), ("two",))),
         _recipe(installs=(("one==1", "--no-deps", "two"),)),
         _recipe(installs=(("one==1",),)),
         _recipe(probe="import one"),

@@ -143,9 +143,6 @@ def test_streams_that_do_not_end_are_counted() -> None:
     assert busy.now == 51.25
 
 
-ANSWER = Smoke("1", "one")
-
-
 def embedded_server(
     pid: int, started: int, ports: tuple[int, int, int], models: list[str]
 ) -> EmbeddedServer:

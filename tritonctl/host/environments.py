@@ -10,11 +10,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
@@ -23,6 +27,8 @@ from tritonctl.host.progress import Progress
 
 _MARKER = "tritonctl-environment.json"
 _LOG = "tritonctl-install.log"
+# Options of pip that take no value; after any other one its value is expected.
+_FLAGS = frozenset({"--no-deps", "--no-index", "--pre", "--require-hashes"})
 
 
 @dataclass(frozen=True)
@@ -35,15 +41,72 @@ class Recipe:
     probe: str = "pass"  # Python statements that fail when the environment is unusable
 
     def fingerprint(self) -> str:
-        """Hex digest over Python version, commands and the requirement files they name."""
-        digest = hashlib.sha256(f"{sys.version_info[:3]}{self.probe}".encode())
-        for install in self.installs:
-            for argument in install:
-                # Contents, not paths: a wheel's and a checkout's recipe are the same.
-                file = self.folder / argument if self.folder else Path(argument)
-                digest.update(file.read_bytes() if file.is_file() else argument.encode() + b"\0")
-            digest.update(b"\n")
-        return digest.hexdigest()
+        """Hex digest over Python version, probe, and what each `pip install` asks for.
+
+        Requirements count as a sorted set, wherever they are written: two recipes that ask for the
+        same packages share an environment. The order of commands and of options counts.
+        """
+        asked = [_asked(install, self.folder or Path()) for install in self.installs]
+        record = json.dumps([sys.version_info[:3], self.probe, asked])
+        return hashlib.sha256(record.encode()).hexdigest()
+
+
+def _asked(install: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
+    """What one `pip install` asks for: options in their order, requirements sorted."""
+    options: list[str] = []
+    requirements: set[str] = set()
+    arguments = iter(install)
+    for argument in arguments:
+        if argument in {"-r", "--requirement"}:
+            more, required = _read_requirements(folder / next(arguments))
+            options += more
+            requirements |= required
+        elif argument in _FLAGS:
+            options.append(argument)
+        elif argument.startswith("-"):
+            # Its value comes next, unless it is joined by "=".
+            options += [argument, *([] if "=" in argument else [next(arguments, "")])]
+        else:
+            requirements.add(_normal(argument, folder))
+    return options, sorted(requirements)
+
+
+def _read_requirements(file: Path) -> tuple[list[str], set[str]]:
+    """Options and requirements of a requirements file and of those that it includes."""
+    if not file.is_file():  # pip says so
+        return [f"-r {file}"], set()
+    options: list[str] = []
+    requirements: set[str] = set()
+    for raw in _text(file).replace("\\\n", " ").splitlines():
+        line = re.sub(r"(^|\s)#.*", "", raw).strip()
+        if included := re.fullmatch(r"(?:-r|--requirement)[\s=]*(\S+)", line):
+            more, required = _read_requirements(file.parent / included[1])
+            options += more
+            requirements |= required
+        elif constrained := re.fullmatch(r"(?:-c|--constraint)[\s=]*(\S+)", line):
+            options.append(f"-c {_text(file.parent / constrained[1])}")
+        elif line.startswith("-"):
+            options.append(line)
+        elif line:
+            requirements.add(_normal(line, file.parent))
+    return options, requirements
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
+
+
+def _normal(requirement: str, folder: Path) -> str:
+    """One spelling for each requirement; a file, such as a wheel, counts by its content."""
+    file = folder / requirement
+    if file.is_file():
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    try:
+        parsed = Requirement(requirement)
+    except InvalidRequirement:  # a URL, a folder, a requirement with hashes: as it is written
+        return requirement
+    parsed.name = canonicalize_name(parsed.name)
+    return str(parsed)
 
 
 def environment_python(environment: Path) -> Path:

@@ -16,15 +16,9 @@ import pytest
 from tests.unit.deploy.test_compose_command import WITH_COMPOSE, install
 from tests.unit.test_server_state import STATE
 from tritonctl.errors import HostError, ServerError
-from tritonctl.server.containers.presence import containers, each_present
-from tritonctl.server.presence import alive, present
-from tritonctl.server.state import (
-    ContainerServer,
-    Deployment,
-    from_record,
-    to_record,
-    write_state,
-)
+from tritonctl.server.containers.presence import containers, each_present, present
+from tritonctl.server.presence import alive
+from tritonctl.server.state import ContainerServer, Deployment, from_record, to_record, write_state
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import tarfile
@@ -15,12 +14,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests import container_engine
+from tests.container_engine import DockerHost
 from tritonctl.errors import HostError
 from tritonctl.host.containers import ContainerEngine, engine, image_digests
 from tritonctl.server.security.digests import verify_image
@@ -104,25 +102,6 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def _docker() -> Iterator[None]:
-    """The machine's, or one of our own that DOCKER_HOST names."""
-    if container_engine.answers():
-        yield
-        return
-    if not container_engine.can_start():
-        pytest.skip("NO DOCKER: image digests are not tested here (needs dockerd and root)")
-    # A socket's path may have 107 characters: pytest's folders are too deep.
-    folder = Path("/run") / f"tritonctl-digest-{os.getpid()}"
-    folder.mkdir()
-    try:
-        with container_engine.own_dockerd(folder) as host, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("DOCKER_HOST", host)
-            yield
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
 def _registry() -> Iterator[tuple[str, Registry]]:
     """A registry on loopback, and where it is."""
 
@@ -136,10 +115,10 @@ def _registry() -> Iterator[tuple[str, Registry]]:
 
 
 @pytest.fixture(scope="module")
-def pulled() -> Iterator[tuple[str, str]]:
+def pulled(docker_variables: DockerHost) -> Iterator[tuple[str, str]]:
     """Name and digest of an image that was really pulled, by its tag."""
     program = shutil.which("docker") or "docker"
-    with _docker(), _registry() as (host, registry):
+    with _registry() as (host, registry):
         name = f"{host}/{NAME}"
         subprocess.run([program, "pull", "--quiet", f"{name}:1"], check=True, capture_output=True)
         yield name, registry.digest

@@ -41,9 +41,8 @@ def build_engines(
             while running or (waiting and not failures):
                 while waiting and not failures and len(running) < jobs:
                     name = waiting.pop(0)
-                    task = pool.submit(
-                        *(build, project, name, progress), force=force, until=until, board=board
-                    )
+                    options = {"force": force, "until": until, "board": board}
+                    task = pool.submit(build, project, name, progress, **options)
                     running[task] = name
                 for task in wait(running, return_when=FIRST_COMPLETED).done:
                     name = running.pop(task)

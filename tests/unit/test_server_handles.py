@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""When a test gets the server that runs, and when another one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tests.servers import CHECKOUT, USED, Handle
+from tritonctl.project.schema import Project
+
+MODEL = {"checkpoint": "unused", "engine": {"builder": "unused", "precision": "fp32"}}
+
+
+class Fake(Handle):
+    """Counts its starts; answers as it is told to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(
+            Project.at(folder, {"schema": "tritonctl/v1", "models": {"m": MODEL}}), "m"
+        )
+        self.starts = 0
+        self.well = False
+
+    def answers(self) -> bool:
+        """As the test says."""
+        return self.well
+
+    def fresh(self) -> None:
+        """Nothing is started, and that answers."""
+        self.starts += 1
+        self.well = True
+        self._states.append(cast("Any", SimpleNamespace(number=self.starts)))
+
+
+def item(attempt: int = 1) -> Any:
+    """A test at its first attempt, or at a later one."""
+    return SimpleNamespace(stash=pytest.Stash(), execution_count=attempt)
+
+
+def test_a_server_is_started_once_while_it_answers(tmp_path: Path) -> None:
+    """By the first test; the next ones get the same."""
+    handle = Fake(tmp_path)
+    assert handle.ready(item()) is handle.ready(item())
+    assert handle.starts == 1
+
+
+def test_a_dead_server_is_replaced(tmp_path: Path) -> None:
+    """For the next test, whoever killed it."""
+    handle = Fake(tmp_path)
+    first = handle.ready(item())
+    handle.well = False
+    assert handle.ready(item()) is not first
+
+
+def test_a_second_attempt_has_a_server_of_its_own(tmp_path: Path) -> None:
+    """Also where the one before still answers; the test after it keeps that."""
+    handle = Fake(tmp_path)
+    first = handle.ready(item())
+    second = handle.ready(item(attempt=2))
+    assert second is not first
+    assert handle.ready(item()) is second
+
+
+def test_a_test_is_known_to_have_had_its_servers(tmp_path: Path) -> None:
+    """Its report has the ends of their logs."""
+    one, other, test = Fake(tmp_path), Fake(tmp_path), item()
+    for handle in (one, other, one):
+        handle.ready(test)
+    assert list(test.stash[USED].values()) == [one, other]
+    assert "there is no" in one.log_tail()
+
+
+FLAKY = """
+from tests.servers import USED
+
+class Server:
+    class project:
+        class root:
+            name = "a-server"
+
+    def log_tail(self):
+        return "what Triton wrote"
+
+def test_flaky(request):
+    request.node.stash[USED] = {1: Server()}
+    assert request.node.execution_count > 1, "the first time"
+"""
+
+
+def test_a_second_attempt_is_reported_with_the_first_failure_and_the_log(tmp_path: Path) -> None:
+    """In the summary of a run that passes."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.configurations"]\n')
+    (tmp_path / "test_flaky.py").write_text(FLAKY)
+    command = [sys.executable, "-m", "pytest", "--reruns", "1", "-p", "no:cacheprovider", "."]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    summary = done.stdout[done.stdout.index("first attempt of") :]
+    assert "AssertionError: the first time" in summary
+    assert "log of a-server" in summary
+    assert "what Triton wrote" in summary

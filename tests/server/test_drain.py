@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import Handle, paced_project, set_pace, wait_until
+from tests.servers import Handle, embedded, paced_project, set_pace, wait_until
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -156,7 +156,7 @@ def test_two_servers_are_restarted_one_after_the_other(project: Project, other: 
 
 def _short_waiting(project: Project) -> EmbeddedServer:
     quick = load_project(project.root, overrides=[QUICKLY])
-    return start(quick, render(quick, Silent()), Silent())[0]
+    return embedded(start(quick, render(quick, Silent()), Silent())[0])
 
 
 def restart(project: Project, state: EmbeddedServer) -> None:

@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 120.0
 PROOF_SECONDS = 30.0
 LOG_LINES = 60
 PACE = "pace.json"
-# Not one: OpenVINO GenAI 2026.2 keeps the KV block of a prompt that was answered with one token,
+# Not one: OpenVINO GenAI 2026.4 keeps the KV block of a prompt that was answered with one token,
 # and requests at once whose prompts go on from there write into it together: wrong texts.
 PROOF = SamplingParameters(max_tokens=2, random_seed=0)
 # An engine that takes its time, so that a test can act amid the answers; the test says how long.

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -63,7 +64,7 @@ class DockerHost:
                 "no Docker Engine answers, and none can be started (dockerd and root)"
             )
         # A socket's path may have 107 characters: pytest's folders are too deep.
-        self._folder = Path("/run") / f"tritonctl-docker-{os.getpid()}"
+        self._folder = Path(tempfile.mkdtemp(prefix="tritonctl-docker-", dir="/run"))
         self.variables = {"DOCKER_HOST": f"unix://{self._folder}/docker.sock"}
         self._start()
 
@@ -75,13 +76,18 @@ class DockerHost:
             self.close()
             self._start()
 
+    @property
+    def daemon(self) -> int:
+        """The process id of ours."""
+        return int((self._folder / "pid").read_text(encoding="ascii"))
+
     def close(self) -> None:
         """End ours, with all that it runs."""
         self._running.close()
 
     def _start(self) -> None:
         with ExitStack() as started:
-            self._folder.mkdir()
+            self._folder.mkdir(exist_ok=True)
             started.callback(shutil.rmtree, self._folder, ignore_errors=True)
             kept = cache_folder() / "tests" / "docker-data"
             ours = started.enter_context(if_free(kept.with_name("docker-data.lock")))

@@ -18,6 +18,9 @@ from tests.servers import LOG_LINES, PROOF, PROOF_SECONDS, USED, ServerHandle
 from tritonctl.errors import TritonctlError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
+from tritonctl.server.health import health
+from tritonctl.server.lifecycle import running_server
+from tritonctl.server.presence import each_present
 from tritonctl.server.state import ContainerServer
 
 OVERRIDE = {"services": {"triton": BUILD}}
@@ -118,9 +121,13 @@ class Deployed(ServerHandle[ContainerServer]):
 
     def answers(self) -> bool:
         """Whether all of them are ready, and the first one generates a token."""
+        if self.spent or not self._states:
+            return False
         try:
-            ready = tritonctl(self.project.root, "status").returncode == 0
-            return ready and not self.spent and bool(self._states) and self._generates()
+            servers = each_present(running_server(self.project))
+            if len(servers) < self.project.docker.replicas:
+                return False
+            return all(health(server).ready for server in servers) and self._generates()
         except TritonctlError:
             return False
 

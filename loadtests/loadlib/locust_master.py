@@ -30,7 +30,8 @@ _INTERRUPTED = 130  # before anything was sent; later it ends as planned
 _LEAD_SECONDS = 0.5
 _LOOK_SECONDS = 0.5
 _MARGIN_SECONDS = 10.0
-_MISSING = "missing"  # a worker that Locust has not heard of for some seconds
+_MISSING = "missing"  # Locust's state of a worker without heartbeats for three seconds
+_LOST_AFTER_SECONDS = 10.0
 
 
 class Master:
@@ -46,6 +47,7 @@ class Master:
         # By number: the workers that have not connected yet, and those that have not finished.
         self._unready: set[int] = set()
         self._unfinished: dict[int, str] = {}
+        self._missing_since: dict[int, float] = {}
         self._lost: list[int] = []
         self._ends_early = False
         self._over = Event()
@@ -72,6 +74,7 @@ class Master:
         try:
             content = plan_content(self._options, self._runner.target_user_count)
             numbers, workers = self._numbers()
+            self._results = Results(Path(self._options.output) if self._options.output else None)
         except Refusal as refusal:
             self._refuse(refusal)
             return
@@ -79,11 +82,11 @@ class Master:
         self._options.tritonctl_job = {"plan": content, "numbers": numbers, "workers": workers}
         self._unfinished = {number: client_id for client_id, number in numbers.items()}
         self._unready = set(self._unfinished)
+        self._missing_since = {}
         self._lost = []
         self._ends_early = False
         self._started_at = plan.started_at
         self._patience = plan.cool_down_seconds + _MARGIN_SECONDS
-        self._results = Results(Path(self._options.output) if self._options.output else None)
         self._over.clear()
         gevent.spawn(self._watch)
 
@@ -107,10 +110,13 @@ class Master:
             self._finish()
 
     def _look_for_lost(self) -> None:
-        clients = self._runner.clients
+        """Lose workers that stay away; a busy machine delays heartbeats for seconds."""
+        now = time.monotonic()
         for number, client_id in list(self._unfinished.items()):
-            client = clients.get(client_id)
-            if client is None or client.state == _MISSING:
+            client = self._runner.clients.get(client_id)
+            if client is not None and client.state != _MISSING:
+                self._missing_since.pop(number, None)
+            elif now - self._missing_since.setdefault(number, now) >= _LOST_AFTER_SECONDS:
                 self._lose(number)
 
     def _lose(self, number: int) -> None:
@@ -175,10 +181,8 @@ class Master:
             self._over.set()
             self._stop(INTERRUPTED)
             self._unfinished.clear()
-            told = msg.data
-            self._refuse(
-                Refusal(told["problem"], remedy=told["remedy"], exit_code=told["exit_code"])
-            )
+            fields = {name: msg.data[name] for name in ("remedy", "exit_code")}
+            self._refuse(Refusal(msg.data["problem"], **fields))
 
     def _refuse(self, refusal: Refusal) -> None:
         """Say why nothing is sent, as a line of JSON; end the process, or only the run."""

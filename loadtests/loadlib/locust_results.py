@@ -11,14 +11,17 @@ from hdrh.histogram import HdrHistogram
 
 from loadlib.json_lines import encoded
 from loadlib.progress import METRICS, new_histogram
-from loadlib.records import RecordFile
+from loadlib.records import RecordFile, check_writable
 from loadlib.share import FULL, INTERRUPTED
 
 _QUANTILES = (50.0, 90.0, 99.0, 99.9)
 
 
 class Results:
-    """Writes files if there is a folder; merges histograms anyway. `trouble`: why to end early."""
+    """Writes files if there is a folder (Refusal where it cannot); merges histograms anyway.
+
+    `trouble`: why the run has to end early.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -26,7 +29,7 @@ class Results:
         self._merged = {name: new_histogram() for name in METRICS}
         self.trouble: str | None = None
         if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
+            check_writable(folder)
 
     def records(self, worker: int, lines: str) -> None:
         """Append to the worker's file."""

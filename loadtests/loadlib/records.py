@@ -14,6 +14,7 @@ from typing import Protocol
 
 from loadlib.failures import Failure
 from loadlib.progress import Meter
+from loadlib.refusal import Refusal
 from loadlib.workload import PlannedRequest
 
 
@@ -120,6 +121,19 @@ class RecordFile:
         """Flush and close."""
         self.flush()
         os.close(self._fd)
+
+
+def check_writable(folder: Path) -> None:
+    """Make the folder of the records; Refusal where nothing can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(
+            f"cannot make the folder {folder}: {error.strerror}",
+            remedy="name another --output, or make room",
+        ) from error
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise Refusal(f"cannot write into {folder}", remedy="name another --output")
 
 
 class Recorder:

@@ -13,8 +13,7 @@ from typing import Any
 
 from loadlib.engine import Engine
 from loadlib.json_lines import complain, encoded
-from loadlib.records import RecordFile
-from loadlib.refusal import Refusal
+from loadlib.records import RecordFile, check_writable
 from loadlib.share import FULL, INTERRUPTED
 
 
@@ -24,7 +23,7 @@ class Standalone:
     records: RecordFile
 
     def __init__(self, folder: Path, worker: int, started_at: float | None) -> None:
-        _check_writable(folder)
+        check_writable(folder)
         self._path = folder / f"records-{worker}.jsonl"
         self._started_at = started_at
         self._engine: Engine | None = None
@@ -61,15 +60,3 @@ class Standalone:
 
     async def close(self) -> None:
         """Nothing to wait for."""
-
-
-def _check_writable(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Refusal(
-            f"cannot make the folder {folder}: {error.strerror}",
-            remedy="name another --output, or make room",
-        ) from error
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise Refusal(f"cannot write into {folder}", remedy="name another --output")

@@ -44,7 +44,7 @@ from tritonctl.loadtest.run.workers import Interruptions, Workers
 _POLL_SECONDS = 0.2
 _FIGURES_SECONDS = 1.0
 # Several workers begin together, once the slowest of them is ready: on an idle machine.
-_LEAD_SECONDS = {"asyncio": 1.5, "locust": 3.0}
+_LEAD_SECONDS = {"asyncio": 1.5, "locust": 4.0}
 _LEAD_PER_WORKER_SECONDS, _MOST_LOADED = 0.5, 5.0
 # Nobody waits long for the answers of a run that has been given up. But tritonserver 2.51 does not
 # always survive when many streams are cancelled at once (docs/decisions/7): most may finish.

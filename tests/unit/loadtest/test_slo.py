@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from tritonctl.errors import ConfigurationError
+from tritonctl.loadtest.analysis.bootstrap import Share
 from tritonctl.loadtest.analysis.columns import Columns
 from tritonctl.loadtest.analysis.records import Record
-from tritonctl.loadtest.analysis.slo import good, judge, limits, overall
-from tritonctl.loadtest.analysis.summary import SloVerdict
+from tritonctl.loadtest.analysis.slo import decide, good, judge, limits, overall
+from tritonctl.loadtest.analysis.summary import MET, MISSED, UNDECIDED, SloVerdict
 
 COOL_DOWN = 30_000_000
 SLO = {"ttft_p99_ms": 100.0}
@@ -91,6 +92,21 @@ def test_verdicts(n: int, slow: int, verdict: str) -> None:
     assert found.low <= slow / n <= found.high
     assert found.allowed_share == pytest.approx(0.01)
     assert ("run longer" in found.why) == (verdict == "undecided")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.0, 0.05, MET),  # what is allowed is allowed
+        (0.05, 0.05, MET),
+        (0.0, 0.0500001, UNDECIDED),
+        (0.05, 0.06, UNDECIDED),
+        (0.0500001, 0.06, MISSED),
+    ],
+)
+def test_the_whole_interval_decides(low: float, high: float, verdict: str) -> None:
+    """Wherever the share itself lies."""
+    assert decide(Share(0.05, low, high, 10_000), 0.05, "fail")[0] == verdict
 
 
 def test_the_reason_in_words() -> None:

@@ -244,3 +244,13 @@ def test_goodput() -> None:
     assert good(slow, SLO).sum() == 90
     assert good(slow, {"itl_p99_ms": 7.4}).sum() == 0
     assert good(slow, {"itl_p99_ms": 7.6, "e2e_p99_ms": 36.0}).sum() == 90
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit"), [("ttft_p99_ms", 20.0), ("itl_p99_ms", 7.5), ("e2e_p99_ms", 35.0)]
+)
+def test_on_the_limit_is_within_it(metric: str, limit: float) -> None:
+    """A request that takes just what is allowed is good; with less allowed none is."""
+    run = columns(10)
+    assert good(run, {metric: limit}).sum() == 10
+    assert good(run, {metric: limit - 0.001}).sum() == 0

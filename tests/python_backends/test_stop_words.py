@@ -14,7 +14,7 @@ from textlib.detokenize import decode_chunk
 from textlib.errors import RequestError
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
-from textlib.stop_words import StopWatch
+from textlib.stop_words import MAX_WORD_BYTES, MAX_WORDS, StopWatch, check_words
 from textlib.token_bytes import TokenBytes, load_token_bytes
 from textlib.token_chunk import SLOTS, FinishReason, TokenChunk
 from tokenizers import Tokenizer
@@ -227,3 +227,28 @@ def test_an_engine_without_a_tokenizer_refuses_stop_words() -> None:
     with pytest.raises(RequestError, match="stop_words"):
         loop.submit(request(["x"]), RecordingSink())
     assert loop.live_streams == 0
+
+
+def test_as_many_and_as_long_as_may_be() -> None:
+    """64 words of 256 bytes each; a word that is named twice counts once."""
+    words = [f"{number:02}".encode().ljust(MAX_WORD_BYTES, b"x") for number in range(MAX_WORDS)]
+    assert check_words("stop_words", words) == tuple(words)
+    assert check_words("stop_words", [b"a", b"b", b"a"]) == (b"a", b"b")
+    assert check_words("stop_words", [b""]) == check_words("stop_words", []) == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        ([b"a"] * (MAX_WORDS + 1), "stop_words has 65 words, expected at most 64"),
+        ([b"a", b"x" * (MAX_WORD_BYTES + 1)], r"stop_words\[1\] has 257 bytes, expected at most"),
+        (["七".encode() * 86], r"stop_words\[0\] has 258 bytes"),
+        ([b"a", b""], r"stop_words\[1\] is empty"),
+        ([b"", b""], r"stop_words\[0\] is empty"),
+        ([b"a\xff"], r"stop_words\[0\] is not UTF-8: .* at byte 1"),
+    ],
+)
+def test_words_that_cannot_be(words: list[bytes], problem: str) -> None:
+    """By name, element and limit."""
+    with pytest.raises(RequestError, match=problem):
+        check_words("stop_words", words)

@@ -16,6 +16,7 @@ import pytest
 
 from tests.container_engine import DockerHost, MissingError
 from tests.engine_cache import build_cached, content, kept
+from tests.examples import register_profiles
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.runners import builder_recipe
 from tritonctl.errors import TritonctlError
@@ -25,6 +26,8 @@ from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.server.lifecycle import stop
+
+register_profiles()
 
 # Fixtures of the servers that tests share.
 pytest_plugins = ["tests.configurations"]

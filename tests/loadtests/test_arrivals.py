@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from loadlib.arrivals import US, Arrivals, Open, Trace, parse_arrivals, schedule
 from loadlib.refusal import Refusal
@@ -118,7 +118,6 @@ def test_a_step_of_rate_0_is_a_pause() -> None:
     seed=st.integers(0, 2**32),
     cv=st.floats(0.1, 4),
 )
-@settings(deadline=None)
 def test_as_many_as_counted(rate: float, count: int, seed: int, cv: float) -> None:
     """`count` is exact, whatever is drawn."""
     arrivals = parsed({"process": "gamma", "rate": rate, "cv": cv}, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, given
 from hypothesis import strategies as st
 from textlib.detokenize import decode_chunk
 from textlib.errors import ConfigurationError
@@ -15,9 +15,9 @@ from textlib.token_bytes import TokenBytes, byte_level_bytes, load_token_bytes
 from textlib.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk
 from tokenizers import Tokenizer, decoders, models
 
-STREAMS = settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+from tests.examples import examples
+
+STREAMS = examples(300, HealthCheck.function_scoped_fixture)
 HARD_TEXTS = [
     "👩‍👩‍👧‍👦👍🏽🇩🇪🇫🇷 7️⃣3️⃣ \U0001fae8",
     "e\u0301\u0323 n\u0303 ก็ กำ हिन्दी",

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from textlib.decoder_stream import Stream
 from textlib.detokenize import decode_chunk
@@ -26,12 +26,11 @@ from textlib.token_chunk import SLOTS, FinishReason, pack, unpack
 from tokenizers import Regex, Tokenizer, decoders
 
 from tests import sample_tokenizers
+from tests.examples import examples
 
 EXAMPLES = 230
 STREAMS_PER_EXAMPLE = 6  # three chunkings, special tokens skipped or kept
-STREAMS = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+STREAMS = examples(EXAMPLES)
 PIECES = [
     *sample_tokenizers.TEXTS,
     *sample_tokenizers.ENGLISH,
@@ -242,7 +241,7 @@ VARIANTS: dict[str, Decoder] = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(data=st.data(), sizes=cuts, places=positions)
 def test_other_decoders(
     variant: str, data: st.DataObject, sizes: list[int], places: list[tuple[int, int]]

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from textlib.decoder_loop import DecoderLoop
@@ -27,12 +27,13 @@ from textlib.token_chunk import SLOTS, FinishReason, TokenChunk, pack, unpack
 from tokenizers import Tokenizer
 
 from tests import sample_tokenizers
+from tests.examples import examples
 
 from .test_decoder_loop import PATIENCE, RecordingSink, ScriptedEngine
 from .test_exactness import PIECES, cuts, positions, texts
 
 NO_SINK: Any = None  # take() sends nothing
-EXAMPLES = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = examples(40)
 BUDGET = 100_000
 
 

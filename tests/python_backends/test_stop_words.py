@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from textlib.decoder_loop import DecoderLoop
 from textlib.decoder_stream import Stream, watch_for
@@ -18,6 +18,8 @@ from textlib.stop_words import MAX_WORD_BYTES, MAX_WORDS, StopWatch, check_words
 from textlib.token_bytes import TokenBytes, load_token_bytes
 from textlib.token_chunk import SLOTS, FinishReason, TokenChunk
 from tokenizers import Tokenizer
+
+from tests.examples import examples
 
 from .test_decoder_loop import PATIENCE, RecordingSink, ScriptedEngine
 
@@ -98,7 +100,7 @@ def test_streams_end_in_front_of_the_first_word(kind: str, request: pytest.Fixtu
     table = load_token_bytes(path, skip_special_tokens=True)
     tokenizer = Tokenizer.from_file(str(path))
 
-    @settings(max_examples=STREAMS, deadline=None)
+    @examples(STREAMS)
     @given(
         text=st.text(LETTERS, min_size=1, max_size=40),
         words=st.lists(st.text(LETTERS, min_size=1, max_size=5), min_size=1, max_size=4),

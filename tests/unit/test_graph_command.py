@@ -10,12 +10,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 from typer.testing import CliRunner, Result
 
 from tests.check_models.ensembles import CLASSIFY, ENSEMBLE, TOKENIZE, composing, ensemble
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tests.unit.checks.wiring import Step, Wiring, valid
 from tests.unit.conftest import Cli, Sandbox
@@ -156,7 +157,7 @@ def test_the_shipped_ensemble_fits_80_columns(cli: Cli, sandbox: Sandbox) -> Non
     assert re.search(r"max_tokens|request_output_len +INT32 +\[batch, 1\]", done.stdout)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(20)
 @given(wiring=valid())
 def test_every_tensor_is_drawn(wiring: Wiring, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Once for each that reads it, in every format; a rail never breaks off."""

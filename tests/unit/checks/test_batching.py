@@ -6,11 +6,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.check_models.models import CONFIG, MODEL, python_model
 from tests.check_models.streaming import behind_stream
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example
@@ -243,7 +244,7 @@ FIELDS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     st.sampled_from(["dynamic_batching", "sequence_batching"]),
     st.lists(st.sampled_from(FIELDS), max_size=8),

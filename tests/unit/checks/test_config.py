@@ -6,10 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.check_models.models import CONFIG, MODEL, python_model
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.findings import Finding
@@ -95,7 +96,7 @@ def test_shapes_that_load(text: str, tmp_path: Path) -> None:
     assert findings(tmp_path, with_input(INPUT.replace("dims: [ 4 ]", text))) == ()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(dims=st.lists(st.sampled_from([-1, 1, 2, 3, 4, 6]), max_size=5), data=st.data())
 def test_splitting_and_joining_dims_is_a_reshape(dims: list[int], data: st.DataObject) -> None:
     """Ones may come and go, and neighbours that do not vary may be joined; nothing else."""

@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 
 from tests.check_models.ensembles import CLASSIFY, ENSEMBLE, TOKENIZE, composing, ensemble
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tests.unit.checks.wiring import Wiring, valid
 from tritonctl.checks.checker import check_repository
@@ -51,7 +52,7 @@ def changed(old: str, new: str) -> Example:
     return ensemble(ENSEMBLE.replace(old, new, 1))
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(30)
 @given(valid())
 def test_valid_ensembles(wiring: Wiring) -> None:
     """No error in any of them."""
@@ -108,7 +109,7 @@ MUTATIONS: dict[str, Callable[[Wiring], Wiring]] = {
 
 
 @pytest.mark.parametrize("rule", MUTATIONS)
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(4)
 @given(wiring=valid())
 def test_mutations(rule: str, wiring: Wiring) -> None:
     """Each mistake in a valid ensemble is found by the rule that is for it."""

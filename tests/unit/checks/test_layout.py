@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.check_models.models import CONFIG, MODEL, python_model
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example, File
@@ -225,7 +226,7 @@ EVERYTHING = (
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(content=st.binary(max_size=64), size=st.integers(0, 2**32 - 1))
 def test_any_bytes(content: bytes, size: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Whatever lies in the files that are read, nothing is raised."""

@@ -7,9 +7,10 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tritonctl.checks.examples.onnx import FLOAT, INT64, STRING, onnx_file
 from tritonctl.formats.graph_file import Graph, UnjudgedError, Weights
 from tritonctl.formats.onnx_graph import LARGEST, read_onnx
@@ -106,9 +107,7 @@ def test_a_file_made_to_take_for_ever(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(300, HealthCheck.function_scoped_fixture)
 def test_anything_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
     """Cut off anywhere, with any bytes changed, or nothing but noise."""
     content = bytearray(data.draw(st.sampled_from([WHOLE, onnx_file(), b""])))

@@ -6,9 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tritonctl.formats.graph_file import Graph, UnjudgedError, Weights
 from tritonctl.formats.openvino_ir import LARGEST, read_ir
 
@@ -88,9 +89,7 @@ def test_what_is_too_large(tmp_path: Path) -> None:
 
 
 @given(data=st.data())
-@settings(
-    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(200, HealthCheck.function_scoped_fixture)
 def test_anything_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
     """Words taken out and put elsewhere, bytes changed."""
     words = IR.split(" ")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.check_models.models import CONFIG, MODEL
@@ -28,6 +28,7 @@ from tests.check_models.streaming import (
     edited,
     stream_model,
 )
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example
@@ -379,7 +380,7 @@ def test_loops_that_expect_an_empty_response(old: str, new: str, tmp_path: Path)
 PIECES = [*STREAM.splitlines(), *SUMMER.splitlines(), *DEMANDING.splitlines(), *CALLER.splitlines()]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.sampled_from(PIECES), max_size=40))
 def test_any_code_is_read(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     """Whatever stands in a model.py, the rules end and raise nothing."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from tests.check_models.tensorrt_llm import (
@@ -20,6 +20,7 @@ from tests.check_models.tensorrt_llm import (
     own_model,
     trtllm_model,
 )
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.config.yaml_file import read_yaml_file
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
 
 SERVER = Target("2.51.0")
-FUZZ = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+FUZZ = examples(60, HealthCheck.function_scoped_fixture)
 KEYS = st.sampled_from(
     ["build_config", "pretrained_config", "mapping", "plugin_config", "version", "world_size"]
 )

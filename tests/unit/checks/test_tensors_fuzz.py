@@ -7,9 +7,10 @@ import re
 import shutil
 from pathlib import Path
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.checks.repositories import put
 from tests.unit.checks.test_openvino_ir import IR
 from tritonctl.checks.checker import check_repository
@@ -28,9 +29,7 @@ SOURCES = [
     if name.endswith((".py", ".pbtxt"))
 ]
 WORDS = sorted({word for source in SOURCES for word in WORD.findall(source)})
-fuzzed = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+fuzzed = examples(150, HealthCheck.function_scoped_fixture)
 
 
 def edited(data: st.DataObject, text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonctl.checks.config.lexer import TextprotoError
@@ -167,7 +167,6 @@ tensor = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(
     name=names,
     inputs=st.lists(tensor, max_size=3),
@@ -197,7 +196,6 @@ def test_any_message_comes_back(
 ALPHABET = "name: 'm' {}[]<>,;:#\n\t\\\"$-.0x1eEfF8input dims TYPE_FP32 é\u00a0\x00"
 
 
-@settings(deadline=None)
 @given(st.text(alphabet=ALPHABET, max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     """Never anything but a tree or the one error, whose place is in the text."""
@@ -215,7 +213,6 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 PLAIN = TENSORS.replace("\\", "")
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, len(PLAIN) - 1), st.sampled_from(["", " ", "{", "}", "'", "0", "x", "\n", "["])
 )

@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tritonctl.loadtest.analysis.binomial import (
     fisher,
     incomplete_beta,
@@ -68,7 +69,6 @@ def test_too_few_values_bound_nothing() -> None:
     assert rank_bounds(0.5, 3) == (None, None)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 60), st.data(), st.floats(0.01, 0.99))
 def test_incomplete_beta_is_a_binomial_tail(n: int, data: st.DataObject, p: float) -> None:
     """I_p(k, n - k + 1) is the chance of at least k successes."""
@@ -77,7 +77,7 @@ def test_incomplete_beta_is_a_binomial_tail(n: int, data: st.DataObject, p: floa
     assert incomplete_beta(k, n - k + 1, p) == pytest.approx(tail, abs=1e-10)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.integers(1, 30), st.floats(0.005, 0.995))
 def test_coverage_is_never_below_its_level(n: int, p: float) -> None:
     """Summed exactly over every outcome; that is what the exact interval promises."""
@@ -90,7 +90,7 @@ def test_coverage_is_never_below_its_level(n: int, p: float) -> None:
     assert covered >= 0.95 - 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.floats(5, 1e6), st.floats(0.05, 0.999))
 def test_ranks_are_the_inverse_of_shares(n: float, q: float) -> None:
     """At a rank bound the share beyond it is just possible: both judge alike."""

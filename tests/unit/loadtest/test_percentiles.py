@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tritonctl.errors import ConfigurationError
 from tritonctl.loadtest.analysis.percentiles import (
     Sample,
@@ -30,7 +31,7 @@ def series(values: list[int], weights: list[int] | None = None) -> Series:
     return Series(np.array(values, dtype=np.float64), counts, np.arange(len(values)))
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(durations)
 def test_a_histogram_is_as_if_each_had_been_recorded(values: list[int]) -> None:
     """Sorting all values into buckets at once is hdrh's own sorting; an hour is the most."""
@@ -43,7 +44,7 @@ def test_a_histogram_is_as_if_each_had_been_recorded(values: list[int]) -> None:
     assert made.get_max_value() == expected.get_max_value()
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(durations, min_size=1, max_size=4))
 def test_merged_is_the_union(parts: list[list[int]]) -> None:
     """Whatever the parts: the same counts, the same percentiles, also through text."""
@@ -62,7 +63,6 @@ def test_no_histogram() -> None:
             decode(text)
 
 
-@settings(deadline=None)
 @given(durations, st.integers(1, 999))
 def test_a_percentile_is_a_measured_value(values: list[int], thousandths: int) -> None:
     """The nearest rank, with whole numbers: the smallest value that so many do not exceed."""
@@ -118,7 +118,6 @@ def test_microseconds_are_told_as_milliseconds() -> None:
     assert [made.get_count_at_value(v) for v in (1, 1234, 1235)] == [1, 0, 3]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 5)), min_size=1, max_size=30))
 def test_a_weight_is_a_repetition(pairs: list[tuple[int, int]]) -> None:
     """A gap of three tokens counts three times, in percentiles and in histograms."""

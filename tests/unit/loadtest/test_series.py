@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tritonctl.loadtest.analysis.columns import NEVER, Columns
@@ -144,7 +144,6 @@ def test_nothing() -> None:
 times = st.lists(st.integers(0, 1000), max_size=5).map(sorted)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(times, st.sampled_from(["a", "b"]), st.booleans()), max_size=12))
 def test_a_selection_is_as_if_nothing_else_had_been_recorded(
     drawn: list[tuple[list[int], str, bool]],

@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.unit.loadtest.test_bootstrap import ar1
 from tritonctl.loadtest.analysis.stationarity import mser, outgrows, trend, warm_up
 
@@ -20,7 +21,7 @@ def noise(n: int, seed: int = 1) -> Floats:
     return np.random.default_rng(seed).gamma(20, 1000, n)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
 def test_mser_is_its_definition(values: list[float]) -> None:
     """The truncation with the least squared standard error of the rest, by brute force."""

@@ -41,7 +41,14 @@ def grid() -> list[Settings]:
     return [dict(zip(names, row, strict=True)) for row in values]
 
 
-@pytest.fixture(scope="module", params=MACHINES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "cheap",
+        pytest.param("two cores", marks=pytest.mark.exhaustive),
+        pytest.param("dear", marks=pytest.mark.exhaustive),
+    ],
+)
 def machine(request: pytest.FixtureRequest) -> Machine:
     """One of them."""
     return MACHINES[request.param]
@@ -110,7 +117,9 @@ def test_the_estimate_saves_trials() -> None:
     assert len(informed.measured) < len(blind.measured)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(2, 12))]
+)
 def test_keep_what_you_have(seed: int) -> None:
     """Nothing helps: knobs without an effect are never recommended."""
     useless = [Knob("delay_us", (0, 1, 2), 1), Knob("idle", (1, 2, 3), 2)]

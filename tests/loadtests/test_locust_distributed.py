@@ -140,7 +140,7 @@ def test_the_web_ui_without_a_plan(python: Path, tmp_path: Path) -> None:
             form = {"user_count": 1, "spawn_rate": 1, "host": url, "rate": "30"}
             assert json.loads(ask(f"{page}/swarm", form))["success"]
             stats = until(lambda: with_three_rows(ask(f"{page}/stats/requests")), "statistics")
-            assert json.loads(ask(f"{page}/stop"))["success"]
+            assert json.loads(ask(f"{page}/stop", {"now": 1}))["success"]
             until(lambda: json.loads(ask(f"{page}/stats/requests"))["state"] == "stopped", "end")
             # A second run in the same process starts from nothing.
             assert json.loads(ask(f"{page}/swarm", form))["success"]

@@ -57,7 +57,7 @@ class TritonctlError(Exception):
 
 
 class UnexpectedError(TritonctlError):
-    """A bug: an exception that nobody foresaw."""
+    """A bug: an unforeseen exception."""
 
 
 class UsageError(TritonctlError):

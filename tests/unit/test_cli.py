@@ -189,7 +189,7 @@ CODES = [
     (3, ["build", "--set", "server.grcp_port=1"], "unknown key `grcp_port` in `server`"),
     (3, ["build", "other"], "the project has no model `other`"),
     (3, ["build", "--project", "nowhere.yaml"], "nowhere.yaml does not exist"),
-    (3, ["build", "--profile", "gpu"], "no profile `gpu`"),
+    (3, ["build", "--profile", "gpu"], "unknown profile `gpu`"),
     (4, ["build", *SET_CONTAINER], "docker"),
     (5, ["build", "--set", "models.speller.engine.options.behaviour=refuses"], "out of fashion"),
     (6, ["render"], "model speller has no engine"),
@@ -265,7 +265,7 @@ def test_a_bug_is_told_as_one(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     done = invoke("render", "--profile", "p")
     assert done.exit_code == 1
     assert "Traceback" not in done.stderr
-    match = re.search(r"that is a bug\. Details: (\S+)\n", done.stderr)
+    match = re.search(r"this is a bug in tritonctl\. Details: (\S+)\n", done.stderr)
     assert match is not None
     log = Path(match[1])
     text = log.read_text(encoding="utf-8")

@@ -100,14 +100,14 @@ def test_resolve_target_fills_in_every_version(shipped: Compatibility) -> None:
 
 def test_unknown_release_names_the_nearest(shipped: Compatibility) -> None:
     """A misspelt release."""
-    with pytest.raises(ConfigurationError, match=r"no release `26\.7`") as caught:
+    with pytest.raises(ConfigurationError, match=r"unknown release `26\.7`") as caught:
         resolve_target(shipped, release="26.7")
     assert caught.value.remedy.startswith("did you mean `26.07`? engine.target.release is one of")
 
 
 def test_unknown_gpu_names_the_nearest(shipped: Compatibility) -> None:
     """A GPU that the table lacks can still be given by its compute capability."""
-    with pytest.raises(ConfigurationError, match="no GPU `H101`") as caught:
+    with pytest.raises(ConfigurationError, match="unknown GPU `H101`") as caught:
         resolve_target(shipped, gpu="H101")
     assert caught.value.remedy.startswith("did you mean `H100`?")
     assert "engine.target.compute_capability" in caught.value.remedy
@@ -115,7 +115,7 @@ def test_unknown_gpu_names_the_nearest(shipped: Compatibility) -> None:
 
 def test_unknown_compute_capability(shipped: Compatibility) -> None:
     """`90` is a common way to write 9.0; here it is refused with the list."""
-    with pytest.raises(ConfigurationError, match="no compute capability `90`") as caught:
+    with pytest.raises(ConfigurationError, match="unknown compute capability `90`") as caught:
         resolve_target(shipped, compute_capability="90")
     assert "8.9, 9.0, 10.0" in caught.value.remedy
 
@@ -124,7 +124,7 @@ def test_unknown_compute_capability(shipped: Compatibility) -> None:
 def test_unknown_format_lists_the_known(shipped: Compatibility, field: str, value: str) -> None:
     """Precision and KV cache type."""
     precision, cache = ("fp8", value) if field == "kv_cache_dtype" else (value, None)
-    with pytest.raises(ConfigurationError, match=f"no {field} `{value}`") as caught:
+    with pytest.raises(ConfigurationError, match=f"unknown {field} `{value}`") as caught:
         check(target_of(shipped, "H100"), precision, shipped, kv_cache_dtype=cache)
     assert f"engine.{field} is one of" in caught.value.remedy
 

@@ -169,7 +169,7 @@ def test_shared_memory(small_disk: Path) -> None:
     """2 MiB refuse requests; no /dev/shm at all starts no server."""
     full = shm_finding(small_disk)
     assert (full.status, full.required) == ("missing", True)
-    assert "refuses requests" in full.why
+    assert "when it is full, requests fail" in full.why
     assert "remount,size=1g" in full.remedy
     assert shm_finding(small_disk / "none").status == "missing"
 

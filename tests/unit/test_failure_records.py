@@ -263,7 +263,9 @@ def test_a_bug(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("tritonctl.project.file.load_project", broken)
-    record = _fails(invoke, ("render",), "UnexpectedError", 1, "tritonctl met an error that it did")
+    record = _fails(
+        invoke, ("render",), "UnexpectedError", 1, "unexpected error: this is a bug in tritonctl"
+    )
     assert "RuntimeError: surprise" in Path(record["remedy"].split()[-1]).read_text("utf-8")
 
 

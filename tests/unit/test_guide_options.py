@@ -120,7 +120,7 @@ def test_guides(guide: str, kind: str, text: str | None) -> None:
     [
         ("", "--guide is ``, expected one of json, json_schema, regex, ebnf_grammar"),
         ("choice=a", "--guide is `choice`"),
-        ("json={}", "--guide json is any JSON"),
+        ("json={}", "--guide json takes no text"),
         ("regex", "--guide regex has no text"),
         ("regex=", "--guide regex has no text"),
         ("json_schema={", "--guide json_schema is not JSON: "),

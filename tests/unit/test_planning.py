@@ -174,7 +174,7 @@ def test_which_gpus(large: Sandbox) -> None:
     large.engine["target"] = {"gpu": "H200"}
     assert [fit.device.name for fit in _plan(large).fits] == ["H200"]
     assert [fit.device.memory for fit in _plan(large, "h100").fits] == [80 * GIB]
-    with pytest.raises(ConfigurationError, match="no GPU `H1000`"):
+    with pytest.raises(ConfigurationError, match="unknown GPU `H1000`"):
         _plan(large, "H1000")
 
 

@@ -170,14 +170,14 @@ def test_profile_that_adds_an_incomplete_model(tmp_path: Path) -> None:
 def test_unknown_profile_names_the_nearest(tmp_path: Path) -> None:
     """`--profile gup` is answered with `gpu`."""
     error = _refused(tmp_path, VALID, profile="gup")
-    assert error.problem == "tritonctl.yaml:11: no profile `gup`"
+    assert error.problem == "tritonctl.yaml:11: unknown profile `gup`"
     assert error.remedy == "did you mean `gpu`? profiles: gpu"
 
 
 def test_profile_of_a_file_without_profiles(tmp_path: Path) -> None:
     """The list of profiles is then empty."""
     error = _refused(tmp_path, BASE, profile="gpu")
-    assert error.problem == "tritonctl.yaml:1: no profile `gpu`"
+    assert error.problem == "tritonctl.yaml:1: unknown profile `gpu`"
     assert error.remedy == "profiles: none"
 
 

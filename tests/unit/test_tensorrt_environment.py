@@ -74,12 +74,12 @@ def test_a_version_newer_than_the_table_is_left_to_pip(plan: Sandbox) -> None:
         ),
         (
             {"release": "26.07", "tensorrt": "10.12.0.36"},
-            "no Python package of TensorRT 10.12.0.36 for CUDA 13",
+            "TensorRT 10.12.0.36 for CUDA 13 has no Python package",
             "nearest: 10.13.2.6",
         ),
         (
             {"release": "25.01", "tensorrt": "10.8.0.40"},
-            "no Python package of TensorRT 10.8.0.40 for CUDA 12",
+            "TensorRT 10.8.0.40 for CUDA 12 has no Python package",
             "nearest: 10.8.0.43",
         ),
     ],

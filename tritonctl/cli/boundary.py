@@ -54,7 +54,7 @@ def _failure(error: BaseException) -> TritonctlError:
         return InterruptionError(
             "interrupted; nothing half-written was left behind", remedy="run the command again"
         )
-    problem = "tritonctl met an error that it did not foresee; that is a bug"
+    problem = "unexpected error: this is a bug in tritonctl"
     try:
         log = _bug_log()
     except OSError:  # no place for a file, which may be the whole reason

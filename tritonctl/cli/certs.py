@@ -31,7 +31,7 @@ def command(
 
     console = voice.console()
     make_certificates(folder, host or (), lifetime=timedelta(days=days), force=force)
-    section = tls_section(_as_the_project_names_it(folder))
+    section = tls_section(_relative_to_project(folder))
     lines = ["server:", "  tls:", *(f"    {name}: {path}" for name, path in section.items())]
     console.result({"folder": str(folder), "tls": section}, "\n".join(lines))
     console.note(
@@ -40,7 +40,7 @@ def command(
     )
 
 
-def _as_the_project_names_it(folder: Path) -> Path:
+def _relative_to_project(folder: Path) -> Path:
     """Paths in a project file are relative to its folder; without one yet, to this folder."""
     from tritonctl.project.file import find_project_file
 

@@ -49,7 +49,7 @@ def command(
 
 
 class _CtrlC(KeyboardInterrupt):
-    """Ctrl-C at the terminal; SIGTERM and SIGHUP stay plain and end the command."""
+    """Ctrl-C at the terminal; SIGTERM and SIGHUP still end the command."""
 
 
 @dataclass
@@ -101,10 +101,10 @@ def _read_turns(talk: _Talk) -> None:
 
 
 def _converse(talk: _Talk) -> None:
-    """Ask at the terminal until Ctrl-D; a refused or cancelled turn leaves the rest as it was."""
+    """Read turns at the terminal until Ctrl-D; a refused or cancelled one is not kept."""
     talk.console.note(f"Chat with {talk.model}. /reset starts over, /quit or Ctrl-D ends.")
     going = True
-    with _ctrl_c():
+    with _ctrl_c_cancels():
         while going:
             try:
                 line = talk.console.ask("> ")
@@ -117,7 +117,7 @@ def _converse(talk: _Talk) -> None:
 
 
 @contextmanager
-def _ctrl_c() -> Iterator[None]:
+def _ctrl_c_cancels() -> Iterator[None]:
     def cancel(*_: object) -> None:
         raise _CtrlC
 

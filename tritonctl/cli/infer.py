@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,25 +44,15 @@ def command(
     with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
         answer = client.infer(model, arrays, timeout=timeout)
     if output is None:
-        record = {name: _plain(array) for name, array in answer.items()}
-        console.result(record, _json(record))
+        record = {name: _texts(array.tolist()) for name, array in answer.items()}
+        console.result(record, json.dumps(record, ensure_ascii=False))
     else:
         files = _save(answer, output)
         console.result(files, "\n".join(f"{name}  {file}" for name, file in files.items()))
 
 
-def _json(record: Mapping[str, Any]) -> str:
-    import json
-
-    return json.dumps(record, ensure_ascii=False)
-
-
-def _plain(array: Any) -> Any:
-    """An array as lists, bytes as text."""
-    return _texts(array.tolist())
-
-
 def _texts(value: Any) -> Any:
+    """Nested lists with bytes as text."""
     if isinstance(value, list):
         return [_texts(item) for item in value]
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

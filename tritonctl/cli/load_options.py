@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of the commands that load a server: what is sent, by whom, whereto."""
+"""Options of the commands that load a server: the load, its generator, its target."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Measure a running server under load.")
 
 
-# What ended a run before its plan was carried out, besides the user.
+# What ended a run early, other than the user.
 _ENDS: dict[str, tuple[type[TritonctlError], str]] = {
     "server gone": (ServerError, "see `tritonctl status` and `tritonctl logs`"),
     "disk full": (HostError, "free space where the run's folder is"),

@@ -18,10 +18,10 @@ _DISTRIBUTION = "5, exponential:20, bimodal:10:100:0.05, lognormal:20:0.5 or uni
 def command(
     port: Annotated[int, typer.Option(help="port to listen on; 0 picks a free one")] = 0,
     ttft: Annotated[str, typer.Option(help=f"ms to the first token: {_DISTRIBUTION}")] = "20",
-    itl: Annotated[str, typer.Option(help="ms between two responses, likewise")] = "5",
-    tokens: Annotated[str, typer.Option(help="tokens per answer, likewise")] = "16",
+    itl: Annotated[str, typer.Option(help="ms between two responses, in the same form")] = "5",
+    tokens: Annotated[str, typer.Option(help="tokens per answer, in the same form")] = "16",
     tokens_per_response: Annotated[str, typer.Option(help="tokens in a response")] = "1",
-    latency: Annotated[str, typer.Option(help="ms of a unary request, likewise")] = "10",
+    latency: Annotated[str, typer.Option(help="ms of a unary request, in the same form")] = "10",
     stall: Annotated[
         list[str] | None,
         typer.Option(help="AT:FOR, stall at AT seconds after the first request for FOR seconds"),
@@ -46,8 +46,10 @@ def command(
 ) -> None:
     """Serve Triton's gRPC protocol with latencies drawn from known distributions, until Ctrl-C."""
     given = {name: value for name, value in locals().items() if name not in {"quiet", "stall"}}
-    program, python = _program(quiet)
-    arguments = [str(python), str(program)]
+    from tritonctl.loadtest.run.environment import generator_python, generators
+
+    python = generator_python(options.console(quiet=quiet))
+    arguments = [str(python), str(generators() / "mock_endpoint.py")]
     for name, value in given.items():
         if value is not None:
             arguments += [f"--{name.replace('_', '-')}", str(value)]
@@ -56,11 +58,3 @@ def command(
     sys.stdout.flush()
     # The mock becomes this process: signals and its one line of output are its own.
     os.execv(python, arguments)  # noqa: S606
-
-
-def _program(quiet: bool) -> tuple[Path, Path]:
-    """mock_endpoint.py and the interpreter of the load generators' environment."""
-    from tritonctl.loadtest.run.environment import generator_python, generators
-
-    python = generator_python(options.console(False, quiet))
-    return generators() / "mock_endpoint.py", python

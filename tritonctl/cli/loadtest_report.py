@@ -43,7 +43,7 @@ def command(
     console = voice.console()
     folder, other = _folders(run, against, project)
     if restore_summary(folder):
-        console.note(f"{folder} had no summary that can be read: made anew from its records")
+        console.note(f"{folder} had no readable summary: it was made again from the records")
     page = _write(folder, other, output)
     requests = write_requests(folder) if csv else None
     record = {
@@ -54,9 +54,11 @@ def command(
     }
     console.result(record, "\n".join(str(path) for path in (page, requests) if path))
     if open_ == "yes" or (
-        open_ == "auto" and not voice.as_json and not voice.quiet and _somebody_watches()
+        open_ == "auto" and not voice.as_json and not voice.quiet and _has_display()
     ):
-        _show(page)
+        import webbrowser
+
+        webbrowser.open(page.resolve().as_uri())
 
 
 def _folders(
@@ -81,15 +83,9 @@ def _write(folder: Path, other: Path | None, output: Path | None) -> Path:
     return write_comparison(other, folder, output)
 
 
-def _somebody_watches() -> bool:
-    """Whether a person sits at a terminal of a machine with a display."""
+def _has_display() -> bool:
+    """Whether this is a terminal on a machine with a display."""
     display = sys.platform == "darwin" or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )
     return sys.stdout.isatty() and display
-
-
-def _show(page: Path) -> None:
-    import webbrowser
-
-    webbrowser.open(page.resolve().as_uri())

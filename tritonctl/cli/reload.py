@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @options.expand_options
 def command(
     *,
-    model: Annotated[str, typer.Argument(help="a model of the project, built anew")],
+    model: Annotated[str, typer.Argument(help="a model of the project that was built again")],
     ask: Annotated[
         bool,
         typer.Option("--smoke/--no-smoke", help="send the new version a request before it serves"),

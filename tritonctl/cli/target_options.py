@@ -58,6 +58,6 @@ class TargetOptions:
             from tritonctl.repository.target import of_project
 
             target = of_project(target, project)
-        # Known vulnerabilities of a version that nobody asked for are reported by what starts it.
+        # Known vulnerabilities are only reported for a version that the user named.
         target = replace(target, named_by_user=self.target_version is not None)
         return described(target, self.cores, self.memory, self.shm_size, self.gpus)

@@ -138,7 +138,11 @@ class Console:
         self.error_record(error)
         self._stderr.print(f"[bold red]error[/]: {escape(error.problem)}", soft_wrap=True)
         if error.details:
-            self._stderr.print(escape(_indented(error.details)), style="dim", soft_wrap=True)
+            self._stderr.print(
+                escape("\n".join(f"  │ {line}" for line in error.details.rstrip().splitlines())),
+                style="dim",
+                soft_wrap=True,
+            )
         self._stderr.print(f"  [green]try[/]: {escape(error.remedy)}", soft_wrap=True)
 
     @contextmanager
@@ -242,10 +246,6 @@ class _StatusStep:
     def update(self, text: str) -> None:
         """Show the beginning of `text` after the step's title."""
         self._status.update(f"{escape(self._title)} [dim]{escape(text.strip()[:100])}[/]")
-
-
-def _indented(text: str) -> str:
-    return "\n".join(f"  │ {line}" for line in text.rstrip().splitlines())
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -77,7 +77,7 @@ def _running(project: Project) -> Server | None:
 def holes_finding(project: Project, compatibility: Compatibility) -> Finding:
     """What NVIDIA's bulletins say about the release that would be started."""
     release = _release(project, compatibility)
-    why = "whoever reaches the ports of a vulnerable server may take it over"
+    why = "anyone who reaches the ports of a vulnerable server may take it over"
     holes = known_holes(release, compatibility) if release else []
     if not holes:
         detail = f"none known of Triton {release}" if release else "nothing known of that image"

@@ -135,7 +135,7 @@ def ensure(recipe: Recipe, progress: Progress) -> Path:
         return folder
     lock = folder.with_name(f"{folder.name}.lock")
     with exclusive(lock, progress, f"install {recipe.name}"):
-        # Checked again: whoever held the lock may just have made it.
+        # Check again: the process that held the lock may have made it.
         if not _finished(folder):
             with progress.step(f"Installing the {recipe.name} environment (once)") as step:
                 _make(recipe, folder, step.update)
@@ -153,7 +153,7 @@ def _make(recipe: Recipe, folder: Path, on_line: Callable[[str], None]) -> None:
     try:
         _install(recipe, folder, on_line)
     except BaseException:
-        # The log is evidence; the environment is not usable and must not look as if it were.
+        # Keep the log as evidence; a broken environment must not look usable.
         log = folder / _LOG
         kept = _kept_log(folder)
         if log.exists():

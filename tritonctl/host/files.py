@@ -16,7 +16,7 @@ from typing import Any
 from tritonctl.errors import HostError, TritonctlError
 from tritonctl.host.progress import Progress
 
-# Files that hold a secret: nobody but their owner reads them.
+# For files with secrets: only their owner may read them.
 PRIVATE = 0o600
 
 

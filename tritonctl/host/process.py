@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs other programs: argument lists only, output streamed and kept, no child survives us."""
+"""Runs other programs: argument lists only, output streamed and kept, no child outlives us."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _registered(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def end_running() -> None:
-    """End whatever other threads run here: only the main thread hears of an interruption."""
+    """End the programs of other threads, which do not receive an interruption."""
     with _RUNNING_LOCK:
         running = list(_RUNNING)
     for process in running:
@@ -113,7 +113,7 @@ def _stream(
 
 @contextmanager
 def _kept(log: Path | None) -> Iterator[Callable[[str], None]]:
-    """A function that appends a line to `log` at once. Raises HostError, as on a full disk."""
+    """A function that appends a line to `log` unbuffered. Raises HostError, as on a full disk."""
     if log is None:
         yield lambda _: None
         return

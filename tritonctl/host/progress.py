@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the library reports progress, whoever watches."""
+"""How the library reports progress to its caller."""
 
 from __future__ import annotations
 

@@ -22,14 +22,14 @@ models:
     engine:
       builder: openvino          # text generation on a CPU
       precision: int8            # fp32, fp16, int8 or int4
-      max_batch_size: 32         # sequences worked on at once
+      max_batch_size: 32         # sequences processed at once
       # max_seq_len: 2048        # prompt plus answer, tokens; default: the checkpoint's limit
     serving:
       instance_group: [{kind: KIND_CPU, count: 1}]
-      # The engine makes the text itself, without a step {{ name }}_detokenizer: less CPU per token,
-      # but clients of the ensemble that go away are not noticed.
+      # The engine makes the text itself, without a {{ name }}_detokenizer step: less CPU per token,
+      # but it does not notice when a client of the ensemble leaves.
       # inline_detokenizer: true
-      # Requests that wait for a place in the engine; one more is refused at once. Priorities and
+      # How many requests may wait for the engine; further ones are refused. Priorities and
       # timeouts: priority_levels: 2 (1 goes first), default_timeout_microseconds: 30000000.
       # queue: {max_queue_size: 128}
       # Any field of Triton's ModelConfig, by step:

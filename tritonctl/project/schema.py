@@ -97,7 +97,7 @@ class InstanceGroup(Strict):
 
 
 class DynamicBatching(Strict):
-    """Triton's `dynamic_batching`, for every step but an engine that batches by itself."""
+    """Triton's `dynamic_batching`, for every step except an engine with its own batching."""
 
     max_queue_delay_microseconds: Annotated[int, Field(ge=0)] | None = Field(
         None, description="the backend's best value when absent: python_backends/README.md"

@@ -290,7 +290,7 @@ def test_runs_by_name(
     assert first in out
     code, _, err = command(first, "2027", "-C", str(project))
     assert code == 2
-    assert f"there are: {second}, {first}" in " ".join(err.split())
+    assert f"the latest: {second}, {first}" in " ".join(err.split())
     (project / "tritonctl.yaml").write_text("schema: v0\n", encoding="utf-8")
     code, _, err = command(first, second, "-C", str(project))
     assert code == 2

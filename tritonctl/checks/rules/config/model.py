@@ -7,7 +7,6 @@ https://github.com/triton-inference-server/backend/blob/main/README.md
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 from tritonctl.checks.rules.layout.folders import misspelt
+from tritonctl.errors import suggest
 
 # Above it, a name is more likely a slip of the pen than a backend of one's own.
 _LIKE = 0.75
@@ -80,8 +80,8 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not platform or model.backend:
         return
     known = [name for names in PLATFORMS.values() for name in names]
-    close = difflib.get_close_matches(platform, known, n=1)
-    fix = f"did you mean {close[0]}?" if close else f"it is one of {', '.join(sorted(known))}"
+    close = suggest(platform, known)
+    fix = f"did you mean {close}?" if close else f"it is one of {', '.join(sorted(known))}"
     if platform in KNOWN:
         fix = f'it is a backend: write backend: "{platform}"'
     yield Hit(f"unknown platform: {platform}", fix, config.span("platform"))
@@ -123,11 +123,11 @@ def unknown_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     name = config.message.backend
     if not name or name in KNOWN or config.message.runtime:
         return
-    close = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=_LIKE)
+    close = suggest(name.lower(), KNOWN, likeness=_LIKE)
     if close and not _brings_its_own(model, f"libtriton_{name}.so"):
         yield Hit(
             f"unknown backend: {name}",
-            f"did you mean {close[0]}?",
+            f"did you mean {close}?",
             config.span("backend"),
         )
 

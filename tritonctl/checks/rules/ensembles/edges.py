@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping
 from itertools import combinations, product
 
@@ -14,6 +13,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 
 
 @rule(
@@ -206,5 +206,5 @@ def _value(model: Model, link: Link) -> Span | None:
 
 
 def _of_these(name: str, known: Mapping[str, Tensor]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]}?" if close else f"it has {', '.join(known) or 'none'}"
+    close = suggest(name, known)
+    return f"did you mean {close}?" if close else f"it has {', '.join(known) or 'none'}"

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Iterator
 
 from tritonctl.checks.analysis.graph import Graph, Link, Step
@@ -12,6 +11,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 
 
 @rule(
@@ -203,7 +203,7 @@ def _numbers(links: Iterable[Link]) -> str:
 
 
 def _instead(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
+    close = suggest(name, names)
     if close:
-        return f"did you mean {close[0]}?"
+        return f"did you mean {close}?"
     return "map a step's output to it, or declare it as an input of the ensemble"

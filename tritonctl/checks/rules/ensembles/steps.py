@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.graph import Graph
@@ -13,6 +12,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 
 _INFERRED = ("tensorrt", "onnxruntime", "openvino", "pytorch", "python")
 _MOST_SHOWN = 8
@@ -132,10 +132,10 @@ def unfinished_step(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
 def missing_model(config: ConfigMessage, ensemble: Graph, repository: Repository) -> Iterator[Hit]:
     for step in ensemble.steps:
         if step.name and step.name not in repository.models:
-            close = difflib.get_close_matches(step.name, repository.models, n=1)
+            close = suggest(step.name, repository.models)
             yield Hit(
                 f"there is no model {step.name} in this repository",
-                f"did you mean {close[0]}?"
+                f"did you mean {close}?"
                 if close
                 else f"add it, or also start Triton with the --model-repository of {step.name}",
                 config.span(*step.path, "model_name"),

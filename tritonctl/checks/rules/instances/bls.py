@@ -8,7 +8,6 @@ section "Limitation".
 from __future__ import annotations
 
 import ast
-import difflib
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.bls import BlsCall, CallGraph, bls_calls, own_nodes
@@ -18,6 +17,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 
 _SENDING = ("exec", "async_exec")
 _OUTSIDE = ("initialize", "finalize")
@@ -103,12 +103,12 @@ def absent_model(model: Model, repository: Repository) -> Iterator[Hit]:
     for call in bls_calls(model):
         if call.model is None or call.model in repository.models:
             continue
-        close = difflib.get_close_matches(call.model, repository.models, n=1)
+        close = suggest(call.model, repository.models)
         yield _hit(
             model,
             call,
             f"there is no model {call.model} in this repository",
-            f"did you mean {close[0]}?" if close else "add it, or serve it from another repository",
+            f"did you mean {close}?" if close else "add it, or serve it from another repository",
         )
 
 

@@ -7,7 +7,6 @@ https://github.com/triton-inference-server/server/blob/main/docs/user_guide/mode
 
 from __future__ import annotations
 
-import difflib
 import os
 import stat
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import rule
 from tritonctl.checks.rules.layout.files import WARM_UP, named_data
+from tritonctl.errors import suggest
 from tritonctl.formats.graph_file import LFS_POINTER, is_pointer
 
 # Names that a config.pbtxt has by mistake.
@@ -183,7 +183,7 @@ def misspelt(model: Model) -> str | None:
     if model.file is not None:
         return None
     for name, status in model.entries.items():
-        close = difflib.get_close_matches(name.lower(), (CONFIG_NAME,), n=1, cutoff=_LIKE)
+        close = suggest(name.lower(), (CONFIG_NAME,), likeness=_LIKE)
         if (close or name.lower() in _MISSPELT) and not _is_folder(status):
             return name
     return None

@@ -7,7 +7,6 @@ https://github.com/triton-inference-server/tensorrtllm_backend/blob/main/docs/ll
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -17,6 +16,7 @@ from tritonctl.checks.config.yaml_file import YamlFile, entries, span_of
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 
 _CLOSE = 0.92
 _TYPING_ERROR = 0.8
@@ -228,12 +228,12 @@ def _unknown(arguments: YamlFile) -> Iterator[Hit]:
     ):
         given = [name for name, _ in entries(arguments.node(*path))]
         for node in given:
-            close = difflib.get_close_matches(node.value, known, n=1, cutoff=_CLOSE)
-            if node.value in known or not close or any(one.value == close[0] for one in given):
+            close = suggest(node.value, known, likeness=_CLOSE)
+            if node.value in known or not close or any(one.value == close for one in given):
                 continue
             yield Hit(
                 f"{what} has no argument {node.value}",
-                f"did you mean {close[0]}?",
+                f"did you mean {close}?",
                 span_of(node),
                 arguments.source,
             )
@@ -252,7 +252,7 @@ def _values(arguments: YamlFile) -> Iterator[Hit]:
         given = arguments.text(key)
         if given is None or given in words:
             continue
-        if given in others or difflib.get_close_matches(given, words, n=1, cutoff=_TYPING_ERROR):
+        if given in others or suggest(given, words, likeness=_TYPING_ERROR):
             yield Hit(
                 f"unknown {key}: {given}",
                 f"expected one of {', '.join(words)}",

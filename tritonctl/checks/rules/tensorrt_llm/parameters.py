@@ -6,7 +6,6 @@ Sources: as in tritonctl/formats/trtllm_backend.py.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ from tritonctl.checks.analysis.releases import reaches
 from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 from tritonctl.formats.trtllm_backend import (
     DECODING_MODES,
     DEMANDED,
@@ -143,7 +143,7 @@ def _unknown(template: Deployment) -> Iterator[Hit]:
     for key in template.config.message.parameters:
         if key in PARAMETERS or key.startswith("TRITON_"):  # those are for Triton's core
             continue
-        close = difflib.get_close_matches(key, PARAMETERS, n=1, cutoff=_CLOSE)
+        close = suggest(key, PARAMETERS, likeness=_CLOSE)
         former = FORMER.get(key)
         if not (former or close or template.kind == "cpp"):
             continue
@@ -151,9 +151,9 @@ def _unknown(template: Deployment) -> Iterator[Hit]:
         yield Hit(
             f"the model tensorrt_llm has no parameter {key}"
             + (f": {former}" if former else ", and ignores it"),
-            f"did you mean {close[0]}?" if close and not former else "rename or remove it",
+            f"did you mean {close}?" if close and not former else "rename or remove it",
             span,
-            edits=(Edit(span, f'"{close[0]}"'),) if close and not former else (),
+            edits=(Edit(span, f'"{close}"'),) if close and not former else (),
         )
 
 
@@ -286,5 +286,5 @@ def _devices(template: Deployment) -> Iterator[Hit]:
 
 
 def _nearest(text: str, choices: tuple[str, ...]) -> str:
-    close = difflib.get_close_matches(text, choices, n=1)
-    return f"did you mean {close[0]}?" if close else f"expected one of {', '.join(choices)}"
+    close = suggest(text, choices)
+    return f"did you mean {close}?" if close else f"expected one of {', '.join(choices)}"

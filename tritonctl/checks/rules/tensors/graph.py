@@ -9,7 +9,6 @@ blob/main/docs/user_guide/model_configuration.md#datatypes
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
@@ -18,6 +17,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 from tritonctl.formats.graph_file import Graph, GraphTensor
 
 _WHY_INTERFACE = "The backend compares names, types and shapes when it loads the model, and refuses"
@@ -130,8 +130,8 @@ def _unknown_controls(config: ConfigMessage, graph: Graph) -> Iterator[Hit]:
 
 def _nearest(name: str, names: list[str]) -> str:
     lower = {one.lower(): one for one in names}
-    close = difflib.get_close_matches(name.lower(), lower, n=1)
-    return f"did you mean {lower[close[0]]}?" if close else "name it as the graph does"
+    close = suggest(name.lower(), lower)
+    return f"did you mean {lower[close]}?" if close else "name it as the graph does"
 
 
 def _listed(names: list[str], most: int = 8) -> str:

@@ -7,7 +7,6 @@ Source: https://github.com/triton-inference-server/python_backend#usage
 from __future__ import annotations
 
 import ast
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -18,6 +17,7 @@ from tritonctl.checks.model_py.flow import Flow, Function, literal
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 from tritonctl.formats.graph_file import is_pointer
 
 _CLASS = "TritonPythonModel"
@@ -60,10 +60,10 @@ def no_class(code: PythonSource, model: Model) -> Iterator[Hit]:
     if any(_may_make(node) for node in code.nodes):
         return
     classes = [node for node in code.tree.body if isinstance(node, ast.ClassDef)]
-    near = difflib.get_close_matches(_CLASS, [one.name for one in classes], n=1, cutoff=0.7)
-    named = next((one for one in classes if one.name in near), None)
+    near = suggest(_CLASS, [one.name for one in classes], likeness=0.7)
+    named = next((one for one in classes if one.name == near), None)
     yield Hit(
-        f"{code.path.name} has no class {_CLASS}" + (f", but {near[0]}" if near else ""),
+        f"{code.path.name} has no class {_CLASS}" + (f", but {near}" if near else ""),
         f"call the class {_CLASS}",
         code.place(named) if named else None,
         source=code.source if named else None,
@@ -109,9 +109,9 @@ def no_execute(code: PythonSource) -> Iterator[Hit]:
     if code.method("execute") or any(_names_execute(node) for node in code.nodes):
         return
     names = [node.name for node in model_class.body if isinstance(node, Function)]
-    near = difflib.get_close_matches("execute", names, n=1)
+    near = suggest("execute", names)
     yield Hit(
-        f"{_CLASS} has no method execute" + (f", but {near[0]}" if near else ""),
+        f"{_CLASS} has no method execute" + (f", but {near}" if near else ""),
         "add def execute(self, requests), which returns a response for each of them",
         code.place(model_class),
         source=code.source,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 
@@ -13,6 +12,7 @@ from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import CONFIG, Model, Repository
 from tritonctl.checks.rule import rule
+from tritonctl.errors import suggest
 
 # NVIDIA's samples have ${name}; Jinja and shell templates are put around them.
 _PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.*?\}\}|<%.*?%>")
@@ -132,15 +132,15 @@ def _with_nearest(model: Model, mistake: Mistake) -> Iterator[Hit]:
     for problem in _problems(model, mistake):
         source = model.file.source.text if model.file else ""
         written = source[problem.span.start : problem.span.end].strip("\"'")
-        close = difflib.get_close_matches(written, problem.names, n=1)
+        nearest = suggest(written, problem.names)
         # Another name of a field is a slip of the pen; another value may be meant otherwise.
-        edits = tuple(Edit(problem.span, name) for name in close if mistake == "unknown")
-        yield Hit(problem.text, _instead(problem, close), problem.span, edits=edits)
+        edits = (Edit(problem.span, nearest),) if nearest and mistake == "unknown" else ()
+        yield Hit(problem.text, _instead(problem, nearest), problem.span, edits=edits)
 
 
-def _instead(problem: Problem, close: list[str]) -> str:
-    if close:
-        return f"did you mean {close[0]}?"
+def _instead(problem: Problem, nearest: str | None) -> str:
+    if nearest:
+        return f"did you mean {nearest}?"
     known = ", ".join(sorted(problem.names))
     if known and len(known) <= _MOST_NAMES:
         return f"it is one of {known}"

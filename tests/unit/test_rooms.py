@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -112,3 +113,10 @@ def test_nothing_is_imported_by_its_name() -> None:
         and ast.unparse(node.func).rsplit(".", 1)[-1] in {"import_module", "__import__"}
     ]
     assert hidden == []
+
+
+def test_no_module_is_ignored() -> None:
+    """What .gitignore names is outside ruff, too, and missing from the wheel."""
+    command = ["git", "ls-files", "--cached", "--ignored", "--exclude-standard", "tritonctl"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=True)
+    assert done.stdout == ""

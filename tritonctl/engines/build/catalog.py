@@ -9,8 +9,8 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from tritonctl.host import bundled
 from tritonctl.errors import ConfigurationError, choices
+from tritonctl.host import bundled
 from tritonctl.project.schema import Engine
 
 RunnerName = Literal["current", "venv", "container"]

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.host import containers
 from tritonctl.engines.build.runners import builder_recipe, container_command, container_image
 from tritonctl.engines.build.stages import StageBuild
-from tritonctl.host.environments import environment_python, folder_of
 from tritonctl.errors import BuildFailedError
+from tritonctl.host import containers
+from tritonctl.host.environments import environment_python, folder_of
 
 _SECONDS = 120
 

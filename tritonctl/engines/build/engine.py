@@ -13,10 +13,19 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.version import __version__
+from tritonctl.engines.artefacts.manifest import (
+    Manifest,
+    read_manifest,
+    verify_files,
+    write_manifest,
+)
 from tritonctl.engines.build import runners
-from tritonctl.engines.build.contract import BuildRefusal, BuildResult, EvaluationResult, read_answer
-from tritonctl.engines.artefacts.manifest import Manifest, read_manifest, verify_files, write_manifest
+from tritonctl.engines.build.contract import (
+    BuildRefusal,
+    BuildResult,
+    EvaluationResult,
+    read_answer,
+)
 from tritonctl.engines.build.revision import revision_of
 from tritonctl.engines.build.runners import Workplace
 from tritonctl.engines.build.stages import StageBuild, expected_seconds, plan_stages, stages_until
@@ -25,6 +34,7 @@ from tritonctl.host.files import exclusive, explained, write_atomically
 from tritonctl.host.process import run
 from tritonctl.host.progress import Board, Progress, Unordered
 from tritonctl.project.schema import Project
+from tritonctl.version import __version__
 
 _LAST_LINES = 20
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits, Target
+from tritonctl.engines.build.contract import (
+    BuildRequest,
+    Calibration,
+    EvaluationRequest,
+    Limits,
+    Target,
+)
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.schema import Calibration as ProjectCalibration
 from tritonctl.project.schema import Engine, Evaluation, Model, Project

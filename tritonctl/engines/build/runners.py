@@ -16,16 +16,16 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from tritonctl.host import containers
-from tritonctl.host.containers import ContainerEngine
 from tritonctl.engines.build.catalog import Builder, BuilderEnvironment, Stage
 from tritonctl.engines.build.contract import Target
 from tritonctl.engines.build.fingerprint import named_in
 from tritonctl.engines.build.given_files import given_files
 from tritonctl.engines.build.image_probe import check_image
 from tritonctl.engines.build.stages import StageBuild
-from tritonctl.host.environments import Recipe, ensure, environment_python
 from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.host import containers
+from tritonctl.host.containers import ContainerEngine
+from tritonctl.host.environments import Recipe, ensure, environment_python
 from tritonctl.host.files import explained, write_atomically
 from tritonctl.host.progress import Progress
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tritonctl.engines.artefacts.manifest import MANIFEST, read_manifest
 from tritonctl.engines.build.catalog import Builder, Stage, builder_named
 from tritonctl.engines.build.contract import BuildRequest
 from tritonctl.engines.build.fingerprint import Fingerprint, build_fingerprint
-from tritonctl.engines.artefacts.manifest import MANIFEST, read_manifest
 from tritonctl.engines.build.requests import build_request, model_named, with_target
 from tritonctl.errors import ConfigurationError, RepositoryError, UsageError, choices
 from tritonctl.project.schema import Model, Project

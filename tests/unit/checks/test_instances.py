@@ -82,7 +82,7 @@ def test_counts(count: str, tmp_path: Path) -> None:
     onnx = CONFIG.replace('"python"', '"onnxruntime"')
     files = {"m/config.pbtxt": f"{onnx}instance_group [ {{ count: {count} }} ]\n"}
     [finding] = found(tmp_path / "b", files)
-    assert finding.message.endswith("Triton makes 2")
+    assert finding.message == f"Triton ignores count: {count} and makes 2"
     [finding] = found(tmp_path / "b", {}, Target("2.51.0"))
     assert finding.message.endswith("as many as without `count`")
 

@@ -206,7 +206,7 @@ def test_giving_up(slo: Slo, changes: dict[str, object], told: str | None) -> No
 @pytest.mark.parametrize(
     ("verdict", "goodput", "failed", "behaviour", "words"),
     [
-        (MET, 120, 0.0, "keeps", "kept at 120/s too"),
+        (MET, 120, 0.0, "keeps", "met at 120/s, too"),
         (MISSED, 98, 0.2, "sheds", "98% of those at 100/s; 20% were refused"),
         (MISSED, 70, 0.0, "degrades", "70% of those"),
         (MISSED, 10, 0.0, "collapses", "nothing was refused: bound the queue"),

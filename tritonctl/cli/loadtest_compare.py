@@ -106,7 +106,7 @@ def _run(
 ) -> Sides:
     """Load both servers alternately; each round has a load of its own, the same for both."""
     from tritonctl.loadtest.run.execution import LoadJob
-    from tritonctl.loadtest.run.interleaving import run_in_turns
+    from tritonctl.loadtest.run.interleaving import run_interleaved
     from tritonctl.loadtest.run.jobs import load_job, target_of
     from tritonctl.loadtest.run.plan import Overrides, chosen_scenario
 
@@ -119,7 +119,7 @@ def _run(
         drawn = Overrides(seed=wanted.seed + number).applied(wanted)
         return load_job(project, name, drawn, targets[side], profile=profile)
 
-    sides, interrupted = run_in_turns(job, rounds, console)
+    sides, interrupted = run_interleaved(job, rounds, console)
     if interrupted and not sides[0]:
         raise KeyboardInterrupt
     for target, folders in zip(targets, sides, strict=True):

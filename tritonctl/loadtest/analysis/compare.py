@@ -105,7 +105,7 @@ def compare(left: Sequence[Path], right: Sequence[Path], *, force: bool = False)
     ConfigurationError when a folder cannot be read.
     """
     sides = _Side.of(left), _Side.of(right)
-    refusals = [found for side in sides for found in within(side.runs)]
+    refusals = [difference for side in sides for difference in within(side.runs)]
     settings = between(sides[0].runs[0], sides[1].runs[0])
     refusals += [difference for difference in settings if difference.load]
     if refusals and not force:
@@ -145,9 +145,9 @@ def _notes(sides: tuple[_Side, _Side], changes: Sequence[Change]) -> Iterator[st
 
 
 def _verdict(changes: Sequence[Change]) -> str:
-    told = [f"{change.name} {change.verdict}" for change in changes if change.differs]
-    if told:
-        return "; ".join(told)
+    verdicts = [f"{change.name} {change.verdict}" for change in changes if change.differs]
+    if verdicts:
+        return "; ".join(verdicts)
     known = any(change.verdict == NO_DIFFERENCE for change in changes)
     return NO_DIFFERENCE if known else UNKNOWN
 
@@ -168,11 +168,11 @@ def _changes(left: _Side, right: _Side) -> Iterator[Change]:
 def _percentiles(left: _Side, right: _Side) -> Iterator[Change]:
     samples = [_samples(side) for side in (left, right)]
     for metric, quantiles in _PERCENTILES.items():
-        if not all(metric in found for found in samples):
+        if not all(metric in sample for sample in samples):
             continue
-        pair = [found[metric] for found in samples]
+        pair = [sample[metric] for sample in samples]
         for q in quantiles:
-            # Below it a 99th percentile is not told of either.
+            # Fewer give no 99th percentile either.
             if q > 0.9 and min(len(sample) for sample in pair) < P99_REQUESTS:  # noqa: PLR2004
                 continue
             estimates = [_percentile(sample, q) for sample in pair]
@@ -181,17 +181,17 @@ def _percentiles(left: _Side, right: _Side) -> Iterator[Change]:
 
 
 def _samples(side: _Side) -> dict[str, Sample]:
-    found = [
+    runs = [
         measured(columns, run.cool_down_us)
         for run, columns in zip(side.runs, side.measured, strict=True)
     ]
-    names = [name for name in _PERCENTILES if all(name in series for series in found)]
-    return {name: Sample.of(*(series[name] for series in found)) for name in names}
+    names = [name for name in _PERCENTILES if all(name in series for series in runs)]
+    return {name: Sample.of(*(series[name] for series in runs)) for name in names}
 
 
 def _percentile(sample: Sample, q: float) -> Estimate:
-    found = sample.percentile(q, LEVEL)
-    return Estimate(found.ms, found.low_ms, found.high_ms)
+    percentile = sample.percentile(q, LEVEL)
+    return Estimate(percentile.ms, percentile.low_ms, percentile.high_ms)
 
 
 def _answers(side: _Side) -> Floats:
@@ -242,10 +242,10 @@ def _share(side: _Side, flags: Callable[[Run, Columns], Mask]) -> Estimate:
     pairs = list(zip(side.runs, side.measured, strict=True))
     over = np.concatenate([flags(run, columns) for run, columns in pairs]).astype(np.float64)
     place = np.repeat(np.arange(len(pairs)), [len(columns) for _, columns in pairs])
-    found = share_interval(
+    interval = share_interval(
         over, np.ones(len(over)), runs=place if len(pairs) > 1 else None, level=LEVEL
     )
-    return Estimate(found.share, found.low, found.high)
+    return Estimate(interval.share, interval.low, interval.high)
 
 
 def ratio(
@@ -279,25 +279,25 @@ def _change(
     name: str,
     unit: str,
     sides: tuple[Estimate, Estimate],
-    found: tuple[float, float, float],
+    interval: tuple[float, float, float],
     words: tuple[str, str],
 ) -> Change:
-    change, low, high = found
+    change, low, high = interval
     differs = low > 0 or high < 0
-    verdict = _told(found, words, " points" if unit == "share" else " %")
+    verdict = _size_in_words(interval, words, " points" if unit == "share" else " %")
     # expm1 of minus infinity is -1: nothing less is possible, and nothing is said by it.
     lower = None if low == -1 or math.isinf(low) else low
     higher = None if math.isinf(high) else high
     return Change(name, unit, *sides, change, lower, higher, differs, verdict)
 
 
-def _told(found: tuple[float, float, float], words: tuple[str, str], unit: str) -> str:
-    """`faster by 12 % [8, 15]`, or that there is no difference, or that nobody can tell."""
-    change, low, high = found
+def _size_in_words(interval: tuple[float, float, float], words: tuple[str, str], unit: str) -> str:
+    """`faster by 12 % [8, 15]`, or that there is no difference, or that it is unknown."""
+    change, low, high = interval
     if low <= 0 <= high:
         return UNKNOWN if low == -1 or math.isinf(high) else NO_DIFFERENCE
     more, less = words
     bounds = sorted((abs(100 * low), abs(100 * high)))
     top = "?" if math.isinf(bounds[1]) else f"{bounds[1]:.3g}"
-    told = f"by {abs(100 * change):.3g}{unit} [{bounds[0]:.3g}, {top}]"
-    return f"{more if change > 0 else less} {told}"
+    size = f"by {abs(100 * change):.3g}{unit} [{bounds[0]:.3g}, {top}]"
+    return f"{more if change > 0 else less} {size}"

@@ -46,8 +46,8 @@ def _machine(server: ServerFigures) -> str | None:
     cores = server.host_cpus
     own = f"the server used {server.cpu:.1f} of {cores} cores" if server.cpu and cores else None
     if (server.host_cpu or 0.0) > _MACHINE_BUSY:
-        told = f"the machine's CPU: {_percent(server.host_cpu or 0.0)} of it were in use"
-        return f"{told}, {own}" if own else told
+        usage = f"the machine's CPU: {_percent(server.host_cpu or 0.0)} of it were in use"
+        return f"{usage}, {own}" if own else usage
     if own and (server.cpu or 0.0) > _MACHINE_BUSY * (cores or 1):
         return f"the machine's CPU: {own}"
     return None
@@ -68,22 +68,22 @@ def _streams(server: ServerFigures, machine: str | None) -> str | None:
     waiting, active = (_gauge(server, name) for name in (_WAITING_STREAMS, _ACTIVE_STREAMS))
     if waiting is None or waiting < 1:
         return None
-    told = f"{_engine(server)}: {waiting:.1f} requests waited for a place in its batch"
-    told += f", which held {active:.1f}" if active is not None else ""
-    return f"{told}; {machine}" if machine else told
+    waits = f"{_engine(server)}: {waiting:.1f} requests waited for a place in its batch"
+    waits += f", which held {active:.1f}" if active is not None else ""
+    return f"{waits}; {machine}" if machine else waits
 
 
 def _longest_queue(server: ServerFigures) -> tuple[str, ModelFigures] | None:
     """The step with the most waiting, where requests spend more time waiting than in work."""
-    found = {
+    waiting = {
         name: model
         for name, model in server.models.items()
         if model.share and model.request_ms > 0 and model.queue_ms / model.request_ms > _WAITING
     }
-    if not found:
+    if not waiting:
         return None
-    name = max(found, key=lambda name: found[name].queue_ms * found[name].rate)
-    return name, found[name]
+    name = max(waiting, key=lambda name: waiting[name].queue_ms * waiting[name].rate)
+    return name, waiting[name]
 
 
 def _with_queue(server: ServerFigures, machine: str | None) -> str | None:
@@ -104,13 +104,15 @@ def _queue(server: ServerFigures) -> str | None:
     occupied = _occupied(model)
     if occupied is not None and occupied < _OCCUPIED:
         return None
-    told = f"{name}: requests waited {_percent(model.queue_ms / model.request_ms)} of their time"
+    waits = f"{name}: requests waited {_percent(model.queue_ms / model.request_ms)} of their time"
     if model.batch_factor is None or not model.max_batch_size:
-        return f"{told} in its queue"
+        return f"{waits} in its queue"
     batch = f"{model.batch_factor:.1f} of {model.max_batch_size}"
     if model.batch_factor >= _FULL * model.max_batch_size:
-        return f"{told} in its queue while its batch was full ({batch})"
-    return f"{told} in its queue although its batch was not full ({batch}): its instances were busy"
+        return f"{waits} in its queue while its batch was full ({batch})"
+    return (
+        f"{waits} in its queue although its batch was not full ({batch}): its instances were busy"
+    )
 
 
 def _idle(server: ServerFigures) -> str | None:
@@ -140,6 +142,6 @@ def _computing(server: ServerFigures) -> str:
     if not steps:
         return "unknown: the server answered no request while it was sampled"
     name = max(steps, key=lambda name: steps[name].share or 0.0)
-    told = f"{name}: {_percent(steps[name].share or 0.0)} of the time of the steps is spent in it"
+    work = f"{name}: {_percent(steps[name].share or 0.0)} of the time of the steps is spent in it"
     occupied = _occupied(steps[name])
-    return told if occupied is None else f"{told}, its instances work {_percent(occupied)} of it"
+    return work if occupied is None else f"{work}, its instances work {_percent(occupied)} of it"

@@ -67,8 +67,8 @@ class Sample:
         weights = np.concatenate([part.weights for part in parts])
         order = np.argsort(values, kind="stable")
         total = summed(place, weights, sum(counts))
-        several = np.repeat(np.arange(len(parts)), counts) if len(parts) > 1 else None
-        return cls(values[order], weights[order], place[order], total, several)
+        runs = np.repeat(np.arange(len(parts)), counts) if len(parts) > 1 else None
+        return cls(values[order], weights[order], place[order], total, runs)
 
     def __len__(self) -> int:
         """How many durations, by weight."""
@@ -127,9 +127,11 @@ class Sample:
         """
         run = runs[self.place]
         parts = [run == number for number in np.unique(run)]
-        found = [_quantile(self.values[p], np.cumsum(self.weights[p]), q) for p in parts]
-        error = float(np.std(np.log(np.maximum(found, LOWEST)), ddof=1)) / math.sqrt(len(found))
-        width = student(len(found) - 1, level) * error
+        quantiles = [_quantile(self.values[p], np.cumsum(self.weights[p]), q) for p in parts]
+        error = float(np.std(np.log(np.maximum(quantiles, LOWEST)), ddof=1)) / math.sqrt(
+            len(quantiles)
+        )
+        width = student(len(quantiles) - 1, level) * error
         return math.exp(width) if width < math.log(_MOST_FACTOR) else None
 
 
@@ -213,5 +215,5 @@ def histogram_percentiles(made: Any, quantiles: Sequence[float]) -> dict[float, 
     """Percentiles of a histogram in milliseconds, to 3 digits; none of an empty one."""
     if not made.get_total_count():
         return {}
-    found = made.get_percentile_to_value_dict([100 * q for q in quantiles])
-    return {q: found[100 * q] / 1000 for q in quantiles}
+    values = made.get_percentile_to_value_dict([100 * q for q in quantiles])
+    return {q: values[100 * q] / 1000 for q in quantiles}

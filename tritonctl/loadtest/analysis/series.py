@@ -54,16 +54,16 @@ def measured(columns: Columns, cool_down_us: int) -> dict[str, Series]:
     cut = columns.ended("cancelled") & no_token
     finished = columns.ended("ok")
     since = {"": columns.planned, "service_": columns.sent}
-    found = {"itl": _itl(columns, answered, given_up), "tpot": _tpot(columns, answered)}
+    series = {"itl": _itl(columns, answered, given_up), "tpot": _tpot(columns, answered)}
     for prefix, begin in since.items():
         first = np.where(silent | cut, columns.end, columns.first) - begin
         first[cut] = _thought_on(first[cut], first[started | silent])
         censored = int((silent | cut).sum())
-        found[f"{prefix}ttft"] = _each(first, started | silent | cut, censored)
+        series[f"{prefix}ttft"] = _each(first, started | silent | cut, censored)
         ended = finished | given_up
-        found[f"{prefix}e2e"] = _each(columns.end - begin, ended, int(given_up.sum()))
-    found["send_lag"] = _each(columns.sent - columns.planned, np.ones(len(columns), dtype=bool))
-    return {name: found[name] for name in METRICS if len(found[name])}
+        series[f"{prefix}e2e"] = _each(columns.end - begin, ended, int(given_up.sum()))
+    series["send_lag"] = _each(columns.sent - columns.planned, np.ones(len(columns), dtype=bool))
+    return {name: series[name] for name in METRICS if len(series[name])}
 
 
 def gave_up(columns: Columns, cool_down_us: int) -> Mask:
@@ -81,13 +81,13 @@ def _each(durations: Integers, mask: Mask, censored: int = 0) -> Series:
 def _thought_on(waits: Integers, known: Integers) -> Integers:
     """What waits that were cut short would have come to: evenly what took longer; where nothing
     did, the wait itself."""
-    longer, found = sorted(known.tolist()), waits.copy()
+    longer, lengths = sorted(known.tolist()), waits.copy()
     for number, place in enumerate(np.argsort(-waits, kind="stable").tolist()):
-        begin = bisect_right(longer, found[place])
+        begin = bisect_right(longer, lengths[place])
         if begin < len(longer):
-            found[place] = longer[begin + int((len(longer) - begin) * (number * _GOLDEN % 1))]
-            insort(longer, int(found[place]))
-    return found
+            lengths[place] = longer[begin + int((len(longer) - begin) * (number * _GOLDEN % 1))]
+            insort(longer, int(lengths[place]))
+    return lengths
 
 
 def _itl(columns: Columns, answered: Mask, given_up: Mask) -> Series:

@@ -95,8 +95,8 @@ def _changes(readings: Sequence[Mapping[str, Any]]) -> Callable[[str], float]:
 
 
 def _pending(scrapes: Sequence[Scrape], name: str) -> float | None:
-    found = (s["models"].get(name, {}).get("pending") for s in scrapes)
-    return max((float(value) for value in found if value is not None), default=None)
+    pending = (s["models"].get(name, {}).get("pending") for s in scrapes)
+    return max((float(value) for value in pending if value is not None), default=None)
 
 
 def _model(

@@ -30,15 +30,15 @@ class SettingDifference:
 
 def between(left: Run, right: Run) -> list[SettingDifference]:
     """What differs between two runs: the load first."""
-    found = list(_different(_load(left), _load(right), load=True))
+    differences = list(_different(_load(left), _load(right), load=True))
     chance = [
         dict(
             pair for pair in _flat("", run.plan) if pair[0] in ("seed", "duration_seconds", "count")
         )
         for run in (left, right)
     ]
-    found += _different(chance[0], chance[1], load=False)
-    return found + list(_different(_circumstances(left), _circumstances(right), load=False))
+    differences += _different(chance[0], chance[1], load=False)
+    return differences + list(_different(_circumstances(left), _circumstances(right), load=False))
 
 
 def within(runs: Sequence[Run]) -> list[SettingDifference]:
@@ -53,9 +53,9 @@ def within(runs: Sequence[Run]) -> list[SettingDifference]:
 
 def explain(differences: Sequence[SettingDifference]) -> str:
     """The first few in a line."""
-    told = [f"{d.field}: {_value(d.left)} and {_value(d.right)}" for d in differences[:4]]
-    more = len(differences) - len(told)
-    return "; ".join(told) + (f"; and {more} more" if more else "")
+    shown = [f"{d.field}: {_value(d.left)} and {_value(d.right)}" for d in differences[:4]]
+    more = len(differences) - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more else "")
 
 
 def _value(value: Any) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the service kept its promises: shares of requests over a limit, with their intervals."""
+"""Whether a service meets its SLO: shares of requests over a limit, with their intervals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _USUAL = 0.9
 
 @dataclass(frozen=True)
 class Limit:
-    """A promise about a duration: at most `allowed` of its values lie over `ms`."""
+    """An SLO target for a duration: at most `allowed` of its values lie over `ms`."""
 
     name: str
     metric: str
@@ -41,26 +41,26 @@ class Limit:
 
 def limits(slo: Mapping[str, float | None]) -> list[Limit]:
     """The durations that an SLO limits. Raises ConfigurationError for a name it cannot have."""
-    found = []
+    durations = []
     for name, value in slo.items():
         if name == ERROR_RATE or value is None:
             continue
         match = _LATENCY.fullmatch(name)
         if match is None:
             raise ConfigurationError(
-                f"slo.{name}: there is no such promise",
-                remedy=f"name one like ttft_p99_ms, itl_p99_ms, e2e_p99_ms or {ERROR_RATE}",
+                f"slo.{name} is no SLO target",
+                remedy=f"use one like ttft_p99_ms, itl_p99_ms, e2e_p99_ms or {ERROR_RATE}",
             )
         # p999 is 99.9 %: the digits after the point of the share.
         allowed = 1 - int(match[2]) / 10 ** len(match[2])
-        found.append(Limit(name, match[1], float(value), round(allowed, 6)))
-    return found
+        durations.append(Limit(name, match[1], float(value), round(allowed, 6)))
+    return durations
 
 
 def judge(
     columns: Columns, slo: Mapping[str, float | None], *, cool_down_us: int, growth: float = 0.0
 ) -> tuple[SloVerdict, ...]:
-    """A verdict for each promise about these requests.
+    """A verdict for each SLO target about these requests.
 
     growth: of response times that rose (`Window.growth`): nothing is proven for longer runs then,
     unless they stay far below the limit.
@@ -77,9 +77,9 @@ def judge(
 
 
 def overall(verdicts: Iterable[SloVerdict]) -> str | None:
-    """Missed if one is, else undecided if one is, else met; None without any promise."""
-    found = {verdict.verdict for verdict in verdicts}
-    return next((v for v in (MISSED, UNDECIDED, MET) if v in found), None)
+    """Missed if one is, else undecided if one is, else met; None without any target."""
+    words = {verdict.verdict for verdict in verdicts}
+    return next((v for v in (MISSED, UNDECIDED, MET) if v in words), None)
 
 
 def failed(columns: Columns, cool_down_us: int) -> Mask:
@@ -108,7 +108,7 @@ def _outgrown(series: Series, limit: Limit, growth: float) -> bool:
 
 
 def _share(limit: Limit, requests: int, series: Series | None, lost: Mask) -> Share:
-    """Per request how much is over the limit and how much there is; the lost are over with all."""
+    """Per request how much is over the limit, and how much in all; lost requests are all over."""
     total = over = usual = np.zeros(requests)
     bulk = 1
     if series is not None:
@@ -134,14 +134,14 @@ def decide(share: Share, allowed: float, verb: str) -> tuple[str, str]:
     `verb` says what the share of requests does.
     """
     interval = f"[{100 * share.low:.3g}, {100 * share.high:.3g}]"
-    told = f"{percent(share.share)} {interval} {verb}, {percent(allowed)} may"
+    measured_share = f"{percent(share.share)} {interval} {verb}, {percent(allowed)} may"
     if share.high <= allowed:
-        return MET, told
+        return MET, measured_share
     if share.low > allowed:
-        return MISSED, told
+        return MISSED, measured_share
     few = share.effective < DECISIVE_REQUESTS
     why = "too few independent requests" if few else "too close to the limit"
-    return UNDECIDED, f"{told}: {why} to tell, run longer"
+    return UNDECIDED, f"{measured_share}: {why} to tell, run longer"
 
 
 def percent(share: float) -> str:
@@ -163,14 +163,14 @@ def _verdict(limit: Limit, share: Share | None, why: str, verdict: str) -> SloVe
 
 
 def _errors(columns: Columns, allowed: float, cool_down_us: int) -> SloVerdict:
-    promise = Limit(ERROR_RATE, ERROR_RATE, 0.0, allowed)
+    target = Limit(ERROR_RATE, ERROR_RATE, 0.0, allowed)
     if not len(columns):
-        verdict = _verdict(promise, None, "no request was sent", UNDECIDED)
+        verdict = _verdict(target, None, "no request was sent", UNDECIDED)
     else:
         n, count = len(columns), int(failed(columns, cool_down_us).sum())
         share = Share(count / n, *share_bounds(count, n), n)
         decided, why = decide(share, allowed, "fail")
-        verdict = _verdict(promise, share, f"{count} of {n} failed: {why}", decided)
+        verdict = _verdict(target, share, f"{count} of {n} failed: {why}", decided)
     return replace(verdict, limit_ms=None)
 
 

@@ -88,14 +88,16 @@ def trend(values: Floats) -> Trend:
     halves = np.split(blocks, 2)
     first, second = (float(half.mean()) for half in halves)
     change, error = second - first, _error(halves)
-    told = f"from {first / 1000:.4g} ms in its first half to {second / 1000:.4g} ms in its second"
+    change_words = (
+        f"from {first / 1000:.4g} ms in its first half to {second / 1000:.4g} ms in its second"
+    )
     bound = _CERTAINTY * student(_BLOCKS - 2) * error
     if abs(change) <= bound or abs(change) <= _MATTERS * max(first, 1.0):
         return Trend(True, "response times keep their level")
     if change > 0:
-        why = f"response times rose {told}: the queue grows, or something fills"
+        why = f"response times rose {change_words}: the queue grows, or something fills"
         return Trend(False, why, growth=2 * change / max(first, 1.0))
-    return Trend(False, f"response times fell {told}: the run is still warming up")
+    return Trend(False, f"response times fell {change_words}: the run is still warming up")
 
 
 def _error(halves: list[Floats]) -> float:

@@ -61,14 +61,14 @@ class Run:
 
     @property
     def slo(self) -> Mapping[str, float | None]:
-        """What the service promises."""
+        """The SLO of the run."""
         return self.facts.get("slo") or self.plan.get("slo") or {}
 
     @property
     def reason(self) -> str:
         """What ended it: `complete`, or why it did not come to its end."""
-        found, stopped = self.progress.reason, self.facts.get("stopped")
-        return f"stopped: {stopped}" if stopped and found == INTERRUPTED else found
+        reason, stopped = self.progress.reason, self.facts.get("stopped")
+        return f"stopped: {stopped}" if stopped and reason == INTERRUPTED else reason
 
     @property
     def cool_down_us(self) -> int:
@@ -102,7 +102,7 @@ def _logs(folder: Path) -> list[int]:
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """A JSON object; an empty one where there is no such file."""
+    """A JSON object; {} without the file."""
     if not path.is_file():
         return {}
     try:
@@ -151,8 +151,8 @@ def summary_of(run: Run) -> Summary:
 
 
 def _metrics(columns: Columns, cool_down_us: int) -> dict[str, Distribution]:
-    found = measured(columns, cool_down_us)
-    return {name: distribution(series) for name, series in found.items()}
+    durations = measured(columns, cool_down_us)
+    return {name: distribution(series) for name, series in durations.items()}
 
 
 def problems_of(run: Run, columns: Columns) -> list[str]:
@@ -226,12 +226,12 @@ def _counts(columns: Columns, unsent: int) -> Counts:
 
 def _errors(records: Sequence[Record]) -> tuple[ErrorGroup, ...]:
     """Failures by kind and message, the most frequent first; times out without a message."""
-    found = Counter(
+    groups = Counter(
         (record.error.kind, record.error.message) if record.error else (record.outcome, "")
         for record in records
         if record.outcome in ("error", "timeout")
     )
-    return tuple(ErrorGroup(*key, count) for key, count in found.most_common())
+    return tuple(ErrorGroup(*key, count) for key, count in groups.most_common())
 
 
 def _rates(run: Run, window: Window, mask: Mask) -> Rates:

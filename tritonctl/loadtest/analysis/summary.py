@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load test found out: `summary.json` of its folder, as typed values."""
+"""The result of a load test: `summary.json` of its folder, as typed values."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ClassSummary:
 
 @dataclass(frozen=True)
 class SloVerdict:
-    """One promise: the share of requests that broke it, against the share that may.
+    """One SLO target: the share of requests that missed it, against the share that may.
 
     `limit_ms` is None for the error rate, which is a share itself.
     """
@@ -205,7 +205,7 @@ class Summary:
 
     @property
     def failed(self) -> bool:
-        """Whether a gate must not pass: a promise was broken, or nothing was measured properly."""
+        """Whether a gate must fail: an SLO target was missed, or the measurement is invalid."""
         return not self.valid or self.slo_verdict == MISSED
 
     def to_record(self) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def read_summary(folder: Path) -> Summary:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{path}: there is none: the run was killed, or this is no folder of a load test",
+            f"{path} does not exist: the run was killed, or this is no folder of a load test",
             remedy=f"make it from what was recorded: `tritonctl loadtest report {folder}`",
         ) from None
     except (OSError, ValueError) as error:

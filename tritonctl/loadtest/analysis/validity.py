@@ -45,9 +45,9 @@ class Progress:
         """What ended the run."""
         if self.lost:
             return LOST
-        found = [str(line.get("reason", COMPLETE)) for line in self.ends.values()]
-        known = [reason for reason in _REASONS if reason in found]
-        return known[0] if known else found[0]
+        reasons = [str(line.get("reason", COMPLETE)) for line in self.ends.values()]
+        known = [reason for reason in _REASONS if reason in reasons]
+        return known[0] if known else reasons[0]
 
     @property
     def unsent(self) -> int:
@@ -62,8 +62,8 @@ class Progress:
     @property
     def woke_p99_ms(self) -> float | None:
         """How late the loops of the generators woke, 99 % of the time; None: they did not say."""
-        told = merge(str(line["woke"]) for line in self.seconds if line.get("woke"))
-        return histogram_percentiles(told, [0.99]).get(0.99)
+        delays = merge(str(line["woke"]) for line in self.seconds if line.get("woke"))
+        return histogram_percentiles(delays, [0.99]).get(0.99)
 
     def due(self) -> tuple[int, int]:
         """Requests that were due so far and sent so far, as each worker last said it.
@@ -73,9 +73,9 @@ class Progress:
         last: dict[int, tuple[int, int]] = {}
         for line in self.seconds:
             worker = int(line.get("worker", 0))
-            told = int(line.get("planned") or 0), int(line.get("sent") or 0)
-            if self.reason == COMPLETE or told[1] > last.get(worker, (0, 0))[1]:
-                last[worker] = told
+            counts = int(line.get("planned") or 0), int(line.get("sent") or 0)
+            if self.reason == COMPLETE or counts[1] > last.get(worker, (0, 0))[1]:
+                last[worker] = counts
         return sum(planned for planned, _ in last.values()), sum(sent for _, sent in last.values())
 
 
@@ -89,31 +89,31 @@ def problems(
     progress: Progress, slo: Mapping[str, float | None], lag_p99_ms: float | None
 ) -> list[str]:
     """Why the run is no valid measurement; empty when it is one."""
-    found = [
+    reasons = [
         f"worker {worker} was lost: it never reported its end (see generator-{worker}.log)"
         for worker in progress.lost
     ]
     limit = lag_limit_ms(slo)
     woke = progress.woke_p99_ms
     if woke is not None and woke > limit:
-        found.append(
+        reasons.append(
             f"the generator woke late, so it read late: P99 {woke:.3g} ms, more than "
             f"{limit:.3g} ms (leave it a core of its own, or use another machine)"
         )
     if lag_p99_ms is not None and lag_p99_ms > limit:
-        found.append(
+        reasons.append(
             f"the generator sent late: P99 of the send lag is {lag_p99_ms:.3g} ms, more than "
             f"{limit:.3g} ms (use more workers, or another machine)"
         )
-    return found + _cpu(progress.cpu) + _sent(*progress.due())
+    return reasons + _cpu(progress.cpu) + _sent(*progress.due())
 
 
 def _cpu(cpu: Sequence[float]) -> list[str]:
     busy = sum(share > _CPU_LIMIT for share in cpu)
     if not cpu or busy <= _CPU_SECONDS * len(cpu):
         return []
-    told = f"the generator used more than {100 * _CPU_LIMIT:.0f} % of a core"
-    return [f"{told} in {busy} of {len(cpu)} seconds: use more workers"]
+    usage = f"the generator used more than {100 * _CPU_LIMIT:.0f} % of a core"
+    return [f"{usage} in {busy} of {len(cpu)} seconds: use more workers"]
 
 
 def _sent(planned: int, sent: int) -> list[str]:

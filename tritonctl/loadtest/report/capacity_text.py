@@ -57,21 +57,21 @@ def _time(value: float | None) -> str:
 
 def conclusion(done: CapacityRun) -> list[str]:
     """What was found, and where it is."""
-    found = done.capacity
-    if found.rate is None:
-        rate = f"{found.missed_at:.4g}/s" if found.missed_at else "no rate"
+    capacity = done.capacity
+    if capacity.rate is None:
+        rate = f"{capacity.missed_at:.4g}/s" if capacity.missed_at else "no rate"
         lines = [f"the SLO is missed at the lowest rate, {rate}: try a lower --lowest"]
-        if not found.trials:
+        if not capacity.trials:
             lines = ["no trial was finished"]
     else:
-        above = "" if found.missed_at is None else f", missed at {found.missed_at:.4g}/s"
-        lines = [f"capacity: {found.rate:.4g} requests/s{above}{_ENDS[found.ended]}"]
-        if found.best is not None and found.best.verdict != "met":
+        above = "" if capacity.missed_at is None else f", missed at {capacity.missed_at:.4g}/s"
+        lines = [f"capacity: {capacity.rate:.4g} requests/s{above}{_ENDS[capacity.ended]}"]
+        if capacity.best is not None and capacity.best.verdict != "met":
             lines.append(
                 "  by its point estimates; to be sure: tritonctl loadtest run --rate "
-                f"{found.rate:.4g} --count 5000"
+                f"{capacity.rate:.4g} --count 5000"
             )
-    lines += _doubts(found.trials)
+    lines += _doubts(capacity.trials)
     if done.overload is not None:
         lines.append(
             f"at {done.overload.trial.rate:.4g}/s it {done.overload.behaviour}: {done.overload.why}"
@@ -86,7 +86,7 @@ def _doubts(trials: Sequence[Trial]) -> list[str]:
     late = sum(not trial.valid for trial in missed)
     if not late:
         return []
-    told = (
+    doubt = (
         f"  in {late} of the {len(missed)} trials that missed the generator itself was late or busy"
     )
-    return [f"{told}: the server may carry more. Use --workers 2, or another machine"]
+    return [f"{doubt}: the server may carry more. Use --workers 2, or another machine"]

@@ -28,7 +28,7 @@ from tritonctl.loadtest.report.latency import (
     nines,
     scales,
 )
-from tritonctl.loadtest.report.page import Section, render_page, there
+from tritonctl.loadtest.report.page import Section, render_page, without_none
 from tritonctl.loadtest.report.run import Run, load_run
 from tritonctl.loadtest.report.tables import Badge, Cell, Table, Tile
 
@@ -45,35 +45,41 @@ def write_comparison(
 
     Raises UsageError where their loads differ (unless forced), ConfigurationError, HostError.
     """
-    found = compare([left], [right], force=force)
-    page = _page(found, load_run(left), load_run(right))
+    comparison = compare([left], [right], force=force)
+    page = _page(comparison, load_run(left), load_run(right))
     path = output or right / COMPARISON
     write_atomically(path, page)
     return path
 
 
-def _page(found: Comparison, left: Run, right: Run) -> str:
+def _page(comparison: Comparison, left: Run, right: Run) -> str:
     runs = (left, right)
-    figures = [f for metric, title in CURVES for f in there(_curves(metric, title, runs))]
+    figures = [f for metric, title in CURVES for f in without_none(_curves(metric, title, runs))]
     sections = [
-        Section("changes", "What differs", there(_change_figure(found)), (), [_changes(found)]),
+        Section(
+            "changes",
+            "What differs",
+            without_none(_change_figure(comparison)),
+            (),
+            [_changes(comparison)],
+        ),
         Section("curves", "Percentiles", (), figures),
-        Section("settings", "Settings", tables=there(_settings(found))),
+        Section("settings", "Settings", tables=without_none(_settings(comparison))),
     ]
     return render_page(
-        title=f"{_name(found.right)} against {_name(found.left)}",
-        subtitle=f"load tests of {left.summary.model}: the second is {_name(found.right)}",
-        badges=[_badge(found)],
-        words=_words(found),
+        title=f"{_name(comparison.right)} against {_name(comparison.left)}",
+        subtitle=f"load tests of {left.summary.model}: the second is {_name(comparison.right)}",
+        badges=[_badge(comparison)],
+        words=_words(comparison),
         invalid_title="Before you rely on it:",
-        invalid_because=found.warnings,
+        invalid_because=comparison.warnings,
         limited_title="",
         limited_by="",
-        tiles=_tiles(found),
+        tiles=_tiles(comparison),
         sections=[section for section in sections if section],
         versions=_runs(runs),
         settings=_plans(runs),
-        folder=f"{_name(found.left)} and {_name(found.right)}",
+        folder=f"{_name(comparison.left)} and {_name(comparison.right)}",
     )
 
 
@@ -81,25 +87,26 @@ def _name(names: Sequence[str]) -> str:
     return " + ".join(names)
 
 
-def _badge(found: Comparison) -> Badge:
-    if any(change.differs for change in found.changes):
+def _badge(comparison: Comparison) -> Badge:
+    if any(change.differs for change in comparison.changes):
         return Badge("unjudged", "They differ")
-    return Badge("undecided", found.verdict.capitalize())
+    return Badge("undecided", comparison.verdict.capitalize())
 
 
-def _words(found: Comparison) -> str:
-    differing = sum(change.differs for change in found.changes)
+def _words(comparison: Comparison) -> str:
+    differing = sum(change.differs for change in comparison.changes)
     if not differing:
-        return f"{found.verdict.capitalize()} between {_name(found.left)} and {_name(found.right)}."
-    share = f"{differing} of {len(found.changes)} figures differ beyond chance"
-    return f"{share}: the changes of {_name(found.right)} against {_name(found.left)}."
+        names = f"{_name(comparison.left)} and {_name(comparison.right)}"
+        return f"{comparison.verdict.capitalize()} between {names}."
+    share = f"{differing} of {len(comparison.changes)} figures differ beyond chance"
+    return f"{share}: the changes of {_name(comparison.right)} against {_name(comparison.left)}."
 
 
-def _tiles(found: Comparison) -> list[Tile]:
+def _tiles(comparison: Comparison) -> list[Tile]:
     """The figures that differ; without any, none."""
     return [
         Tile(change.name, _relative(change), f"{_bound(change.low)} to {_bound(change.high)}")
-        for change in found.changes
+        for change in comparison.changes
         if change.differs
     ]
 
@@ -116,7 +123,7 @@ def _percent(value: float) -> str:
     return f"{100 * value:+.3g} %"
 
 
-def _changes(found: Comparison) -> Table:
+def _changes(comparison: Comparison) -> Table:
     rows: list[list[Cell | Badge | str]] = [
         [
             change.name,
@@ -125,9 +132,15 @@ def _changes(found: Comparison) -> Table:
             Cell(_relative(change), f"{_bound(change.low)} to {_bound(change.high)}"),
             change.verdict,
         ]
-        for change in found.changes
+        for change in comparison.changes
     ]
-    headings = ("figure", _name(found.left), _name(found.right), "change", "the second is")
+    headings = (
+        "figure",
+        _name(comparison.left),
+        _name(comparison.right),
+        "change",
+        "the second is",
+    )
     caption = "Each figure on both sides and its change, with 99 % intervals; shares in points."
     return Table(caption, headings, rows, words=(4,))
 
@@ -140,9 +153,9 @@ def _estimate(change: Change, estimate: Estimate) -> Cell:
     return Cell(f"{number(scale * estimate.value)}{unit}", f"{low} – {high}")
 
 
-def _change_figure(found: Comparison) -> Figure | None:
+def _change_figure(comparison: Comparison) -> Figure | None:
     """The changes with their intervals around zero."""
-    known = [change for change in found.changes if change.change is not None]
+    known = [change for change in comparison.changes if change.change is not None]
     if not known:
         return None
     data = [
@@ -198,22 +211,22 @@ def _curves(metric: str, title: str, runs: Sequence[Run]) -> Figure | None:
     layout = base_layout(400)
     layout["xaxis"] = nines(max(x for trace in data for x in trace["x"]))
     layout["yaxis"] = axis("ms", rangemode="tozero")
-    for promise in runs[1].summary.slo:
-        if promise.name.startswith(f"{metric}_") and promise.limit_ms:
-            add_limit(layout, promise.limit_ms, f"SLO {promise.limit_ms:g} ms")
+    for target in runs[1].summary.slo:
+        if target.name.startswith(f"{metric}_") and target.limit_ms:
+            add_limit(layout, target.limit_ms, f"SLO {target.limit_ms:g} ms")
     choice = scales([ms for trace in data for ms in trace["y"]])
     note = f"{METRICS[metric][0]} of every request in the windows. Bars: 95 % intervals."
     return Figure(f"{metric}-curves", title, note, data, layout, choice, height=400)
 
 
-def _settings(found: Comparison) -> Table | None:
-    if not found.settings:
+def _settings(comparison: Comparison) -> Table | None:
+    if not comparison.settings:
         return None
     rows = [
         [s.field, _value(s.left), _value(s.right), "load" if s.load else "setting"]
-        for s in found.settings
+        for s in comparison.settings
     ]
-    headings = ("field", _name(found.left), _name(found.right), "what it is")
+    headings = ("field", _name(comparison.left), _name(comparison.right), "what it is")
     return Table("What was set differently.", headings, rows, words=(1, 2))
 
 
@@ -237,8 +250,8 @@ def _runs(runs: Sequence[Run]) -> Table:
 
 
 def _plans(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    found: list[tuple[str, Mapping[str, Any]]] = []
+    sources: list[tuple[str, Mapping[str, Any]]] = []
     for run in runs:
-        found += [(f"Load plan of {run.folder.name}", run.plan)]
-        found += [(f"Facts of {run.folder.name}", run.facts)]
-    return [(name, json.dumps(v, ensure_ascii=False, indent=2)) for name, v in found if v]
+        sources += [(f"Load plan of {run.folder.name}", run.plan)]
+        sources += [(f"Facts of {run.folder.name}", run.facts)]
+    return [(name, json.dumps(v, ensure_ascii=False, indent=2)) for name, v in sources if v]

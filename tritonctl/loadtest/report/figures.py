@@ -52,16 +52,16 @@ class Axes:
 
     def layout(self, height: int, **more: Any) -> Layout:
         """The layout of the figure."""
-        found = base_layout(height)
+        layout = base_layout(height)
         tops = self._domains()
         for row, (title, domain) in enumerate(zip(self.rows, tops, strict=True)):
-            found[_axis("yaxis", row)] = axis(title, rangemode="tozero", domain=domain)
+            layout[_axis("yaxis", row)] = axis(title, rangemode="tozero", domain=domain)
         last = "y" if len(self.rows) == 1 else f"y{len(self.rows)}"
-        found["xaxis"] = axis(self.x, anchor=last)
+        layout["xaxis"] = axis(self.x, anchor=last)
         if self.seconds is not None:
-            found["xaxis"]["range"] = [0, self.seconds]
-        found["shapes"] = list(self.shapes)
-        return found | more
+            layout["xaxis"]["range"] = [0, self.seconds]
+        layout["shapes"] = list(self.shapes)
+        return layout | more
 
     def _domains(self) -> list[list[float]]:
         """Shares of the height, a gap between them."""

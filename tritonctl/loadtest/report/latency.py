@@ -168,12 +168,12 @@ def time_axes(
 
 
 def _add_limits(layout: Layout, run: Run, metrics: Sequence[str]) -> None:
-    """What the SLO promises of these metrics."""
-    for promise in run.summary.slo:
-        metric = promise.name.partition("_")[0]
-        if metric in metrics and promise.limit_ms:
-            of = f"{percentile_name(1 - promise.allowed_share)} of {METRICS[metric][0]}"
-            add_limit(layout, promise.limit_ms, f"SLO: {of} {promise.limit_ms:g} ms")
+    """Lines at the SLO targets of these metrics."""
+    for target in run.summary.slo:
+        metric = target.name.partition("_")[0]
+        if metric in metrics and target.limit_ms:
+            of = f"{percentile_name(1 - target.allowed_share)} of {METRICS[metric][0]}"
+            add_limit(layout, target.limit_ms, f"SLO: {of} {target.limit_ms:g} ms")
 
 
 def percentile_curves(run: Run) -> Figure | None:
@@ -198,10 +198,10 @@ def gap_curves(run: Run) -> Figure | None:
 def _percentiles(
     run: Run, name: str, title: str, metrics: Sequence[tuple[str, bool]], limited: Sequence[str]
 ) -> Figure | None:
-    found = run.summary.metrics
+    distributions = run.summary.metrics
     data: list[Trace] = []
     for metric, service in metrics:
-        distribution = found.get(metric)
+        distribution = distributions.get(metric)
         if distribution and distribution.n:
             data += _curve(metric.removeprefix("service_"), distribution, service=service)
     if not data:
@@ -211,7 +211,7 @@ def _percentiles(
     layout["xaxis"] = nines(max(ends))
     layout["yaxis"] = axis("ms", rangemode="tozero")
     _add_limits(layout, run, limited)
-    note = _percentile_note(found, [metric for metric, service in metrics if not service])
+    note = _percentile_note(distributions, [metric for metric, service in metrics if not service])
     choice = scales([ms for trace in data for ms in trace["y"]])
     return Figure(name, title, note, data, layout, choice, height=400)
 
@@ -319,16 +319,21 @@ def with_interval(percentile: Percentile) -> str:
     return f"{milliseconds(percentile.ms)} ({interval(percentile)})"
 
 
-def _percentile_note(found: dict[str, Distribution], metrics: Sequence[str]) -> str:
+def _percentile_note(distributions: dict[str, Distribution], metrics: Sequence[str]) -> str:
     """The figures themselves, for who cannot see the chart."""
     parts = []
     for metric in metrics:
-        known = found[metric].percentiles if metric in found else ()
+        known = distributions[metric].percentiles if metric in distributions else ()
         if known:
             ends = dict.fromkeys((known[0], known[-1]))
             values = ", ".join(f"{percentile_name(p.q)} {with_interval(p)}" for p in ends)
             parts.append(f"{METRICS[metric][0]}: {values}.")
-    shown = [p for metric in metrics if metric in found for p in found[metric].percentiles]
+    shown = [
+        p
+        for metric in metrics
+        if metric in distributions
+        for p in distributions[metric].percentiles
+    ]
     if any(p.low_ms is None or p.high_ms is None for p in shown):
         parts.append("A bar without an end has no bound there.")
     return " ".join(parts) + " Bars: 95 % intervals. Dotted: too few samples to say."

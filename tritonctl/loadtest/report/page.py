@@ -111,42 +111,48 @@ def _sections(run: Run) -> list[Section]:
     whole = tables.percentile_table(
         summary.metrics, "Percentiles of the window, with 95 % intervals; - where n is too small."
     )
-    found = [
-        Section("slo", "Promises", tables=there(tables.slo_table(summary))),
+    sections = [
+        Section("slo", "SLO targets", tables=without_none(tables.slo_table(summary))),
         Section(
             "latency-section",
             "Latency",
-            there(latency_over_time(run)),
-            there(percentile_curves(run), gap_curves(run)),
-            there(whole if whole.rows else None, tables.class_table(summary.classes)),
+            without_none(latency_over_time(run)),
+            without_none(percentile_curves(run), gap_curves(run)),
+            without_none(whole if whole.rows else None, tables.class_table(summary.classes)),
         ),
-        Section("load", "Load", there(throughput(run)), (), there(tables.error_table(summary))),
+        Section(
+            "load",
+            "Load",
+            without_none(throughput(run)),
+            (),
+            without_none(tables.error_table(summary)),
+        ),
         Section(
             "server",
             "Server",
-            there(breakdown(run), queue(run)),
-            there(machine(run), engine(run)),
-            there(tables.server_table(summary, order)),
+            without_none(breakdown(run), queue(run)),
+            without_none(machine(run), engine(run)),
+            without_none(tables.server_table(summary, order)),
         ),
-        Section("instrument", "Instrument", there(generator(run))),
-        Section("slowest", "Slowest requests", tables=there(tables.slowest_table(run))),
+        Section("instrument", "Instrument", without_none(generator(run))),
+        Section("slowest", "Slowest requests", tables=without_none(tables.slowest_table(run))),
     ]
-    return [section for section in found if section]
+    return [section for section in sections if section]
 
 
-def there(*items: _T | None) -> list[_T]:
-    """What there is of it."""
+def without_none(*items: _T | None) -> list[_T]:
+    """The items that are not None."""
     return [item for item in items if item is not None]
 
 
 def _settings(run: Run) -> list[tuple[str, str]]:
     """What was run, word for word: name and JSON."""
     rest = {k: v for k, v in run.facts.items() if k != "models"}
-    found: list[tuple[str, Mapping[str, Any]]] = [("Load plan (plan.json)", run.plan)]
+    sources: list[tuple[str, Mapping[str, Any]]] = [("Load plan (plan.json)", run.plan)]
     models = run.facts.get("models") or {}
-    found += [(f"Model configuration of {name}", config) for name, config in models.items()]
-    found.append(("Facts (facts.json)", rest))
-    return [(name, json.dumps(v, ensure_ascii=False, indent=2)) for name, v in found if v]
+    sources += [(f"Model configuration of {name}", config) for name, config in models.items()]
+    sources.append(("Facts (facts.json)", rest))
+    return [(name, json.dumps(v, ensure_ascii=False, indent=2)) for name, v in sources if v]
 
 
 def render_page(*, sections: Sequence[Section], **words: Any) -> str:

@@ -75,8 +75,10 @@ def _asked_more_often(run: Run, models: Sequence[str]) -> str:
     if whole is None or not whole.rate:
         return ""
     often = {name: figures[name].rate / whole.rate for name in models}
-    told = [f" {name} is asked {n:.1f} times for each." for name, n in often.items() if n > OFTEN]
-    return "".join(told)
+    sentences = [
+        f" {name} is asked {n:.1f} times for each." for name, n in often.items() if n > OFTEN
+    ]
+    return "".join(sentences)
 
 
 def _models(run: Run) -> list[str]:
@@ -134,8 +136,8 @@ def queue(run: Run) -> Figure | None:
 
 def pending(run: Run, model: str) -> Points:
     """Requests that wait in front of a model, at each scrape."""
-    found = [(s["t"], s["models"][model].get("pending")) for s in _with(run, model)]
-    return [t for t, _ in found], [value for _, value in found]
+    values = [(s["t"], s["models"][model].get("pending")) for s in _with(run, model)]
+    return [t for t, _ in values], [value for _, value in values]
 
 
 def batch_factor(run: Run, model: str) -> Points:

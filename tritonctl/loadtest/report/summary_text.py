@@ -34,8 +34,8 @@ def rows(summary: Summary) -> list[list[str]]:
 def _figures(of: Distribution) -> Iterator[str]:
     yield milliseconds(of.mean_ms)
     for q in _COLUMNS.values():
-        found = of.percentile(q)
-        yield _NONE if found is None else milliseconds(found.ms)
+        percentile = of.percentile(q)
+        yield _NONE if percentile is None else milliseconds(percentile.ms)
     yield _interval(of.percentile(0.99))
     yield milliseconds(of.max_ms)
     yield f"{of.n:,}"

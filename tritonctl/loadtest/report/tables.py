@@ -107,7 +107,7 @@ def tiles(summary: Summary, streams: bool) -> list[Tile]:
     """The figures that people look for first."""
     rates, counts = summary.rates, summary.counts
     failed = counts.error + counts.timeout + counts.abandoned
-    found = [
+    tiles = [
         Tile("Offered", f"{rates.offered_rps:.4g}/s", f"{rates.achieved_rps:.4g}/s answered"),
         Tile("Goodput", f"{rates.goodput_rps:.4g}/s", _share(rates.goodput_share)),
         *(
@@ -117,12 +117,12 @@ def tiles(summary: Summary, streams: bool) -> list[Tile]:
         ),
     ]
     if streams:
-        found.append(Tile("Tokens", f"{rates.tokens_per_s:,.4g}/s"))
-    found.append(
+        tiles.append(Tile("Tokens", f"{rates.tokens_per_s:,.4g}/s"))
+    tiles.append(
         Tile("Failed", f"{failed:,}", f"of {counts.planned:,}{_cancelled(counts.cancelled)}")
     )
     size = "large enough to decide" if summary.decisive else f"decisive from {DECISIVE_REQUESTS:,}"
-    return [*found, Tile("Sample", f"{counts.sent:,}", size)]
+    return [*tiles, Tile("Sample", f"{counts.sent:,}", size)]
 
 
 def _cancelled(count: int) -> str:
@@ -147,31 +147,33 @@ def _tail(name: str, distribution: Distribution | None) -> Tile:
 
 
 def slo_table(summary: Summary) -> Table | None:
-    """One line for each promise."""
+    """One line for each target."""
     if not summary.slo:
         return None
     rows = []
-    for promise in summary.slo:
-        metric = promise.name.partition("_")[0]
-        found = summary.metrics.get(metric) if promise.limit_ms else None
-        measured = _percentile(found.percentile(1 - promise.allowed_share) if found else None)
-        limit = f"{promise.limit_ms:g} ms" if promise.limit_ms else f"{promise.allowed_share:.3g}"
+    for target in summary.slo:
+        metric = target.name.partition("_")[0]
+        distribution = summary.metrics.get(metric) if target.limit_ms else None
+        measured = _percentile(
+            distribution.percentile(1 - target.allowed_share) if distribution else None
+        )
+        limit = f"{target.limit_ms:g} ms" if target.limit_ms else f"{target.allowed_share:.3g}"
         rows.append(
             [
-                promise.name,
+                target.name,
                 limit,
                 measured,
-                _over(promise.share_over, promise.low, promise.high),
-                f"{promise.allowed_share:.3%}",
-                Badge(promise.verdict, promise.verdict),
-                promise.why,
+                _over(target.share_over, target.low, target.high),
+                f"{target.allowed_share:.3%}",
+                Badge(target.verdict, target.verdict),
+                target.why,
             ]
         )
     caption = (
         "The service level objective. The verdict compares the share of requests beyond the limit"
         " (failed ones are) with the share that may be, by its 95 % interval."
     )
-    headings = ("promise", "limit", "measured", "share beyond", "allowed", "verdict", "why")
+    headings = ("target", "limit", "measured", "share beyond", "allowed", "verdict", "why")
     return Table(caption, headings, rows, words=(6,))
 
 
@@ -186,10 +188,12 @@ def percentile_table(metrics: Mapping[str, Distribution], caption: str) -> Table
     """A line for each metric: sample, mean, percentiles with intervals, extremes."""
     rows = []
     for name, label in METRICS.items():
-        if (found := metrics.get(name)) and found.n:
-            cells = [_percentile(found.percentile(q)) for q in QUANTILES]
-            ends = [milliseconds(found.min_ms), milliseconds(found.mean_ms)]
-            rows.append([label, f"{found.n:,}", *ends, *cells, milliseconds(found.max_ms)])
+        if (distribution := metrics.get(name)) and distribution.n:
+            cells = [_percentile(distribution.percentile(q)) for q in QUANTILES]
+            ends = [milliseconds(distribution.min_ms), milliseconds(distribution.mean_ms)]
+            rows.append(
+                [label, f"{distribution.n:,}", *ends, *cells, milliseconds(distribution.max_ms)]
+            )
     headings = ["metric", "n", "min", "mean", *map(percentile_name, QUANTILES), "max"]
     return Table(caption, headings, rows)
 
@@ -207,22 +211,22 @@ def class_table(classes: Mapping[str, ClassSummary]) -> Table | None:
     rows = [
         [
             name,
-            f"{found.counts.planned:,}",
-            f"{found.counts.ok:,}",
-            f"{found.counts.error + found.counts.timeout + found.counts.abandoned:,}",
-            f"{found.counts.cancelled:,}",
-            f"{found.rates.offered_rps:.4g}",
-            *(_class_cell(found, metric, q) for metric in ("ttft", "e2e") for q in (0.5, 0.99)),
+            f"{of_class.counts.planned:,}",
+            f"{of_class.counts.ok:,}",
+            f"{of_class.counts.error + of_class.counts.timeout + of_class.counts.abandoned:,}",
+            f"{of_class.counts.cancelled:,}",
+            f"{of_class.rates.offered_rps:.4g}",
+            *(_class_cell(of_class, metric, q) for metric in ("ttft", "e2e") for q in (0.5, 0.99)),
         ]
-        for name, found in classes.items()
+        for name, of_class in classes.items()
     ]
     headings = ["class", "planned", "ok", "failed", "cancelled", "offered/s"]
     headings += ["TTFT P50", "TTFT P99", "e2e P50", "e2e P99"]
     return Table("The classes of requests that the scenario mixes.", headings, rows)
 
 
-def _class_cell(found: ClassSummary, metric: str, q: float) -> Cell | str:
-    distribution = found.metrics.get(metric)
+def _class_cell(of_class: ClassSummary, metric: str, q: float) -> Cell | str:
+    distribution = of_class.metrics.get(metric)
     return _percentile(distribution.percentile(q) if distribution else None)
 
 

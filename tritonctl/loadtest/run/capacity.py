@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a server's capacity with real runs, and what it does with more than that."""
+"""Measures a server's capacity with real runs, and its behaviour under overload."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ CAPACITY = "capacity.json"
 GONE = "server gone"
 _CONNECTION = "connection"
 OVERLOAD = 1.2
-# Of fewer no trial can tell 1 % from nothing; a slow rate is not waited for for ever, though.
+# With fewer requests no trial can tell 1 % from 0; at slow rates a longer trial still has a limit.
 _LEAST_REQUESTS, _LONGEST = 400, 4.0
-# A run is given up when ten times as many are over a limit as may be.
+# A run is stopped when ten times as many requests miss a limit as may.
 _CLEARLY, _LEAST_ANSWERS, _LEAST_SECONDS = 0.1, 100, 5.0
 _SENT_SHARE = 0.9
 _KEPT, _HALVED = 0.9, 0.5
-_PROMISED = 0.99
+_TARGET_QUANTILE = 0.99
 
 
 @dataclass(frozen=True)
 class Search:
-    """Where and how long to look."""
+    """The rates to search between, the length of a trial, and the time for all."""
 
     lowest: float
     highest: float
@@ -48,7 +48,7 @@ class Search:
 
 @dataclass(frozen=True)
 class Overload:
-    """What happened beyond the capacity. `behaviour`: keeps, sheds, degrades or collapses."""
+    """A trial above the capacity. `behaviour`: keeps, sheds, degrades or collapses."""
 
     trial: Trial
     behaviour: str
@@ -57,7 +57,7 @@ class Overload:
 
 @dataclass(frozen=True)
 class CapacityRun:
-    """The whole search, its runs in `folder`."""
+    """A whole search; its runs are in `folder`."""
 
     folder: Path
     capacity: Capacity
@@ -65,16 +65,16 @@ class CapacityRun:
 
     @property
     def interrupted(self) -> bool:
-        """Whether the user ended it."""
+        """Whether the user stopped it."""
         return self.capacity.ended == "interrupted"
 
     @property
     def server_gone(self) -> bool:
-        """Whether the server went away before the search came to its end."""
+        """Whether the server died before the search ended."""
         return self.capacity.ended == GONE
 
     def to_record(self) -> dict[str, Any]:
-        """As it stands in capacity.json."""
+        """The content of capacity.json."""
         return {
             "schema": SCHEMA,
             "folder": str(self.folder),
@@ -98,7 +98,7 @@ def _record(trial: Trial) -> dict[str, Any]:
 
 
 class CapacityRunner:
-    """Runs a scenario at one rate after the other."""
+    """Runs a scenario at one rate after another."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class CapacityRunner:
         self._slo = slo_of(project, scenario)
         if not any(self._slo.model_dump().values()):
             raise UsageError(
-                f"`{name}` has no SLO: every rate would do",
+                f"`{name}` has no SLO, so every rate would meet it",
                 remedy="set slo: {ttft_p99_ms: 500} for the scenario or its model",
             )
         self._project, self._name, self._scenario = project, name, scenario
@@ -126,7 +126,7 @@ class CapacityRunner:
         self._gone = False
 
     def search(self, search: Search) -> CapacityRun:
-        """Find the capacity, then send more than that."""
+        """Find the capacity, then measure above it."""
         capacity = find_capacity(
             lambda rate: self._trial(rate, search.seconds),
             lowest=search.lowest,
@@ -151,7 +151,7 @@ class CapacityRunner:
         return overload_of(best, trial) if trial is not None and best is not None else None
 
     def _trial(self, rate: float, seconds: float, *, to_the_end: bool = False) -> Trial | None:
-        """One run; None when the user ended it, or there is no server any more."""
+        """One run; None when the user stopped it or the server has died."""
         try:
             done = self._run(rate, seconds, None if to_the_end else clearly_missed(self._slo))
         except ServerError as error:
@@ -184,14 +184,14 @@ class CapacityRunner:
 
 
 def _went_away(done: LoadRun) -> bool:
-    """Whether a run ended for want of a server; it may have been given up before it said so."""
+    """Whether a run ended because the server died, even if the run was stopped before that."""
     errors = done.summary.errors
     unreached = done.stopped is not None and bool(errors) and errors[0].kind == _CONNECTION
     return unreached or done.summary.reason == GONE
 
 
 def clearly_missed(slo: Slo) -> Callable[[LiveFigures], str | None]:
-    """Gives a run up when there is no doubt left, so that no time is lost on it."""
+    """A stop condition for runs that have clearly missed the SLO, to save their time."""
     limits = {
         name.partition("_")[0]: limit
         for name, limit in slo.model_dump().items()
@@ -215,14 +215,14 @@ def clearly_missed(slo: Slo) -> Callable[[LiveFigures], str | None]:
 
 
 def trial_of(rate: float, done: LoadRun) -> Trial:
-    """What a run says about a rate.
+    """The verdict of a run about a rate.
 
-    Response times count from the plan, so a late generator can only make them look worse: `met`
-    holds all the same, and a miss says that the generator may have made it. What was not sent
-    proves nothing.
+    Response times count from the planned time, so a late generator can only make them look worse:
+    `met` is safe, and a miss says that the generator may have caused it. Requests that were not
+    sent prove nothing.
     """
     summary, verdict, note = done.summary, done.summary.slo_verdict or UNDECIDED, ""
-    likely = all(_likely(one, summary) for one in summary.slo)
+    likely = all(_likely(target, summary) for target in summary.slo)
     counts = summary.counts
     if done.stopped is not None:
         verdict, note = MISSED, f"given up: {done.stopped}"
@@ -234,19 +234,19 @@ def trial_of(rate: float, done: LoadRun) -> Trial:
     return Trial(rate, verdict, likely, _figures(summary), done.folder, note, valid=not late)
 
 
-def _likely(promise: SloVerdict, summary: Summary) -> bool:
-    """Kept by its point estimate, and not about to be broken by what fills up."""
-    if promise.share_over is None or promise.share_over > promise.allowed_share:
+def _likely(target: SloVerdict, summary: Summary) -> bool:
+    """Whether the point estimate meets an SLO target, and no growing queue is about to miss it."""
+    if target.share_over is None or target.share_over > target.allowed_share:
         return False
-    metric = summary.metrics.get(promise.name.partition("_")[0])
-    if metric is None or promise.limit_ms is None:
+    metric = summary.metrics.get(target.name.partition("_")[0])
+    if metric is None or target.limit_ms is None:
         return True
-    known = [one.ms for one in metric.percentiles if one.q <= _PROMISED]
-    return not outgrows(known[-1], promise.limit_ms, summary.window.growth) if known else True
+    known = [percentile.ms for percentile in metric.percentiles if percentile.q <= _TARGET_QUANTILE]
+    return not outgrows(known[-1], target.limit_ms, summary.window.growth) if known else True
 
 
 def _figures(summary: Summary) -> dict[str, float | None]:
-    found: dict[str, float | None] = {
+    figures: dict[str, float | None] = {
         "achieved_rps": summary.rates.achieved_rps,
         "goodput_rps": summary.rates.goodput_rps,
         "goodput_share": summary.rates.goodput_share,
@@ -256,22 +256,22 @@ def _figures(summary: Summary) -> dict[str, float | None]:
         distribution = summary.metrics.get(metric)
         for q in (0.5, 0.95, 0.99):
             percentile = distribution.percentile(q) if distribution else None
-            found[f"{metric}_p{q * 100:.0f}_ms"] = percentile.ms if percentile else None
-    return found
+            figures[f"{metric}_p{q * 100:.0f}_ms"] = percentile.ms if percentile else None
+    return figures
 
 
 def overload_of(best: Trial, beyond: Trial) -> Overload:
-    """Does it shed what is too much, or does everybody suffer?"""
+    """How the server behaves above its capacity: does it shed requests, or do all suffer?"""
     before, after = best.figures.get("goodput_rps"), beyond.figures.get("goodput_rps")
     failed = beyond.figures.get("failed_share") or 0.0
     kept = (after or 0.0) / before if before else 0.0
-    told = f"{after or 0.0:.4g} requests/s within the SLO, {kept:.0%} of those at {best.rate:.4g}/s"
+    good = f"{after or 0.0:.4g} requests/s within the SLO, {kept:.0%} of those at {best.rate:.4g}/s"
     if beyond.holds:
-        return Overload(beyond, "keeps", f"the SLO is kept at {beyond.rate:.4g}/s too: {told}")
+        return Overload(beyond, "keeps", f"the SLO is met at {beyond.rate:.4g}/s, too: {good}")
     if kept >= _KEPT:
         refused = f"; {failed:.0%} were refused" if failed else ""
-        return Overload(beyond, "sheds", told + refused)
+        return Overload(beyond, "sheds", good + refused)
     if kept >= _HALVED:
-        return Overload(beyond, "degrades", told)
+        return Overload(beyond, "degrades", good)
     why = "" if failed else "; nothing was refused: bound the queue (serving.queue.max_queue_size)"
-    return Overload(beyond, "collapses", told + why)
+    return Overload(beyond, "collapses", good + why)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The load generators: where they lie and what they run in."""
+"""The load generators: their folder and their environment."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def generators() -> Path:
 
 
 def recipe() -> Recipe:
-    """Their environment."""
+    """The environment of the generators."""
     return Recipe("loadtest", (("-r", "requirements.txt"),), folder=generators())
 
 
 def generator_python(progress: Progress) -> Path:
-    """The interpreter that they run in, its environment made now if need be; HostError."""
+    """The interpreter of the generators; makes their environment if necessary. HostError."""
     return environment_python(ensure(recipe(), progress))
 
 
@@ -36,10 +36,10 @@ def generator_program(engine: str) -> str:
 
 
 def generator_facts(engine: str, python: Path) -> dict[str, str]:
-    """Which generator it is: ours comes with tritonctl, Locust has a version of its own."""
+    """Name and version of a generator: ours has tritonctl's version, Locust its own."""
     version = __version__
     if engine == "locust":
         packages = str(site_packages(python.parent.parent))
-        found = [d.version for d in distributions(name="locust", path=[packages])]
-        version = found[0] if found else "unknown"
+        versions = [d.version for d in distributions(name="locust", path=[packages])]
+        version = versions[0] if versions else "unknown"
     return {"engine": engine, "version": version}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries out a load plan: generators, samples of the server, what came of it.
+"""Carries out a load plan: runs generators, samples the server, summarises the result.
 
-Whatever ends a run early (Ctrl-C, a lost worker, a server that dies, a full disk), what was
-measured until then is kept in its folder and summarised.
+Whatever ends a run early (Ctrl-C, a lost worker, a server that dies, a full disk), the folder keeps
+what was measured until then, and a summary of it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from tritonctl.loadtest.run.workers import Interruptions, Workers
 
 _POLL_SECONDS = 0.2
 _FIGURES_SECONDS = 1.0
-# Several workers begin together, once the slowest of them is ready: on an idle machine.
+# All workers begin together once the slowest is ready; the times are those of an idle machine.
 _LEAD_SECONDS = {"asyncio": 1.5, "locust": 4.0}
 _LEAD_PER_WORKER_SECONDS, _MOST_LOADED = 0.5, 5.0
-# Nobody waits long for the answers of a run that has been given up. But tritonserver 2.51 does not
-# always survive when many streams are cancelled at once (docs/decisions/7): most may finish.
+# A stopped run waits for answers only this long. tritonserver 2.51 does not always survive many
+# streams that are cancelled at once (docs/decisions/7), so most of them may finish.
 _DRAIN_SECONDS = 8.0
 _SILENCE_SECONDS = 60.0
 
@@ -73,13 +73,13 @@ class LoadJob:
 
     @property
     def engine_model(self) -> str:
-        """The one that does the work."""
+        """The model that does the work."""
         return next((m for m in self.models if m.endswith("_engine")), self.plan["model"])
 
 
 @dataclass(frozen=True)
 class LoadRun:
-    """What came of it. `stopped`: why `stop` ended it; `interrupted`: the user did."""
+    """A finished run. `stopped`: the reason of `stop`; `interrupted`: the user stopped it."""
 
     folder: Path
     summary: Summary
@@ -90,9 +90,9 @@ class LoadRun:
 def run_load(job: LoadJob, progress: LoadBoard, *, stop: Stop | None = None) -> LoadRun:
     """Run a load test to its end and summarise it.
 
-    `stop` is asked each second; a returned reason ends the run early. SIGINT ends it too, keeping
-    what was measured. Raises ConfigurationError for a refused plan, ServerError when the endpoint
-    or the model is not there, HostError when nothing could be run or kept.
+    `stop` is called each second; a reason that it returns ends the run early. So does SIGINT; what
+    was measured is kept. Raises ConfigurationError for a refused plan, ServerError without the
+    endpoint or the model, HostError when nothing could be run or stored.
     """
     python = generator_python(progress)
     facts = job.facts | {
@@ -143,14 +143,14 @@ class _Run:
             self._refuse()
 
     def _prepare(self) -> float | None:
-        """Plan and facts in the folder; returns when the run begins, None: when it is ready."""
+        """Write plan and facts; return when the run begins, or None: as soon as it is ready."""
         started_at = time.time() + self._lead() if self._job.workers > 1 else None
         write_json(self._job.folder / PLAN, self._job.plan | {"started_at": started_at})
         write_json(self._job.folder / FACTS, self._facts)
         return started_at
 
     def _lead(self) -> float:
-        """Seconds until every worker is ready; a busy machine takes longer."""
+        """Seconds until every worker is ready; more on a busy machine."""
         lead = _LEAD_SECONDS[self._job.engine] + _LEAD_PER_WORKER_SECONDS * self._job.workers
         load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
         return lead * min(max(1.0, load), _MOST_LOADED)
@@ -160,7 +160,7 @@ class _Run:
         return f"{scenario}: {described(self._job.plan)}"
 
     def _turn(self, show: Show) -> None:
-        """A fifth of a second of listening, and what follows from it."""
+        """Listen for a fifth of a second and act on what the workers report."""
         for record, line in self._workers.hear(_POLL_SECONDS):
             self._heard = time.monotonic()
             self._note_start(record)
@@ -203,7 +203,7 @@ class _Run:
         self._workers.interrupt()
 
     def _refuse(self) -> None:
-        """Nothing was sent: say why, leave no folder of a run that was none."""
+        """Raise the reason why nothing was sent, and remove the empty run's folder."""
         if self._interruptions.count:
             shutil.rmtree(self._job.folder, ignore_errors=True)
             raise KeyboardInterrupt
@@ -239,7 +239,7 @@ def _iso(epoch: float) -> str:
 
 @contextmanager
 def _records_are_kept(folder: Path, progress: LoadBoard) -> Iterator[None]:
-    """Whatever fails, the user is told how to go on from the records."""
+    """Whatever fails here, tell the user how to go on from the records."""
     kept = f"what was measured is kept: `tritonctl loadtest report {folder}`"
     try:
         with explained(folder):

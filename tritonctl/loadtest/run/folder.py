@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder of a run: a new one, the records of all workers in one file, lines as they come."""
+"""The folder of a run: makes it, merges the workers' records, appends lines during a run."""
 
 from __future__ import annotations
 
@@ -56,19 +56,19 @@ def _names(scenario: str) -> Iterator[str]:
 
 
 def records_of(worker: int) -> str:
-    """The name of the file in which a worker writes."""
+    """The name of a worker's file of records."""
     return f"records-{worker}.jsonl"
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
-    """A whole JSON file or none. Raises HostError."""
+    """Write a JSON file, whole or not at all. Raises HostError."""
     write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
 
 
 def merge_records(folder: Path, workers: int) -> None:
-    """All workers' records in `records.jsonl`, sorted by plan; their own files go. HostError.
+    """Merge all workers' records into `records.jsonl` in the order of the plan. HostError.
 
-    A last line that was cut (killed writer, full disk) is left out.
+    Their own files are removed. A cut last line (killed writer, full disk) is left out.
     """
     lines: list[tuple[int, int, str]] = []
     parts = [folder / records_of(worker) for worker in range(workers)]
@@ -81,7 +81,7 @@ def merge_records(folder: Path, workers: int) -> None:
 
 
 def _records(file: Path) -> Iterator[tuple[int, int, str]]:
-    """(planned, index, the line) of each whole line."""
+    """(planned, index, line) of each whole line."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:  # its worker was killed before it could begin
@@ -95,9 +95,9 @@ def _records(file: Path) -> Iterator[tuple[int, int, str]]:
 
 
 class Lines:
-    """A JSON-lines file that is written to while a run goes on, and never stops it.
+    """A JSON-lines file that is written during a run and never stops it.
 
-    The first error (a full disk) is kept in `error`; nothing is written after it.
+    `error` keeps the first error (a full disk); nothing is written after it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,7 +106,7 @@ class Lines:
         self.error: OSError | None = None
 
     def write(self, text: str) -> None:
-        """Append a line, at once."""
+        """Append a line without buffering."""
         if self.error is not None:
             return
         try:
@@ -117,7 +117,7 @@ class Lines:
             self.error = error
 
     def close(self) -> None:
-        """No more lines."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

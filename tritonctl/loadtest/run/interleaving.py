@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two endpoints under the same load in turns, A B B A, so that what drifts hits both alike."""
+"""Interleaves the runs of two endpoints, A B B A, so that drift affects both sides alike."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Sides = tuple[list[Path], list[Path]]
 
 
 def is_endpoint(name: str) -> bool:
-    """Whether a side of a comparison is HOST:PORT and no folder."""
+    """Whether a side of a comparison is HOST:PORT and not a folder."""
     return _ENDPOINT.fullmatch(name) is not None and not Path(name).exists()
 
 
-def run_in_turns(
+def run_interleaved(
     job: Callable[[int, int], LoadJob], rounds: int, board: LoadBoard
 ) -> tuple[Sides, bool]:
-    """Run each side once a round, the order reversed every second one.
+    """Run each side once a round; every second round reverses the order.
 
-    `job(side, round)` makes a run of side 0 or 1. Returns the folders of both sides, of whole
-    rounds only, and whether the user ended it early.
+    `job(side, round)` is the run of side 0 or 1. Returns the folders of both sides, of complete
+    rounds alone, and whether the user stopped early.
     """
     sides: Sides = ([], [])
     for number in range(rounds):

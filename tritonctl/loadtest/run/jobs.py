@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scenario of a project → a job that can be run: which server, which plan, which facts."""
+"""Turns a scenario of a project into a job: its server, plan and facts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Target:
 
     @property
     def endpoint(self) -> Endpoint:
-        """How it is reached."""
+        """The address and what calls to it need."""
         return Endpoint(self.url, self.tls, api_key=self.api_key)
 
 
@@ -42,9 +42,9 @@ def target_of(
     named: Endpoint | None = None,
     metrics_url: str | None = None,
 ) -> Target:
-    """The endpoint named, else the project's running server.
+    """The named endpoint, or else the project's running server.
 
-    Raises ServerError when there is none, UsageError or HostError for a key that cannot be sent.
+    Raises ServerError when none runs, UsageError or HostError for a key that cannot be sent.
     """
     if named is not None:
         return _named(named, protocol, metrics_url)
@@ -68,7 +68,7 @@ def _named(named: Endpoint, protocol: str, metrics_url: str | None) -> Target:
         )
     url = named.url.removeprefix("http://").rstrip("/")
     target = Target(url, metrics_url, tls=named.tls, api_key=named.api_key)
-    _ = target.endpoint.metadata  # now, not by each generator: whether the key can be sent
+    _ = target.endpoint.metadata  # a key that cannot be sent fails here, not in each generator
     return target
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a load test while it runs: the workers' progress lines, merged."""
+"""The figures of a load test while it runs, merged from the workers' progress lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COUNTS = ("planned", "sent", "done", "failed", "in_flight", "tokens")
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Median and 99th percentile of `n` values, milliseconds; for looking at, not for judging."""
+    """Median and 99th percentile of `n` values, milliseconds; to watch, not to judge by."""
 
     n: int
     p50_ms: float
@@ -31,7 +31,7 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class EngineFigures:
-    """The model that does the work, over the last seconds, as the server itself tells it."""
+    """The server's own figures of the model that does the work, over the last seconds."""
 
     model: str
     queue_ms: float | None
@@ -42,7 +42,7 @@ class EngineFigures:
 
 @dataclass(frozen=True)
 class LiveFigures:
-    """All workers together. Rates and `recent` are of the last ten seconds."""
+    """The figures of all workers together. Rates and `recent` cover the last ten seconds."""
 
     seconds: float
     seconds_left: float | None
@@ -63,11 +63,11 @@ class LiveFigures:
     engine: EngineFigures | None = None
 
     def share_over(self, metric: str, limit_ms: float) -> float:
-        """Which share of the answers so far took longer; 0 without any."""
+        """The share of answers so far that took longer; 0 without any."""
         histogram = self.histograms.get(metric)
         if histogram is None or not histogram.get_total_count():
             return 0.0
-        # Values are known by their bucket: the one that holds the limit counts as within.
+        # Only buckets are known: the bucket of the limit itself counts as within.
         highest = histogram.get_highest_equivalent_value(int(limit_ms * _US_PER_MS))
         within = sum(
             item.count_added_in_this_iter_step
@@ -81,14 +81,14 @@ Show = Callable[[LiveFigures], None]
 
 
 class LoadBoard(Progress, Protocol):
-    """Receives the steps of a load test, and its figures each second."""
+    """Receives the steps of a load test, and each second its figures."""
 
     def watch_load(self, title: str) -> AbstractContextManager[Show]:
         """Show the figures while the context lasts."""
 
 
 class SilentBoard(Silent):
-    """For callers that look at nothing."""
+    """A board that shows nothing."""
 
     @contextmanager
     def watch_load(self, title: str) -> Iterator[Show]:  # noqa: ARG002 - the Protocol's signature
@@ -120,12 +120,12 @@ class LiveMerger:
         while self._recent and self._recent[0][0] <= before:
             self._recent.popleft()
         for lines in self._lines.values():
-            # One line from before stays: rates are differences.
+            # The last line from before stays: rates are differences.
             while len(lines) > 1 and lines[1]["t"] <= before:
                 lines.popleft()
 
     def figures(self, engine: EngineFigures | None = None) -> LiveFigures | None:
-        """All of it now; None before the first line."""
+        """The figures now; None before the first line."""
         if not self._lines:
             return None
         latest = [lines[-1] for lines in self._lines.values()]
@@ -147,7 +147,7 @@ class LiveMerger:
         )
 
     def _rate(self, name: str) -> float:
-        """Per second, over the last ten, all workers."""
+        """Per second, over the last ten seconds, of all workers."""
         total = 0.0
         for lines in self._lines.values():
             first = lines[0] if len(lines) > 1 else {"t": 0.0, name: 0}
@@ -165,7 +165,7 @@ class LiveMerger:
 
 
 def engine_figures(samples: Sequence[Mapping[str, Any]], model: str) -> EngineFigures | None:
-    """From the first to the last of some lines of server.jsonl."""
+    """The figures between the first and the last of some lines of server.jsonl."""
     if not samples:
         return None
     first, last = (sample["models"].get(model, {}) for sample in (samples[0], samples[-1]))
@@ -186,19 +186,19 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 
 
 def new_histogram() -> Any:
-    """An empty histogram of microseconds, as the workers send them."""
+    """An empty histogram of microseconds, in the workers' form."""
     return HdrHistogram(1, _HIGHEST_US, _DIGITS)
 
 
 def _quantiles(histograms: Mapping[str, Any]) -> dict[str, Quantiles]:
-    found = {}
+    quantiles = {}
     for name, histogram in histograms.items():
         if histogram.get_total_count():
             values = histogram.get_percentile_to_value_dict([50, 99])
-            found[name] = Quantiles(
+            quantiles[name] = Quantiles(
                 histogram.get_total_count(), values[50] / _US_PER_MS, values[99] / _US_PER_MS
             )
-    return found
+    return quantiles
 
 
 def _largest(lines: Sequence[Mapping[str, Any]], name: str) -> float | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the server each second while a load test runs: counters, queue, CPU, memory.
+"""Samples the server each second while a load test runs: counters, queue, CPU, memory.
 
-Never fails the run: a server that does not answer leaves a gap in `server.jsonl`.
+It never fails the run: a server that does not answer leaves a gap in `server.jsonl`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.protocol.metrics import Metrics, Sample, scrape
 
 _PERIOD_SECONDS = 1.0
-# Triton's per-model counters, as they are called in server.jsonl.
+# Triton's per-model counters by their names in server.jsonl.
 COUNTERS = {
     "success": "nv_inference_request_success",
     "failure": "nv_inference_request_failure",
@@ -41,8 +41,8 @@ _MODEL_LABELS = ("model", "version", "model_instance", "process")
 class ServerSampler:
     """A thread that writes `server.jsonl` until it is closed.
 
-    `models`: those that take part (the model and its composing models); other models of the server
-    are left out. `shm_prefix`: of an embedded server of this machine, for CPU and memory.
+    `models`: the model and its composing models; others of the server are left out. `shm_prefix`:
+    of an embedded server on this machine, for CPU and memory.
     """
 
     def __init__(
@@ -61,23 +61,23 @@ class ServerSampler:
         self._early: list[tuple[float, dict[str, Any]]] = []
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="server-sampler", daemon=True)
-        self.recent: list[dict[str, Any]] = []  # the last ten seconds, for those who watch
+        self.recent: list[dict[str, Any]] = []  # the last ten seconds, for live views
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to sample."""
         if self._url is not None or self._usage is not None:
             self._thread.start()
 
     def run_started(self, at: float) -> None:
-        """The run began at that time (epoch): seconds count from there.
+        """Count seconds from that time (epoch), at which the run began.
 
-        The time of day is read once: later corrections of the machine's clock move nothing.
+        The time of day is read once, so later corrections of the machine's clock change nothing.
         """
         self._zero = time.monotonic() + at - time.time()
         self.started_at = at
 
     def close(self) -> None:
-        """One last look, then no more."""
+        """Take one last sample, then end."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -120,29 +120,29 @@ class ServerSampler:
 
 
 def _models(metrics: Metrics, names: Collection[str]) -> dict[str, dict[str, float]]:
-    """The counters of each model, over its versions."""
-    found: dict[str, dict[str, float]] = {}
+    """The counters of each model over all its versions."""
+    models: dict[str, dict[str, float]] = {}
     for short, name in COUNTERS.items():
         for sample in metrics.samples(name):
             model = sample.labels.get("model")
             if model in names and model is not None:
-                counters = found.setdefault(model, {})
+                counters = models.setdefault(model, {})
                 counters[short] = counters.get(short, 0) + sample.value
-    return found
+    return models
 
 
 def _engine(metrics: Metrics, names: Collection[str]) -> dict[str, float]:
-    """What engines publish, by name; labels other than the model stand behind it in braces."""
-    found: dict[str, float] = {}
+    """The engines' own metrics by name; labels other than the model follow it in braces."""
+    values: dict[str, float] = {}
     for sample in metrics:
         ours = sample.labels.get("model", "") in names or "model" not in sample.labels
         if ours and sample.name.startswith(_ENGINE) and not sample.name.endswith(_UNUSED):
-            name = _called(sample)
-            found[name] = found.get(name, 0) + sample.value
-    return found
+            name = _name(sample)
+            values[name] = values.get(name, 0) + sample.value
+    return values
 
 
-def _called(sample: Sample) -> str:
+def _name(sample: Sample) -> str:
     labels = {k: v for k, v in sample.labels.items() if k not in _MODEL_LABELS}
     if not labels:
         return sample.name

@@ -68,7 +68,7 @@ class _HttpServer:
     def _ask(self, path: str) -> dict[str, Any] | None:
         request = urllib.request.Request(self._url.rstrip("/") + path)  # noqa: S310
         for name, value in self._metadata:
-            request.add_unredirected_header(name, value)  # a key is for nobody else
+            request.add_unredirected_header(name, value)  # a key must not follow redirects
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
                 record: dict[str, Any] = json.loads(answer.read())
@@ -132,7 +132,7 @@ def facts(
     scenario: str,
     slo: dict[str, float | None],
 ) -> dict[str, Any]:
-    """Everything that is known before the run."""
+    """All facts that are known before the run."""
     return {
         "tritonctl": __version__,
         "project": str(project),

@@ -11,21 +11,21 @@ from tritonctl.server.supervisor import server_processes
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-# A reload starts new stubs.
+# A reload starts new stubs, so look for processes again after this time.
 _LOOK_AGAIN_SECONDS = 5.0
 
 
 class ServerUsage:
-    """What the processes of one server (known by its shared-memory prefix) have used."""
+    """CPU time and memory of one server's processes, known by its shared-memory prefix."""
 
     def __init__(self, shm_prefix: str) -> None:
         self._prefix = shm_prefix
-        self._seconds: dict[int, float] = {}  # also of those that have ended: it only grows
+        self._seconds: dict[int, float] = {}  # ended processes stay: the sum only grows
         self._looked = -_LOOK_AGAIN_SECONDS
         self._pids: list[int] = []
 
     def read(self) -> tuple[float | None, int | None]:
-        """Seconds of CPU so far, and bytes resident now; None when nothing of it runs."""
+        """Seconds of CPU so far, and bytes resident now; None when no process runs."""
         if time.monotonic() - self._looked >= _LOOK_AGAIN_SECONDS:
             self._pids = server_processes(self._prefix)
             self._looked = time.monotonic()

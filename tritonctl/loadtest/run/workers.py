@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The generator processes of a run: started together, listened to, interrupted, never left over."""
+"""The generator processes of a run: starts, reads, interrupts them, and leaves none running."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KILL_GRACE_SECONDS = 5.0
 
 @dataclass
 class Worker:
-    """One process. `last`: its final progress line; None: it was lost, or still runs."""
+    """One process. `last`: its final progress line; None while it runs, or when it was lost."""
 
     number: int
     process: subprocess.Popen[bytes]
@@ -36,7 +36,7 @@ class Worker:
 
     @property
     def lost(self) -> bool:
-        """Whether it ended without having told its end."""
+        """Whether it ended without a final progress line, or with an error."""
         return self.ended and (self.last is None or self.process.returncode != 0)
 
     def refusal(self) -> TritonctlError:
@@ -45,12 +45,12 @@ class Worker:
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
         for line in reversed(text.splitlines()):
             with suppress(ValueError, KeyError, TypeError):
-                told = json.loads(line)
-                problem, remedy = str(told["problem"]), str(told["remedy"])
+                record = json.loads(line)
+                problem, remedy = str(record["problem"]), str(record["remedy"])
                 return _ERRORS.get(status, HostError)(problem, remedy=remedy)
         return HostError(
             f"the load generator ended with status {status} before it sent anything",
-            remedy=f"read {self.log}; it is a bug if nothing there explains it",
+            remedy=f"read {self.log}; if that does not explain it, please report a bug",
             details="\n".join(text.splitlines()[-_LOG_TAIL:]) or None,
         )
 
@@ -66,10 +66,12 @@ class Workers:
     """All processes of a run."""
 
     all: list[Worker] = field(default_factory=list)
-    _said: queue.SimpleQueue[tuple[Worker, bytes | None]] = field(default_factory=queue.SimpleQueue)
+    _output: queue.SimpleQueue[tuple[Worker, bytes | None]] = field(
+        default_factory=queue.SimpleQueue
+    )
 
     def start(self, command: Sequence[str], folder: Path, number: int, of: int) -> None:
-        """Start one; what it says can be heard from now on."""
+        """Start one and read its output from now on."""
         log = folder / f"generator-{number}.log"
         with explained(log), log.open("ab") as errors:
             process = subprocess.Popen(
@@ -87,20 +89,20 @@ class Workers:
     def _listen(self, worker: Worker) -> None:
         with worker.process.stdout or open(os.devnull, "rb") as lines:  # noqa: PTH123 - for types
             for line in lines:
-                self._said.put((worker, line))
+                self._output.put((worker, line))
         worker.process.wait()
-        self._said.put((worker, None))
+        self._output.put((worker, None))
 
     @property
     def running(self) -> bool:
-        """Whether one has not ended, or has said something that nobody has heard."""
+        """Whether a process runs, or has output that `hear` has not returned yet."""
         return not all(worker.ended for worker in self.all)
 
     def hear(self, seconds: float) -> Iterator[tuple[dict[str, Any], str]]:
-        """Progress lines, parsed and as they came; returns when none comes for so long."""
+        """Progress lines, parsed and as text; ends when none comes for that long."""
         with suppress(queue.Empty):
             while True:
-                worker, line = self._said.get(timeout=seconds)
+                worker, line = self._output.get(timeout=seconds)
                 if line is None:
                     worker.ended = True
                 else:
@@ -108,14 +110,14 @@ class Workers:
                 seconds = 0.0
 
     def interrupt(self) -> None:
-        """SIGINT to those that run: once to send nothing more, twice to wait for nothing."""
+        """Send SIGINT: once to send no more requests, twice to wait for no more answers."""
         for worker in self.all:
             if not worker.ended:
                 with suppress(ProcessLookupError):
                     worker.process.send_signal(signal.SIGINT)
 
     def end(self) -> None:
-        """Nothing is left running, whatever happened."""
+        """Terminate every process that still runs."""
         for number in (signal.SIGTERM, signal.SIGKILL):
             for worker in self.all:
                 with suppress(ProcessLookupError, PermissionError):
@@ -140,12 +142,12 @@ def _parsed(worker: Worker, line: bytes) -> Iterator[tuple[dict[str, Any], str]]
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would let the generator import our packages."""
+    """Our own environment, without variables that would let generators import our packages."""
     return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 class Interruptions:
-    """How often the user asked to stop."""
+    """Counts how often the user asked to stop."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -155,7 +157,7 @@ class Interruptions:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """SIGINT and SIGTERM only count while the context lasts (in the main thread)."""
+        """Only count SIGINT and SIGTERM while the context lasts (in the main thread)."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -112,7 +112,7 @@ def test_only_the_latest_are_shown() -> None:
         0,
         *range(12, 20),
     ]
-    assert any("and 11 that were tried before" in line for line in lines)
+    assert any("and 11 tried earlier" in line for line in lines)
 
 
 def test_notes_and_steps_of_the_server() -> None:

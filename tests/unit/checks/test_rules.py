@@ -11,11 +11,12 @@ import pytest
 
 from tests.check_models.models import CONFIG, python_model
 from tests.unit.checks.repositories import put
+from tritonctl.checks import examples
 from tritonctl.checks.autofix import apply_fixes
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Rule
+from tritonctl.checks.rule import Rule, rule
 from tritonctl.checks.rules import RULES
 from tritonctl.errors import ConfigurationError
 
@@ -136,3 +137,18 @@ def test_junk_is_a_finding(tmp_path: Path) -> None:
     (tmp_path / "nowhere").symlink_to(tmp_path / "nowhere")
     rules = found(tmp_path)
     assert rules == ["TC005", "TC103", "TC101", "TC101", "TC101", "TC018", "TC221", "TC105"]
+
+
+def test_every_rule_has_its_examples_and_every_example_a_rule() -> None:
+    """In the folder of its family."""
+    folder = Path(examples.__file__).parent
+    files = {(path.parent.name, path.stem) for path in folder.glob("*/*.yaml")}
+    assert files == {(rule.family, rule.id) for rule in RULES.values()}
+
+
+def test_what_a_rule_may_take() -> None:
+    """A parameter that nothing fills, and an id that is taken, are mistakes at import."""
+    for name, check in (("TC999", lambda unknown: iter(())), ("TC101", lambda model: iter(()))):
+        with pytest.raises(TypeError, match=f"{name} is given twice, or takes something unknown"):
+            rule(name, "a-name", "error", summary="nothing", why="None.")(check)
+    assert list(RULES) == sorted(RULES)

@@ -60,7 +60,7 @@ class Finding:
 
     @property
     def place(self) -> str:
-        """As compilers write it, which editors can open; what is no file has no line."""
+        """As compilers write it, so that editors can open it; a server has no line."""
         return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
 
     def as_record(self) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Target:
         version = known.get(name, name)
         if not re.fullmatch(r"2\.\d+(\.\d+)?", version):
             raise ConfigurationError(
-                f"{name} is no version of Triton",
+                f"unknown version of Triton: {name}",
                 remedy=f"write one such as 2.51.0, or a release, {min(known)} to {max(known)}",
             )
         return cls(version, named_by_user=True)
@@ -110,7 +110,7 @@ class Model:
 
     @cached_property
     def file(self) -> ConfigFile | None:
-        """config.pbtxt, None where there is none."""
+        """config.pbtxt; None where the file is missing."""
         if CONFIG not in self.entries:
             return None
         return read_config(self.path / CONFIG, f"{self.shown}/{CONFIG}")
@@ -193,7 +193,7 @@ class Model:
 
     @cached_property
     def graph(self) -> Graph | None:
-        """The file of a backend that loads a graph; None where there is none to judge."""
+        """The graph that the backend loads; None where no file can be judged."""
         version = self.served_version
         if version is None or self.backend not in _GRAPHS:
             return None
@@ -211,7 +211,7 @@ class Model:
 
     @cached_property
     def code(self) -> PythonSource | None:
-        """The Python backend's model.py of the served version; None where there is none."""
+        """The Python backend's model.py of the served version; None where it is missing."""
         version = self.served_version
         if self.backend != "python" or version is None:
             return None
@@ -241,7 +241,7 @@ class Repository:
         return cls(path, target, models, shown)
 
     def folder(self, name: str = "") -> Model:
-        """A folder that is no model of its own, or the repository itself, to speak about."""
+        """A folder that is not a model, or the repository itself, for a finding about it."""
         return Model("", self.path / name, f"{self.shown}/{name}".removeprefix("./").rstrip("/"))
 
 
@@ -267,10 +267,12 @@ def read_config(path: Path, shown: str) -> ConfigFile:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return ConfigFile(path, empty, unreadable="it is no file")
+            return ConfigFile(path, empty, unreadable="it is not a file")
         if status.st_size > LARGEST_CONFIG:
             size = f"{status.st_size / (1 << 20):.0f} MiB"
-            return ConfigFile(path, empty, unreadable=f"it has {size}, which no configuration has")
+            return ConfigFile(
+                path, empty, unreadable=f"it has {size}, too much for a configuration"
+            )
         content = path.read_bytes()
     except OSError as error:
         return ConfigFile(path, empty, unreadable=error.strerror or str(error))

@@ -66,7 +66,7 @@ def _gpus(text: str) -> Iterator[int]:
     for size in () if text.strip().lower() == _NO_GPUS else text.split(","):
         if not size.strip():
             raise UsageError(
-                f"`{text}` is no list of GPUs",
+                f"`{text}` is not a list of GPUs",
                 remedy="write what memory each has, --gpus 24G,24G, or --gpus none",
             )
         yield parse_bytes(size)

@@ -72,5 +72,5 @@ def test_what_cannot_be_read(content: bytes, place: tuple[int, int] | None, tmp_
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     """A folder, or nothing."""
-    assert read_python(tmp_path, "m", 10).broken == "it is no file"
+    assert read_python(tmp_path, "m", 10).broken == "it is not a file"
     assert "No such file" in str(read_python(tmp_path / "x", "m", 10).broken)

@@ -108,7 +108,7 @@ def test_a_newer_target_knows_more_fields(tmp_path: Path) -> None:
     assert len(check_repository(tmp_path, Target.named("24.10"), rules=rules).findings) == 1
     for target in (Target.named("24.11"), Target.named("2.52"), Target.named(None)):
         assert check_repository(tmp_path, target, rules=rules).findings == ()
-    with pytest.raises(ConfigurationError, match="latest is no version of Triton"):
+    with pytest.raises(ConfigurationError, match="unknown version of Triton: latest"):
         Target.named("latest")
 
 
@@ -148,7 +148,7 @@ def test_every_rule_has_its_examples_and_every_example_a_rule() -> None:
 
 def test_what_a_rule_may_take() -> None:
     """A parameter that nothing fills, and an id that is taken, are mistakes at import."""
-    for name, check in (("TC999", lambda unknown: iter(())), ("TC101", lambda model: iter(()))):
+    for name, check in (("TC999", lambda _unknown: iter(())), ("TC101", lambda _model: iter(()))):
         with pytest.raises(TypeError, match=f"{name} is given twice, or takes something unknown"):
             rule(name, "a-name", "error", summary="nothing", why="None.")(check)
     assert list(RULES) == sorted(RULES)

@@ -305,7 +305,7 @@ def test_yaml_is_never_made_into_objects(tmp_path: Path) -> None:
     assert read_yaml_file(tmp_path / "laughs", "laughs", 1 << 20).root is not None
     (tmp_path / "tag").write_text("a: !!python/object/apply:os.abort []\n", encoding="utf-8")
     assert read_yaml_file(tmp_path / "tag", "tag", 1 << 20).text("a") is None
-    assert read_yaml_file(tmp_path, "folder", 1 << 20).broken == "it is no file"
+    assert read_yaml_file(tmp_path, "folder", 1 << 20).broken == "it is not a file"
     assert read_yaml_file(tmp_path / "laughs", "laughs", 8).broken == "it has over 0 MiB"
 
 

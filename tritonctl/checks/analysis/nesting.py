@@ -12,7 +12,7 @@ from tritonctl.checks.repository import Model, Repository
 
 
 def is_readable(model: Model) -> bool:
-    """Whether Triton can read the configuration; if not, what it says is no ground for rules."""
+    """Whether Triton can read the configuration; if not, rules cannot rely on it."""
     config = model.config
     return config is not None and all(p.mistake in HARMLESS for p in config.problems)
 

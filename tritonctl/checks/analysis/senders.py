@@ -258,7 +258,7 @@ def _top(module: str | None) -> str:
 
 
 def loop_around(send: Send) -> Loop | None:
-    """The innermost loop that sends again with the same sender; None where there is no such one."""
+    """The innermost loop that sends again with the same sender; None where none does."""
     if not send.name or "." in send.name:
         return None
     loops = [

@@ -143,7 +143,7 @@ def filled(config: ConfigMessage, key: str) -> str | None:
 
 
 def deployment_of(model: Model, repository: Repository) -> Deployment | None:
-    """The model as one over TensorRT-LLM; None where it is none, or cannot be read."""
+    """The model as one over TensorRT-LLM; None for others, and where it cannot be read."""
     return memoized(model, "trtllm", lambda: _deployment(model, repository))
 
 
@@ -174,7 +174,7 @@ def _reads_arguments(model: Model) -> bool:
 
 
 def template_of(model: Model, repository: Repository) -> Deployment | None:
-    """The model as one of NVIDIA's template; None where it is none."""
+    """The model as one of NVIDIA's template; None for others."""
     deployment = deployment_of(model, repository)
     return deployment if deployment and deployment.kind in ("cpp", "python") else None
 
@@ -187,7 +187,7 @@ def engine_of(model: Model, repository: Repository) -> Engine | None:
 
 
 def arguments_of(model: Model, repository: Repository) -> YamlFile | None:
-    """The model.yaml of an llmapi model; None where there is none that can be read."""
+    """The model.yaml of an llmapi model; None where it cannot be read."""
     deployment = deployment_of(model, repository)
     arguments = deployment.arguments if deployment and deployment.kind == "llmapi" else None
     return arguments if arguments and arguments.root else None

@@ -32,7 +32,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.ASCII,
 )
 _USUAL_SYMBOLS = frozenset("{}[]<>:,;-./")
-# As which Python's "surrogateescape" reads bytes that are no UTF-8.
+# Python's "surrogateescape" reads bytes that are not UTF-8 as these.
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
 _OCTAL = re.compile(r"0[0-7]*\Z")
 _ESCAPE = re.compile(
@@ -46,7 +46,7 @@ _LETTERS = {
 
 
 class TextprotoError(Exception):
-    """The text is no text format: what is wrong, and where."""
+    """The text is not valid text format: what is wrong, and where."""
 
     def __init__(self, problem: str, span: Span) -> None:
         super().__init__(problem)
@@ -123,7 +123,7 @@ def string(token: Token) -> bytes:
                 return chr(code).encode("utf-8", "surrogatepass")
         elif match["letter"] in _LETTERS:
             return _LETTERS[match["letter"]]
-        raise TextprotoError(f"there is no escape {match[0].decode()}", token.span)
+        raise TextprotoError(f"unknown escape {match[0].decode()}", token.span)
 
     return _ESCAPE.sub(replaced, plain)
 

@@ -20,7 +20,7 @@ _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 @dataclass(frozen=True)
 class YamlFile:
-    """A mapping. Without `root`, `broken` says why there is none, `span` where."""
+    """A mapping. Without `root`, `broken` says why it is missing, `span` where."""
 
     source: Source
     root: yaml.MappingNode | None = None
@@ -36,7 +36,7 @@ class YamlFile:
         return current
 
     def text(self, *path: str) -> str | None:
-        """A scalar as it is written; None where there is none, or null."""
+        """A scalar as written; None where it is missing or null."""
         import yaml  # as elsewhere here: slow, and few models have such a file
 
         node = self.node(*path)
@@ -82,7 +82,7 @@ def read_yaml_file(path: Path, shown: str, largest: int) -> YamlFile:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return YamlFile(empty, broken="it is no file")
+            return YamlFile(empty, broken="it is not a file")
         if status.st_size > largest:
             return YamlFile(empty, broken=f"it has over {largest >> 20} MiB")
         content = path.read_bytes()
@@ -109,5 +109,5 @@ def _parsed(source: Source) -> YamlFile:
     except (RecursionError, ValueError) as error:
         return YamlFile(source, broken=str(error) or "it is nested too deep")
     if not isinstance(root, yaml.MappingNode):
-        return YamlFile(source, broken="it is no mapping of keys to values")
+        return YamlFile(source, broken="it is not a mapping of keys to values")
     return YamlFile(source, root)

@@ -161,7 +161,7 @@ class _Painter:
             decoupled=_decoupled(model, self._repository),
             nodes=(_REQUEST, *nothing, *nodes, _ANSWER),
             edges=edges,
-            findings=faults.told,
+            findings=faults.messages,
         )
 
     def _alone(self, model: Model) -> Picture | None:
@@ -218,12 +218,12 @@ class _Faults:
 
     graph: Graph
     repository: Repository
-    told: tuple[tuple[str, str], ...] = ()
+    messages: tuple[tuple[str, str], ...] = ()
     _by_span: dict[Span, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         hits = list(self._hits())
-        self.told = tuple((rule, hit.message) for rule, hit in hits)
+        self.messages = tuple((rule, hit.message) for rule, hit in hits)
         for rule, hit in hits:
             if hit.span is not None:
                 self._by_span.setdefault(hit.span, []).append(rule)

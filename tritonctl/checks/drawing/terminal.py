@@ -159,20 +159,20 @@ def _tensors(edges: list[Edge], beside: str, width: int) -> Iterator[Line]:
     room = width - margin - wide[1] - wide[2] - 2 * _GAP
     wide[0] = max(min(wide[0], room), _LEAST_NAME)
     for edge, row in zip(edges, rows, strict=True):
-        told: list[Segment] = [(f"{beside}   ", "dim")]
-        told.append((row[0].ljust(wide[0]), "fault" if edge.faults else ""))
-        told.append((f"  {row[1].ljust(wide[1])}  {row[2].ljust(wide[2])}", "dim"))
+        segments: list[Segment] = [(f"{beside}   ", "dim")]
+        segments.append((row[0].ljust(wide[0]), "fault" if edge.faults else ""))
+        segments.append((f"  {row[1].ljust(wide[1])}  {row[2].ljust(wide[2])}", "dim"))
         used = margin + max(len(row[0]), wide[0]) + wide[1] + wide[2] + 2 * _GAP
         mark = f"✗ {', '.join(edge.faults)}" if edge.faults else ""
         rest: list[Segment] = [(row[3], ""), (mark, "fault")]
         for text, style in rest:
             if text and used + len(text) + _GAP > width:
-                yield tuple(told)
-                told, used = [(f"{beside}     ", "dim")], margin + 2
+                yield tuple(segments)
+                segments, used = [(f"{beside}     ", "dim")], margin + 2
             if text:
-                told.append((f"  {text}", style))
+                segments.append((f"  {text}", style))
                 used += len(text) + _GAP
-        yield tuple(told)
+        yield tuple(segments)
 
 
 def _named(edge: Edge) -> str:

@@ -27,7 +27,7 @@ def onnx_file(
 ) -> bytes:
     """An ONNX graph without nodes.
 
-    defaults: inputs that have a value without a request. sequences: outputs that are no tensors.
+    defaults: inputs that have a value without a request. sequences: outputs that are not tensors.
     external: weights in other files, with the length of each.
     """
     graph = b"".join(

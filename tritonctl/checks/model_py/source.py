@@ -118,7 +118,7 @@ def read_python(path: Path, shown: str, largest: int) -> PythonSource:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            return PythonSource(path, empty, broken="it is no file")
+            return PythonSource(path, empty, broken="it is not a file")
         if status.st_size > largest:
             return PythonSource(path, empty, broken=f"it has over {largest >> 20} MiB")
         content = path.read_bytes()

@@ -54,7 +54,7 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> None:
-    """Write every page; those of rules that are no more are removed."""
+    """Write every page, and remove those of rules that no longer exist."""
     wanted = pages()
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.glob("*.md"):

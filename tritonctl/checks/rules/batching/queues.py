@@ -64,7 +64,7 @@ def starving(config: ConfigMessage) -> Iterator[Hit]:
     batching = config.message.dynamic_batching
     own = levels in batching.priority_queue_policy
     policy = batching.priority_queue_policy[levels] if own else batching.default_queue_policy
-    # Of a policy that names a timeout there is another finding where it is none.
+    # Another rule reports a policy that speaks of a timeout and sets none.
     if policy.default_timeout_microseconds or not all(one.whole for one in _policies(config)):
         return
     yield Hit(

@@ -88,7 +88,7 @@ def _by_stubs(share: _Share) -> int:
     summary="less shared memory than Python models need",
     why="Regions grow as they are used: the models load, and large batches are answered with "
     "`Failed to increase the shared memory pool size`; older releases are killed by SIGBUS. "
-    "Docker gives 64 MB unless told otherwise.",
+    "Docker gives 64 MB by default.",
     answers=("server#5681", "server#6195", "server#4869", "server#6156", "server#4675"),
 )
 def too_little(repository: Repository) -> Iterator[tuple[Model, Hit]]:
@@ -153,7 +153,7 @@ def setting_ignored(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         if key in config.message.parameters:
             value = config.message.parameters[key].string_value or "VALUE"
             yield Hit(
-                f"{key} is no parameter of a model: it is ignored here",
+                f"{key} is not a parameter of a model: it is ignored here",
                 f"give it to the server, for all Python models: "
                 f"--backend-config=python,{key}={value}",
                 config.name_span("parameters", key),

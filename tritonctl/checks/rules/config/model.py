@@ -48,7 +48,7 @@ def no_backend(model: Model) -> Iterator[Hit]:
         return
     yield Hit(
         f"{model.name} names no backend, and "
-        + (f"{named} tells none" if named else "there is no file such as model.py that tells it")
+        + (f"{named} does not show it" if named else "no file such as model.py shows it")
         + _unread(model),
         'name it in config.pbtxt: backend: "python"',
         model.config.span() if model.config else None,
@@ -153,7 +153,7 @@ def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not name.endswith(".py"):
         wrong = "does not end with .py"
     elif "." in name.removesuffix(".py"):
-        wrong = "has another dot, and is no name of a module"
+        wrong = "has another dot, and is not a module name"
     elif SHELL_IN_PATHS.search(name):
         wrong = "has a character that means something to the shell which starts the backend"
     else:

@@ -20,7 +20,7 @@ from tritonctl.errors import suggest
     "TC321",
     "unknown-input",
     "error",
-    summary="an input_map whose key is no input of the step's model",
+    summary="an input_map whose key is not an input of the step's model",
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
 )
@@ -39,7 +39,7 @@ def unknown_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
     "TC322",
     "unknown-output",
     "error",
-    summary="an output_map whose key is no output of the step's model",
+    summary="an output_map whose key is not an output of the step's model",
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
 )

@@ -80,7 +80,7 @@ def written_twice(ensemble: Graph, model: Model) -> Iterator[Hit]:
 )
 def overwritten_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
     for name, links in ensemble.writers.items():
-        # What nobody reads at all is told there.
+        # Another rule reports what nothing reads at all.
         if name in ensemble.inputs and (name in ensemble.readers or name in ensemble.outputs):
             yield Hit(
                 f"{name} is an input of {model.name}: step {links[0].step + 1} writes it again",
@@ -149,7 +149,7 @@ def steps_in_a_circle(ensemble: Graph, model: Model) -> Iterator[Hit]:
 
 
 def _lacks_readers(graph: Graph) -> bool:
-    """Whether another mistake is why a tensor is not read, and is told in its place.
+    """Whether another mistake is why a tensor is not read, and is reported in its place.
 
     What nobody writes is most likely that tensor, misspelt.
     """

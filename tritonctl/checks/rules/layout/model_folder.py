@@ -51,7 +51,7 @@ def no_version(model: Model) -> Iterator[Hit]:
     if (model.path.parent / CONFIG_NAME).exists():  # a version of the model that was named
         return
     numbered = sorted(name for name in model.entries if any(map(str.isdecimal, name)))
-    hint = f"; {numbered[0]} is no whole number without a leading zero" if numbered else ""
+    hint = f"; {numbered[0]} is not a whole number without a leading zero" if numbered else ""
     yield Hit(
         f"{model.name} has no version folder{hint}",
         f"put the model's files into a folder whose name is a number: mkdir {model.shown}/1",

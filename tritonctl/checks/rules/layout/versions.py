@@ -98,7 +98,7 @@ def like_a_version(model: Model) -> Iterator[Hit]:
 
 
 def _number(name: str) -> int | None:
-    """What Triton reads a folder's name as; None where it is no version."""
+    """The version that Triton reads in a folder's name; None where it reads none."""
     if name[0] == "0" and len(name) > 1:
         return None
     digits = _DIGITS.match(name)

@@ -140,12 +140,12 @@ def one_at_a_time(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     shows="elsewhere",
 )
 def tokenizers(repository: Repository) -> Iterator[tuple[Model, Hit]]:
-    told = set()
+    reported = set()
     for names in _pipelines(repository):
         known = [(model, path) for model, path in _tokenizers(repository, names) if path]
         for model, path in known[1:]:
-            if path != known[0][1] and model.config and model.name not in told:
-                told.add(model.name)
+            if path != known[0][1] and model.config and model.name not in reported:
+                reported.add(model.name)
                 yield (
                     model,
                     Hit(

@@ -39,7 +39,7 @@ def unknown_lookup(model: Model) -> Iterator[Hit]:
         )
 
 
-def told_by_lookup(model: Model, side: str) -> set[str]:
+def reported_by_lookup(model: Model, side: str) -> set[str]:
     """The names of inputs or outputs that are reported as not declared."""
     lookups = ((call, which) for _, call, which in _unknown_lookups(model))
     return {call.text(1, "name") or "" for call, which in lookups if which == side}

@@ -20,7 +20,7 @@ from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import rule
 from tritonctl.checks.rules.tensors.graph import fed_names
 from tritonctl.checks.rules.tensors.python_code import added_tensor
-from tritonctl.checks.rules.tensors.python_config import told_by_lookup
+from tritonctl.checks.rules.tensors.python_config import reported_by_lookup
 
 _MAKERS = ("Tensor", "from_dlpack")
 
@@ -71,7 +71,7 @@ def _undeclared_reads(
     reads = code.called("get_input_tensor_by_name")
     if not reads or not _all_named(inputs(model)) or makes_requests(code):
         return
-    declared = fed_names(config, model) | told_by_lookup(model, "input")
+    declared = fed_names(config, model) | reported_by_lookup(model, "input")
     absent = [call for call in reads if (call.text(1, "name") or "") not in declared]
     absent = [call for call in absent if call.text(1, "name")]
     flow = Flow.of(code)
@@ -143,7 +143,7 @@ def _is_request(node: ast.expr | None, requests: str | None) -> bool:
     why="Triton passes on only what clients ask for, and they can ask only for what is declared.",
 )
 def undeclared_output(config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
-    reported = told_by_lookup(model, "output")
+    reported = reported_by_lookup(model, "output")
     for call in _undeclared_outputs(config, code, model):
         if call.text(0, "name") in reported:
             continue

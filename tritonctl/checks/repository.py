@@ -270,9 +270,7 @@ def read_config(path: Path, shown: str) -> ConfigFile:
             return ConfigFile(path, empty, unreadable="it is not a file")
         if status.st_size > LARGEST_CONFIG:
             size = f"{status.st_size / (1 << 20):.0f} MiB"
-            return ConfigFile(
-                path, empty, unreadable=f"it has {size}, too much for a configuration"
-            )
+            return ConfigFile(path, empty, unreadable=f"it is too large: {size}")
         content = path.read_bytes()
     except OSError as error:
         return ConfigFile(path, empty, unreadable=error.strerror or str(error))

@@ -46,7 +46,7 @@ class Field(NamedTuple):
 
 
 def parse(text: str) -> Block:
-    """The whole text as one message. Raises TextprotoError at the first thing that is not a field."""
+    """The whole text as one message. Raises TextprotoError at the first non-field."""
     reader = _Reader(text)
     fields = reader.fields(closing="", level=0)
     return Block(fields, Span(0, len(text)))

@@ -15,7 +15,7 @@ from tritonctl.checks.findings import Severity
 class LiveRule:
     """One thing that is compared. `summary` is a noun phrase.
 
-    on_loopback: how severe it is where only this machine reaches the port; None: not reported there.
+    on_loopback: the severity where only this machine reaches the port; None: not reported there.
     Only rules about the port have it.
     """
 

@@ -136,7 +136,7 @@ def _arguments(call: Call) -> list[ast.expr]:
 
 
 def _default_cuda(code: PythonSource) -> ast.expr | None:
-    """The first "cuda", "cuda:0" or `.cuda()`; a dictionary's key or a comparison does not count."""
+    """The first "cuda", "cuda:0" or `.cuda()`; not a dictionary's key or a comparison."""
     for call in code.calls:
         if call.name == "cuda" and isinstance(call.node.func, ast.Attribute):
             return call.node

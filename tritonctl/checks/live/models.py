@@ -174,7 +174,7 @@ def _metadata(served: ServedModel, config: Any) -> Iterator[Found]:
             Hit(
                 f"the metadata of {served.name} names {_listed(named - configured)}, and its "
                 f"configuration has {_listed(configured - named)}",
-                "ask Triton itself, without what stands between; then load the model again",
+                "ask Triton directly, without a proxy; then load the model again",
             ),
         )
 

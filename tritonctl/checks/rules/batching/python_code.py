@@ -71,7 +71,7 @@ def one_by_one(model: Model) -> Iterator[Hit]:
         if engines:
             call = min(engines, key=lambda node: (node.lineno, node.col_offset))
             yield Hit(
-                "dynamic batching brings several requests at a time, and this runs for each alone",
+                "dynamic batching brings several requests at a time, and this runs once for each",
                 "join the requests' inputs, run once, and share the outputs among the answers",
                 code.place(call.func),
                 code.source,

@@ -135,7 +135,7 @@ def put_last(config: ConfigMessage) -> Iterator[Hit]:
             yield Hit(
                 "a request that has waited too long is served only when no other waits, possibly "
                 "never",
-                "use timeout_action: REJECT, so that its client learns of it and tries elsewhere",
+                "use timeout_action: REJECT, so that its client can retry elsewhere",
                 policy.config.span(*policy.path, "timeout_action"),
             )
 

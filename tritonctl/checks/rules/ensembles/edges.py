@@ -130,7 +130,7 @@ def shapes_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
     "shapes-differ-later",
     "warning",
     summary="a tensor whose shapes fit a variable one in between, and not each other",
-    why="Triton compares every side with the first one alone: it loads the ensemble, and then "
+    why="Triton compares every side only with the first one: it loads the ensemble, and then "
     "requests fail with `unexpected shape`.",
 )
 def shapes_differ_later(ensemble: Graph, model: Model) -> Iterator[Hit]:
@@ -171,7 +171,7 @@ def optional_input_required(config: ConfigMessage, ensemble: Graph, model: Model
         if needy is not None:
             yield Hit(
                 f"{model.name} calls {name} optional, {needy} requires it",
-                f"make the input of {needy} optional, too, or remove `optional` here",
+                f"also make the input of {needy} optional, or remove `optional` here",
                 config.span(*tensor.path, "optional"),
             )
 

@@ -170,7 +170,7 @@ def onnx_off_gpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "accelerator-ignored",
     "warning",
     summary="an accelerator for GPUs on an ONNX model whose instances are on the CPU",
-    why="The backend reads it for instances with KIND_GPU alone: the model runs without it.",
+    why="The backend reads it only for instances with KIND_GPU: the model runs without it.",
     shows="elsewhere",
 )
 def accelerator_ignored(

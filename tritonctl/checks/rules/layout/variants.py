@@ -59,7 +59,7 @@ def unusable_variant(model: Model) -> Iterator[Hit]:
         if not name.endswith(".pbtxt"):
             yield Hit(
                 f"{VARIANTS}/{name} cannot be chosen: only NAME.pbtxt can",
-                f"call it {Path(name).stem}.pbtxt, or move it away",
+                f"rename it to {Path(name).stem}.pbtxt, or move it away",
                 place=f"{VARIANTS}/{name}",
             )
         elif " " in name:

@@ -128,7 +128,7 @@ def set_uid(model: Model) -> Iterator[Hit]:
     "link-out",
     "warning",
     summary="a symbolic link out of the repository",
-    why="A container that has the repository alone finds nothing there, and whoever can write "
+    why="A container with only the repository finds nothing there, and whoever can write "
     "to the other place decides what is served.",
 )
 def outside(model: Model, repository: Repository) -> Iterator[Hit]:

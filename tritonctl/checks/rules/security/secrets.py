@@ -110,8 +110,7 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
     "known-holes",
     "warning",
     summary="a target version with known vulnerabilities",
-    why="NVIDIA's bulletins tell everybody how to use them; only a later release fixes "
-    "release alone.",
+    why="NVIDIA's bulletins tell everybody how to use them; only a later release fixes them.",
     shows="elsewhere",
 )
 def holes(repository: Repository) -> Iterator[tuple[Model, Hit]]:

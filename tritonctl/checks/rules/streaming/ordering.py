@@ -18,8 +18,8 @@ from tritonctl.checks.rule import rule
     "streams-in-turn",
     "warning",
     summary="a decoupled model with `preserve_ordering`",
-    why="Responses are held back until those of all earlier requests are complete, so that "
-    "streams come one after another, each in one piece.",
+    why="Responses are held back until those of all earlier requests are complete, so streams "
+    "arrive one after another, each in one piece.",
 )
 def in_turn(config: ConfigMessage) -> Iterator[Hit]:
     if not config.message.model_transaction_policy.decoupled:

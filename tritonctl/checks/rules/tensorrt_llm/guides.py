@@ -36,7 +36,7 @@ def _guides_off(template: Deployment) -> Iterator[Hit]:
         )
     elif template.kind == "python" and asked != "xgrammar":
         yield Hit(
-            f"guided decoding stays off: this model knows xgrammar alone, not {asked}",
+            f"guided decoding stays off: this model supports only xgrammar, not {asked}",
             "set guided_decoding_backend to xgrammar",
             template.span("guided_decoding_backend"),
         )
@@ -61,7 +61,7 @@ def _guides_refused(template: Deployment) -> Iterator[Hit]:
         and template.text("xgrammar_tokenizer_info_path")
     ):
         yield Hit(
-            f"guided_decoding_backend is {asked}: the backend tensorrtllm knows xgrammar alone",
+            f"guided_decoding_backend is {asked}: the backend tensorrtllm supports only xgrammar",
             "set it to xgrammar",
             place,
         )

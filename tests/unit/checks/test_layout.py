@@ -94,7 +94,7 @@ def test_version_folders(tmp_path: Path) -> None:
         assert told(tmp_path / name, model | {f"m/{name}/x": ""}) == [("TC003", f"m/{name}")], name
     [finding] = findings(tmp_path / "only", {"m/config.pbtxt": CONFIG, "m/1_old/model.py": MODEL})
     assert finding.rule == "TC002"
-    assert "1_old is no whole number" in finding.message
+    assert "1_old is not a whole number" in finding.message
 
 
 def test_what_lies_in_the_place_of_a_file(tmp_path: Path) -> None:

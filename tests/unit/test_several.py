@@ -134,7 +134,7 @@ class Builds:
         names = list(self._project.models)
         board = PlainBoard(lambda _: None)
         made = build_engines(
-            self._project, names, Silent(), board, jobs=self._jobs, build=self.build
+            self._project, names, Silent(), board, jobs=self._jobs, build_one=self.build
         )
         for name, artefact in made:
             assert str(artefact) == name.upper()

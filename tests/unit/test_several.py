@@ -10,7 +10,6 @@ import pty
 import shlex
 import subprocess
 import sys
-from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
@@ -107,7 +106,7 @@ class Builds:
     def __init__(self, project: Project, jobs: int) -> None:
         self._project, self._jobs = project, jobs
         self._begun: Queue[str] = Queue()
-        self._ends: dict[str, Queue[Exception | None]] = defaultdict(Queue)
+        self._ends: dict[str, Queue[Exception | None]] = {n: Queue() for n in project.models}
         self.ready: Queue[str] = Queue()
 
     def build(self, _: Project, name: str, *__: object, **___: object) -> Artefact:

@@ -254,3 +254,28 @@ def test_words_that_cannot_be(words: list[bytes], problem: str) -> None:
     """By name, element and limit."""
     with pytest.raises(RequestError, match=problem):
         check_words("stop_words", words)
+
+
+# Ids that open a text otherwise than they go on with it; 1 is skipped.
+TWO_WAYS = TokenBytes(data=[b" a", b""], head=[b"a", b""], opens=[True, False])
+
+
+@pytest.mark.parametrize(
+    ("ids", "matches"),
+    [
+        ([0, 0], [False, True]),  # "a a"
+        ([1, 0, 0], [False, False, True]),  # a skipped id opens nothing
+        ([1, 1, 0], [False, False, False]),
+        ([7, -1, 0, 0], [False, False, False, True]),  # nor does one that the table lacks
+    ],
+)
+def test_the_first_id_with_text_opens_it(ids: list[int], matches: list[bool]) -> None:
+    """The word " a" is not in "a", whatever came before that has no text."""
+    watch = StopWatch([b" a"], TWO_WAYS)
+    assert [watch.feed([token]).matched for token in ids] == matches
+
+
+@pytest.mark.parametrize(("earlier", "matched"), [([], False), ([1], False), ([0], True)])
+def test_what_was_sent_before_a_break_has_opened_it(earlier: list[int], matched: bool) -> None:
+    """Only if any of it has text."""
+    assert StopWatch([b" a"], TWO_WAYS, earlier=earlier).feed([0]).matched is matched

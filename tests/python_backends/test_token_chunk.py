@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textlib.errors import RequestError
-from textlib.token_chunk import HEADER, SLOTS, WINDOW, FinishReason, TokenChunk, pack, unpack
+from textlib.token_chunk import (
+    HEADER,
+    SLOTS,
+    WINDOW,
+    FinishReason,
+    TokenChunk,
+    pack,
+    slots_for,
+    unpack,
+)
 
 counts = st.integers(min_value=0, max_value=2**31 - 1)
 ids = st.integers(min_value=0, max_value=2**31 - 1)
@@ -99,3 +108,22 @@ def test_foreign_shapes_are_refused(shape: tuple[int, ...]) -> None:
 def test_finish_reason_text() -> None:
     """What the public tensor says."""
     assert [reason.text for reason in FinishReason] == ["", "stop", "length"]
+
+
+@pytest.mark.parametrize(
+    ("ids", "slots"),
+    [(0, 16), (1, 16), (16, 16), (17, 32), (32, 32), (33, 64), (64, 64), (65, 128), (1000, 1024)],
+)
+def test_slots(ids: int, slots: int) -> None:
+    """The next power of two, and none that is larger than needed."""
+    assert slots_for(ids) == slots
+
+
+@pytest.mark.parametrize(
+    ("sent", "generated"), [(0, []), (1, [14]), (2, [13, 14]), (5, [10, 11, 12, 13, 14]), (9, None)]
+)
+def test_an_echoed_prompt_is_no_output(sent: int, generated: list[int] | None) -> None:
+    """What was generated so far is at the end; a later chunk has nothing else."""
+    ids = [10, 11, 12, 13, 14]
+    chunk = TokenChunk(1, 0, False, FinishReason.NONE, 3, sent, [], ids)
+    assert chunk.output_ids == (ids if generated is None else generated)

@@ -98,7 +98,7 @@ def test_foreign_values_are_refused(position: int, value: int, problem: str) -> 
         unpack(packed)
 
 
-@pytest.mark.parametrize("shape", [(0,), (33,), (2, 34)])
+@pytest.mark.parametrize("shape", [(), (0,), (33,), (2, 34), (40, 40)])
 def test_foreign_shapes_are_refused(shape: tuple[int, ...]) -> None:
     """One row of at least 34 values."""
     with pytest.raises(RequestError, match="shape"):

@@ -5,9 +5,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+
+from tritonctl.engines.build.engine import Artefact
+from tritonctl.engines.build.lock import read_lock, refuse_drift, refuse_other_tools, update_lock
+from tritonctl.engines.build.stages import plan_stages
+from tritonctl.errors import BuildFailedError, ConfigurationError
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -118,3 +124,71 @@ def test_a_damaged_lock(sandbox: Sandbox, cli: Cli, damage: str, flags: tuple[st
     assert "git checkout tritonctl.lock" in done.stderr
     assert (sandbox.root / "tritonctl.lock").read_text(encoding="utf-8") == damage
     assert not (sandbox.root / ".tritonctl" / "engines").exists()
+
+
+def engine(**versions: str) -> Artefact:
+    """One that was made with these tools."""
+    result = SimpleNamespace(versions=versions)
+    return cast("Artefact", SimpleNamespace(manifest=SimpleNamespace(result=result)))
+
+
+def test_what_others_wrote_stays(sandbox: Sandbox) -> None:
+    """A build knows of one model of one profile; the lock of all."""
+    sandbox.data["models"]["other"] = sandbox.model()
+    project = sandbox.load()
+    for profile, name, version in ((None, "speller", "1"), ("edge", "speller", "2")):
+        update_lock(project, profile, name, plan_stages(project, name), engine(tool=version))
+    update_lock(project, None, "other", plan_stages(project, "other"), engine(tool="3"))
+    update_lock(project, None, "speller", plan_stages(project, "speller"), engine(tool="4"))
+    profiles = read_lock(project)
+    assert {
+        (profile, name): entry["versions"]
+        for profile, models in profiles.items()
+        for name, entry in models.items()
+    } == {
+        ("", "speller"): {"tool": "4"},
+        ("edge", "speller"): {"tool": "2"},
+        ("", "other"): {"tool": "3"},
+    }
+
+
+def test_a_lock_that_stays_is_not_written(sandbox: Sandbox) -> None:
+    """Nobody sees a change where there is none; one that differs in a space is put right."""
+    project = sandbox.load()
+    stages = plan_stages(project, "speller")
+    update_lock(project, None, "speller", stages, engine(tool="1"))
+    file = sandbox.root / "tritonctl.lock"
+    before, text = file.stat().st_ino, file.read_text(encoding="utf-8")
+    update_lock(project, None, "speller", stages, engine(tool="1"))
+    assert file.stat().st_ino == before
+    file.write_text(f"{text} ", encoding="utf-8")
+    update_lock(project, None, "speller", stages, engine(tool="1"))
+    assert file.read_text(encoding="utf-8") == text
+
+
+def test_what_differs_is_named_from_both_sides(sandbox: Sandbox) -> None:
+    """What is new, what is gone, what is another; long values are cut."""
+    project = sandbox.load()
+    long = "f" * 64
+    stages = plan_stages(project, "speller")
+    locked = engine(gone="1", same="2", other=long, twenty="x" * 20)
+    update_lock(project, None, "speller", stages, locked)
+    now = engine(new="3", same="2", other="4", twenty="y")
+    with pytest.raises(BuildFailedError) as caught:
+        refuse_other_tools(project, None, "speller", now)
+    assert caught.value.problem.endswith(
+        f"gone: 1 became nothing; new: nothing became 3; other: {'f' * 12}… became 4; "
+        f"twenty: {'x' * 20} became y"
+    )
+    with pytest.raises(ConfigurationError, match="the model speller of profile edge"):
+        refuse_drift(project, "edge", "speller", stages)
+    refuse_drift(project, None, "speller", stages)
+
+
+@pytest.mark.parametrize("schema", ["tritonctl.lock/2", None])
+def test_a_lock_of_another_version(sandbox: Sandbox, schema: str | None) -> None:
+    """It may mean something else by the same names."""
+    record = {"schema": schema, "profiles": {}}
+    (sandbox.root / "tritonctl.lock").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r"is not a tritonctl\.lock/1"):
+        read_lock(sandbox.load())

@@ -188,7 +188,7 @@ def test_what_differs_is_named_from_both_sides(sandbox: Sandbox) -> None:
 @pytest.mark.parametrize("schema", ["tritonctl.lock/2", None])
 def test_a_lock_of_another_version(sandbox: Sandbox, schema: str | None) -> None:
     """It may mean something else by the same names."""
-    record = {"schema": schema, "profiles": {}}
+    record: dict[str, Any] = {"schema": schema, "profiles": {}}
     (sandbox.root / "tritonctl.lock").write_text(json.dumps(record), encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"is not a tritonctl\.lock/1"):
         read_lock(sandbox.load())

@@ -216,3 +216,10 @@ def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
     before = folder_hash(folder, hashes)
     os.mkfifo(folder / "pipe")
     assert folder_hash(folder, hashes) == before
+
+
+def test_the_machine_counts(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine of one architecture is none for another."""
+    before = _of(sandbox)
+    monkeypatch.setattr(fingerprint.platform, "machine", lambda: "riscv64")
+    assert _of(sandbox) != before

@@ -86,10 +86,9 @@ def test_shared_memory_that_is_too_small(server: SmallServer, tmp_path: Path) ->
 
 
 def test_stubs_without_room(server: SmallServer, tmp_path: Path) -> None:
-    """Loading does not end."""
-    with pytest.raises(grpc.RpcError) as caught:
+    """The model does not load: the server says so, late, or nothing at all."""
+    with pytest.raises(grpc.RpcError, match=r"No space left on device|Deadline Exceeded"):
         server.serve(python_model(MANY))
-    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
     folder = put(tmp_path / "checked", python_model(MANY))
     target = Target("2.51.0", shared_memory_bytes=SHM_BYTES)
     [finding] = check_repository(folder, target, rules=[RULES["TC802"]]).findings

@@ -53,7 +53,8 @@ class _Share(NamedTuple):
     "error",
     summary="more instances of Python models than /dev/shm has room for",
     why="Each takes a region of 1 MiB when it is loaded, unless --backend-config=python,"
-    "shm-default-byte-size says otherwise: tritonserver 2.51 never ends loading the model.",
+    "shm-default-byte-size says otherwise: tritonserver 2.51 does not load the model, "
+    "and may never say so.",
     shows="elsewhere",
     answers=("server#4869", "server#5869"),
 )

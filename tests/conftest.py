@@ -16,7 +16,7 @@ import pytest
 
 from tests.container_engine import DockerHost, MissingError
 from tests.engine_cache import build_cached, content, kept
-from tests.examples import register_profiles
+from tests.examples import at_full_size, register_profiles
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.runners import builder_recipe
 from tritonctl.errors import TritonctlError
@@ -74,7 +74,7 @@ def pytest_runtest_makereport(
 def timeout_of(item: pytest.Item) -> pytest.MarkDecorator:
     """Fixtures of real servers do not count: they may have to install what they need."""
     kinds = {mark.name for mark in item.iter_markers()}
-    if kinds & {"exhaustive", "engine", "docker", "gpu"}:
+    if kinds & {"exhaustive", "engine", "docker", "gpu"} or at_full_size():
         return pytest.mark.timeout(900)
     if kinds & {"server", "browser"}:
         return pytest.mark.timeout(180, func_only=True)

@@ -23,10 +23,14 @@ def register_profiles() -> None:
     settings.load_profile(FEW)
 
 
+def at_full_size() -> bool:
+    """Whether all examples are drawn."""
+    return settings.get_current_profile_name() == FULL
+
+
 def examples(full: int, *suppressed: HealthCheck) -> settings:
     """So many, or a tenth of them. suppressed: health checks that the test fails on purpose."""
-    everything = settings.get_current_profile_name() == FULL
     return settings(
-        max_examples=full if everything else min(full, max(_LEAST, full // _PART)),
+        max_examples=full if at_full_size() else min(full, max(_LEAST, full // _PART)),
         suppress_health_check=[HealthCheck.too_slow, *suppressed],
     )

@@ -93,6 +93,7 @@ def spelled(text: str) -> list[list[int]]:
     return [[byte] for byte in text.encode()]
 
 
+@pytest.mark.hypothesis  # which marks the tests by itself that it calls
 @pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "metaspace"])
 def test_streams_end_in_front_of_the_first_word(kind: str, request: pytest.FixtureRequest) -> None:
     """Any text, any words, any grouping of ids, streamed or not, for three kinds of tokenizers."""

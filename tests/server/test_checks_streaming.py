@@ -22,6 +22,8 @@ from tritonctl.checks.examples.files import Example
 from tritonctl.checks.rules import RULES
 
 pytestmark = pytest.mark.server
+# A few of each family run with the other tests of servers.
+everything = pytest.mark.exhaustive
 
 FINAL = "triton_final_response"
 LOOP = "        for request in requests:\n"
@@ -69,6 +71,7 @@ def server(one_server: Served, request: pytest.FixtureRequest) -> Served:
     return proven(one_server, request)
 
 
+@everything
 def test_order_lost(server: Served) -> None:
     """TC401: two instances scramble streams, with preserve_ordering they do not."""
     # Every second response takes longer, so that the next one can be ready before it.
@@ -105,6 +108,7 @@ def overtakes(server: Served) -> bool:
     return "first" in order[order.index("second") :]
 
 
+@everything
 def test_streams_in_turn(server: Served) -> None:
     """TC404: with preserve_ordering a stream begins when the one before it has ended."""
     slow = STREAM.replace("        output", "        import time; time.sleep(0.05)\n        output")
@@ -114,6 +118,7 @@ def test_streams_in_turn(server: Served) -> None:
     assert overtakes(server)
 
 
+@everything
 def test_responses_returned(server: Served) -> None:
     """TC411: every request fails; undecoupled it is answered."""
     server.serve(RULES["TC411"].bad)
@@ -123,6 +128,7 @@ def test_responses_returned(server: Served) -> None:
     assert server.infer([1.0] * 4) == [1.0] * 4
 
 
+@everything
 def test_several_responses(server: Served) -> None:
     """TC412: the second response of a model that is not decoupled is an error."""
     server.serve(RULES["TC412"].bad)
@@ -145,6 +151,7 @@ def test_no_final(server: Served) -> None:
     server.restart()
 
 
+@everything
 def test_asked_after_final(server: Served) -> None:
     """TC407: the whole server dies, if not of the first such question, which reads freed memory."""
     server.serve(RULES["TC407"].good)
@@ -159,6 +166,7 @@ def test_asked_after_final(server: Served) -> None:
     server.restart()
 
 
+@everything
 def test_sent_after_final(server: Served) -> None:
     """TC415: the batch of two fails; where the final flag comes last it does not."""
     wait = "dynamic_batching { max_queue_delay_microseconds: 1000000 }\n"
@@ -179,6 +187,7 @@ def test_final_in_loop(server: Served) -> None:
     assert len(numbers(server.stream())) == 16
 
 
+@everything
 def test_sleeping_coroutine(server: Served) -> None:
     """TC420: two requests are under way together only where the first one gives way."""
     for example, most in ((RULES["TC420"].bad, 1.0), (RULES["TC420"].good, 2.0)):
@@ -196,6 +205,7 @@ def test_decoupled_model_called(server: Served) -> None:
     assert server.infer([0.0] * 4) == [120.0] * 4
 
 
+@everything
 def test_empty_final_response(server: Served) -> None:
     """TC422: None where the last response has no outputs."""
     server.serve(RULES["TC422"].bad)
@@ -203,6 +213,7 @@ def test_empty_final_response(server: Served) -> None:
         server.infer([0.0] * 4)
 
 
+@everything
 def test_batcher_without_batch(server: Served) -> None:
     """TC501: however many requests wait, each is executed alone."""
     for example, most in ((RULES["TC501"].bad, 1), (RULES["TC501"].good, 8)):
@@ -219,6 +230,7 @@ def test_batches_capped(server: Served) -> None:
         assert max(server.batches()) == largest
 
 
+@everything
 def test_delay_defeated(server: Served) -> None:
     """TC506: a single request does not wait; without the 1 it does."""
     for example, waits in ((RULES["TC506"].bad, False), (RULES["TC506"].good, True)):
@@ -231,6 +243,7 @@ def test_delay_defeated(server: Served) -> None:
     server.restart()
 
 
+@everything
 def test_priorities_starve(server: Served) -> None:
     """TC511: what comes later overtakes a request of the lower level."""
     example = RULES["TC511"].bad
@@ -253,6 +266,7 @@ def test_priorities_starve(server: Served) -> None:
     assert done[: done.index("low")].count("late") >= 4
 
 
+@everything
 def test_timeout_never(server: Served) -> None:
     """TC513: a request's own timeout counts only where there is a default one above it."""
     for example, rejects in ((RULES["TC513"].bad, False), (RULES["TC513"].good, True)):
@@ -271,6 +285,7 @@ def test_rejected_while_waiting(server: Served) -> None:
     assert server.infer([1.0] * 4) == [1.0] * 4
 
 
+@everything
 def test_sequences_soon_forgotten(server: Served) -> None:
     """TC522: after a pause of a few seconds the sequence is gone."""
     for example, kept in ((RULES["TC522"].bad, False), (RULES["TC522"].good, True)):
@@ -284,6 +299,7 @@ def test_sequences_soon_forgotten(server: Served) -> None:
                 server.infer([2.0] * 4, sequence_id=7)
 
 
+@everything
 def test_few_candidates(server: Served) -> None:
     """TC523: no batch above the number of candidates."""
     for example, largest in ((RULES["TC523"].bad, 2), (RULES["TC523"].good, 8)):
@@ -313,6 +329,7 @@ def test_one_sequence_at_a_time(server: Served) -> None:
     server.restart()
 
 
+@everything
 def test_equal_shapes_only(server: Served) -> None:
     """TC533: requests of two shapes do not meet in a batch, ragged ones do."""
     for example, ragged in ((RULES["TC533"].bad, False), (RULES["TC533"].good, True)):

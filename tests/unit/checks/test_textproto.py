@@ -154,6 +154,21 @@ def test_an_empty_list() -> None:
     assert [p.text for p in config("input { dims [] }").problems] == ["':' is missing after dims"]
 
 
+def test_one_of_several() -> None:
+    """A second scheduler is refused, as protobuf refuses it."""
+    [problem] = config("dynamic_batching { } sequence_batching { }").problems
+    assert problem.mistake == "again"
+    assert problem.text == "sequence_batching excludes dynamic_batching, which is given, too"
+
+
+def test_the_name_of_an_extension() -> None:
+    """It is read whole, and the configuration knows none."""
+    text = "[type.example.com/some-type] { }"
+    [problem] = config(text).problems
+    assert problem.mistake == "unknown"
+    assert text[problem.span.start : problem.span.end] == "[type.example.com/some-type]"
+
+
 def test_deep_nesting_is_refused() -> None:
     """No recursion without end."""
     with pytest.raises(TextprotoError, match="more than 100 messages inside each other"):

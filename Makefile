@@ -57,8 +57,8 @@ containers: setup ## tests in real containers; loudly skipped without a Docker E
 	tests/docker/install.sh
 	$(BIN)/pytest $(AGAIN) -m "docker and not exhaustive"
 
-exhaustive: setup ## every combination, soak, faults of clock and load, calibration
-	$(BIN)/pytest $(AGAIN) -m exhaustive
+exhaustive: setup ## every combination, random examples at full size, soak, faults of clock and load, calibration
+	$(BIN)/pytest $(AGAIN) --hypothesis-profile=full -m "exhaustive or hypothesis"
 
 test-docker: setup ## of these, docker compose alone: image, up, streams, kill, drain, down
 	tests/docker/install.sh

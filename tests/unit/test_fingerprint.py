@@ -221,5 +221,33 @@ def test_what_has_no_end_is_not_read(tmp_path: Path) -> None:
 def test_the_machine_counts(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """An engine of one architecture is none for another."""
     before = _of(sandbox)
-    monkeypatch.setattr(fingerprint.platform, "machine", lambda: "riscv64")
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
     assert _of(sandbox) != before
+
+
+def test_the_order_in_which_a_folder_lists_its_files_does_not_count(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy may list them otherwise."""
+    before = _of(sandbox)
+    listed = fingerprint._content
+    monkeypatch.setattr(fingerprint, "_content", lambda folder: listed(folder)[::-1])
+    assert _of(sandbox) == before
+
+
+def test_what_a_stage_ignores_does_not_count(sandbox: Sandbox) -> None:
+    """Neither a file's content nor a setting: the engine would be the same."""
+    project = sandbox.load()
+    builder = builder_named("scripted", project.root)
+    request = build_request(project, "speller")
+    [stage] = builder.stages_for(None)
+    memory = sandbox.root / "hashes.json"
+    ignoring = stage.model_copy(update={"ignores": ("checkpoint", "limits.max_batch_size")})
+    whole = build_fingerprint(request, builder, stage, memory)
+    part = build_fingerprint(request, builder, ignoring, memory)
+    assert set(whole.inputs) - set(part.inputs) == {"checkpoint"}
+    sandbox.engine["max_batch_size"] = 9
+    (sandbox.checkpoint / "config.json").write_text("{}", encoding="utf-8")
+    other = build_request(sandbox.load(), "speller")
+    assert build_fingerprint(other, builder, ignoring, memory) == part
+    assert build_fingerprint(other, builder, stage, memory) != whole

@@ -20,6 +20,7 @@ from textlib.engine_metrics import KvCache
 from textlib.engine_service import EngineModel, Service
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters
+from textlib.partial_blocks import PartialBlocks
 from textlib.request_tensors import GenerationRequest, SequenceLimits
 from textlib.sampling import SamplingParams
 from textlib.token_chunk import FinishReason
@@ -34,9 +35,10 @@ _FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A sequence in the pipeline and the ids that end it."""
+    """A sequence in the pipeline, its ids so far, and the ids that end it."""
 
     handle: GenerationHandle
+    ids: list[int]
     end_ids: frozenset[int]
     log_probs: bool
 
@@ -64,25 +66,41 @@ class OpenvinoEngine:
             ) from error
         self._kv_blocks = parameters.integer("num_kv_blocks")
         self._running: dict[int, _Running] = {}
+        self._held: dict[int, GenerationRequest] = {}  # until they may begin
+        self._partial = (
+            PartialBlocks(parameters.integer("block_size"), most=self._kv_blocks)
+            if scheduler.enable_prefix_caching
+            else None
+        )
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
-        """Add a request; it joins at the next step."""
+        """Add a request; it joins at the next step, or at one soon after."""
         if request.bad_words:
             raise RequestError(
                 "bad_words: OpenVINO GenAI cannot keep words out of its answers. Leave them out, "
                 "or serve the model with an engine that can."
             )
+        if self._partial and not self._partial.may_begin(stream_id, request.token_ids.tolist()):
+            self._held[stream_id] = request
+        else:
+            self._begin(stream_id, request)
+
+    def _begin(self, stream_id: int, request: GenerationRequest) -> None:
         ids = openvino.Tensor(request.token_ids.astype(np.int64)[np.newaxis])
         config = generation_config(_behind(request.sampling, request.resumed))
         try:
             handle = self._pipeline.add_request(stream_id, ids, config)
         except RuntimeError as error:  # its checks of the generation config
+            self._begun(stream_id)
             raise RequestError(f"OpenVINO refuses the request: {error}") from error
         sampling = request.sampling
-        self._running[stream_id] = _Running(handle, frozenset(sampling.end_ids), sampling.log_probs)
+        self._running[stream_id] = _Running(
+            handle, request.token_ids.tolist(), frozenset(sampling.end_ids), sampling.log_probs
+        )
 
     def step(self) -> Sequence[Progress]:
         """Advance every sequence by one step. Holds the interpreter lock throughout."""
+        refused = self._begin_held()
         self._pipeline.step()
         progress = [
             _read(stream_id, running)
@@ -90,14 +108,35 @@ class OpenvinoEngine:
             if running.handle.can_read()
         ]
         for item in progress:
+            self._begun(item.stream_id)
             if item.error or item.finish:
                 self.cancel(item.stream_id)
-        return progress
+        return refused + progress
+
+    def _begin_held(self) -> list[Progress]:
+        """Those whose turn it is; errors of those that OpenVINO refuses."""
+        refused = []
+        for stream_id, request in list(self._held.items()):
+            try:
+                del self._held[stream_id]
+                self.add(stream_id, request)
+            except RequestError as error:
+                refused.append(Progress(stream_id, [], error=error))
+        return refused
+
+    def _begun(self, stream_id: int) -> None:
+        if self._partial:
+            self._partial.begun(stream_id)
 
     def cancel(self, stream_id: int) -> None:
         """Free the KV blocks of a sequence, finished or not."""
+        self._held.pop(stream_id, None)
         if running := self._running.pop(stream_id, None):
             running.handle.cancel()
+            self._begun(stream_id)
+            if self._partial:  # the last id was computed or not
+                self._partial.ended(running.ids[:-1])
+                self._partial.ended(running.ids)
 
     def kv_cache(self) -> KvCache:
         """Used and free blocks, as of the last step; called from any thread.
@@ -117,6 +156,7 @@ def _read(stream_id: int, running: _Running) -> Progress:
     while running.handle.can_read():
         for output in running.handle.read().values():
             ids += output.generated_ids
+            running.ids.extend(output.generated_ids)
             if running.log_probs:
                 log_probs += output.generated_log_probs
             finish = _FINISH.get(output.finish_reason, finish)

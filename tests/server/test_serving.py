@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.servers import Handle
 from tritonctl.errors import RequestRejectedError, ServerError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
@@ -149,6 +150,17 @@ def test_text_arrives_while_it_is_generated(client: TritonClient) -> None:
     assert counts == sorted(counts)
     assert [chunk.finish_reason for chunk in chunks[:-1]] == [""] * (len(chunks) - 1)
     assert chunks[-1].finish_reason == "stop"
+
+
+def test_answers_at_once_after_a_request_for_one_token(life: Handle) -> None:
+    """Prompts that go on from a short one share no KV block that they write into."""
+    prompts = [f"{777_777 - 1001 * n} in {('English', 'Emoji')[n % 2]}:" for n in range(8)]
+    with TritonClient(life.url) as client:
+        expected = [client.generate("int8", prompt).text for prompt in prompts]
+        client.generate("int8", "7", SamplingParameters(max_tokens=1))
+    life.pace(0.2)  # all of them come within one step
+    answers = ask_all(life.url, "int8", prompts * 4)
+    assert [answer.text for answer in answers] == expected * 4
 
 
 @pytest.mark.path

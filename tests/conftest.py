@@ -23,6 +23,7 @@ from tritonctl.errors import TritonctlError
 from tritonctl.host.environments import ensure, environment_python
 from tritonctl.host.files import cache_folder
 from tritonctl.host.progress import Silent
+from tritonctl.loadtest.run.environment import generator_python
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.server.lifecycle import stop
@@ -102,6 +103,12 @@ def openvino_environment() -> Path:
 def onnxruntime_environment() -> Path:
     """The interpreter of the ONNX Runtime builder's cached environment."""
     return environment_python(ensure(builder_recipe(builder_named("onnxruntime")), Silent()))
+
+
+@pytest.fixture(scope="session")
+def loadtest_environment() -> Path:
+    """The load generators' interpreter: a test's time is not for installing it."""
+    return generator_python(Silent())
 
 
 @pytest.fixture(scope="session")

@@ -23,10 +23,10 @@ from tritonctl.loadtest.analysis.summary import read_summary
 from tritonctl.project.schema import Project
 from tritonctl.server.state import Server
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("loadtest_environment")]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
-PATIENCE = 60.0
+PATIENCE = 120.0
 STEPS = ["int8_tokenizer", "int8_engine", "int8_detokenizer"]
 
 

@@ -114,6 +114,7 @@ def test_a_file_that_is_not_there(project: Project, server: Server) -> None:
         ask(server.grpc_url, _of(project, ca="nowhere.crt"))
 
 
+@pytest.mark.usefixtures("loadtest_environment")
 @pytest.mark.parametrize(
     "engine", ["asyncio", pytest.param("locust", marks=pytest.mark.exhaustive)]
 )

@@ -34,7 +34,7 @@ from tritonctl.tuning.trials import Asked, Trial
 from tritonctl.tuning.tuner import TuneJob, tune
 from tritonctl.tuning.write_back import project_edit
 
-pytestmark = pytest.mark.server
+pytestmark = [pytest.mark.server, pytest.mark.usefixtures("loadtest_environment")]
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 

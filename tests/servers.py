@@ -38,8 +38,8 @@ PATIENCE_SECONDS = 120.0
 PROOF_SECONDS = 30.0
 LOG_LINES = 60
 PACE = "pace.json"
-# Not one: OpenVINO GenAI 2026.4 keeps the KV block of a prompt that was answered with one token,
-# and requests at once whose prompts go on from there write into it together: wrong texts.
+# Not one token: what an engine's prefix cache makes of that is for test_serving.py to say, and not
+# for every test that asks afterwards.
 PROOF = SamplingParameters(max_tokens=2, random_seed=0)
 # An engine that takes its time, so that a test can act amid the answers; the test says how long.
 PACED = """

@@ -9,11 +9,12 @@ PARALLEL := -n 2 --dist loadgroup
 LONGEST_FIRST := --no-loadscope-reorder
 # With real parts: one that fails is tried once more, and the summary has its log.
 AGAIN := --reruns 1 -rsR
+PATH_TESTS := tests/builders tests/conformance tests/server
 REAL := (engine or server or browser) and not docker
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
-.PHONY: help setup quickstart test test-real test-all check unit path real alone containers exhaustive test-docker rules check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
+.PHONY: help setup quickstart test test-real test-all check unit path real containers exhaustive test-docker rules check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -31,7 +32,7 @@ quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
 
 test: check unit path ## style, types, unit tests, one path through every real part: 10 minutes
 
-test-real: real alone containers ## what `test` leaves out of engines, servers, faults, containers
+test-real: real containers ## what `test` leaves out of engines, servers, faults, containers
 
 test-all: test test-real exhaustive check-differential soak ## everything: before an issue is resolved
 
@@ -45,19 +46,16 @@ unit: setup ## tests without engine, server, browser or container
 	$(BIN)/pytest $(PARALLEL) -m "not (engine or server or browser or docker or exhaustive)"
 
 path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
-	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive"
+	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" $(PATH_TESTS)
 
 real: setup ## engines, servers and a browser, each behaviour once
-	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "$(REAL) and not (path or alone or exhaustive)"
-
-alone: setup ## of these, what needs the machine for itself
-	$(BIN)/pytest $(AGAIN) -m "$(REAL) and alone and not (path or exhaustive)" || test $$? = 5
+	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "$(REAL) and not (path or exhaustive)"
 
 containers: setup ## tests in real containers; loudly skipped without a Docker Engine
 	tests/docker/install.sh
 	$(BIN)/pytest $(AGAIN) -m "docker and not exhaustive"
 
-exhaustive: setup ## every combination, random examples at full size, soak, faults of clock and load, calibration
+exhaustive: setup ## every combination, random examples at full size, soak, faults, calibration: one at a time
 	$(BIN)/pytest $(AGAIN) --hypothesis-profile=full -m "exhaustive or hypothesis"
 
 test-docker: setup ## of these, docker compose alone: image, up, streams, kill, drain, down

@@ -9,6 +9,9 @@ that exists:
 
 An underscore in front: the rule needs it to be there, and no more.
 `repository` alone: the rule runs once for all models, and yields each hit with its model.
+
+To add one: the function, in a module of its family; examples/<family>/<id>.yaml with a bad and a
+good repository; `make rules` for its page.
 """
 
 from __future__ import annotations

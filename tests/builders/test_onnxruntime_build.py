@@ -334,6 +334,7 @@ weights.unlink()
 """
 
 
+@exhaustive
 def test_an_encoder_s_weights_that_are_a_pickle(
     build: Build, encoder: Encoder, onnxruntime_environment: Path
 ) -> None:

@@ -88,7 +88,7 @@ class DockerHost:
     def _start(self) -> None:
         with ExitStack() as started:
             self._folder.mkdir(exist_ok=True)
-            started.callback(shutil.rmtree, self._folder, ignore_errors=True)
+            started.callback(_remove, self._folder)
             kept = cache_folder() / "tests" / "docker-data"
             ours = started.enter_context(if_free(kept.with_name("docker-data.lock")))
             data = kept if ours else self._folder / "data"
@@ -101,6 +101,15 @@ class DockerHost:
                 host = started.enter_context(own_dockerd(self._folder, data))
             _tidy(host)
             self._running = started.pop_all()
+
+
+def _remove(folder: Path) -> None:
+    """Also where a dockerd that was killed left mounts below."""
+    lines = Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()
+    below = [place for line in lines if (place := line.split()[1]).startswith(f"{folder}/")]
+    for place in reversed(below):
+        subprocess.run([_program("umount"), "--lazy", place], check=True)
+    shutil.rmtree(folder)
 
 
 def _tidy(host: str) -> None:

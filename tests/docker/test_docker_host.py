@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -26,3 +27,4 @@ def test_an_engine_that_died_is_started_anew(monkeypatch: pytest.MonkeyPatch) ->
         assert answers(address)
         assert host.daemon != first
     assert not answers(address)
+    assert not Path(address.removeprefix("unix://")).parent.exists()

@@ -49,14 +49,14 @@ def told(folder: Path, rule: Rule) -> list[str]:
 
 def test_words() -> None:
     """Ids, names, and texts that can stand in a sentence."""
-    for name, rule in RULES.items():
-        assert re.fullmatch(r"TC\d{3}", rule.id), name
-        assert rule.id == name
-        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.name), name
-        assert rule.summary[0].islower(), name
-        assert not rule.summary.endswith("."), name
-        assert rule.why.endswith("."), name
-        assert rule.bad != rule.good, name
+    for name, each in RULES.items():
+        assert re.fullmatch(r"TC\d{3}", each.id), name
+        assert each.id == name
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", each.name), name
+        assert each.summary[0].islower(), name
+        assert not each.summary.endswith("."), name
+        assert each.why.endswith("."), name
+        assert each.bad != each.good, name
 
 
 def only(folder: Path, config: str) -> Finding:

@@ -22,7 +22,7 @@ def build_engines(
     force: bool = False,
     until: str | None = None,
     jobs: int = 1,
-    build: Callable[..., Artefact] = build_engine,
+    build_one: Callable[..., Artefact] = build_engine,
 ) -> Iterator[tuple[str, Artefact]]:
     """Names and engines in the order in which they get ready; `jobs` builds run at once.
 
@@ -30,6 +30,9 @@ def build_engines(
     in the last one costs nothing. After a failure no further build is started, and those that run
     are let finish. Raises the first failure.
     """
+
+    def build(name: str) -> Artefact:
+        return build_one(project, name, progress, force=force, until=until, board=board)
 
     for name in names:
         announce(stages_until(plan_stages(project, name), until), board, force=force)
@@ -41,8 +44,7 @@ def build_engines(
             while running or (waiting and not failures):
                 while waiting and not failures and len(running) < jobs:
                     name = waiting.pop(0)
-                    options = {"force": force, "until": until, "board": board}
-                    task = pool.submit(build, project, name, progress, **options)
+                    task = pool.submit(build, name)
                     running[task] = name
                 for task in wait(running, return_when=FIRST_COMPLETED).done:
                     name = running.pop(task)

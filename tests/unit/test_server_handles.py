@@ -112,3 +112,21 @@ def test_a_second_attempt_is_reported_with_the_first_failure_and_the_log(tmp_pat
     assert "AssertionError: the first time" in summary
     assert "log of a-server" in summary
     assert "what Triton wrote" in summary
+
+
+def test_the_tests_of_a_group_run_in_one_process(tmp_path: Path) -> None:
+    """pytest-xdist and pytest understand each other: a configuration is started once."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.configurations"]\n')
+    several = "import pytest\n@pytest.mark.parametrize('n', range(6))\ndef test_it(n):\n    pass\n"
+    (tmp_path / "test_several.py").write_text(several)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", "-v", "."],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    ran = [line.split("]")[0] for line in done.stdout.splitlines() if "PASSED" in line]
+    assert len(ran) == 6, done.stdout + done.stderr
+    assert len(set(ran)) == 1

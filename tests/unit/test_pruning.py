@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PRUNE_AND_DIE = """
 import os, signal, sys
 from pathlib import Path
-from tritonctl.engines import pruning
+from tritonctl.engines.artefacts import pruning
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_profiles
 left, unlink = int(sys.argv[2]), os.unlink

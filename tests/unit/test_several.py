@@ -11,9 +11,9 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from queue import Queue
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from rich.console import Console as RichConsole
@@ -167,13 +167,24 @@ def test_as_many_at_once_as_there_are_jobs(builds: Callable[[int], Builds]) -> N
         done.result(PATIENCE)
 
 
-def test_after_a_failure_nothing_else_begins(builds: Callable[[int], Builds]) -> None:
+def test_after_a_failure_nothing_else_begins(
+    builds: Callable[[int], Builds], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What runs is let finish and told; the first failure is raised."""
+    looks: Queue[None] = Queue()  # one each time that what has ended before is dealt with
+
+    def wait_and_tell(*arguments: Any, **options: Any) -> Any:
+        looks.put(None)
+        return wait(*arguments, **options)
+
+    monkeypatch.setattr("tritonctl.engines.build.parallel.wait", wait_and_tell)
     three = builds(3)
     with ThreadPoolExecutor(1) as pool:
         done = pool.submit(three.run)
         assert three.begun(3) == {"speller", "a", "b"}
+        looks.get(timeout=PATIENCE)
         three.end("a", ValueError("a is wrong"))
+        looks.get(timeout=PATIENCE)  # else b could be the first to be seen, and c would begin
         three.end("b")
         assert three.ready.get(timeout=PATIENCE) == "b"
         three.end("speller", ValueError("so is speller"))

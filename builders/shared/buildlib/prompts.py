@@ -3,7 +3,8 @@
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,18 +54,18 @@ def read_prompts(
     """
     if request is None:
         return []
-    numbered = itertools.islice(_lines(request.prompts), request.max_prompts)
-    prompts = [
-        _prompt(f"{request.prompts}:{number}", line, request.max_tokens, tokenizer, max_seq_len)
-        for number, line in numbered
-    ]
+    with closing(_lines(request.prompts)) as lines:
+        prompts = [
+            _prompt(f"{request.prompts}:{number}", line, request.max_tokens, tokenizer, max_seq_len)
+            for number, line in itertools.islice(lines, request.max_prompts)
+        ]
     if not prompts:
         remedy = f"Write one JSON object per line: {_LINE}."
         raise BuildError(f"{request.prompts}: holds no prompts", remedy=remedy)
     return prompts
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
+def _lines(path: Path) -> Generator[tuple[int, str], None, None]:
     try:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, start=1):

@@ -34,8 +34,8 @@ from tritonctl.errors import TritonctlError
 from tritonctl.host import environments, process
 from tritonctl.host.files import cache_folder, exclusive, if_free, write_atomically
 from tritonctl.host.progress import Silent, Unordered
+from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
-from tritonctl.version import __version__
 
 MOST_BYTES = 6 << 30
 LONGEST_SECONDS = 30 * 24 * 3600

@@ -9,7 +9,7 @@ server's image, where this file is copied to.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from tritonctl.version import __version__
+from tritonctl.host.version import __version__
 
 if TYPE_CHECKING:
     from tritonctl.checks.checker import check_repository

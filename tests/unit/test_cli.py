@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from tritonctl.__main__ import main
 from tritonctl.cli import GROUPS, VERBS, application
 from tritonctl.errors import EXIT_INTERRUPTED, TritonctlError
-from tritonctl.version import __version__
+from tritonctl.host.version import __version__
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox

@@ -33,7 +33,6 @@ ROOMS = (
     "formats",
     "host",
     "errors",
-    "version",
 )
 MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from tritonctl.cli.boundary import ErrorBoundary
-from tritonctl.version import __version__
+from tritonctl.host.version import __version__
 
 # One module each, in the order of `tritonctl --help`.
 VERBS = (

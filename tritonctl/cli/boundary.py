@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from tritonctl.errors import InterruptionError, TritonctlError, UnexpectedError, UsageError
-from tritonctl.version import __version__
+from tritonctl.host.version import __version__
 
 
 class ErrorBoundary(TyperGroup):

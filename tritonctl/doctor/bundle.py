@@ -21,12 +21,12 @@ from typing import Any
 from tritonctl.doctor.findings import Report
 from tritonctl.doctor.redaction import REMOVED, Redaction
 from tritonctl.host.files import PRIVATE, explained
+from tritonctl.host.version import __version__
 from tritonctl.project.file import FILE_NAME
 from tritonctl.project.schema import Project
 from tritonctl.repository.publish import CONFIG
 from tritonctl.server.log import tail
 from tritonctl.server.state import ServerFiles, read_state
-from tritonctl.version import __version__
 
 _LOG_LINES = 2000
 _LARGEST_BYTES = 4 << 20

@@ -9,13 +9,13 @@ from typing import Any
 
 import yaml
 
+from tritonctl.host.version import __version__
 from tritonctl.observe.alerts import alert_groups
 from tritonctl.observe.dashboard import dashboard
 from tritonctl.observe.prometheus import SCRAPE_SECONDS, prometheus_configuration
 from tritonctl.observe.recording import recording_groups
 from tritonctl.observe.slo import slo_groups
 from tritonctl.project.schema import Project
-from tritonctl.version import __version__
 
 PROMETHEUS_SERVICE = "prometheus"  # compose's name for it
 CONFIGURATION = "prometheus/prometheus.yml"

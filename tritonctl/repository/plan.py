@@ -16,6 +16,7 @@ from typing import Any
 from tritonctl.engines.build.engine import Artefact, built_engines
 from tritonctl.engines.build.requests import model_named
 from tritonctl.errors import ConfigurationError, choices
+from tritonctl.host.version import __version__
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import InstanceGroup, Model, Project, Serving
 from tritonctl.repository import tensorrtllm
@@ -39,7 +40,6 @@ from tritonctl.repository.model_config import ModelConfig
 from tritonctl.repository.native import NativeBackend, graph_files, native_backend
 from tritonctl.repository.pbtxt import to_pbtxt
 from tritonctl.repository.server_fields import refuse_newer_fields
-from tritonctl.version import __version__
 
 HEADER = "Rendered by tritonctl"
 ENGINE_STEP = "engine"

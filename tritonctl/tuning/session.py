@@ -13,6 +13,7 @@ from typing import Any
 
 from tritonctl.errors import UsageError
 from tritonctl.host.files import write_atomically
+from tritonctl.host.version import __version__
 from tritonctl.loadtest.run.plan import load_plan, slo_of
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
@@ -22,7 +23,6 @@ from tritonctl.tuning.outcome import Budget
 from tritonctl.tuning.queueing import ServiceCurve
 from tritonctl.tuning.service_time import ServiceTime
 from tritonctl.tuning.space import Space
-from tritonctl.version import __version__
 
 _FILE = "session.json"
 

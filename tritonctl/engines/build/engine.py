@@ -33,8 +33,8 @@ from tritonctl.errors import BuildFailedError, CommandFailedError, RepositoryErr
 from tritonctl.host.files import exclusive, explained, write_atomically
 from tritonctl.host.process import run
 from tritonctl.host.progress import Board, Progress, Unordered
+from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
-from tritonctl.version import __version__
 
 _LAST_LINES = 20
 

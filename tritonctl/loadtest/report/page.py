@@ -22,13 +22,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from tritonctl.host.files import write_atomically
+from tritonctl.host.version import __version__
 from tritonctl.loadtest.report import tables
 from tritonctl.loadtest.report.figures import Figure
 from tritonctl.loadtest.report.latency import gap_curves, latency_over_time, percentile_curves
 from tritonctl.loadtest.report.load import generator, throughput
 from tritonctl.loadtest.report.run import Run, load_run
 from tritonctl.loadtest.report.server import breakdown, engine, machine, queue
-from tritonctl.version import __version__
 
 REPORT = "report.html"
 _T = TypeVar("_T")

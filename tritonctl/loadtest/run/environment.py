@@ -9,7 +9,7 @@ from pathlib import Path
 from tritonctl.host import bundled
 from tritonctl.host.environments import Recipe, ensure, environment_python, site_packages
 from tritonctl.host.progress import Progress
-from tritonctl.version import __version__
+from tritonctl.host.version import __version__
 
 # Programs with the same arguments: --plan, --output, --worker, --workers.
 _PROGRAMS = {"asyncio": "generator.py", "locust": "locust_generator.py"}

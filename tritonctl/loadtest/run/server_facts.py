@@ -20,9 +20,9 @@ from tritonclient.grpc import service_pb2
 
 from tritonctl.errors import TritonctlError
 from tritonctl.host.files import host_memory
+from tritonctl.host.version import __version__
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
-from tritonctl.version import __version__
 
 _TIMEOUT_SECONDS = 5.0
 

@@ -15,6 +15,7 @@ from typing import Any
 from tritonctl.compatibility.exposure import plain_address, refuse_known_holes, release_of_image
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
+from tritonctl.host.version import __version__
 from tritonctl.observe.files import observability_files
 from tritonctl.project.schema import Project
 from tritonctl.project.server import Gateway
@@ -36,7 +37,6 @@ from tritonctl.server.containers.sizes import Sizes, container_sizes
 from tritonctl.server.gateway.files import gateway_files
 from tritonctl.server.gateway.placement import secret_files as gateway_secrets
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
-from tritonctl.version import __version__
 
 COMPOSE_FILE = "compose.yaml"
 TEMPLATE = "docker/compose.yaml.j2"
@@ -48,7 +48,8 @@ _ENVOY_CONFIGURATION = "envoy/envoy.yaml"  # mounted, not part of the image
 # What of tritonctl runs in the image: standard library only.
 _IN_IMAGE = (
     "__init__.py",
-    "version.py",
+    "host/__init__.py",
+    "host/version.py",
     "server/__init__.py",
     "server/containers/__init__.py",
     "server/containers/entrypoint.py",

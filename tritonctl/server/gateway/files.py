@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from tritonctl.host import bundled
+from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
 from tritonctl.server.containers.entrypoint import READINESS_PORT
 from tritonctl.server.gateway.envoy import envoy_configuration
 from tritonctl.server.gateway.placement import Placement, Upstream, gateway_of, in_container
-from tritonctl.version import __version__
 
 CONFIGURATION = "envoy/envoy.yaml"
 _OF_THE_IMAGE = ("envoy.Dockerfile", "drain_gateway.py")

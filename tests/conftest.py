@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
@@ -29,6 +30,10 @@ from tritonctl.project.schema import Project
 from tritonctl.server.lifecycle import stop
 
 register_profiles()
+# Tests interrupt commands as a user would. A shell starts what it puts in the background with
+# SIGINT ignored, and commands inherit that from whoever runs the tests.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Fixtures of the servers that tests share.
 pytest_plugins = ["tests.configurations"]

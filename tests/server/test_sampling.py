@@ -185,6 +185,7 @@ def test_generate_stream_with_a_stop_word(speller_server: Server) -> None:
     assert "".join(event["text_output"] for event in events) == IN_ENGLISH.removesuffix("-two")
 
 
+@pytest.mark.usefixtures("speller_server")
 def test_generate_command_options(cli: Cli, speller_project: Project) -> None:
     """The flags reach the engine."""
     flags = ["--stop", " hun", "--stop", "zzz", "--include-stop-word", "--echo", "--log-probs"]

@@ -246,6 +246,7 @@ def test_generate_command_streams_text(cli: Cli, speller_project: Project) -> No
     assert "tokens/s" in done.stderr
 
 
+@pytest.mark.usefixtures("speller_server")
 def test_generate_command_reads_standard_input_and_speaks_json(
     cli: Cli, speller_project: Project
 ) -> None:
@@ -259,6 +260,7 @@ def test_generate_command_reads_standard_input_and_speaks_json(
     assert record["timing"]["ttft_ms"] > 0
 
 
+@pytest.mark.usefixtures("speller_server")
 def test_generate_command_fails_with_its_exit_code(cli: Cli, speller_project: Project) -> None:
     """A refused request is exit 2, with the reason."""
     done = cli("generate", "exact", "x", "--max-tokens", "0", cwd=speller_project.root)

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PARALLEL := -n 2 --dist loadgroup
 LONGEST_FIRST := --no-loadscope-reorder
 # With real parts: one that fails is tried once more, and the summary has its log.
-AGAIN := --reruns 1 -rsR
+AGAIN := --reruns 1 -rsR --durations=15
 PATH_TESTS := tests/builders tests/conformance tests/server
 REAL := (engine or server or browser) and not docker
 # Their modules share names (build.py): each is checked by itself.

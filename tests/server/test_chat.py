@@ -108,6 +108,7 @@ def test_good_and_bad_side_by_side(client: TritonClient) -> None:
 
 
 @pytest.mark.path
+@pytest.mark.usefixtures("speller_server")
 def test_chat_command_takes_a_turn_per_line(cli: Cli, speller_project: Project) -> None:
     """Answers alone on standard output; /quit ends before the rest."""
     lines = b"7342 in English\n\n/reset\n7 in English\r\n/quit\n8 in English\n"
@@ -118,6 +119,7 @@ def test_chat_command_takes_a_turn_per_line(cli: Cli, speller_project: Project) 
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, "seven\n", "")
 
 
+@pytest.mark.usefixtures("speller_server")
 def test_chat_command_remembers(cli: Cli, speller_project: Project) -> None:
     """The second turn carries the first and its answer; after /reset it does not."""
     lines = b"7342 in English\n7 in English\n/reset\n7 in English\n"
@@ -129,6 +131,7 @@ def test_chat_command_remembers(cli: Cli, speller_project: Project) -> None:
     assert tokens[2] < tokens[0]
 
 
+@pytest.mark.usefixtures("speller_server")
 @pytest.mark.parametrize(
     ("arguments", "stdin", "code", "words"),
     [

@@ -100,6 +100,7 @@ def test_up_on_other_settings_is_refused_while_running(cli: Cli, life: Handle) -
 
 def test_killed_supervisor_takes_the_server_with_it(cli: Cli, life: Handle) -> None:
     """SIGKILL of the supervisor: the kernel ends tritonserver, `up` starts afresh."""
+    life.fresh()  # Triton waits for requests that it has lost, and other tests may have left some
     state = life.state
     os.kill(state.pid, signal.SIGKILL)
     wait_until(lambda: leftovers(state.shm_prefix) == [], "the kernel ends what it started")

@@ -119,7 +119,8 @@ def test_a_run(project: Project, cli: Cli) -> None:
     summary = read_summary(folder)
     # On a busy machine the generator may be late: the run is then no measurement, and says so.
     assert done.returncode == (8 if summary.failed else 0)
-    assert told == _json(folder / "summary.json")
+    kept = _json(folder / "summary.json")
+    assert {name: told[name] for name in kept} == kept
     assert (summary.reason, summary.counts.unsent) == ("complete", 0)
 
     records = read_records(folder)
@@ -287,7 +288,8 @@ def test_capacity(cli: Cli, mock: str, tmp_path: Path) -> None:
     run = ("loadtest", "capacity", "--output", str(tmp_path / "runs"))
     done = cli(*run, *search, *scenario, "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
-    assert told == _json(tmp_path / "runs" / "capacity.json")
+    kept = _json(tmp_path / "runs" / "capacity.json")
+    assert {name: told[name] for name in kept} == kept
     trials, overload = told["trials"], told["overload"]
     if told["rate"] is None:  # so busy a machine that not even half of it held: told as such
         assert (done.returncode, told["missed_at"], told["ended"]) == (8, 60, "lowest")

@@ -237,6 +237,7 @@ def test_no_server_there() -> None:
 
 
 @pytest.mark.path
+@pytest.mark.usefixtures("speller_server")
 def test_generate_command_streams_text(cli: Cli, speller_project: Project) -> None:
     """Text on standard output and nothing else there; timings on standard error."""
     done = cli("generate", "exact", "7342 in English:", cwd=speller_project.root)

@@ -10,11 +10,13 @@ LONGEST_FIRST := --no-loadscope-reorder
 # With real parts: one that fails is tried once more, and the summary has its log.
 AGAIN := --reruns 1 -rsR --durations=15
 PATH_TESTS := tests/builders tests/conformance tests/server
-REAL := (engine or server or browser) and not docker
+REAL := engine or server or browser or docker
+# Containers wait more than they compute: one process for them, two for the rest.
+WITH_CONTAINERS := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
-.PHONY: help setup quickstart test test-real test-all check unit path real containers exhaustive test-docker rules check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,7 +34,9 @@ quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
 
 test: check unit path ## style, types, unit tests, one path through every real part: 10 minutes
 
-test-real: real containers ## what `test` leaves out of engines, servers, faults, containers
+test-real: setup ## what `test` leaves out of engines, servers, faults, browser, containers
+	tests/docker/install.sh
+	$(BIN)/pytest $(WITH_CONTAINERS) $(LONGEST_FIRST) $(AGAIN) -m "($(REAL)) and not (path or exhaustive)"
 
 test-all: test test-real exhaustive check-differential soak ## everything: before an issue is resolved
 
@@ -47,13 +51,6 @@ unit: setup ## tests without engine, server, browser or container
 
 path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
 	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" $(PATH_TESTS)
-
-real: setup ## engines, servers and a browser, each behaviour once
-	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "$(REAL) and not (path or exhaustive)"
-
-containers: setup ## tests in real containers; loudly skipped without a Docker Engine
-	tests/docker/install.sh
-	$(BIN)/pytest $(AGAIN) -m "docker and not exhaustive"
 
 exhaustive: setup ## every combination, random examples at full size, soak, faults, calibration: one at a time
 	$(BIN)/pytest $(AGAIN) --hypothesis-profile=full -m "exhaustive or hypothesis"

@@ -39,6 +39,7 @@ GROUPS = {
     "traced_handle": "traced",
     "speller_handle": "speller",
 }
+CONTAINERS = "containers"
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "number-speller"
 # Of the replay server's slow models: one place in the engine, so whoever is second waits.
 PLACES, QUEUE = 1, 8
@@ -63,7 +64,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(group_of(item)))
-    order = {group: place for place, group in enumerate(GROUPS.values())}
+    order = {group: place for place, group in enumerate((CONTAINERS, *GROUPS.values()))}
     items.sort(key=lambda item: order.get(named_group(item), len(order)))
 
 
@@ -75,7 +76,12 @@ def named_group(item: pytest.Item) -> str:
 
 
 def group_of(item: pytest.Item) -> str:
-    """The process of a run that it belongs to: that of its server, or of its file."""
+    """The process of a run that it belongs to: that of its server, or of its file.
+
+    All containers have one: a run has one Docker Engine, and their tests mostly wait.
+    """
+    if item.get_closest_marker("docker"):
+        return CONTAINERS
     taken = getattr(item, "fixturenames", ())
     return next((group for name, group in GROUPS.items() if name in taken), item.location[0])
 

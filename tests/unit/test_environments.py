@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,19 @@ def test_half_made_folder_is_replaced(python: FakePython) -> None:
     assert not (folder / "rubbish").exists()
     assert (folder / "tritonctl-environment.json").is_file()
     assert python.count("-m venv") == 2
+
+
+def test_a_folder_that_somebody_still_fills_is_replaced(
+    python: FakePython, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pip that outlived its command writes on: what cannot be removed must not stand in the way.
+
+    `File exists` was what the next command said.
+    """
+    folder = ensure(_recipe(), Silent())
+    (folder / "tritonctl-environment.json").unlink()
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    assert ensure(_recipe(), Silent()) == folder
 
 
 def test_interrupted_install_leaves_no_environment(tmp_path: Path, python: FakePython) -> None:

@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def _finished(folder: Path) -> bool:
 
 def _make(recipe: Recipe, folder: Path, on_line: Callable[[str], None]) -> None:
     with explained(folder):
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         folder.mkdir(parents=True)
     try:
         _install(recipe, folder, on_line)
@@ -158,9 +159,17 @@ def _make(recipe: Recipe, folder: Path, on_line: Callable[[str], None]) -> None:
         kept = _kept_log(folder)
         if log.exists():
             os.replace(log, kept)
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove(folder)
         raise
     write_atomically(folder / _MARKER, json.dumps({"name": recipe.name}))
+
+
+def _remove(folder: Path) -> None:
+    """Free the name at once: a pip whose command was killed may still write into the folder."""
+    aside = folder.with_name(f"{folder.name}.removed-{os.getpid()}")
+    with suppress(FileNotFoundError):
+        os.replace(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _kept_log(folder: Path) -> Path:

@@ -171,8 +171,10 @@ class Endpoint:
                 if (wait := due - loop.time()) > 0:
                     await asyncio.sleep(wait)
                 story.at.append(loop.time())
+                if step == len(drawn.steps) - 1:
+                    # Handed over: a client that has it all may go before `send` returns.
+                    story.outcome = "error" if drawn.error else "ok"
                 await send(step)
-            story.outcome = "error" if drawn.error else "ok"
         except asyncio.CancelledError:
             due = loop.time()
             raise

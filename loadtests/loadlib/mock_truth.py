@@ -34,7 +34,7 @@ class Story:
     due: list[float] = field(default_factory=list)
     at: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    outcome: str = "cancelled"  # until its end is reached
+    outcome: str = "cancelled"  # until its last response is handed over
 
 
 class Truth:

@@ -7,15 +7,18 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
 from loadlib.mock_behaviour import Behaviour
 from loadlib.mock_distributions import Distribution
+from loadlib.mock_service import Endpoint
+from loadlib.mock_truth import Truth
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.loadtests.mock_process import PROGRAM, mock_endpoint, read_truth
@@ -187,6 +190,34 @@ def test_failures_on_purpose() -> None:
         assert answer.code() == grpc.StatusCode.UNAVAILABLE
         with pytest.raises(RequestRejectedError, match="on purpose"):
             client.generate("mock", "x")
+
+
+@pytest.mark.parametrize(("gone_at", "outcome"), [(1, "cancelled"), (3, "ok")])
+def test_a_client_that_has_its_last_response_goes(
+    tmp_path: Path, gone_at: int, outcome: str
+) -> None:
+    """gRPC cancels a call whose client has gone, even while it still reports the last write."""
+    written = 0
+
+    async def write(_response: bytes) -> None:
+        nonlocal written
+        written += 1
+        if written == gone_at:
+            raise asyncio.CancelledError
+
+    async def ask() -> AsyncIterator[Any]:
+        request = service_pb2.ModelInferRequest(model_name="mock", id="7")
+        request.inputs.add(name="stream", datatype="BOOL", shape=[1, 1])
+        request.raw_input_contents.append(b"\1")
+        yield request
+
+    times = [Distribution.parse(text) for text in ("1", "1", "3", "1")]
+    truth = Truth(tmp_path / "truth.jsonl")
+    endpoint = Endpoint(("mock", "mock_tensors"), Behaviour(*times), truth)
+    asyncio.run(endpoint._stream(ask(), SimpleNamespace(write=write)))
+    truth.close()
+    [record] = read_truth(tmp_path / "truth.jsonl")
+    assert (record["outcome"], len(record["at"])) == (outcome, gone_at)
 
 
 def test_a_cancelled_stream_and_a_signal_during_another(tmp_path: Path) -> None:

@@ -7,16 +7,14 @@ migration from 10 to 11.
 
 from pathlib import Path
 
+from buildlib.compatibility import precisions
 from buildlib.problems import BuildError
 from network import TRITON_TYPES, Network
 from options import Options
 
 # TensorRT 11 knows strongly typed networks only.
 STRONGLY_TYPED_FROM = 11
-# The first compute capability whose hardware has the type.
-_NEEDS = {"fp32": "7.5", "fp16": "7.5", "int8": "7.5", "fp8": "8.9"}
-_REASONS = {"fp8": "FP8 arithmetic came with Ada (8.9)"}
-_OLDEST = "TensorRT 10.5 and later support Turing (7.5) and later"
+_OLDEST, _WHY_OLDEST = "7.5", "TensorRT 10.5 and later support Turing (7.5) and later"
 _AMPERE = "8.0"
 _Q_TYPES = {"int8": "INT8", "fp8": "FP8"}
 
@@ -30,10 +28,12 @@ def check_compute_capability(precision: str, compute_capability: str | None) -> 
     """Raise BuildError if a GPU cannot run the precision."""
     if compute_capability is None:
         return
-    if numbers(compute_capability) < numbers(_NEEDS[precision]):
+    fp8 = precisions()["fp8"]
+    needed, why = (fp8.listed[0], fp8.reason) if precision == "fp8" else (_OLDEST, _WHY_OLDEST)
+    if numbers(compute_capability) < numbers(needed):
         raise BuildError(
-            f"precision {precision} needs compute capability {_NEEDS[precision]}, and the GPU has "
-            f"{compute_capability}: {_REASONS.get(precision, _OLDEST)}",
+            f"precision {precision} needs compute capability {needed}, and the GPU has "
+            f"{compute_capability}: {why}",
             remedy="Set engine.precision to int8 or fp16, or build for a newer GPU."
             if precision == "fp8"
             else "Build for a newer GPU, or serve the graph with the onnxruntime builder.",

@@ -13,6 +13,7 @@ from typing import Any
 
 from build_options import Options
 from buildlib.checkpoint import Checkpoint, Supported, inspect_checkpoint
+from buildlib.compatibility import quant_algo
 from buildlib.limits import ResolvedLimits, resolve_limits
 from buildlib.problems import BuildError, read_json_object
 from buildlib.request import Limits, Request
@@ -20,19 +21,6 @@ from buildlib.weights import check_safetensors
 
 CHECKPOINT = "checkpoint"
 DEFAULT_MAX_NUM_TOKENS = 8192
-# What config.json calls each precision; None: not quantised.
-QUANT_ALGOS: dict[str, str | None] = {
-    "fp16": None,
-    "bf16": None,
-    "fp8": "FP8",
-    "fp8_pc_pt": "FP8_PER_CHANNEL_PER_TOKEN",
-    "int8_sq": "W8A8_SQ_PER_CHANNEL",
-    "int8_wo": "W8A16",
-    "int4_wo": "W4A16",
-    "int4_awq": "W4A16_AWQ",
-    "w4a8_awq": "W4A8_AWQ",
-    "nvfp4": "NVFP4",
-}
 # The factor of these does not stretch max_position_embeddings (tensorrt_llm/builder.py).
 _UNSTRETCHED = ("su", "longrope", "llama3")
 _QUANTISE_AGAIN = "Quantise again: `tritonctl build --force`."
@@ -70,10 +58,13 @@ class Plan:
     @property
     def sm(self) -> int | None:
         """Return the compute capability as TensorRT-LLM counts: 89 for 8.9, 100 for 10.0."""
-        if self.compute_capability is None:
-            return None
-        major, _, minor = self.compute_capability.partition(".")
-        return int(major) * 10 + int(minor or 0)
+        return None if self.compute_capability is None else sm_of(self.compute_capability)
+
+
+def sm_of(compute_capability: str) -> int:
+    """Return 89 for 8.9, 100 for 10.0."""
+    major, _, minor = compute_capability.partition(".")
+    return int(major) * 10 + int(minor or 0)
 
 
 def inspect_source(request: Request) -> Checkpoint:
@@ -102,7 +93,7 @@ def expected_quantised(request: Request, checkpoint: Checkpoint) -> Quantised:
     return Quantised(
         architecture=checkpoint.architecture,
         dtype="bfloat16" if request.precision == "bf16" else "float16",
-        quant_algo=QUANT_ALGOS.get(request.precision),
+        quant_algo=quant_algo(request.precision),
         kv_cache_quant_algo=cache.upper() if cache and cache != "auto" else None,
         tp_size=sizes.tp_size,
         pp_size=sizes.pp_size,

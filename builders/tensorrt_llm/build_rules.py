@@ -10,31 +10,15 @@ quantization.md) and the runtime's own checks. Standard library only.
 import re
 from collections.abc import Callable
 
-from build_facts import QUANT_ALGOS, Plan
+from build_facts import Plan, sm_of
 from build_settings import fused_mlp
+from buildlib.compatibility import kv_cache_dtypes, oldest_for_trtllm, precisions, quant_algo
 from buildlib.problems import BuildError
 
 Rule = Callable[[Plan], None]
 
 _FIRST_KNOWN = (0, 20)
-_AMPERE, _HOPPER, _SM100 = 80, 90, 100
-# Every algorithm of the hardware matrix and the SMs that can run it in a compiled engine. Weights
-# of 8 or 4 bits and SmoothQuant: builder.py refuses SM 100 to 119. Keep equal to
-# builders/compatibility.toml.
-SMS: dict[str, tuple[int, ...]] = {
-    "FP8": (89, 90, 100, 103, 120),
-    "FP8_PER_CHANNEL_PER_TOKEN": (90,),
-    "W8A8_SQ_PER_CHANNEL": (80, 86, 89, 90, 120),
-    "W8A16": (80, 86, 89, 90, 120),
-    "W4A16": (80, 86, 89, 90, 120),
-    "W4A16_AWQ": (80, 86, 89, 90, 120),
-    "W4A8_AWQ": (89, 90, 120),
-    "NVFP4": (100, 103, 120),
-}
-KV_CACHE_SMS: dict[str, tuple[int, ...]] = {
-    "FP8": (80, 86, 89, 90, 100, 103, 120),
-    "INT8": (80, 86, 89, 90, 120),
-}
+_HOPPER, _SM100 = 90, 100
 _NOT_ON_SM100 = (
     "gemm_swiglu_plugin",
     "fp8_rowwise_gemm_plugin",
@@ -69,7 +53,7 @@ def tool_is_of_the_known_table(plan: Plan) -> None:
 def precision_is_that_of_the_checkpoint(plan: Plan) -> None:
     """A checkpoint quantised otherwise would be compiled as what it is."""
     found, request = plan.quantised.quant_algo, plan.request
-    wanted = QUANT_ALGOS.get(request.precision, found)
+    wanted = quant_algo(request.precision, found)
     if found not in (wanted, "MIXED_PRECISION"):
         refuse(
             f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
@@ -104,24 +88,27 @@ def parallelism_is_that_of_the_checkpoint(plan: Plan) -> None:
 
 def gpu_is_supported(plan: Plan) -> None:
     """TensorRT-LLM begins with Ampere."""
-    if plan.sm is not None and plan.sm < _AMPERE:
+    oldest = oldest_for_trtllm()
+    if plan.sm is not None and plan.sm < sm_of(oldest):
         refuse(
             f"TensorRT-LLM does not support compute capability {plan.compute_capability}",
-            "Use a GPU of compute capability 8.0 (Ampere) or later.",
+            f"Use a GPU of compute capability {oldest} (Ampere) or later.",
             gpu_is_supported,
         )
 
 
 def gpu_runs_the_precision(plan: Plan) -> None:
     """FP8 needs Ada, FP4 Blackwell; INT8, INT4 and SmoothQuant end before SM 100."""
-    algorithm = plan.quantised.quant_algo
-    known = SMS.get(algorithm or "")
-    if plan.sm is not None and known is not None and plan.sm not in known:
+    algorithm, gpu = plan.quantised.quant_algo, plan.compute_capability
+    formats = precisions()
+    chosen = next((one for one in formats.values() if one.quant_algo == algorithm), None)
+    if algorithm and chosen and gpu and gpu not in chosen.compiled:
+        nearest = next((name for name in chosen.nearest if gpu in formats[name].compiled), "bf16")
         refuse(
             f"engine.precision {plan.request.precision} ({algorithm}) cannot run on compute "
-            f"capability {plan.compute_capability}",
-            f"Set engine.precision to {_nearest_precision(plan.sm)}, or build for a GPU of compute "
-            f"capability {_capabilities(known)}.",
+            f"capability {gpu}",
+            f"Set engine.precision to {nearest}, or build for a GPU of compute capability "
+            f"{', '.join(chosen.compiled)}.",
             gpu_runs_the_precision,
         )
 
@@ -131,11 +118,12 @@ def gpu_runs_the_kv_cache(plan: Plan) -> None:
     cache = plan.quantised.kv_cache_quant_algo
     if cache is None:
         return
-    known = KV_CACHE_SMS.get(cache, ())
-    if not known or (plan.sm is not None and plan.sm not in known):
+    known = kv_cache_dtypes().get(cache.lower())
+    gpu = plan.compute_capability
+    if not known or not known.compiled or (gpu and gpu not in known.compiled):
         refuse(
             f"engine.kv_cache_dtype {cache.lower()} cannot be compiled for compute capability "
-            f"{plan.compute_capability or 'any'}",
+            f"{gpu or 'any'}",
             "Set engine.kv_cache_dtype to fp8.",
             gpu_runs_the_kv_cache,
         )
@@ -254,15 +242,6 @@ def tensorrt_llm_version(plan: Plan) -> tuple[int, int]:
     target = plan.request.target
     found = re.match(r"(\d+)\.(\d+)", (target.tensorrt_llm if target else None) or "1.2")
     return (int(found[1]), int(found[2])) if found else (1, 2)
-
-
-def _capabilities(sms: tuple[int, ...]) -> str:
-    return ", ".join(f"{sm // 10}.{sm % 10}" for sm in sms)
-
-
-def _nearest_precision(sm: int) -> str:
-    best = ("fp8", "int8_sq", "int8_wo")
-    return next((name for name in best if sm in SMS[str(QUANT_ALGOS[name])]), "bf16")
 
 
 def refuse(problem: str, remedy: str, rule: Rule) -> None:

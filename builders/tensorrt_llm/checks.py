@@ -66,7 +66,7 @@ def _check_engine_config(path: Path, choices: Choices) -> None:
 
 def _check_pytorch_config(folder: Path, choices: Choices) -> None:
     path = folder / "hf_quant_config.json"
-    if choices.recipe.quant_algo[choices.world] is None and choices.kv_cache_dtype is None:
+    if choices.recipe.quant_algo is None and choices.kv_cache_dtype is None:
         if path.exists():
             raise wrong(path.name, "is there, and nothing is quantised")
         return
@@ -79,7 +79,7 @@ def _check_pytorch_config(folder: Path, choices: Choices) -> None:
 def _check_algorithms(name: str, quantisation: dict[str, Any], choices: Choices) -> None:
     kv_cache = choices.kv_cache_dtype.upper() if choices.kv_cache_dtype else None
     asked = {
-        "quant_algo": choices.recipe.quant_algo[choices.world],
+        "quant_algo": choices.recipe.quant_algo,
         "kv_cache_quant_algo": kv_cache,
     }
     if choices.recipe.awq:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from buildlib.checkpoint import Checkpoint
+from buildlib.compatibility import kv_cache_dtypes
 from buildlib.problems import BuildError, nearest
 from buildlib.request import Calibration, Request, known_keys, known_precision
-from recipes import AWQ_SAMPLES, KV_CACHE, LEAST_SAMPLES, RECIPES, WORLDS, Recipe, World
+from recipes import AWQ_SAMPLES, KV_BITS, LEAST_SAMPLES, RECIPES, WORLDS, Recipe, World
 
 BUILDER = "tensorrt_llm"
 # Those of `engine.options.quantise`: the host hands each stage its own.
@@ -77,7 +78,7 @@ def _world(request: Request) -> World:
 
 
 def _check_precision(request: Request, recipe: Recipe, world: World) -> None:
-    if world in recipe.quant_algo:
+    if world in recipe.worlds:
         return
     runtime = {"engine": "compiled engines", "pytorch": "TensorRT-LLM's PyTorch runtime"}[world]
     other = next(name for name in WORLDS if name != world)
@@ -92,12 +93,12 @@ def _kv_cache_dtype(request: Request, world: World) -> str | None:
     asked = request.kv_cache_dtype
     if asked is None:
         return None
-    if asked not in KV_CACHE:
+    if asked not in KV_BITS:
         raise BuildError(
-            f"engine.kv_cache_dtype is {asked!r}{nearest(asked, KV_CACHE)}",
-            remedy=f"Use one of: {', '.join(KV_CACHE)}; leave it out for the model's own type.",
+            f"engine.kv_cache_dtype is {asked!r}{nearest(asked, KV_BITS)}",
+            remedy=f"Use one of: {', '.join(KV_BITS)}; leave it out for the model's own type.",
         )
-    if world not in KV_CACHE[asked]:
+    if world not in kv_cache_dtypes()[asked].worlds:
         raise BuildError(
             f"engine.kv_cache_dtype {asked} has no execution path in TensorRT-LLM's PyTorch "
             "runtime",

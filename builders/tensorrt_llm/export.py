@@ -72,7 +72,7 @@ def complete_engine_config(checkpoint: Checkpoint, choices: Choices) -> None:
     config |= rotary(source)
     if checkpoint.architecture.startswith("Qwen"):
         config["qwen_type"] = source["model_type"]
-    config["quantization"]["quant_algo"] = choices.recipe.quant_algo["engine"]
+    config["quantization"]["quant_algo"] = choices.recipe.quant_algo
     if "engine" in choices.recipe.at_build:
         config["quantization"]["exclude_modules"] = _NOT_ROUNDED
     path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -16,10 +16,11 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 from adapters import ADAPTERS, copy_adapters, place, read_adapters
-from build_facts import QUANT_ALGOS, inspect_source
+from build_facts import inspect_source
 from build_runtime import LLM_ARGUMENTS, write_llm_arguments
 from build_tensors import text_generation_tensors
 from buildlib import artefact
+from buildlib.compatibility import quant_algo
 from buildlib.limits import resolve_limits
 from buildlib.problems import BuildError
 from buildlib.program import Stages, run_program
@@ -90,7 +91,7 @@ def make_package(file: Path, *, only_shown: bool) -> Package:
     request = read_request(file)
     given, extra = read_given(request.options)
     checkpoint = inspect_source(request)
-    algorithm, cache = QUANT_ALGOS.get(request.precision), request.kv_cache_dtype
+    algorithm, cache = quant_algo(request.precision), request.kv_cache_dtype
     cache_algorithm = cache.upper() if cache and cache != "auto" else None
     if not only_shown or (_source(request) / "config.json").is_file():
         algorithm, cache_algorithm = read_quantisation(_source(request))

@@ -9,24 +9,13 @@ Sources: TensorRT-LLM (_torch/modules/linear.py, llmapi/llm_args.py), ModelOpt (
 import re
 from collections.abc import Callable
 
-from build_facts import QUANT_ALGOS
+from buildlib.compatibility import precisions, quant_algo
 from buildlib.problems import BuildError
 from package_facts import Package, chunked_prefill, kv_cache_config
 from package_lora_rules import RULES as LORA_RULES
 
 Rule = Callable[[Package], None]
 
-# What Linear.get_quant_method accepts, as far as ModelOpt writes it.
-LOADABLE = (
-    None,
-    "FP8",
-    "FP8_PER_CHANNEL_PER_TOKEN",
-    "NVFP4",
-    "W8A16",
-    "W4A16_AWQ",
-    "W4A8_AWQ",
-    "MIXED_PRECISION",
-)
 _PACKAGE = "engine.options.package"
 _FIRST_PYTORCH, _FIRST_UNIFIED = (1, 0), (1, 2)
 
@@ -65,7 +54,8 @@ def runtime_reads_unified_checkpoints(package: Package) -> None:
 
 def runtime_executes_the_precision(package: Package) -> None:
     """SmoothQuant, GPTQ and INT4 by rows have no code there."""
-    if package.quant_algo not in LOADABLE:
+    known = (one.quant_algo for one in precisions().values() if "pytorch" in one.worlds)
+    if package.quant_algo not in (*known, "MIXED_PRECISION"):
         _refuse(
             f"the PyTorch runtime has no code for {package.quant_algo}",
             "Set engine.precision to fp8, or engine.target.world to engine.",
@@ -76,7 +66,7 @@ def runtime_executes_the_precision(package: Package) -> None:
 def precision_is_that_of_the_checkpoint(package: Package) -> None:
     """A checkpoint quantised otherwise would be served as what it is."""
     request, found = package.request, package.quant_algo
-    wanted = QUANT_ALGOS.get(request.precision, found)
+    wanted = quant_algo(request.precision, found)
     if found not in (wanted, "MIXED_PRECISION"):
         _refuse(
             f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "

@@ -148,7 +148,7 @@ def _described(
 ) -> dict[str, Any]:
     from quantisation import hardware
 
-    algorithm = choices.recipe.quant_algo[choices.world]
+    algorithm = choices.recipe.quant_algo
     return {
         "files": artefact.files(FOLDERS),
         # No engine yet: what it takes and gives is known once it is compiled or packaged.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one table of precisions, and what of it each half of TensorRT-LLM can run.
+"""How each precision is made; builders/compatibility.toml has what runs it.
 
 `engine`: compiled engines, TensorRT-LLM up to 1.2.1 (its own checkpoint format). `pytorch`: the
 PyTorch runtime, from 1.3.0rc21 on the only one (unified Hugging Face checkpoints). Standard
@@ -8,6 +8,8 @@ library only. Keep the names equal to builder.toml.
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from buildlib.compatibility import precisions
 
 World = Literal["engine", "pytorch"]
 # How the weights of a linear layer are stored, as checks.py takes them apart again.
@@ -37,11 +39,10 @@ AWQ_SAMPLES = 32
 class Recipe:
     """How one precision is made."""
 
+    precision: str
     # The preset's name in modelopt.torch.quantization; None: weights stay as they are.
     preset: str | None
     format: Format
-    # QuantAlgo in config.json and hf_quant_config.json, by world; a world not here cannot run it.
-    quant_algo: dict[World, str | None]
     # Whether ranges of activations are measured.
     calibrated: bool
     # What to ask for where a world cannot run it, and when it answers too differently.
@@ -51,13 +52,19 @@ class Recipe:
     at_build: tuple[World, ...] = field(default=())
 
     @property
+    def quant_algo(self) -> str | None:
+        """QuantAlgo in config.json and hf_quant_config.json."""
+        return precisions()[self.precision].quant_algo
+
+    @property
+    def worlds(self) -> tuple[str, ...]:
+        """The worlds that can run it."""
+        return precisions()[self.precision].worlds
+
+    @property
     def awq(self) -> bool:
         """Whether scales are searched by AWQ, in blocks of weights."""
         return self.format == "int4" and self.calibrated
-
-
-def _both(name: str | None) -> dict[World, str | None]:
-    return {"engine": name, "pytorch": name}
 
 
 # int8_wo and int4_wo: an engine's checkpoint has the plain weights and only names the algorithm,
@@ -67,26 +74,20 @@ def _both(name: str | None) -> dict[World, str | None]:
 # runtime loads ModelOpt's W8A16; of W4A16 it wants one scale per row, which ModelOpt cannot write
 # (its int4 comes in blocks, named W4A16_AWQ, and that loader insists on pre_quant_scale).
 # int8_sq: the PyTorch runtime has no SmoothQuant (_torch/modules/linear.py, get_quant_method).
-RECIPES: dict[str, Recipe] = {
-    "fp16": Recipe(None, "plain", _both(None), False, "bf16", "bf16"),
-    "bf16": Recipe(None, "plain", _both(None), False, "fp16", "fp16"),
-    "fp8": Recipe("FP8_DEFAULT_CFG", "fp8", _both("FP8"), True, "int8_wo", "fp16"),
-    "int8_sq": Recipe(
-        "INT8_SMOOTHQUANT_CFG", "int8", {"engine": "W8A8_SQ_PER_CHANNEL"}, True, "fp8", "int8_wo"
-    ),
-    "int8_wo": Recipe(
-        "INT8_WEIGHT_ONLY_CFG", "int8", _both("W8A16"), False, "fp8", "fp16", at_build=("engine",)
-    ),
-    "int4_wo": Recipe(
-        None, "int4", {"engine": "W4A16"}, False, "int4_awq", "int4_awq", at_build=("engine",)
-    ),
-    "int4_awq": Recipe("INT4_AWQ_CFG", "int4", _both("W4A16_AWQ"), True, "int8_wo", "int8_wo"),
-    "w4a8_awq": Recipe("W4A8_AWQ_BETA_CFG", "int4", _both("W4A8_AWQ"), True, "int4_awq", "fp8"),
-    "nvfp4": Recipe("NVFP4_DEFAULT_CFG", "nvfp4", _both("NVFP4"), True, "int4_awq", "fp8"),
-}
+_RECIPES = (
+    Recipe("fp16", None, "plain", False, "bf16", "bf16"),
+    Recipe("bf16", None, "plain", False, "fp16", "fp16"),
+    Recipe("fp8", "FP8_DEFAULT_CFG", "fp8", True, "int8_wo", "fp16"),
+    Recipe("int8_sq", "INT8_SMOOTHQUANT_CFG", "int8", True, "fp8", "int8_wo"),
+    Recipe("int8_wo", "INT8_WEIGHT_ONLY_CFG", "int8", False, "fp8", "fp16", at_build=("engine",)),
+    Recipe("int4_wo", None, "int4", False, "int4_awq", "int4_awq", at_build=("engine",)),
+    Recipe("int4_awq", "INT4_AWQ_CFG", "int4", True, "int8_wo", "int8_wo"),
+    Recipe("w4a8_awq", "W4A8_AWQ_BETA_CFG", "int4", True, "int4_awq", "fp8"),
+    Recipe("nvfp4", "NVFP4_DEFAULT_CFG", "nvfp4", True, "int4_awq", "fp8"),
+)
+RECIPES = {recipe.precision: recipe for recipe in _RECIPES}
 
-# The KV cache, by its type: the worlds that run it, and the number of bits as ModelOpt writes it.
-KV_CACHE: dict[str, tuple[World, ...]] = {"fp8": ("engine", "pytorch"), "int8": ("engine",)}
+# The types of the KV cache: number of bits as ModelOpt writes it.
 KV_BITS: dict[str, int | tuple[int, int]] = {"fp8": (4, 3), "int8": 8}
 # The largest number of each type: amax divided by it is the scale.
 KV_LARGEST = {"fp8": 448.0, "int8": 127.0}

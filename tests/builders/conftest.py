@@ -21,6 +21,7 @@ SHARED = (
     "artefact",
     "checkpoint",
     "compare",
+    "compatibility",
     "limits",
     "problems",
     "program",

@@ -386,7 +386,7 @@ def test_no_modelopt_at_all_is_an_incomplete_environment(llama: Path, tmp_path: 
 def test_builder_toml_agrees_with_the_code(stage: SimpleNamespace) -> None:
     described = tomllib.loads((BUILDER / "builder.toml").read_text(encoding="utf-8"))
     assert described["precisions"] == list(stage.recipes.RECIPES)
-    assert described["kv_cache_dtypes"] == list(stage.recipes.KV_CACHE)
+    assert described["kv_cache_dtypes"] == list(stage.recipes.KV_BITS)
     assert described["architectures"] == list(stage.recipes.ARCHITECTURES)
     for recipe in stage.recipes.RECIPES.values():
         assert {recipe.instead, recipe.higher} <= set(stage.recipes.RECIPES)

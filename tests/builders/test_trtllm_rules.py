@@ -372,23 +372,21 @@ def test_what_goes_together_passes(
 
 
 def test_the_builder_and_the_host_agree_about_gpus(trt: SimpleNamespace) -> None:
-    """builders/compatibility.toml and the builder's own table, which runs where the host is not."""
+    """Both read builders/compatibility.toml, each with its own code."""
     shipped = table()
-    for name, precision in shipped.precisions.items():
-        assert trt.build_facts.QUANT_ALGOS[name] == (precision.quant_algo or None)
-        if not precision.quant_algo:
-            continue
-        runs = [
-            entry.compute_capability
-            for entry in shipped.architectures
-            if precision.runs_on(entry.compute_capability, "engine")
-        ]
-        sms = tuple(int(capability.replace(".", "")) for capability in runs)
-        assert trt.build_rules.SMS[precision.quant_algo] == sms, name
-    for name, cache in shipped.kv_cache_dtypes.items():
-        sms = tuple(int(c.replace(".", "")) for c in (*cache.listed, *cache.unlisted))
-        assert trt.build_rules.KV_CACHE_SMS.get(cache.quant_algo, sms) == sms, name
-        assert ("engine" in cache.worlds) == (cache.quant_algo in trt.build_rules.KV_CACHE_SMS)
+    capabilities = [entry.compute_capability for entry in shipped.architectures]
+    formats = [
+        *((name, one, trt.compatibility.precisions()) for name, one in shipped.precisions.items()),
+        *(
+            (n, one, trt.compatibility.kv_cache_dtypes())
+            for n, one in shipped.kv_cache_dtypes.items()
+        ),
+    ]
+    for name, chosen, read in formats:
+        runs = [one for one in capabilities if chosen.runs_on(one, "engine")]
+        assert list(read[name].compiled) == (runs if "engine" in chosen.worlds else []), name
+        assert (read[name].quant_algo or "") == chosen.quant_algo
+        assert read[name].worlds == tuple(chosen.worlds)
 
 
 REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [

@@ -83,6 +83,12 @@ class Builder(BaseModel):
         return [self.folder, *(self.folder.parent / "shared" / name for name in self.shares)]
 
     @property
+    def tables(self) -> list[Path]:
+        """Data that the program reads and that does not shape engines: it only refuses."""
+        table = self.folder.parent / "compatibility.toml"
+        return [table] if self.targets and table.is_file() else []
+
+    @property
     def staged(self) -> bool:
         """Whether the engine is made in several stages with an artefact each."""
         return bool(self.stages)

@@ -142,7 +142,7 @@ def container_image(build: StageBuild) -> str:
 def container_command(program: str, build: StageBuild, staging: Path, name: str) -> list[str]:
     """`docker run` for a stage; every path is the same inside as outside."""
     checkpoint = Path(build.request.checkpoint)
-    folders = [*build.builder.folders, checkpoint]
+    folders = [*build.builder.folders, *build.builder.tables, checkpoint]
     folders += named_in(checkpoint) if checkpoint.is_file() else []
     folders += [build.source] if build.source else []
     if build.request.evaluation:

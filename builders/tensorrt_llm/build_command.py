@@ -3,9 +3,10 @@
 
 from pathlib import Path
 
-from build_facts import CHECKPOINT, Plan
+from build_facts import Plan
 from build_options import CHOICES, FEATURES, FLAGS, LISTS, NUMBERS, PLUGINS, TEXTS
 from build_settings import fp8_context, fused_mlp, paged_context
+from folders import CHECKPOINT
 
 TOOL = "trtllm-build"
 ENGINE = Path("engine")

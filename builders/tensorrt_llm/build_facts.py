@@ -18,9 +18,8 @@ from buildlib.limits import ResolvedLimits, resolve_limits
 from buildlib.problems import BuildError, read_json_object
 from buildlib.request import Limits, Request
 from buildlib.weights import check_safetensors
+from llm_arguments import DEFAULT_MAX_NUM_TOKENS
 
-CHECKPOINT = "checkpoint"
-DEFAULT_MAX_NUM_TOKENS = 8192
 # The factor of these does not stretch max_position_embeddings (tensorrt_llm/builder.py).
 _UNSTRETCHED = ("su", "longrope", "llama3")
 _QUANTISE_AGAIN = "Quantise again: `tritonctl build --force`."

@@ -23,7 +23,6 @@ from build_checks import check
 from build_command import ENGINE, TOOL, command
 from build_engine import logits_dtype, verify_engine
 from build_facts import (
-    CHECKPOINT,
     Plan,
     expected_quantised,
     inspect_source,
@@ -40,6 +39,7 @@ from buildlib.problems import BuildError
 from buildlib.program import Stages, run_program, say
 from buildlib.request import read_request
 from buildlib.versions import cpu_name, versions
+from folders import CHECKPOINT
 
 _SCRATCH = Path(".timing")
 _FRESH_CACHE = _SCRATCH / "fresh.cache"

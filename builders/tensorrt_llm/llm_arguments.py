@@ -11,6 +11,8 @@ from typing import Any
 from buildlib.problems import BuildError, nearest
 
 Check = Callable[[Any], bool]
+# Tokens in one step where the project does not say: the default of both worlds.
+DEFAULT_MAX_NUM_TOKENS = 8192
 # The check, and what it expects in words.
 Rule = tuple[Check, str]
 Table = Mapping[str, "Rule | dict[str, Rule]"]

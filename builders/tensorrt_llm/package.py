@@ -26,17 +26,15 @@ from buildlib.problems import BuildError
 from buildlib.program import Stages, run_program
 from buildlib.request import Request, read_request
 from buildlib.versions import cpu_name, versions
+from folders import CHECKPOINT
+from llm_arguments import DEFAULT_MAX_NUM_TOKENS
 from package_facts import (
-    CHECKPOINT,
-    DEFAULT_MAX_NUM_TOKENS,
     Package,
     llm_arguments,
     read_given,
     read_quantisation,
 )
 from package_rules import check
-
-_COPY = Path(CHECKPOINT)
 
 
 def build(file: Path, stages: Stages) -> dict[str, Any]:
@@ -53,14 +51,14 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         check(package)
         artefact.prepare([artefact.TOKENIZER])
     with stages.stage("package"):
-        copy_checkpoint(_source(package.request), _COPY)
+        copy_checkpoint(_source(package.request), CHECKPOINT)
         artefact.copy_tokenizer(package.checkpoint.folder)
         copy_adapters(package.adapters)
         arguments = llm_arguments(package)
         write_llm_arguments(arguments)
     target = package.request.target
     return {
-        "files": artefact.files([_COPY, artefact.TOKENIZER, LLM_ARGUMENTS, ADAPTERS]),
+        "files": artefact.files([CHECKPOINT, artefact.TOKENIZER, LLM_ARGUMENTS, ADAPTERS]),
         "tensors": text_generation_tensors(),
         "limits": dataclasses.asdict(package.limits),
         "model": package.checkpoint.described(),

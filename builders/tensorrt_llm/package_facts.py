@@ -18,9 +18,7 @@ from buildlib.request import Request
 from buildlib.weights import check_weights
 from llm_arguments import PYTORCH_ARGUMENTS, read_arguments
 
-CHECKPOINT = "checkpoint"
 QUANTISATION = "hf_quant_config.json"
-DEFAULT_MAX_NUM_TOKENS = 8192
 
 _WHERE = "engine.options.package"
 # Given in part: the rest is decided here.

@@ -26,14 +26,13 @@ from buildlib.versions import cpu_name, versions
 from calibration import read_samples
 from choices import BUILDER, Choices, read_choices
 from folders import CHECKPOINT, FOLDERS
+from llm_arguments import DEFAULT_MAX_NUM_TOKENS
 from recipes import ARCHITECTURES, RECIPES, ROPE_TYPES
 
 _SUPPORTED = Supported(BUILDER, tuple(ARCHITECTURES), ROPE_TYPES)
 _PACKAGES = ("nvidia-modelopt", "safetensors", "tokenizers", "torch", "transformers")
 # Older ones write their configurations another way, and read other places of a model.
 _MODELOPT = (0, 47)
-# trtllm-build's own; this stage only passes it on.
-_MAX_NUM_TOKENS = 8192
 
 
 def build(file: Path, stages: Stages) -> dict[str, Any]:
@@ -52,7 +51,9 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     choices = read_choices(request, checkpoint)
     _require_modelopt()
     packages = versions(_PACKAGES)
-    limits = resolve_limits(request.limits, checkpoint, default_max_num_tokens=_MAX_NUM_TOKENS)
+    limits = resolve_limits(
+        request.limits, checkpoint, default_max_num_tokens=DEFAULT_MAX_NUM_TOKENS
+    )
     tokenizer = load_tokenizer(checkpoint.folder)
     prompts = read_prompts(request.evaluation, tokenizer, limits.max_seq_len)
     samples = _samples(request, choices, tokenizer)

@@ -26,6 +26,7 @@ MODULES = (
     "build_settings",
     "build_tensors",
     "llm_arguments",
+    "folders",
     "package",
     "package_facts",
     "package_lora_rules",

@@ -30,6 +30,7 @@ MODULES = (
     "build_tensors",
     "build_tool",
     "compile",
+    "folders",
     "llm_arguments",
 )
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A rule: what it looks for, why that matters, and the function that finds it.
 
-A function becomes a rule by its decorator. Its parameters say what it needs, and it runs only where
-that exists:
+A function becomes a rule by a decorator, its severity. Its parameters say what it needs, and it
+runs only where that exists:
 
-    @rule("TC506", "delay-defeated", "warning", summary="a queue delay next to ...", why="...")
+    @warning("TC506 delay-defeated", summary="a queue delay next to ...", why="...")
     def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
 An underscore in front: the rule needs it to be there, and no more.
@@ -17,6 +17,7 @@ good repository; `make rules` for its page.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FunctionType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
@@ -31,6 +32,9 @@ Shows = Literal["load", "traffic", "elsewhere"]
 Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]] | Callable[..., Iterator[Any]])
 
 _WHOLE = ("repository",)
+# What holds for whole families: TensorRT-LLM needs a GPU; rules about values need them readable.
+_SHOWS: dict[str, Shows] = {"tensorrt_llm": "elsewhere"}
+_OF_VALUES = ("config",)
 
 
 # Records of the checker are named tuples: a dataclass takes ten times as long to make, and most of
@@ -91,18 +95,18 @@ class Rule(NamedTuple):
 _rules: dict[str, Rule] = {}
 
 
-def rule(
-    rule_id: str,
-    name: str,
+def _rule(
     severity: Severity,
+    title: str,
     *,
     summary: str,
     why: str,
-    shows: Shows = "load",
+    shows: Shows | None = None,
     answers: tuple[str, ...] = (),
     needs_valid_config: bool = False,
 ) -> Callable[[Check], Check]:
-    """Make the decorated function a rule. Its family is the package that it stands in."""
+    """Make the decorated function a rule. title: id and name; its package is its family."""
+    rule_id, name = title.split()
 
     def register(check: Check) -> Check:
         code = cast("FunctionType", check).__code__
@@ -111,21 +115,19 @@ def rule(
             raise TypeError(f"{rule_id} is given twice, or takes something unknown: {takes}")
         family = check.__module__.split(".")[-2]
         _rules[rule_id] = Rule(
-            rule_id,
-            name,
-            severity,
-            summary,
-            why,
-            check,
-            takes,
-            family,
-            shows,
-            answers,
-            needs_valid_config,
+            *(rule_id, name, severity, summary, why, check, takes, family),
+            shows=shows or _SHOWS.get(family, "load"),
+            answers=answers,
+            needs_valid_config=needs_valid_config or family in _OF_VALUES,
         )
         return check
 
     return register
+
+
+error = partial(_rule, "error")
+warning = partial(_rule, "warning")
+advice = partial(_rule, "advice")
 
 
 def rules_by_id() -> dict[str, Rule]:

@@ -16,7 +16,7 @@ from tritonctl.checks.autofix import apply_fixes
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
-from tritonctl.checks.rule import Rule, rule
+from tritonctl.checks.rule import Rule, error
 from tritonctl.checks.rules import RULES
 from tritonctl.errors import ConfigurationError
 
@@ -150,5 +150,5 @@ def test_what_a_rule_may_take() -> None:
     """A parameter that nothing fills, and an id that is taken, are mistakes at import."""
     for name, check in (("TC999", lambda _unknown: iter(())), ("TC101", lambda _model: iter(()))):
         with pytest.raises(TypeError, match=f"{name} is given twice, or takes something unknown"):
-            rule(name, "a-name", "error", summary="nothing", why="None.")(check)
+            error(f"{name} a-name", summary="nothing", why="None.")(check)
     assert list(RULES) == sorted(RULES)

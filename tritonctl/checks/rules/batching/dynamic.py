@@ -13,7 +13,7 @@ from tritonctl.checks.analysis.streams import steps
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, warning
 
 # These may set max_batch_size themselves when they complete a configuration that leaves it out.
 _CHOOSE_THEIR_BATCH = {"onnxruntime", "tensorrt", "tensorflow", "openvino", "pytorch"}
@@ -43,10 +43,8 @@ def _sizes(config: ConfigMessage) -> tuple[int, ...]:
     return sizes if valid else ()
 
 
-@rule(
-    "TC501",
-    "batcher-without-batch",
-    "warning",
+@warning(
+    "TC501 batcher-without-batch",
     summary="a dynamic batcher whose `max_batch_size` is 0 or 1",
     why="Triton never batches two requests: it executes each one alone.",
     answers=("server#7205", "server#4129", "server#4247", "server#3624", "server#3327"),
@@ -71,10 +69,8 @@ def _chooses_batch(model: Model) -> bool:
     return model.code is not None and bool(model.code.called("set_max_batch_size"))
 
 
-@rule(
-    "TC502",
-    "batches-capped",
-    "warning",
+@warning(
+    "TC502 batches-capped",
     summary="preferred batch sizes that are all below `max_batch_size`, without a delay",
     why="The batcher stops at the largest preferred size as soon as it can be formed, so that "
     "the rest of max_batch_size stays unused.",
@@ -92,10 +88,8 @@ def capped(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC503",
-    "preferred-without-profiles",
-    "advice",
+@advice(
+    "TC503 preferred-without-profiles",
     summary="preferred batch sizes for a backend without optimisation profiles",
     why="Triton's documentation: most models should have none. They help TensorRT engines with "
     "profiles for certain sizes; with other backends they only make requests wait.",
@@ -117,10 +111,8 @@ def preferred(config: ConfigMessage, batching: Any, model: Model) -> Iterator[Hi
     )
 
 
-@rule(
-    "TC506",
-    "delay-defeated",
-    "warning",
+@warning(
+    "TC506 delay-defeated",
     summary="a queue delay next to a preferred batch size of 1",
     why="A batch of a preferred size is executed at once, and every single request is one.",
 )
@@ -136,10 +128,8 @@ def never_delayed(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC504",
-    "delay-of-seconds",
-    "warning",
+@warning(
+    "TC504 delay-of-seconds",
     summary="a queue delay of a second or more",
     why="Unless a full batch arrives at once, every request waits that long before it is executed.",
     answers=("onnxruntime_backend#148",),
@@ -155,10 +145,8 @@ def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iter
     )
 
 
-@rule(
-    "TC505",
-    "delay-against-slo",
-    "warning",
+@warning(
+    "TC505 delay-against-slo",
     summary="a queue delay of half the SLO target or more",
     why="Under light load no batch fills up, so every request waits for the whole delay.",
 )

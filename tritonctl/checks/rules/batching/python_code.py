@@ -16,7 +16,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice
 
 # Names under which libraries keep what they compute with.
 _ENGINES = {"infer", "generate", "predict", "run"}
@@ -49,10 +49,8 @@ def _requests(code: PythonSource) -> tuple[Function, str] | None:
     return execute, execute.args.args[1].arg
 
 
-@rule(
-    "TC532",
-    "batch-one-by-one",
-    "advice",
+@advice(
+    "TC532 batch-one-by-one",
     summary="a batched Python model that runs its engine for each request",
     why="The batcher makes batches and the loop takes them apart again: batching gains nothing.",
     answers=("server#7205", "server#3624"),
@@ -86,10 +84,8 @@ def _runs_engine(node: ast.Call) -> bool:
     return names[-1] in _MODELS if len(names) == 1 else names[-1] in _ENGINES
 
 
-@rule(
-    "TC533",
-    "equal-shapes-only",
-    "advice",
+@advice(
+    "TC533 equal-shapes-only",
     summary="a batched Python model with an input of varying shape that is not ragged",
     why="Unless allow_ragged_batch is set, Triton puts two requests into one batch only where "
     "the shapes of such inputs are equal: texts of different lengths never share one.",
@@ -109,10 +105,8 @@ def equal_shapes(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "TC534",
-    "ragged-without-lengths",
-    "advice",
+@advice(
+    "TC534 ragged-without-lengths",
     summary="a ragged input without a `batch_input` that tells its lengths",
     why="The requests' tensors are laid one behind the other into one; without lengths a model "
     "that does more than treat each element alike cannot tell them apart.",

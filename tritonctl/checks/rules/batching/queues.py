@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 
 Path = tuple[str | int, ...]
 # Triton's ModelQueuePolicy.TimeoutAction.
@@ -49,10 +49,8 @@ def _policies(config: ConfigMessage) -> Iterator[_Policy]:
         yield _Policy(config, batching.priority_queue_policy[level], path)
 
 
-@rule(
-    "TC511",
-    "priorities-starve",
-    "advice",
+@advice(
+    "TC511 priorities-starve",
     summary="priority levels of which the lowest has no timeout",
     why="Triton takes a request of a lower level only while none of a higher one waits: under "
     "load it never gets a turn, and its client hangs.",
@@ -75,10 +73,8 @@ def starving(config: ConfigMessage) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC512",
-    "priorities-unused",
-    "warning",
+@warning(
+    "TC512 priorities-unused",
     summary="settings of priorities without `priority_levels`",
     why="Triton has one queue then and ignores them.",
 )
@@ -95,10 +91,8 @@ def unused_priorities(config: ConfigMessage) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "TC513",
-    "timeout-never",
-    "warning",
+@warning(
+    "TC513 timeout-never",
     summary="a queue policy about timeouts without a default timeout",
     why="A request's own timeout counts only where it is shorter than the default, and 0 means "
     "no timeout at all: requests wait indefinitely.",
@@ -119,10 +113,8 @@ def no_timeout(config: ConfigMessage) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC514",
-    "late-requests-last",
-    "advice",
+@advice(
+    "TC514 late-requests-last",
     summary="a queue policy that delays requests whose time is up",
     why="Under load there is always another request, so a late one is neither served nor refused.",
 )
@@ -140,10 +132,8 @@ def put_last(config: ConfigMessage) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC515",
-    "queue-without-bound",
-    "advice",
+@advice(
+    "TC515 queue-without-bound",
     summary="a queue policy with `max_queue_size: 0`",
     why="Under overload such a queue grows until memory is full, and every answer comes too late.",
     answers=("server#4753", "server#980"),
@@ -158,10 +148,8 @@ def endless(config: ConfigMessage) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC516",
-    "rejected-while-waiting",
-    "error",
+@error(
+    "TC516 rejected-while-waiting",
     summary="a timeout that is no longer than the queue delay",
     why="A request that finds no full batch is rejected before its delay is over, even on an idle "
     "server.",

@@ -13,15 +13,13 @@ from tritonctl.checks.analysis.streams import instances
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, warning
 
 _SECOND = 1_000_000
 
 
-@rule(
-    "TC522",
-    "sequences-soon-forgotten",
-    "advice",
+@advice(
+    "TC522 sequences-soon-forgotten",
     summary="a sequence batcher that forgets a sequence within a second",
     why="The next request of a forgotten sequence is refused, for it lacks the START flag. "
     "Without max_sequence_idle_microseconds Triton takes one second.",
@@ -43,10 +41,8 @@ def soon_forgotten(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC523",
-    "few-candidate-sequences",
-    "warning",
+@warning(
+    "TC523 few-candidate-sequences",
     summary="fewer candidate sequences than `max_batch_size`",
     why="A batch has at most one request of a sequence, so that it never becomes larger than "
     "the number of sequences that are candidates.",
@@ -64,10 +60,8 @@ def few_candidates(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC524",
-    "one-sequence-at-a-time",
-    "advice",
+@advice(
+    "TC524 one-sequence-at-a-time",
     summary="a sequence batcher with one place",
     why="A sequence keeps its place until it ends or has been idle for too long; meanwhile "
     "others wait.",

@@ -22,7 +22,7 @@ from tritonctl.checks.analysis.placement import count_span, some
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import warning
 from tritonctl.host.units import human_bytes
 
 # Of sums of decimal fractions, which are binary ones.
@@ -31,10 +31,8 @@ _OTHER_GPU = "make fewer instances, or put models on other GPUs: `gpus` of insta
 _OTHER_MACHINE = "make fewer instances, or serve some models on another machine"
 
 
-@rule(
-    "TC810",
-    "weights-over-memory",
-    "warning",
+@warning(
+    "TC810 weights-over-memory",
     summary="weights that do not fit into a GPU's memory together",
     why="Whichever model is loaded last fails with an out-of-memory error. Each instance of "
     "onnxruntime and PyTorch has a copy; activations and the CUDA context come on top.",
@@ -54,10 +52,8 @@ def weights_over_memory(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             return
 
 
-@rule(
-    "TC813",
-    "weights-over-host-memory",
-    "warning",
+@warning(
+    "TC813 weights-over-host-memory",
     summary="weights on the CPU that do not fit into the machine's memory together",
     why="The kernel kills the server while it loads them. Each instance of onnxruntime and "
     "PyTorch has a copy; OpenVINO's share one.",
@@ -89,10 +85,8 @@ def _full(
     )
 
 
-@rule(
-    "TC811",
-    "vllm-over-one",
-    "warning",
+@warning(
+    "TC811 vllm-over-one",
     summary="instances of vLLM that claim more than a GPU's whole memory",
     why="gpu_memory_utilization is a share of all memory, 0.9 by default. An engine that "
     "finds less free than it claims refuses to start.",
@@ -116,10 +110,8 @@ def _vllm(repository: Repository) -> dict[str, Claim]:
     return {name: claim for name, claim in shares if claim}
 
 
-@rule(
-    "TC812",
-    "caches-over-free-memory",
-    "warning",
+@warning(
+    "TC812 caches-over-free-memory",
     summary="models of TensorRT-LLM whose KV caches take more than the free memory together",
     why="kv_cache_free_gpu_mem_fraction is a share of what is free when the model is loaded, "
     "0.9 by default: the first takes nearly all, and the next fail or hold a few tokens.",

@@ -17,7 +17,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, warning
 from tritonctl.host.units import human_bytes
 
 _HTTP_BYTES = 1 << 26
@@ -36,10 +36,8 @@ def _served(model: Model) -> bool:
     return model.config is not None and bool(inputs(model))
 
 
-@rule(
-    "TC820",
-    "too-large-for-http",
-    "warning",
+@warning(
+    "TC820 too-large-for-http",
     summary="a model whose smallest request is over the HTTP endpoint's limit",
     why="Triton refuses HTTP requests over 64 MiB unless it is started with --http-max-input-size.",
 )
@@ -74,10 +72,8 @@ def _dims(model: Model, tensors: list[Tensor]) -> Span | None:
     return model.config.span(*largest.path, "dims") if model.config else None
 
 
-@rule(
-    "TC821",
-    "too-large-for-grpc",
-    "warning",
+@warning(
+    "TC821 too-large-for-grpc",
     summary="a model whose smallest request or answer is over 2 GiB",
     why="protobuf, of which gRPC's messages are made, ends there; over HTTP Triton refuses far "
     "smaller ones.",
@@ -96,10 +92,8 @@ def over_grpc(model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC822",
-    "batch-too-large",
-    "advice",
+@advice(
+    "TC822 batch-too-large",
     summary="a max_batch_size that no request can have",
     why="Triton would take a request of that many, and no message carries it.",
 )

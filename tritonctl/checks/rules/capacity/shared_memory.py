@@ -20,7 +20,7 @@ from tritonctl.checks.analysis.stub_memory import (
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.host.units import human_bytes
 
 # Settings of the whole backend, on the server's command line.
@@ -47,10 +47,8 @@ class _Share(NamedTuple):
         return f"{self.model.name} {self.stubs} × {human_bytes(self.region)}"
 
 
-@rule(
-    "TC802",
-    "no-room-for-stubs",
-    "error",
+@error(
+    "TC802 no-room-for-stubs",
     summary="more instances of Python models than /dev/shm has room for",
     why="Each takes a region of 1 MiB when it is loaded, unless --backend-config=python,"
     "shm-default-byte-size says otherwise: tritonserver 2.51 does not load the model, "
@@ -82,10 +80,8 @@ def _by_stubs(share: _Share) -> int:
     return -share.stubs
 
 
-@rule(
-    "TC800",
-    "shared-memory-too-small",
-    "warning",
+@warning(
+    "TC800 shared-memory-too-small",
     summary="less shared memory than Python models need",
     why="Regions grow as they are used: the models load, and large batches are answered with "
     "`Failed to increase the shared memory pool size`; older releases are killed by SIGBUS. "
@@ -140,10 +136,8 @@ def _bytes(tensor: Tensor) -> int:
     return tensor_bytes(tensor.dtype, tensor.dims or (), longest=1, string_bytes=1)
 
 
-@rule(
-    "TC801",
-    "backend-setting-ignored",
-    "warning",
+@warning(
+    "TC801 backend-setting-ignored",
     summary="a setting of the Python backend among a model's parameters",
     why="It belongs on the server's command line; here Triton takes it for one of the model's "
     "own parameters.",

@@ -15,19 +15,16 @@ from typing import Any
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error
 
 _PREFERRED = (("dynamic_batching",), ("sequence_batching", "oldest"))
 _BATCH_INPUT_TYPES = ("TYPE_INT32", "TYPE_FP32")
 
 
-@rule(
-    "TC170",
-    "negative-batch",
-    "error",
+@error(
+    "TC170 negative-batch",
     summary="a max_batch_size below 0",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
     if (size := config.message.max_batch_size) < 0:
@@ -38,13 +35,10 @@ def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC171",
-    "preferred-size",
-    "error",
+@error(
+    "TC171 preferred-size",
     summary="a preferred batch size below 1 or above max_batch_size",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def preferred_size(config: ConfigMessage) -> Iterator[Hit]:
     largest = config.message.max_batch_size
@@ -71,13 +65,10 @@ def _inside(message: Any, path: tuple[str, ...]) -> Any:
     return message
 
 
-@rule(
-    "TC172",
-    "priority-level",
-    "error",
+@error(
+    "TC172 priority-level",
     summary="a priority level outside of priority_levels",
     why="Triton refuses the model. Levels count from 1, and the default has to be given.",
-    needs_valid_config=True,
 )
 def priority_level(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
     levels = batching.priority_levels
@@ -101,14 +92,11 @@ def priority_level(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC173",
-    "ordered-priorities",
-    "error",
+@error(
+    "TC173 ordered-priorities",
     summary="preserve_ordering with a queue that reorders",
     why="Triton refuses the model: several priorities, or requests delayed after their "
     "timeout, leave the order.",
-    needs_valid_config=True,
 )
 def ordered_priorities(config: ConfigMessage, batching: Any) -> Iterator[Hit]:
     if not batching.preserve_ordering:
@@ -134,14 +122,11 @@ def _policies(batching: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
         yield ("priority_queue_policy", key), policy
 
 
-@rule(
-    "TC174",
-    "cache-excluded",
-    "error",
+@error(
+    "TC174 cache-excluded",
     summary="a response cache on a decoupled or stateful model",
     why="Triton refuses the model: an answer that depends on more than the request, or comes "
     "in parts, cannot be cached.",
-    needs_valid_config=True,
 )
 def cache_excluded(config: ConfigMessage) -> Iterator[Hit]:
     if not config.message.response_cache.enable:
@@ -154,14 +139,11 @@ def cache_excluded(config: ConfigMessage) -> Iterator[Hit]:
         yield Hit("response_cache is enabled, and the model is decoupled", fix, span)
 
 
-@rule(
-    "TC175",
-    "batch-input",
-    "error",
+@error(
+    "TC175 batch-input",
     summary="a batch_input that Triton cannot make",
     why="Triton refuses the model: it needs one source_input that is an input of the model, "
     "and makes TYPE_INT32 or TYPE_FP32.",
-    needs_valid_config=True,
 )
 def batch_input(config: ConfigMessage) -> Iterator[Hit]:
     for index, one in enumerate(config.message.batch_input):
@@ -178,14 +160,11 @@ def batch_input(config: ConfigMessage) -> Iterator[Hit]:
         yield from _sources(config, path, called, one)
 
 
-@rule(
-    "TC176",
-    "batch-output",
-    "error",
+@error(
+    "TC176 batch-output",
     summary="a batch_output that Triton cannot cut up",
     why="Triton refuses the model: it needs one source_input that is an input of the model, "
     "and its targets are outputs of the model. Without a target tritonserver 2.51 crashes.",
-    needs_valid_config=True,
 )
 def batch_output(config: ConfigMessage) -> Iterator[Hit]:
     for index, one in enumerate(config.message.batch_output):

@@ -17,20 +17,17 @@ from tritonctl.checks.config.backends import SHELL
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
 _STRATEGY = "TRITON_BATCH_STRATEGY_PATH"
 _WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
 
 
-@rule(
-    "TC190",
-    "instance-kind",
-    "error",
+@error(
+    "TC190 instance-kind",
     summary="a list of GPUs for instances of KIND_CPU or KIND_MODEL, or an unknown kind",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def instance_kind(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in _groups(config, model):
@@ -49,15 +46,12 @@ def instance_kind(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC197",
-    "instance-name",
-    "error",
+@error(
+    "TC197 instance-name",
     summary="a name of Python instances with a character that a shell interprets",
     why="Up to 2025 the Python backend starts each instance through a shell, with its name in "
     "the command: the instance does not start, or something else does.",
     answers=("python_backend#404",),
-    needs_valid_config=True,
 )
 def instance_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in _groups(config, model):
@@ -71,13 +65,10 @@ def instance_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC191",
-    "profile",
-    "error",
+@error(
+    "TC191 profile",
     summary="an optimisation profile that is not a number, or on another backend than TensorRT",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def profile(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in _groups(config, model):
@@ -108,13 +99,10 @@ def _kind(group: Any) -> str:
     return str(kinds.Name(group.kind)) if group.kind in kinds.values() else str(group.kind)
 
 
-@rule(
-    "TC192",
-    "warm-up-tensor",
-    "error",
+@error(
+    "TC192 warm-up-tensor",
     summary="a tensor for warm-up without a size or a content",
     why="Triton refuses the model: a sample is one request, with every dimension known.",
-    needs_valid_config=True,
 )
 def warm_up_tensor(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, sample in _samples(config, model):
@@ -135,13 +123,10 @@ def warm_up_tensor(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                 )
 
 
-@rule(
-    "TC193",
-    "warm-up-unlike",
-    "error",
+@error(
+    "TC193 warm-up-unlike",
     summary="a sample for warm-up that the model's inputs do not take",
     why="Triton refuses the model: a sample is checked as a request is.",
-    needs_valid_config=True,
 )
 def warm_up_unlike(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     known = {tensor.name: tensor for tensor in inputs(model)}
@@ -196,13 +181,10 @@ def _fits(dims: list[int], declared: tuple[int, ...]) -> bool:
     )
 
 
-@rule(
-    "TC194",
-    "skipped-warm-up",
-    "warning",
+@warning(
+    "TC194 skipped-warm-up",
     summary="a sample for warm-up without a batch_size",
     why="Triton silently skips it: the first requests are as slow as without warm-up.",
-    needs_valid_config=True,
 )
 def skipped_warm_up(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     message = config.message if model.backend != "ensemble" else None
@@ -223,13 +205,10 @@ def _samples(config: ConfigMessage, model: Model) -> Iterator[tuple[int, Any]]:
                 yield index, sample
 
 
-@rule(
-    "TC195",
-    "force-cpu",
-    "error",
+@error(
+    "TC195 force-cpu",
     summary=f"a {_FORCE_CPU} that is neither yes nor no",
     why="The Python backend refuses the model.",
-    needs_valid_config=True,
 )
 def force_cpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if model.backend != "python" or _FORCE_CPU not in config.message.parameters:
@@ -243,13 +222,10 @@ def force_cpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC196",
-    "strategy-of-sequences",
-    "error",
+@error(
+    "TC196 strategy-of-sequences",
     summary="a batching strategy of one's own on a stateful model",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def strategy_of_sequences(config: ConfigMessage) -> Iterator[Hit]:
     if _STRATEGY not in config.message.parameters:

@@ -16,7 +16,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 from tritonctl.checks.rules.layout.folders import misspelt
 from tritonctl.errors import suggest
 
@@ -27,14 +27,11 @@ _STEPS = "ensemble_scheduling"
 _FILLS_IN = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
 
 
-@rule(
-    "TC150",
-    "no-backend",
-    "error",
+@error(
+    "TC150 no-backend",
     summary="a model whose backend is unknown",
     why="Triton refuses the model: it does not know which backend loads it. It guesses only from a "
     "file such as model.onnx or model.py.",
-    needs_valid_config=True,
 )
 def no_backend(model: Model) -> Iterator[Hit]:
     message = _message(model)
@@ -67,13 +64,10 @@ def _unread(model: Model) -> str:
     return f"; {name} is not read, for it is not called config.pbtxt" if name else ""
 
 
-@rule(
-    "TC151",
-    "unknown-platform",
-    "error",
+@error(
+    "TC151 unknown-platform",
     summary="an unknown platform",
     why="Triton refuses the model: a platform without a backend has to be one that Triton knows.",
-    needs_valid_config=True,
 )
 def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     platform = config.message.platform
@@ -87,13 +81,10 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     yield Hit(f"unknown platform: {platform}", fix, config.span("platform"))
 
 
-@rule(
-    "TC152",
-    "platform-against-backend",
-    "error",
+@error(
+    "TC152 platform-against-backend",
     summary="a platform that belongs to another backend",
     why="Triton refuses the model. One of the two is enough.",
-    needs_valid_config=True,
 )
 def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
     if not config.message.backend:
@@ -109,15 +100,12 @@ def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC153",
-    "unknown-backend",
-    "warning",
+@warning(
+    "TC153 unknown-backend",
     summary="a backend whose name looks misspelt",
     why="Triton looks for libtriton_NAME.so in its folder of backends and refuses the model "
     "where that is missing. A backend of your own may have this name.",
     shows="elsewhere",
-    needs_valid_config=True,
 )
 def unknown_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     name = config.message.backend
@@ -136,15 +124,12 @@ def _brings_its_own(model: Model, library: str) -> bool:
     return library in model.entries or any(library in model.files_of(v) for v in model.versions)
 
 
-@rule(
-    "TC157",
-    "python-filename",
-    "error",
+@error(
+    "TC157 python-filename",
     summary="a default_model_filename that is not the name of a Python module",
     why="The Python backend imports the file as a module and refuses the model, or, in Triton "
     "2.51, hangs.",
     answers=("server#3237",),
-    needs_valid_config=True,
 )
 def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     name = config.message.default_model_filename
@@ -165,13 +150,10 @@ def python_filename(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC155",
-    "no-agent",
-    "error",
+@error(
+    "TC155 no-agent",
     summary="model_repository_agents without an agent",
     why="tritonserver 2.51 crashes over it, with all models that it serves.",
-    needs_valid_config=True,
 )
 def no_agent(config: ConfigMessage) -> Iterator[Hit]:
     if not config.message.HasField("model_repository_agents"):
@@ -184,13 +166,10 @@ def no_agent(config: ConfigMessage) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC156",
-    "metric-tag",
-    "error",
+@error(
+    "TC156 metric-tag",
     summary="a metric tag that cannot be a label's name",
     why="tritonserver 2.51 crashes over it, with all models that it serves.",
-    needs_valid_config=True,
 )
 def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
     for key in config.message.metric_tags:
@@ -202,14 +181,11 @@ def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC158",
-    "metric-control",
-    "error",
+@error(
+    "TC158 metric-control",
     summary="a metric_control without its metric or its buckets",
     why="Triton refuses the model.",
     shows="elsewhere",
-    needs_valid_config=True,
 )
 def metric_control(config: ConfigMessage) -> Iterator[Hit]:
     controls = config.message.model_metrics.metric_control
@@ -230,16 +206,13 @@ def metric_control(config: ConfigMessage) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC154",
-    "filled-in",
-    "advice",
+@advice(
+    "TC154 filled-in",
     summary="a configuration that Triton completes from the model's file",
     why="What is served differs from what is written here: the size of a batch and the batcher "
     "come from defaults that a later server may change.",
     shows="elsewhere",
     answers=("server#5215", "server#2635"),
-    needs_valid_config=True,
 )
 def filled_in(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if model.backend not in _FILLS_IN:

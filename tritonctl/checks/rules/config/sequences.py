@@ -13,7 +13,7 @@ from typing import Any
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error
 
 _VALUES = ("int32_false_true", "fp32_false_true", "bool_false_true")
 _PAIR = 2
@@ -31,13 +31,10 @@ def _controls(sequences: Any) -> Iterator[tuple[Path, str, Any, str]]:
                 yield path, tensor.name, control, str(kinds.Name(control.kind))
 
 
-@rule(
-    "TC180",
-    "control-without-name",
-    "error",
+@error(
+    "TC180 control-without-name",
     summary="a control tensor without a name",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def control_without_name(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for index, tensor in enumerate(sequences.control_input):
@@ -49,14 +46,11 @@ def control_without_name(config: ConfigMessage, sequences: Any) -> Iterator[Hit]
             )
 
 
-@rule(
-    "TC181",
-    "control-again",
-    "error",
+@error(
+    "TC181 control-again",
     summary="a control tensor, or a kind of control, given twice",
     why="Triton refuses the model: each kind of control has one tensor, and each tensor is "
     "listed once.",
-    needs_valid_config=True,
 )
 def control_again(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     names = [tensor.name for tensor in sequences.control_input]
@@ -78,14 +72,11 @@ def control_again(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
         seen.setdefault(kind, tensor or "another")
 
 
-@rule(
-    "TC182",
-    "control-values",
-    "error",
+@error(
+    "TC182 control-values",
     summary="a control without its two values",
     why="Triton refuses the model: start, end and ready are sent as one of two values, which "
     "the configuration names; a correlation id is sent itself.",
-    needs_valid_config=True,
 )
 def control_values(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for path, tensor, control, kind in _controls(sequences):
@@ -113,13 +104,10 @@ def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
     return f"has {count} value{'s' * (count > 1)} in {given[0]}" if count != _PAIR else ""
 
 
-@rule(
-    "TC183",
-    "correlation-type",
-    "error",
+@error(
+    "TC183 correlation-type",
     summary="a correlation id with an unsupported type",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     types = model_config_schema().DataType
@@ -133,13 +121,10 @@ def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC184",
-    "slot-utilization",
-    "error",
+@error(
+    "TC184 slot-utilization",
     summary="a minimum_slot_utilization outside of 0 to 1",
     why="Triton refuses the model.",
-    needs_valid_config=True,
 )
 def slot_utilization(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     if not sequences.HasField("direct"):
@@ -153,14 +138,11 @@ def slot_utilization(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC185",
-    "initial-state",
-    "error",
+@error(
+    "TC185 initial-state",
     summary="an initial_state that does not fit its state",
     why="Triton refuses the model: data type and dims are the state's, without -1, and it has "
     "a name and a content.",
-    needs_valid_config=True,
 )
 def initial_state(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for index, state in enumerate(sequences.state):

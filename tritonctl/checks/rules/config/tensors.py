@@ -13,7 +13,7 @@ from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 _IMAGE_DIMS = 3
 
@@ -42,13 +42,10 @@ def complete(model: Model) -> bool:
     return code.method("auto_complete_config") is None
 
 
-@rule(
-    "TC160",
-    "tensor-without-name",
-    "error",
+@error(
+    "TC160 tensor-without-name",
     summary="an input or output without a name",
     why="Triton refuses the model: must specify 'name'.",
-    needs_valid_config=True,
 )
 def without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model):
@@ -60,14 +57,11 @@ def without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC161",
-    "tensor-without-type",
-    "error",
+@error(
+    "TC161 tensor-without-type",
     summary="an input or output without a data type",
     why="Triton refuses the model: must specify 'data_type'. Only some backends, and a "
     "model.py with auto_complete_config, fill it in.",
-    needs_valid_config=True,
 )
 def without_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model) if complete(model) else ():
@@ -79,13 +73,10 @@ def without_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC162",
-    "tensor-without-dims",
-    "error",
+@error(
+    "TC162 tensor-without-dims",
     summary="an input or output without a shape",
     why="Triton refuses the model: must specify 'dims'. A scalar has dims: [ 1 ].",
-    needs_valid_config=True,
 )
 def without_dims(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model) if complete(model) else ():
@@ -97,13 +88,10 @@ def without_dims(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC163",
-    "impossible-dimension",
-    "error",
+@error(
+    "TC163 impossible-dimension",
     summary="a dimension that is neither a size nor -1",
     why="Triton refuses the model: a dimension is 1 or more, or -1 where it varies.",
-    needs_valid_config=True,
 )
 def impossible_dimension(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model):
@@ -117,14 +105,11 @@ def impossible_dimension(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                     )
 
 
-@rule(
-    "TC164",
-    "other-reshape",
-    "error",
+@error(
+    "TC164 other-reshape",
     summary="a reshape to another number of elements",
     why="Triton refuses the model: a reshape neither adds elements nor drops them.",
     answers=("server#1682",),
-    needs_valid_config=True,
 )
 def other_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in tensors(model):
@@ -140,13 +125,10 @@ def other_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC165",
-    "empty-reshape",
-    "error",
+@error(
+    "TC165 empty-reshape",
     summary="a reshape to a scalar in a model without batches",
     why="Triton refuses the model: tensors without any dimension are not supported.",
-    needs_valid_config=True,
 )
 def empty_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if config.message.max_batch_size or not complete(model):
@@ -160,13 +142,10 @@ def empty_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC166",
-    "image-format",
-    "error",
+@error(
+    "TC166 image-format",
     summary="an image format on an input without 3 dims",
     why="Triton refuses the model: NHWC and NCHW name the 3 dims beside the batch.",
-    needs_valid_config=True,
 )
 def image_format(config: ConfigMessage) -> Iterator[Hit]:
     for index, one in enumerate(config.message.input):
@@ -181,13 +160,10 @@ def image_format(config: ConfigMessage) -> Iterator[Hit]:
                 )
 
 
-@rule(
-    "TC167",
-    "only-tensorrt",
-    "error",
+@error(
+    "TC167 only-tensorrt",
     summary="a tensor field that only TensorRT has, on another backend",
     why="Triton refuses the model: shape tensors and non-linear formats are TensorRT's.",
-    needs_valid_config=True,
 )
 def only_tensorrt(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if model.backend in (None, "tensorrt"):
@@ -204,27 +180,21 @@ def only_tensorrt(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                     )
 
 
-@rule(
-    "TC168",
-    "input-again",
-    "error",
+@error(
+    "TC168 input-again",
     summary="two inputs of one name",
     why="Triton loads the model, keeps the first and counts both: no request ever has enough "
     "inputs.",
     shows="traffic",
-    needs_valid_config=True,
 )
 def input_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     yield from _again(config, inputs(model))
 
 
-@rule(
-    "TC169",
-    "output-again",
-    "warning",
+@warning(
+    "TC169 output-again",
     summary="two outputs of one name",
     why="Triton silently keeps the first and ignores the second.",
-    needs_valid_config=True,
 )
 def output_again(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     yield from _again(config, outputs(model))

@@ -12,7 +12,7 @@ from tritonctl.checks.analysis.graph import Graph, Link, Side, Step
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 # What Triton takes for the batch size of a tensor on its way: that of the request, one that it
 # made up for a tensor without, the first dimension of a tensor without, or none.
@@ -27,10 +27,8 @@ class _Lost(NamedTuple):
     why: str
 
 
-@rule(
-    "TC331",
-    "batch-too-large",
-    "error",
+@error(
+    "TC331 batch-too-large",
     summary="an ensemble whose max_batch_size is greater than that of a step",
     why="Triton refuses the ensemble.",
     answers=("server#5943",),
@@ -47,10 +45,8 @@ def batch_too_large(config: ConfigMessage, ensemble: Graph, model: Model) -> Ite
             )
 
 
-@rule(
-    "TC332",
-    "batch-lost",
-    "warning",
+@warning(
+    "TC332 batch-lost",
     summary="a batch that a step cannot take or does not give back",
     why="Triton loads it and strips or adds a batch dimension of 1: requests with more rows "
     "fail, or their answers have one row.",

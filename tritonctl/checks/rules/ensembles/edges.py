@@ -12,14 +12,12 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
 
 
-@rule(
-    "TC321",
-    "unknown-input",
-    "error",
+@error(
+    "TC321 unknown-input",
     summary="an input_map whose key is not an input of the step's model",
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
@@ -35,10 +33,8 @@ def unknown_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC322",
-    "unknown-output",
-    "error",
+@error(
+    "TC322 unknown-output",
     summary="an output_map whose key is not an output of the step's model",
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
@@ -62,10 +58,8 @@ def _unknown(step: Step, direction: str) -> list[Link]:
     return [link for link in links if link.side is None] if whole else []
 
 
-@rule(
-    "TC323",
-    "unfed-input",
-    "error",
+@error(
+    "TC323 unfed-input",
     summary="a required input of a step's model that the step does not map",
     why="Triton refuses the ensemble: only optional inputs may be left out.",
 )
@@ -82,10 +76,8 @@ def unfed_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC324",
-    "types-differ",
-    "error",
+@error(
+    "TC324 types-differ",
     summary="a tensor with different data types on two sides",
     why="Triton converts nothing between steps: it refuses the ensemble.",
     answers=("server#1682", "server#3007"),
@@ -104,10 +96,8 @@ def types_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
                 break
 
 
-@rule(
-    "TC325",
-    "shapes-differ",
-    "error",
+@error(
+    "TC325 shapes-differ",
     summary="a tensor whose shapes on two sides can never be the same",
     why="Triton refuses the ensemble.",
     answers=("server#1682", "server#7303"),
@@ -125,10 +115,8 @@ def shapes_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
                 break
 
 
-@rule(
-    "TC326",
-    "shapes-differ-later",
-    "warning",
+@warning(
+    "TC326 shapes-differ-later",
     summary="a tensor whose shapes fit a variable one in between, and not each other",
     why="Triton compares every side only with the first one: it loads the ensemble, and then "
     "requests fail with `unexpected shape`.",
@@ -158,10 +146,8 @@ def _never_equal(one: Side, other: Side) -> bool:
     return both_batch or (neither and len(one.dims) == len(other.dims))
 
 
-@rule(
-    "TC327",
-    "optional-input-required",
-    "warning",
+@warning(
+    "TC327 optional-input-required",
     summary="an optional input of the ensemble that a step requires",
     why="Triton loads it; a request without the input fails in the middle of the ensemble.",
 )

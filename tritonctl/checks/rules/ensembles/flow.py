@@ -10,14 +10,12 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
 
 
-@rule(
-    "TC311",
-    "unwritten-tensor",
-    "error",
+@error(
+    "TC311 unwritten-tensor",
     summary="a tensor that a step reads and nothing writes",
     why="The step can never run: Triton refuses the ensemble.",
     answers=("server#7280", "server#4260"),
@@ -33,10 +31,8 @@ def unwritten_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC312",
-    "unwritten-output",
-    "error",
+@error(
+    "TC312 unwritten-output",
     summary="an output of the ensemble that no step writes",
     why="Triton refuses the ensemble: no answer would ever be complete.",
     answers=("server#5943",),
@@ -52,10 +48,8 @@ def unwritten_output(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC313",
-    "written-twice",
-    "error",
+@error(
+    "TC313 written-twice",
     summary="a tensor that two outputs are mapped to",
     why="Triton refuses the ensemble.",
 )
@@ -69,10 +63,8 @@ def written_twice(ensemble: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC317",
-    "overwritten-input",
-    "error",
+@error(
+    "TC317 overwritten-input",
     summary="a step that writes to an input of the ensemble",
     why="Triton loads it, and what reads that input runs once more for what the step wrote: "
     "without end if the step itself does, which kills tritonserver 2.51.",
@@ -89,10 +81,8 @@ def overwritten_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC314",
-    "unread-tensor",
-    "error",
+@error(
+    "TC314 unread-tensor",
     summary="a mapped output of a step that nothing reads",
     why="Triton refuses the ensemble. Leave an output that nothing reads out of the output_map.",
 )
@@ -108,10 +98,8 @@ def unread_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC315",
-    "unused-input",
-    "error",
+@error(
+    "TC315 unused-input",
     summary="an input of the ensemble that no step reads",
     why="Triton refuses the ensemble.",
 )
@@ -127,10 +115,8 @@ def unused_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC316",
-    "steps-in-a-circle",
-    "error",
+@error(
+    "TC316 steps-in-a-circle",
     summary="steps that wait for each other",
     why="None of them can ever run: Triton refuses the ensemble.",
 )

@@ -11,7 +11,7 @@ from tritonctl.checks.config.backends import TELLING_FILES
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
 
 _INFERRED = ("tensorrt", "onnxruntime", "openvino", "pytorch", "python")
@@ -26,10 +26,8 @@ _WITHOUT_EFFECT = (
 )
 
 
-@rule(
-    "TC301",
-    "no-ensemble-platform",
-    "error",
+@error(
+    "TC301 no-ensemble-platform",
     summary="steps in a model whose platform is not ensemble, or that also has a backend",
     why="Triton refuses the model.",
 )
@@ -58,10 +56,8 @@ def no_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC302",
-    "no-steps",
-    "error",
+@error(
+    "TC302 no-steps",
     summary="an ensemble without steps",
     why="Triton refuses the model.",
 )
@@ -76,10 +72,8 @@ def no_steps(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC303",
-    "refused-on-ensembles",
-    "error",
+@error(
+    "TC303 refused-on-ensembles",
     summary="instance groups, optimisation or warm-up of an ensemble",
     why="An ensemble runs nothing itself: Triton refuses it with these fields.",
     answers=("server#6877",),
@@ -96,10 +90,8 @@ def refused_field(_ensemble: Graph, config: ConfigMessage) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC304",
-    "unfinished-step",
-    "error",
+@error(
+    "TC304 unfinished-step",
     summary="a step without a model, an input or an output",
     why="Triton refuses the ensemble.",
 )
@@ -122,10 +114,8 @@ def unfinished_step(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC305",
-    "missing-model",
-    "error",
+@error(
+    "TC305 missing-model",
     summary="a step whose model is not in the repository",
     why="Triton refuses the ensemble, unless another --model-repository has the model.",
 )
@@ -142,10 +132,8 @@ def missing_model(config: ConfigMessage, ensemble: Graph, repository: Repository
             )
 
 
-@rule(
-    "TC306",
-    "unserved-version",
-    "error",
+@error(
+    "TC306 unserved-version",
     summary="a step that asks for a version of its model which is not loaded",
     why="Triton refuses the ensemble. It loads only the latest version of a model unless its "
     "`version_policy` says otherwise.",
@@ -175,10 +163,8 @@ def unserved_version(
         )
 
 
-@rule(
-    "TC307",
-    "contains-itself",
-    "error",
+@error(
+    "TC307 contains-itself",
     summary="an ensemble that contains itself, directly or through others",
     why="Triton refuses it; a model that leads into such a cycle kills tritonserver 2.51.",
 )
@@ -200,10 +186,8 @@ def _shortened(way: tuple[str, ...]) -> tuple[str, ...]:
     return way if len(way) <= _MOST_SHOWN else (*way[: _MOST_SHOWN - 2], "…", way[-1])
 
 
-@rule(
-    "TC308",
-    "no-effect-on-ensembles",
-    "warning",
+@warning(
+    "TC308 no-effect-on-ensembles",
     summary="a field that says how a model runs, on an ensemble",
     why="The ensemble scheduler never reads it: it does not reach the steps.",
 )

@@ -10,17 +10,15 @@ from tritonctl.checks.analysis.releases import newer_fields
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 
 _LIMIT = "ensemble_scheduling.max_inflight_requests"
 # The step whose answers a tensor counts, -1 for the request itself; None where it is not known.
 Origin = int | None
 
 
-@rule(
-    "TC341",
-    "mixed-streams",
-    "error",
+@error(
+    "TC341 mixed-streams",
     summary="a step that reads tensors of different streams, or of a stream and of the request",
     why="A decoupled step answers many times: which of its answers would belong to the other "
     "tensor is not defined, and Triton refuses the ensemble.",
@@ -77,10 +75,8 @@ def _from(graph: Graph, origin: Origin) -> str:
     return f"(of each answer of {graph.steps[origin].name})"
 
 
-@rule(
-    "TC342",
-    "ineffective-decoupled",
-    "warning",
+@warning(
+    "TC342 ineffective-decoupled",
     summary="an ensemble that calls itself decoupled without a decoupled step",
     why="Triton sets the policy of an ensemble by its steps, whatever the file says.",
 )
@@ -96,10 +92,8 @@ def ineffective_decoupled(config: ConfigMessage, ensemble: Graph, model: Model) 
         )
 
 
-@rule(
-    "TC343",
-    "cached-stream",
-    "error",
+@error(
+    "TC343 cached-stream",
     summary="a response cache of an ensemble with a decoupled step",
     why="A cache keeps one answer for a request: Triton refuses the ensemble.",
 )
@@ -119,10 +113,8 @@ def cached_stream(config: ConfigMessage, ensemble: Graph, model: Model) -> Itera
         )
 
 
-@rule(
-    "TC344",
-    "unlimited-inflight",
-    "advice",
+@advice(
+    "TC344 unlimited-inflight",
     summary="a decoupled step whose answers wait for the next step without a limit",
     why="A fast step before a slow one fills the memory; from Triton 2.63 on "
     "`max_inflight_requests` bounds it.",

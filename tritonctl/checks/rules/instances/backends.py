@@ -16,7 +16,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 # What has no code for a CPU.
 _GPU_ONLY = ("tensorrt", "tensorrtllm")
@@ -24,10 +24,8 @@ _GPU_ONLY = ("tensorrt", "tensorrtllm")
 _ITS_GPU = ("model_instance_device_id", "CUDA_VISIBLE_DEVICES", "set_device", "device_map")
 
 
-@rule(
-    "TC603",
-    "needs-gpu",
-    "error",
+@error(
+    "TC603 needs-gpu",
     summary="a backend that needs GPUs on a machine without GPUs",
     why="The model cannot be loaded.",
     shows="elsewhere",
@@ -44,10 +42,8 @@ def needs_gpu(config: ConfigMessage, model: Model, repository: Repository) -> It
     )
 
 
-@rule(
-    "TC604",
-    "tensorrt-off-gpu",
-    "error",
+@error(
+    "TC604 tensorrt-off-gpu",
     summary="a TensorRT plan with KIND_CPU or KIND_MODEL",
     why="Triton refuses it: `TensorRT backend supports only GPU device`.",
     shows="elsewhere",
@@ -68,10 +64,8 @@ def tensorrt_elsewhere(
             )
 
 
-@rule(
-    "TC608",
-    "secondary-devices-ignored",
-    "warning",
+@warning(
+    "TC608 secondary-devices-ignored",
     summary="secondary devices of a backend other than TensorRT",
     why="Only TensorRT's backend uses them, as DLA cores; the others silently ignore them.",
 )
@@ -85,10 +79,8 @@ def secondary_device(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC609",
-    "one-gpu-for-all",
-    "warning",
+@warning(
+    "TC609 one-gpu-for-all",
     summary="instances of a Python model on several GPUs that all use the first",
     why="KIND_GPU only tells a Python model which GPU is its own. All instances share GPU 0 "
     "and the others stay idle.",
@@ -147,10 +139,8 @@ def _default_cuda(code: PythonSource) -> ast.expr | None:
     return None
 
 
-@rule(
-    "TC610",
-    "onnx-on-cpu",
-    "warning",
+@warning(
+    "TC610 onnx-on-cpu",
     summary="an ONNX model with KIND_MODEL",
     why="The backend looks for KIND_GPU only; everything else silently runs on the CPU.",
     shows="elsewhere",
@@ -165,10 +155,8 @@ def onnx_off_gpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC611",
-    "accelerator-ignored",
-    "warning",
+@warning(
+    "TC611 accelerator-ignored",
     summary="an accelerator for GPUs on an ONNX model whose instances are on the CPU",
     why="The backend reads it only for instances with KIND_GPU: the model runs without it.",
     shows="elsewhere",

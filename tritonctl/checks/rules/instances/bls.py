@@ -16,7 +16,7 @@ from tritonctl.checks.analysis.placement import instances
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 from tritonctl.errors import suggest
 
 _SENDING = ("exec", "async_exec")
@@ -24,10 +24,8 @@ _OUTSIDE = ("initialize", "finalize")
 _BREAK = "break the circle: put what is shared into a model of its own"
 
 
-@rule(
-    "TC650",
-    "waits-for-ever",
-    "error",
+@error(
+    "TC650 waits-for-ever",
     summary="a model whose only instance waits for itself",
     why="While a model waits for another, its instance can do nothing else. A request that "
     "comes back to it never starts, and all of them hang.",
@@ -41,10 +39,8 @@ def deadlock(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             yield model, _hit(model, call, message, _BREAK)
 
 
-@rule(
-    "TC651",
-    "goes-round",
-    "warning",
+@warning(
+    "TC651 goes-round",
     summary="models that call each other in a circle",
     why="It works until there are as many requests at once as instances: then each holds one "
     "and waits for one, and all of them hang.",
@@ -91,10 +87,8 @@ def _hit(model: Model, call: BlsCall, message: str, fix: str) -> Hit:
     return Hit(message, fix, code.place(call.call.node), source=code.source)
 
 
-@rule(
-    "TC652",
-    "asks-absent-model",
-    "warning",
+@warning(
+    "TC652 asks-absent-model",
     summary="a request to a model that the repository does not have",
     why="Unless another repository of the same server has it, each such request fails.",
     shows="traffic",
@@ -112,10 +106,8 @@ def absent_model(model: Model, repository: Repository) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC653",
-    "asks-other-tensors",
-    "error",
+@error(
+    "TC653 asks-other-tensors",
     summary="a request with an input, or for an output, that the called model does not have",
     why="Triton refuses the request, every time.",
     shows="traffic",
@@ -165,10 +157,8 @@ def _attribute(call: ast.Call) -> str:
     return call.func.attr if isinstance(call.func, ast.Attribute) else ""
 
 
-@rule(
-    "TC654",
-    "asks-while-loading",
-    "error",
+@error(
+    "TC654 asks-while-loading",
     summary="a request to another model in initialize or finalize",
     why="Triton refuses the model: `BLS is only supported during the 'execute' function`.",
 )
@@ -191,10 +181,8 @@ def _sent_in(code: PythonSource | None, method: str, names: tuple[str, ...]) -> 
             yield node
 
 
-@rule(
-    "TC655",
-    "async-exec-without-loop",
-    "error",
+@error(
+    "TC655 async-exec-without-loop",
     summary="async_exec in an execute that is not a coroutine",
     why="Every request fails: `no running event loop`.",
     shows="traffic",
@@ -211,10 +199,8 @@ def unawaited(code: PythonSource, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC656",
-    "one-at-a-time",
-    "advice",
+@advice(
+    "TC656 one-at-a-time",
     summary="a model with one instance that waits for several answers one after the other",
     why="Its throughput is one request per sum of all waiting times, however fast the called "
     "models are, and however many instances they have.",

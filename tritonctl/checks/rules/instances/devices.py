@@ -13,13 +13,11 @@ from tritonctl.checks.analysis.placement import groups, written_groups, written_
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 
-@rule(
-    "TC600",
-    "gpu-without-gpus",
-    "error",
+@error(
+    "TC600 gpu-without-gpus",
     summary="instances on a GPU on a machine without GPUs",
     why="Triton refuses the model.",
 )
@@ -36,10 +34,8 @@ def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository
             return
 
 
-@rule(
-    "TC601",
-    "absent-gpu",
-    "error",
+@error(
+    "TC601 absent-gpu",
     summary="instances on a GPU that does not exist",
     why="Triton refuses the model: numbers begin at 0, and GPUs below the least compute "
     "capability do not count.",
@@ -63,10 +59,8 @@ def _numbers(count: int) -> str:
     return "GPU 0 alone" if count == 1 else f"0 to {count - 1}"
 
 
-@rule(
-    "TC602",
-    "auto-with-gpus",
-    "error",
+@error(
+    "TC602 auto-with-gpus",
     summary="a GPU in `gpus` that the target lacks, of a group with KIND_AUTO",
     why="KIND_AUTO becomes KIND_CPU when a listed GPU is absent, keeps the list, and is then "
     "refused for it.",
@@ -85,10 +79,8 @@ def auto_with_gpus(config: ConfigMessage, model: Model, repository: Repository) 
             )
 
 
-@rule(
-    "TC605",
-    "count-zero",
-    "warning",
+@warning(
+    "TC605 count-zero",
     summary="a count of 0 or less",
     why="It does not switch the group off: Triton ignores it and makes one instance, of "
     "onnxruntime on the CPU two.",
@@ -108,10 +100,8 @@ def count_zero(config: ConfigMessage, model: Model, repository: Repository) -> I
             )
 
 
-@rule(
-    "TC606",
-    "gpu-twice",
-    "warning",
+@warning(
+    "TC606 gpu-twice",
     summary="a GPU that a group lists twice",
     why="Triton makes the group's instances for every entry of the list: twice the memory.",
     shows="elsewhere",
@@ -128,10 +118,8 @@ def gpu_twice(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                 )
 
 
-@rule(
-    "TC607",
-    "all-passive",
-    "error",
+@error(
+    "TC607 all-passive",
     summary="a model whose instances are all passive",
     why="Passive instances are loaded and take no requests: the first request ends "
     "tritonserver 2.51 itself.",

@@ -19,7 +19,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, warning
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,8 @@ def _of_group(model: Model, group: Group) -> Iterator[_Need]:
         yield _Need(model, group, one.name, one.count, getattr(one, "global"), span)
 
 
-@rule(
-    "TC640",
-    "global-and-not",
-    "warning",
+@warning(
+    "TC640 global-and-not",
     summary="a resource of the rate limiter that is global in one place and not in another",
     why="With --rate-limit=execution_count Triton refuses whichever of the two models is "
     "loaded second.",
@@ -84,10 +82,8 @@ def global_and_not(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             return
 
 
-@rule(
-    "TC641",
-    "waits-for-itself",
-    "warning",
+@warning(
+    "TC641 waits-for-itself",
     summary="a model that holds a resource while it waits for one that needs it",
     why="With --rate-limit=execution_count an instance keeps its resources until it answers. "
     "There are as many as the hungriest instance needs: the called model never runs, and both "
@@ -137,10 +133,8 @@ def _too_much(need: _Need, other: _Need, most: Counter[str]) -> bool:
     return need.everywhere or (same_device and need.devices == other.devices)
 
 
-@rule(
-    "TC642",
-    "limits-nothing",
-    "warning",
+@warning(
+    "TC642 limits-nothing",
     summary="a resource of the rate limiter that limits nothing",
     why="Instances wait for a resource only when another holds it: most likely its name is "
     "spelt differently elsewhere.",
@@ -166,10 +160,8 @@ def _without_effect(need: _Need, reason: str) -> Hit:
     )
 
 
-@rule(
-    "TC643",
-    "resource-again",
-    "warning",
+@warning(
+    "TC643 resource-again",
     summary="a resource of the rate limiter that a group lists twice",
     why="Triton does not add the counts up: it silently takes the last one.",
 )
@@ -188,10 +180,8 @@ def resource_again(config: ConfigMessage) -> Iterator[Hit]:
             seen.add(key)
 
 
-@rule(
-    "TC644",
-    "priority-alone",
-    "advice",
+@advice(
+    "TC644 priority-alone",
     summary="a priority of the rate limiter where no model needs a resource",
     why="Priorities decide who goes first when instances wait for the same resource. Without "
     "--rate-limit=execution_count Triton ignores both.",

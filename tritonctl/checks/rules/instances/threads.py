@@ -14,7 +14,7 @@ from tritonctl.checks.analysis.threads import Threads, cpu_threads, parameter, w
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, warning
 
 # All models are seldom busy at once: twice the cores may be meant.
 _TOGETHER = 2
@@ -23,10 +23,8 @@ _PYTORCH_COUNTS = ("INTRA_OP_THREAD_COUNT", "INTER_OP_THREAD_COUNT")
 _INTER_OP = "inter_op_thread_count"
 
 
-@rule(
-    "TC620",
-    "threads-over-cores",
-    "warning",
+@warning(
+    "TC620 threads-over-cores",
     summary="a model configured to compute with more threads than the target has cores",
     why="Threads that wait for a core hold up the others at the end of each operator: it is "
     "slower than with fewer.",
@@ -56,10 +54,8 @@ def _fair(cores: int, pools: int) -> str:
     return f"{max(cores // pools, 1)} threads each"
 
 
-@rule(
-    "TC621",
-    "all-cores-each",
-    "advice",
+@advice(
+    "TC621 all-cores-each",
     summary="several instances on the CPU, each with a thread per core",
     why="That is the default of ONNX Runtime and PyTorch. Of onnxruntime Triton makes two "
     "instances on the CPU unless `count` is given.",
@@ -83,10 +79,8 @@ def all_cores_each(model: Model, repository: Repository) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC622",
-    "models-over-cores",
-    "advice",
+@advice(
+    "TC622 models-over-cores",
     summary="models that together compute with over twice as many threads as there are cores",
     why="When all are busy each slows the others down, which no test of one model shows.",
     shows="elsewhere",
@@ -118,10 +112,8 @@ def models_over_cores(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     )
 
 
-@rule(
-    "TC623",
-    "many-processes",
-    "advice",
+@advice(
+    "TC623 many-processes",
     summary="over four instances of a Python model per core",
     why="Each instance is a process that imports everything again: memory and start-up time "
     "for nothing once all cores are busy.",
@@ -139,10 +131,8 @@ def many_processes(_config: ConfigMessage, model: Model, repository: Repository)
         )
 
 
-@rule(
-    "TC624",
-    "pytorch-counts-differ",
-    "warning",
+@warning(
+    "TC624 pytorch-counts-differ",
     summary="thread counts of PyTorch that differ between models",
     why="The setting is the process's: whichever model is loaded first decides for all.",
     shows="elsewhere",
@@ -165,10 +155,8 @@ def pytorch_counts_differ(repository: Repository) -> Iterator[tuple[Model, Hit]]
                 )
 
 
-@rule(
-    "TC625",
-    "inter-op-ignored",
-    "warning",
+@warning(
+    "TC625 inter-op-ignored",
     summary="inter_op_thread_count in ONNX Runtime's sequential mode",
     why="ONNX Runtime ignores it unless execution_mode is 1.",
     shows="elsewhere",

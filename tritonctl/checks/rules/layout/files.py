@@ -20,7 +20,7 @@ from tritonctl.checks.config.message import Path as Place
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 
 WARM_UP, STATES = "warmup", "initial_state"
@@ -52,10 +52,8 @@ def file_size(folder: Path, name: str) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-@rule(
-    "TC020",
-    "missing-labels",
-    "error",
+@error(
+    "TC020 missing-labels",
     summary="a label_filename that does not exist",
     why="Triton reads it when it loads the model, and refuses the model; a folder in its place "
     "crashes tritonserver 2.51.",
@@ -73,10 +71,8 @@ def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC021",
-    "few-labels",
-    "warning",
+@warning(
+    "TC021 few-labels",
     summary="fewer labels than an output has elements",
     why="Classes without a line are returned without a label.",
     needs_valid_config=True,
@@ -104,10 +100,8 @@ def _lines(path: Path) -> int | None:
     return content.count(b"\n") + (not content.endswith(b"\n") if content else 0)
 
 
-@rule(
-    "TC022",
-    "missing-data",
-    "error",
+@error(
+    "TC022 missing-data",
     summary="data for warm-up or a first state that does not exist",
     why="Triton looks for it in warmup/ and initial_state/, beside config.pbtxt, when it loads "
     "the model, and refuses the model.",
@@ -123,10 +117,8 @@ def missing_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC023",
-    "short-data",
-    "error",
+@error(
+    "TC023 short-data",
     summary="data for warm-up or a first state that is smaller than its tensor",
     why="Triton refuses the model.",
     needs_valid_config=True,
@@ -141,10 +133,8 @@ def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC024",
-    "long-data",
-    "warning",
+@warning(
+    "TC024 long-data",
     summary="data for warm-up or a first state that is larger than its tensor",
     why="Triton takes the first bytes and silently ignores the rest.",
     needs_valid_config=True,
@@ -159,10 +149,8 @@ def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC027",
-    "string-data",
-    "error",
+@error(
+    "TC027 string-data",
     summary="strings for warm-up that are more or fewer than the tensor's",
     why="Triton refuses the model: it reads each string behind its length, as clients send it.",
     needs_valid_config=True,
@@ -195,10 +183,8 @@ def _strings(path: Path) -> int | None:
     return count
 
 
-@rule(
-    "TC028",
-    "missing-plan",
-    "warning",
+@warning(
+    "TC028 missing-plan",
     summary="a file for GPUs of one compute capability that does not exist",
     why="On such a GPU Triton cannot load the version; on others it does.",
     shows="elsewhere",
@@ -215,10 +201,8 @@ def missing_plan(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC025",
-    "missing-environment",
-    "error",
+@error(
+    "TC025 missing-environment",
     summary="a Python environment in the model's folder that does not exist",
     why="The Python backend refuses the model. It takes an archive of conda-pack, or the "
     "folder that one was unpacked into.",
@@ -253,10 +237,8 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC026",
-    "relative-environment",
-    "warning",
+@warning(
+    "TC026 relative-environment",
     summary="a Python environment that depends on where the server was started",
     why="The Python backend takes the path as written, and refuses the model where it leads "
     "nowhere.",

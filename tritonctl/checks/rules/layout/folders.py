@@ -18,7 +18,7 @@ from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.layout.files import WARM_UP, named_data
 from tritonctl.errors import suggest
 from tritonctl.formats.graph_file import LFS_POINTER, is_pointer
@@ -38,10 +38,8 @@ def _is_folder(status: os.stat_result | None) -> bool:
     return status is not None and stat.S_ISDIR(status.st_mode)
 
 
-@rule(
-    "TC005",
-    "dangling-link",
-    "error",
+@error(
+    "TC005 dangling-link",
     summary="a link to nowhere in a model's folder, or in the repository's",
     why="Triton looks at every entry for folders, and stops at a broken link: it refuses "
     "the model, or, in the repository's folder, all of them.",
@@ -61,10 +59,8 @@ def dangling_link(repository: Repository) -> Iterator[tuple[Model, Hit]]:
                 )
 
 
-@rule(
-    "TC006",
-    "hidden-folder",
-    "warning",
+@warning(
+    "TC006 hidden-folder",
     summary="a hidden folder in the repository",
     why="Unless models are loaded by name, Triton takes .git or .ipynb_checkpoints for a "
     "model, cannot load it, and ends.",
@@ -81,10 +77,8 @@ def hidden_folder(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             )
 
 
-@rule(
-    "TC007",
-    "empty-folder",
-    "error",
+@error(
+    "TC007 empty-folder",
     summary="an empty folder in the repository",
     why="Triton takes it for a model and refuses it. Unless models are loaded by name, the "
     "server then ends.",
@@ -109,10 +103,8 @@ def models_inside(model: Model) -> list[str]:
     return [name for name in folders(model) if (model.path / name / CONFIG_NAME).exists()]
 
 
-@rule(
-    "TC008",
-    "nested-repository",
-    "error",
+@error(
+    "TC008 nested-repository",
     summary="a folder of models where a model should be",
     why="Triton looks for models in the repository's own folder only, and takes this folder "
     "for one of them.",
@@ -128,10 +120,8 @@ def nested_repository(model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC009",
-    "no-repository",
-    "warning",
+@warning(
+    "TC009 no-repository",
     summary="a repository without a model, or a model in its place",
     why="Triton looks for models in the folders of the repository. One that serves nothing "
     "looks like one that works.",
@@ -157,10 +147,8 @@ def no_repository(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         )
 
 
-@rule(
-    "TC010",
-    "misspelt-config",
-    "warning",
+@warning(
+    "TC010 misspelt-config",
     summary="a configuration under a name that Triton does not read",
     why="Triton continues without a configuration: it guesses one, or refuses the model.",
 )
@@ -189,10 +177,8 @@ def misspelt(model: Model) -> str | None:
     return None
 
 
-@rule(
-    "TC011",
-    "config-in-version",
-    "warning",
+@warning(
+    "TC011 config-in-version",
     summary="a config.pbtxt in a version folder",
     why="Triton reads the one beside the version folders, for all of them.",
 )
@@ -207,10 +193,8 @@ def config_in_version(model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC012",
-    "file-beside-versions",
-    "warning",
+@warning(
+    "TC012 file-beside-versions",
     summary="a model file beside the version folders",
     why="Triton reads the one in the version's folder: a change here changes nothing.",
 )
@@ -239,10 +223,8 @@ def _leads_to(model: Model, version: int, name: str, place: Path) -> bool:
         return False
 
 
-@rule(
-    "TC016",
-    "lfs-pointer",
-    "error",
+@error(
+    "TC016 lfs-pointer",
     summary="a file that Git LFS has not fetched",
     why="Only a pointer of a few lines lies in its place: the model cannot be loaded, or fails "
     "at its first use.",
@@ -260,10 +242,8 @@ def lfs_pointer(model: Model) -> Iterator[Hit]:
                 )
 
 
-@rule(
-    "TC018",
-    "shell-name",
-    "error",
+@error(
+    "TC018 shell-name",
     summary="a name of a Python model with a character that a shell interprets",
     why="Up to 2025 the Python backend starts a model through a shell, with its path in the "
     "command: tritonserver 2.51 hangs, or runs something else.",
@@ -280,10 +260,8 @@ def shell_name(model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC019",
-    "other-letters",
-    "warning",
+@warning(
+    "TC019 other-letters",
     summary="a name of a Python model with letters outside of ASCII",
     why="Python instances run in the locale of the server. In that of most containers such a "
     "path cannot be opened, and Triton refuses the model.",
@@ -297,10 +275,8 @@ def other_letters(model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC013",
-    "unused-data",
-    "warning",
+@warning(
+    "TC013 unused-data",
     summary="data for warm-up that no sample reads",
     why="The model is not warmed up with it.",
 )

@@ -13,14 +13,12 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.layout.folders import is_empty, models_inside
 
 
-@rule(
-    "TC001",
-    "another-name",
-    "error",
+@error(
+    "TC001 another-name",
     summary="a model whose configuration has another name than its folder",
     why="Triton refuses the model: both must be equal.",
 )
@@ -37,10 +35,8 @@ def another_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC002",
-    "no-version",
-    "error",
+@error(
+    "TC002 no-version",
     summary="a model without a version folder",
     why="Triton finds no version to load and refuses the model. Even an ensemble needs one; "
     "it may be empty.",
@@ -58,10 +54,8 @@ def no_version(model: Model) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC003",
-    "ignored-version",
-    "warning",
+@warning(
+    "TC003 ignored-version",
     summary="a folder that looks like a version and is ignored",
     why="Triton silently skips it and keeps serving another version.",
 )
@@ -77,10 +71,8 @@ def ignored_version(model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC004",
-    "no-model-file",
-    "error",
+@error(
+    "TC004 no-model-file",
     summary="a version folder without the file that its backend loads",
     why="The version cannot be loaded; tritonserver 2.51 hangs without a model.py.",
 )

@@ -13,13 +13,11 @@ from typing import Any
 from tritonctl.checks.config.message import HARMLESS, ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import VARIANTS, ConfigFile, Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 
-@rule(
-    "TC030",
-    "unreadable-variant",
-    "error",
+@error(
+    "TC030 unreadable-variant",
     summary="a configuration in configs/ that cannot be read",
     why="A server started with --model-config-name of that name refuses the model.",
     shows="elsewhere",
@@ -44,10 +42,8 @@ def unreadable_variant(model: Model) -> Iterator[Hit]:
                 yield Hit(problem.text, "correct or remove it", problem.span, source=file.source)
 
 
-@rule(
-    "TC031",
-    "unusable-variant",
-    "warning",
+@warning(
+    "TC031 unusable-variant",
     summary="a file in configs/ that cannot be chosen",
     why="Triton takes configs/NAME.pbtxt for --model-config-name=NAME, and falls back to "
     "config.pbtxt silently where that file is missing.",
@@ -77,10 +73,8 @@ def _inside(folder: Path) -> list[str]:
         return []
 
 
-@rule(
-    "TC032",
-    "misnamed-variant",
-    "error",
+@error(
+    "TC032 misnamed-variant",
     summary="a configuration in configs/ that has another name than the model's folder",
     why="A server started with --model-config-name of that name refuses the model.",
     shows="elsewhere",
@@ -96,10 +90,8 @@ def misnamed_variant(model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC033",
-    "other-interface",
-    "warning",
+@warning(
+    "TC033 other-interface",
     summary="a configuration in configs/ with other tensors than config.pbtxt",
     why="Clients and ensembles that fit one server's configuration fail with another's.",
 )

@@ -13,17 +13,15 @@ from collections.abc import Iterator
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import LARGEST_VERSION, Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.layout.folders import folders
 
 # As std::stoll reads a number: spaces, a sign, digits, and whatever follows.
 _DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
 
 
-@rule(
-    "TC014",
-    "serves-none",
-    "error",
+@error(
+    "TC014 serves-none",
     summary="a version_policy that selects no version",
     why="Triton refuses the model: at least one version must be available.",
     needs_valid_config=True,
@@ -48,10 +46,8 @@ def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC015",
-    "lacks-some",
-    "warning",
+@warning(
+    "TC015 lacks-some",
     summary="a version_policy with a version that does not exist",
     why="Triton serves the others, and says so only in its log.",
     needs_valid_config=True,
@@ -69,10 +65,8 @@ def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC017",
-    "like-a-version",
-    "error",
+@error(
+    "TC017 like-a-version",
     summary="a folder that Triton mistakes for a version",
     why="Triton reads the digits at the beginning of a name, 2_old as 2, and loads the folder "
     "of that number: tritonserver 2.51 hangs without it, and crashes over more than "

@@ -21,7 +21,7 @@ from tritonctl.checks.model_py.imports import Named, called
 from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import warning
 
 _TRUST = "trust_remote_code"
 _SET = re.compile(r"""^\s*["']?trust_remote_code["']?\s*:\s*(?:true|True|TRUE)\b""", re.MULTILINE)
@@ -48,10 +48,8 @@ _NEAR = re.compile(
 )
 
 
-@rule(
-    "TC901",
-    "remote-code-trusted",
-    "warning",
+@warning(
+    "TC901 remote-code-trusted",
     summary="trust_remote_code, in model.py, in a parameter or in the engine's settings",
     why="Python files that come with the checkpoint, or are fetched from a hub when the model "
     "loads, run with all that the server may do.",
@@ -88,10 +86,8 @@ def _is_true(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
-@rule(
-    "TC902",
-    "unpickling",
-    "warning",
+@warning(
+    "TC902 unpickling",
     summary="a model.py that unpickles",
     why="Reading a pickle runs a program: whoever can replace the file, or send the "
     "bytes, runs code in the server. torch.load refuses that by itself from PyTorch 2.6 on.",
@@ -129,10 +125,8 @@ def _unsafe(named: Named) -> str | None:
     return "store data as JSON, and weights as safetensors, NumPy or ONNX"
 
 
-@rule(
-    "TC903",
-    "text-run-as-code",
-    "warning",
+@warning(
+    "TC903 text-run-as-code",
     summary="a model.py that runs text as Python or in a shell",
     why="If any of the text comes with a request, whoever can send one runs code in the server.",
 )
@@ -166,10 +160,8 @@ def _defined(code: PythonSource, name: str) -> bool:
     return any(isinstance(node, ast.FunctionDef) and node.name == name for node in code.nodes)
 
 
-@rule(
-    "TC904",
-    "fetched-in-the-clear",
-    "warning",
+@warning(
+    "TC904 fetched-in-the-clear",
     summary="something that is fetched over http from another network",
     why="Whoever is on the way can change what arrives: a tokenizer, labels, or weights.",
 )

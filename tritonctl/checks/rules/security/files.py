@@ -18,7 +18,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.imports import called
 from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, warning
 from tritonctl.checks.rules.security.code import unpickles
 
 _PICKLES = (".pkl", ".pickle", ".joblib", ".dill", ".sav")
@@ -36,10 +36,8 @@ def _others_write(mode: int) -> bool:
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX
 
 
-@rule(
-    "TC905",
-    "writable-by-others",
-    "warning",
+@warning(
+    "TC905 writable-by-others",
     summary="files of a model that others on the machine may change",
     why="Whoever can change a model.py runs code in the server; whoever can change weights decides "
     "its answers.",
@@ -106,10 +104,8 @@ def _mode(path: Path) -> int:
         return 0
 
 
-@rule(
-    "TC906",
-    "set-uid",
-    "warning",
+@warning(
+    "TC906 set-uid",
     summary="a program in a model's folder that runs as its owner (set-uid)",
     why="No model needs it, and a vulnerability in that program is one of the whole machine.",
 )
@@ -123,10 +119,8 @@ def set_uid(model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC907",
-    "link-out",
-    "warning",
+@warning(
+    "TC907 link-out",
     summary="a symbolic link out of the repository",
     why="A container with only the repository finds nothing there, and whoever can write "
     "to the other place decides what is served.",
@@ -156,10 +150,8 @@ def _leads(model: Model, place: str, target: str) -> Hit:
     )
 
 
-@rule(
-    "TC908",
-    "pickled-file",
-    "advice",
+@advice(
+    "TC908 pickled-file",
     summary="a pickled file beside a model.py",
     why="Reading a pickle runs a program: whoever can replace the file runs code in the server.",
 )
@@ -198,10 +190,8 @@ def _is_state(path: Path) -> bool:
     return not script and any(name.endswith("data.pkl") for name in names)
 
 
-@rule(
-    "TC909",
-    "private-key",
-    "warning",
+@warning(
+    "TC909 private-key",
     summary="a private key in a model's folder",
     why="Repositories are copied, backed up and baked into images: the key goes with them.",
 )

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.imports import imported
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import warning
 
 _SOURCE = "get_input_tensor_by_name"
 # Calls and methods that hand a text on as it is, or as part of another.
@@ -30,10 +30,8 @@ _METHODS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "unl
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@rule(
-    "TC913",
-    "path-from-request",
-    "warning",
+@warning(
+    "TC913 path-from-request",
     summary="a model.py that opens the file that a request names",
     why="Whoever can send a request reads, or overwrites, any file that the server may.",
 )

@@ -18,7 +18,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Source, Span
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import warning
 
 _FORMS = {
     "Hugging Face token": r"\bhf_[A-Za-z0-9]{30,}",
@@ -47,10 +47,8 @@ _FEWEST = 6  # different characters, below which it stands for a secret
 _TOLD = 3
 
 
-@rule(
-    "TC910",
-    "secret-in-repository",
-    "warning",
+@warning(
+    "TC910 secret-in-repository",
     summary="a token, key or password in a configuration or in code",
     why="Repositories are copied, backed up and baked into images, and a running server shows "
     "the parameters of its models to whoever asks.",
@@ -105,10 +103,8 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
     return Source(source.name, text)
 
 
-@rule(
-    "TC911",
-    "known-holes",
-    "warning",
+@warning(
+    "TC911 known-holes",
     summary="a target version with known vulnerabilities",
     why="NVIDIA's bulletins tell everybody how to use them; only a later release fixes them.",
     shows="elsewhere",
@@ -139,10 +135,8 @@ def _first(repository: Repository) -> Model | None:
     return next(readable, None)
 
 
-@rule(
-    "TC912",
-    "shared-environment",
-    "warning",
+@warning(
+    "TC912 shared-environment",
     summary="an EXECUTION_ENV_PATH in a folder that everybody may write to",
     why="Whoever puts an archive there first decides which Python runs the model, with all that "
     "the server may do.",

@@ -15,7 +15,7 @@ from tritonctl.checks.analysis.streams import decoupled
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 _EXEC = ("exec", "async_exec")
 
@@ -70,10 +70,8 @@ def _streams(call: ast.Call) -> bool | None:
     return bool(given[0].value) if isinstance(given[0], ast.Constant) else None
 
 
-@rule(
-    "TC421",
-    "decoupled-model-called",
-    "error",
+@error(
+    "TC421 decoupled-model-called",
     summary="a call from model.py that awaits a single response of a decoupled model",
     why="The Python backend answers `exec` and `async_exec` with an error where the model "
     "called is decoupled and decoupled=True is missing.",
@@ -93,10 +91,8 @@ def refused_call(code: PythonSource, repository: Repository) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC422",
-    "empty-final-response",
-    "warning",
+@warning(
+    "TC422 empty-final-response",
     summary="a loop over a decoupled model's responses that does not expect an empty last one",
     why="A decoupled model may end a request with a response that has no outputs: "
     "`get_output_tensor_by_name` returns None, and what is called on it raises.",

@@ -12,16 +12,14 @@ from collections.abc import Iterator
 from tritonctl.checks.analysis.streams import instances, per_response
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository, Target
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 # A stream whose parts wait longer than this for each other arrives in visible jerks.
 _LONGEST_DELAY_US = 10_000
 
 
-@rule(
-    "TC401",
-    "order-lost",
-    "error",
+@error(
+    "TC401 order-lost",
     summary="several instances of a model that runs once per response of a decoupled one",
     why="Each instance answers when it is done, so the parts of a stream arrive in the wrong "
     "order: measured, 16 of 16 streams were scrambled. Dynamic batching alone does not help, "
@@ -60,10 +58,8 @@ def _completes_batching(model: Model) -> bool:
     return model.code is not None and bool(model.code.called("set_dynamic_batching"))
 
 
-@rule(
-    "TC402",
-    "responses-alone",
-    "warning",
+@warning(
+    "TC402 responses-alone",
     summary="a model behind a decoupled one without dynamic batching",
     why="Every response of every stream is executed alone: more work for each, and "
     "tritonserver 2.51 has hung under such a load in 3 of 5 runs, its heap corrupted, while it "
@@ -90,10 +86,8 @@ def alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         )
 
 
-@rule(
-    "TC403",
-    "delay-per-response",
-    "warning",
+@warning(
+    "TC403 delay-per-response",
     summary="a long queue delay in a model that runs once per response of a decoupled one",
     why="The delay is meant for requests, but here every part of every stream waits for it: "
     "text arrives in bursts.",

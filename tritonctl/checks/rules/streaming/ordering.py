@@ -10,13 +10,11 @@ from collections.abc import Iterator
 
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import warning
 
 
-@rule(
-    "TC404",
-    "streams-in-turn",
-    "warning",
+@warning(
+    "TC404 streams-in-turn",
     summary="a decoupled model with `preserve_ordering`",
     why="Responses are held back until those of all earlier requests are complete, so streams "
     "arrive one after another, each in one piece.",

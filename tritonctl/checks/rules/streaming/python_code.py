@@ -23,16 +23,14 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 # A model.py that asks what the configuration says serves both ways.
 _ASKS = "transaction_policy"
 
 
-@rule(
-    "TC411",
-    "responses-returned",
-    "error",
+@error(
+    "TC411 responses-returned",
     summary="a decoupled Python model whose `execute` returns its responses",
     why="The Python backend fails every request of a decoupled model whose `execute` returns "
     "anything but None.",
@@ -73,10 +71,8 @@ def _is_list(node: ast.expr | None, function: Function) -> bool:
     return bool(bindings) and all(one in lists for one in bindings)
 
 
-@rule(
-    "TC412",
-    "several-responses",
-    "warning",
+@warning(
+    "TC412 several-responses",
     summary="a model that is not decoupled and sends responses in a loop",
     why="A model that is not decoupled may send one response to a request; the second raises "
     "in `send`, which fails the request.",
@@ -100,10 +96,8 @@ def several_undecoupled(model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC413",
-    "policy-refused",
-    "error",
+@error(
+    "TC413 policy-refused",
     summary="a model.py that refuses the transaction policy of its configuration",
     why="`initialize` raises, so that the model cannot be loaded.",
 )
@@ -146,10 +140,8 @@ def _demands(node: ast.If, asked: frozenset[str]) -> bool | None:
     return negated if known and isinstance(node.body[0], ast.Raise) else None
 
 
-@rule(
-    "TC414",
-    "no-final-response",
-    "error",
+@error(
+    "TC414 no-final-response",
     summary="a decoupled Python model that never sends the final flag",
     why="Triton, ensembles and clients wait for the flag: without it no request ends, and what "
     "it holds is never freed.",
@@ -170,10 +162,8 @@ def never_final(model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC415",
-    "sent-after-final",
-    "warning",
+@warning(
+    "TC415 sent-after-final",
     summary="a response sender that sends after its final flag",
     why="The sender is closed by then, and `send` raises: the code after it does not run, "
     "and the other requests of the batch fail.",
@@ -188,10 +178,8 @@ def sent_after_final(model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC407",
-    "asked-after-final",
-    "error",
+@error(
+    "TC407 asked-after-final",
     summary="a call of `is_cancelled` after the request's final flag",
     why="The request is freed by then: tritonserver 2.51 crashes (signal 11) at the first "
     "request, with all models that it serves.",
@@ -216,10 +204,8 @@ def _after_final(model: Model, method: str) -> Iterator[tuple[PythonSource, str,
             yield senders.code, name, call
 
 
-@rule(
-    "TC416",
-    "final-in-loop",
-    "warning",
+@warning(
+    "TC416 final-in-loop",
     summary="a loop that sends the final flag with every response",
     why="The first turn ends the request; the second raises, for the sender is closed.",
 )

@@ -22,13 +22,11 @@ from tritonctl.checks.analysis.streams import composing, instances, streaming_co
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 
 
-@rule(
-    "TC417",
-    "deaf-to-cancellation",
-    "advice",
+@advice(
+    "TC417 deaf-to-cancellation",
     summary="a decoupled Python model that streams and never asks `is_cancelled`",
     why="A Python model learns of a cancelled request only by asking; until then it works for "
     "a client that has left, and others wait.",
@@ -55,10 +53,8 @@ def uncancellable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             )
 
 
-@rule(
-    "TC418",
-    "one-stream-at-a-time",
-    "advice",
+@advice(
+    "TC418 one-stream-at-a-time",
     summary="a decoupled Python model that streams inside `execute` and has one instance",
     why="The instance takes no other request until `execute` is done: measured, the first "
     "token of the last of 32 streams came after 20 s.",
@@ -81,10 +77,8 @@ def one_by_one(model: Model, repository: Repository) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "TC419",
-    "never-ready",
-    "error",
+@error(
+    "TC419 never-ready",
     summary="an `initialize` that never returns",
     why="Triton waits for `initialize` indefinitely: the model is never ready, and a server "
     "that loads it at its start is not ready either.",
@@ -151,10 +145,8 @@ def _thread_of(code: PythonSource, node: ast.Assign) -> str | None:
     return None
 
 
-@rule(
-    "TC420",
-    "sleeping-coroutine",
-    "warning",
+@warning(
+    "TC420 sleeping-coroutine",
     summary="an asynchronous `execute` of a decoupled model that calls time.sleep",
     why="The requests of an instance run side by side in one event loop: a wait without `await` "
     "blocks all of them.",

@@ -15,7 +15,7 @@ from tritonctl.checks.analysis import declared
 from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.formats.graph_file import whole_number
 from tritonctl.formats.trtllm_backend import READ
 from tritonctl.formats.trtllm_engine import Engine
@@ -24,13 +24,10 @@ _LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF1
 _BUILD_AGAIN = "build the engine again with"
 
 
-@rule(
-    "TC720",
-    "engine-unreadable",
-    "error",
+@error(
+    "TC720 engine-unreadable",
     summary="an engine folder whose config.json cannot be read",
     why="TensorRT-LLM reads it before anything else and refuses the model.",
-    shows="elsewhere",
 )
 def unreadable(deployment: Deployment) -> Iterator[Hit]:
     if deployment.engine and deployment.engine.broken:
@@ -41,13 +38,10 @@ def unreadable(deployment: Deployment) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC721",
-    "engine-file-missing",
-    "error",
+@error(
+    "TC721 engine-file-missing",
     summary="an engine folder without an engine file for every GPU",
     why="Each GPU of tp_size × pp_size loads a file of its own; without it the model is refused.",
-    shows="elsewhere",
 )
 def _ranks(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     world = engine.world_size if _here(deployment, engine) else None
@@ -66,14 +60,11 @@ def _here(deployment: Deployment, engine: Engine) -> bool:
     return engine.on_one_machine and (deployment.number("num_nodes") or 1) == 1
 
 
-@rule(
-    "TC725",
-    "gpus-of-engine",
-    "error",
+@error(
+    "TC725 gpus-of-engine",
     summary="a different number of GPUs than the engine was built for",
     why="Each part of an engine runs on a GPU of its own: TensorRT-LLM says `MPI worldSize is "
     "expected to be equal to tp*pp` or asserts the number of devices.",
-    shows="elsewhere",
     answers=("TensorRT-LLM#2021", "TensorRT-LLM#1992"),
 )
 def _gpus(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
@@ -120,13 +111,10 @@ def _beyond(deployment: Deployment) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC722",
-    "beams-over-engine",
-    "error",
+@error(
+    "TC722 beams-over-engine",
     summary="a max_beam_width above the engine's",
     why="TensorRT-LLM refuses the model: the engine's buffers are made for its own width.",
-    shows="elsewhere",
     answers=("tensorrtllm_backend#115",),
 )
 def _beams(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
@@ -139,14 +127,11 @@ def _beams(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC723",
-    "batch-over-engine",
-    "warning",
+@warning(
+    "TC723 batch-over-engine",
     summary="a max_batch_size above the engine's",
     why="The engine runs no more sequences at a time than it was built for; the rest of a "
     "batch waits inside it, and queue time is reported as compute time.",
-    shows="elsewhere",
 )
 def _batch(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     most = engine.number("max_batch_size")
@@ -163,13 +148,10 @@ def _batch(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC724",
-    "logits-type",
-    "error",
+@error(
+    "TC724 logits-type",
     summary="logits of another data type than the engine's",
     why="The backend asserts that both are equal when a request asks for logits.",
-    shows="elsewhere",
 )
 def _logits(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     wanted = _LOGITS.get(str(engine.pretrained.get("logits_dtype")))
@@ -185,14 +167,11 @@ def _logits(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
             return
 
 
-@rule(
-    "TC726",
-    "kv-cache-too-small",
-    "warning",
+@warning(
+    "TC726 kv-cache-too-small",
     summary="a KV cache that cannot hold the engine's longest sequence",
     why="Requests that would fit the engine are refused, or sequences are cut shorter than it "
     "allows.",
-    shows="elsewhere",
     answers=("tensorrtllm_backend#59", "tensorrtllm_backend#183"),
 )
 def _kv_tokens(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
@@ -206,14 +185,11 @@ def _kv_tokens(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC728",
-    "prompts-over-a-step",
-    "warning",
+@warning(
+    "TC728 prompts-over-a-step",
     summary="an engine whose longest prompt is shorter than its longest sequence",
     why="Without chunked context a prompt is computed in one step of at most max_num_tokens "
     "tokens; trtllm-build's default is 8192, whatever max_seq_len is.",
-    shows="elsewhere",
     answers=("TensorRT-LLM#2702", "TensorRT-LLM#6539"),
 )
 def _prompts(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
@@ -234,13 +210,10 @@ def _prompts(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC729",
-    "artefact-missing",
-    "error",
+@error(
+    "TC729 artefact-missing",
     summary="a rendered TensorRT-LLM model without the engine or tokenizer that it loads",
     why="model.py names the missing file and refuses to load.",
-    shows="elsewhere",
 )
 def missing_artefact(deployment: Deployment, model: Model) -> Iterator[Hit]:
     if deployment.kind != "own" or model.served_version is None:
@@ -257,13 +230,10 @@ def missing_artefact(deployment: Deployment, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC727",
-    "engine-replaced",
-    "error",
+@error(
+    "TC727 engine-replaced",
     summary="a rendered model with another engine than the one it was rendered for",
     why="The model compares its settings with the engine and the library, and refuses to load.",
-    shows="elsewhere",
 )
 def _own_sizes(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     if deployment.kind != "own":

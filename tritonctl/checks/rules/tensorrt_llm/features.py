@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tritonctl.checks.analysis import declared
 from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.formats.trtllm_backend import READ
 from tritonctl.formats.trtllm_engine import Engine
 
@@ -25,14 +25,11 @@ _SPECULATIVE = {
 _BUILD_AGAIN = "build the engine again with"
 
 
-@rule(
-    "TC730",
-    "chunked-context-unpaged",
-    "error",
+@error(
+    "TC730 chunked-context-unpaged",
     summary="chunked context over an engine without paged context attention",
     why="TensorRT-LLM says `Chunked context requires context FMHA, paged kv_cache and paged "
     "context FMHA` and refuses the model.",
-    shows="elsewhere",
 )
 def _chunked(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     if deployment.flag("enable_chunked_context") and engine.paged_context is False:
@@ -44,14 +41,11 @@ def _chunked(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC731",
-    "kv-cache-reuse-off",
-    "warning",
+@warning(
+    "TC731 kv-cache-reuse-off",
     summary="reuse of the KV cache that the engine does not support",
     why="TensorRT-LLM switches it off with a line in its log: every prompt is computed from "
     "its beginning.",
-    shows="elsewhere",
 )
 def _reuse(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     key = "kv_cache_config" if deployment.kind == "own" else "enable_kv_cache_reuse"
@@ -74,13 +68,10 @@ def _reuse(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC732",
-    "in-flight-unpaged",
-    "error",
+@error(
+    "TC732 in-flight-unpaged",
     summary="in-flight batching over an engine that was not built for it",
     why="TensorRT-LLM needs packed input and a paged KV cache for it and refuses the model.",
-    shows="elsewhere",
 )
 def _in_flight(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     if not (deployment.text("gpt_model_type") or "").startswith("inflight"):
@@ -97,14 +88,11 @@ def _in_flight(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC733",
-    "speculation-of-engine",
-    "warning",
+@warning(
+    "TC733 speculation-of-engine",
     summary="speculative decoding of another kind than the engine was built for",
     why="The engine has no such heads: TensorRT-LLM goes on with the kind that it has, or "
     "with none.",
-    shows="elsewhere",
 )
 def _speculation(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     mode, built = deployment.text("decoding_mode") or "", engine.speculation
@@ -119,14 +107,11 @@ def _speculation(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC734",
-    "draft-target-without-reuse",
-    "error",
+@error(
+    "TC734 draft-target-without-reuse",
     summary="an engine that checks a draft model's tokens, without KV cache reuse",
     why="TensorRT-LLM says `KV cache block reuse must be enabled for speculative decoding "
     "target model` and refuses the model.",
-    shows="elsewhere",
 )
 def _target_reuse(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     off = deployment.flag("enable_kv_cache_reuse") is False
@@ -138,13 +123,10 @@ def _target_reuse(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC735",
-    "weights-not-streamed",
-    "warning",
+@warning(
+    "TC735 weights-not-streamed",
     summary="gpu_weights_percent below 1 for an engine without weight streaming",
     why="Only an engine built with weight_streaming can keep weights in host memory.",
-    shows="elsewhere",
 )
 def _streamed_weights(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     key = "gpu_weights_percent"
@@ -159,14 +141,11 @@ def _streamed_weights(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC736",
-    "cross-attention-of-decoder",
-    "error",
+@error(
+    "TC736 cross-attention-of-decoder",
     summary="cross_kv_cache_fraction for a model without an encoder",
     why="TensorRT-LLM says `Do not set crossKvCacheFraction for decoder-only model` and "
     "refuses it.",
-    shows="elsewhere",
 )
 def _cross_attention(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     key, architecture = "cross_kv_cache_fraction", str(engine.pretrained.get("architecture"))
@@ -181,13 +160,10 @@ def _cross_attention(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC737",
-    "lora-of-engine",
-    "warning",
+@warning(
+    "TC737 lora-of-engine",
     summary="settings for LoRA that do not fit the engine, or today's converter",
     why="Adapters are ignored, or the first request that brings one is refused for its shape.",
-    shows="elsewhere",
     answers=("tensorrtllm_backend#750",),
 )
 def _lora(deployment: Deployment, engine: Engine) -> Iterator[Hit]:

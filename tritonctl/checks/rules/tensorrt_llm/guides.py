@@ -11,16 +11,13 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 
-@rule(
-    "TC709",
-    "guided-decoding-off",
-    "warning",
+@warning(
+    "TC709 guided-decoding-off",
     summary="guided decoding that is requested and stays off",
     why="The model loads, and requests with a guide are answered without it or refused.",
-    shows="elsewhere",
 )
 def _guides_off(template: Deployment) -> Iterator[Hit]:
     asked = template.text("guided_decoding_backend")
@@ -42,13 +39,10 @@ def _guides_off(template: Deployment) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC710",
-    "guided-decoding-refused",
-    "error",
+@error(
+    "TC710 guided-decoding-refused",
     summary="guided decoding that the model cannot load with",
     why="The model is refused when it loads.",
-    shows="elsewhere",
 )
 def _guides_refused(template: Deployment) -> Iterator[Hit]:
     asked = template.text("guided_decoding_backend")

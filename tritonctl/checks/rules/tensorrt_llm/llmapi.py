@@ -15,7 +15,7 @@ from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.config.yaml_file import YamlFile, entries, span_of
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
 
 _CLOSE = 0.92
@@ -72,13 +72,10 @@ _WORDS = {
 }
 
 
-@rule(
-    "TC750",
-    "arguments-unreadable",
-    "error",
+@error(
+    "TC750 arguments-unreadable",
     summary="a model.yaml that is not a YAML mapping",
     why="model.py raises when the model loads.",
-    shows="elsewhere",
 )
 def unreadable(deployment: Deployment, model: Model) -> Iterator[Hit]:
     arguments = deployment.arguments if deployment.kind == "llmapi" else None
@@ -92,13 +89,10 @@ def unreadable(deployment: Deployment, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC751",
-    "no-triton-config",
-    "error",
+@error(
+    "TC751 no-triton-config",
     summary="a model.yaml without what model.py reads for Triton",
     why="model.py raises a KeyError when the model loads.",
-    shows="elsewhere",
 )
 def _for_triton(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     code = deployment.model.code
@@ -120,14 +114,11 @@ def _subscripted(text: str, name: str) -> bool:
     return f'["{name}"]' in text or f"['{name}']" in text
 
 
-@rule(
-    "TC752",
-    "decoupled-in-one-place",
-    "warning",
+@warning(
+    "TC752 decoupled-in-one-place",
     summary="an llmapi model that streams by model.yaml or by config.pbtxt, not by both",
     why="model.py looks at model.yaml, and Triton at config.pbtxt unless it completes "
     "configurations, which NVIDIA's launcher switches off: streams are refused, or hang.",
-    shows="elsewhere",
 )
 def _decoupled(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     inside = arguments.flag(_TRITON, "decoupled")
@@ -147,13 +138,10 @@ def _decoupled(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC753",
-    "llmapi-batches",
-    "warning",
+@warning(
+    "TC753 llmapi-batches",
     summary="an llmapi model with a batch dimension",
     why="The model reads the first prompt of a request and leaves the others unanswered.",
-    shows="elsewhere",
 )
 def _batches(arguments: YamlFile) -> Iterator[Hit]:
     size = arguments.number(_TRITON, "max_batch_size")
@@ -166,13 +154,10 @@ def _batches(arguments: YamlFile) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC754",
-    "instances-without-gpus",
-    "error",
+@error(
+    "TC754 instances-without-gpus",
     summary="several instances of an llmapi model without GPUs for each",
     why="model.py says `gpu_device_ids parameter required when instance count > 1` and raises.",
-    shows="elsewhere",
 )
 def _instances(deployment: Deployment, _arguments: YamlFile) -> Iterator[Hit]:
     code, count = deployment.model.code, deployment.instances
@@ -189,13 +174,10 @@ def _instances(deployment: Deployment, _arguments: YamlFile) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC755",
-    "too-few-gpus",
-    "error",
+@error(
+    "TC755 too-few-gpus",
     summary="an llmapi model for more GPUs than the target has",
     why="TensorRT-LLM starts a process per GPU, and those without one fail.",
-    shows="elsewhere",
 )
 def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     gpus = deployment.repository.target.gpus
@@ -213,13 +195,10 @@ def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC756",
-    "argument-misspelt",
-    "error",
+@error(
+    "TC756 argument-misspelt",
     summary="a misspelt argument of tensorrt_llm.LLM in model.yaml",
     why="Every key but triton_config is handed to LLM, which refuses those it does not know.",
-    shows="elsewhere",
 )
 def _unknown(arguments: YamlFile) -> Iterator[Hit]:
     for path, known, what in (
@@ -239,13 +218,10 @@ def _unknown(arguments: YamlFile) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC758",
-    "argument-refused",
-    "error",
+@error(
+    "TC758 argument-refused",
     summary="a value in model.yaml that tensorrt_llm.LLM refuses",
     why="It checks its arguments when the model loads, and the load fails.",
-    shows="elsewhere",
 )
 def _values(arguments: YamlFile) -> Iterator[Hit]:
     for key, (words, others) in _WORDS.items():
@@ -277,13 +253,10 @@ def _is_share(text: str) -> bool:
         return False
 
 
-@rule(
-    "TC757",
-    "engine-for-pytorch",
-    "error",
+@error(
+    "TC757 engine-for-pytorch",
     summary="a compiled engine where the PyTorch runtime wants a checkpoint",
     why="The runtime finds no model in the folder and refuses to load.",
-    shows="elsewhere",
 )
 def _engine(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     path, backend = arguments.text("model"), arguments.text("backend")

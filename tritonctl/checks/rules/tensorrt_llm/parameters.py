@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from tritonctl.checks.analysis.releases import reaches
 from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Edit, Hit
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 from tritonctl.errors import suggest
 from tritonctl.formats.trtllm_backend import (
     DECODING_MODES,
@@ -33,13 +33,10 @@ _WHOLE = re.compile(r"\s*([+-]?\d+)")
 _NUMBER = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+))")
 
 
-@rule(
-    "TC701",
-    "batching-strategy",
-    "error",
+@error(
+    "TC701 batching-strategy",
     summary="a TensorRT-LLM model without a known batching strategy",
     why="The backend says `Invalid gpt_model_type` and refuses the model.",
-    shows="elsewhere",
 )
 def _strategy(template: Deployment) -> Iterator[Hit]:
     key, given = "gpt_model_type", template.text("gpt_model_type")
@@ -61,14 +58,11 @@ def _strategy(template: Deployment) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC702",
-    "static-batching",
-    "advice",
+@advice(
+    "TC702 static-batching",
     summary="a TensorRT-LLM model that batches whole requests (V1)",
     why="Requests wait until the longest answer of the batch before is done; TensorRT-LLM "
     "calls V1 deprecated.",
-    shows="elsewhere",
 )
 def _static(template: Deployment) -> Iterator[Hit]:
     if (template.text("gpt_model_type") or "").lower() == "v1":
@@ -79,13 +73,10 @@ def _static(template: Deployment) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC703",
-    "no-engine-path",
-    "error",
+@error(
+    "TC703 no-engine-path",
     summary="a TensorRT-LLM model that names no engine",
     why="The backend says `Both encoder and decoder model paths are empty` and refuses the model.",
-    shows="elsewhere",
     answers=("TensorRT-LLM#2440",),
 )
 def _no_engine(template: Deployment) -> Iterator[Hit]:
@@ -101,14 +92,11 @@ def _no_engine(template: Deployment) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC704",
-    "parameter-demanded",
-    "error",
+@error(
+    "TC704 parameter-demanded",
     summary="a model of the backend tensorrtllm without a parameter that it demands",
     why="Almost all of its parameters may be left out; these it looks up without a default, "
     "says `Cannot find parameter with name` and refuses the model (from release 25.06 on).",
-    shows="elsewhere",
 )
 def _demanded(template: Deployment) -> Iterator[Hit]:
     missing = [key for key in DEMANDED if not template.given(key)]
@@ -131,13 +119,10 @@ def _recent(deployment: Deployment) -> bool:
     return any(tensor.name == "guided_decoding_guide" for tensor in deployment.config.message.input)
 
 
-@rule(
-    "TC705",
-    "parameter-unknown",
-    "warning",
+@warning(
+    "TC705 parameter-unknown",
     summary="a parameter that the model tensorrt_llm does not read",
     why="A misspelt parameter is silently ignored, and the default applies.",
-    shows="elsewhere",
 )
 def _unknown(template: Deployment) -> Iterator[Hit]:
     for key in template.config.message.parameters:
@@ -157,13 +142,10 @@ def _unknown(template: Deployment) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC706",
-    "parameter-unread",
-    "warning",
+@warning(
+    "TC706 parameter-unread",
     summary="a parameter of the model tensorrt_llm whose value cannot be read",
     why="The backend writes a warning into its log and goes on with the default.",
-    shows="elsewhere",
 )
 def _unread(template: Deployment) -> Iterator[Hit]:
     for key in template.config.message.parameters:
@@ -206,13 +188,10 @@ def _unread_choices(deployment: Deployment) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC707",
-    "parameter-refused",
-    "error",
+@error(
+    "TC707 parameter-refused",
     summary="a parameter of the model tensorrt_llm with a value out of its range",
     why="TensorRT-LLM's executor asserts it and the model is refused.",
-    shows="elsewhere",
 )
 def _refused(template: Deployment) -> Iterator[Hit]:
     for key, parameter in PARAMETERS.items():
@@ -240,13 +219,10 @@ def _refused_choices(deployment: Deployment) -> Iterator[Hit]:
         yield Hit(message, _nearest(mode, DECODING_MODES), deployment.span("decoding_mode"))
 
 
-@rule(
-    "TC708",
-    "lookahead-incomplete",
-    "error",
+@error(
+    "TC708 lookahead-incomplete",
     summary="lookahead decoding without its window, n-gram and verification set sizes",
     why="Both runtimes refuse the model.",
-    shows="elsewhere",
 )
 def _lookahead(template: Deployment) -> Iterator[Hit]:
     missing = [k for k in LOOKAHEAD if template.number(k) is None and not template.unfilled(k)]
@@ -261,14 +237,11 @@ def _lookahead(template: Deployment) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC711",
-    "gpu-sets",
-    "warning",
+@warning(
+    "TC711 gpu-sets",
     summary="gpu_device_ids with another number of sets than there are instances",
     why="Sets are dealt out in turn: too few, and instances share GPUs; too many, and some "
     "stay unused.",
-    shows="elsewhere",
 )
 def _devices(template: Deployment) -> Iterator[Hit]:
     text = template.text("gpu_device_ids")

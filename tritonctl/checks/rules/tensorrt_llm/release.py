@@ -18,7 +18,7 @@ from tritonctl.checks.analysis.trtllm_model import Deployment
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Source, Span
 from tritonctl.checks.repository import Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 from tritonctl.formats.trtllm_engine import Engine, read_json
 
 if TYPE_CHECKING:
@@ -34,14 +34,11 @@ _MIGRATE = (
 )
 
 
-@rule(
-    "TC740",
-    "engine-of-another-release",
-    "error",
+@error(
+    "TC740 engine-of-another-release",
     summary="an engine that another TensorRT-LLM compiled than the target has",
     why="TensorRT says `Version tag does not match` when the model loads: an engine runs with "
     "the very version that compiled it.",
-    shows="elsewhere",
     answers=("tensorrtllm_backend#531", "tensorrtllm_backend#190", "tensorrtllm_backend#424"),
 )
 def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
@@ -103,14 +100,11 @@ def _after_the_last(repository: Repository) -> bool:
     return version != last.triton and reaches(version, last.triton or "")
 
 
-@rule(
-    "TC741",
-    "engines-gone",
-    "error",
+@error(
+    "TC741 engines-gone",
     summary="a compiled TensorRT-LLM engine for a release that runs none",
     why="TensorRT-LLM removed engines, the tool that compiles them and the backend that runs "
     "them with 1.3.0rc21; no image of Triton after 26.07 has them.",
-    shows="elsewhere",
     answers=("TensorRT-LLM#15907", "TensorRT-LLM#15918"),
 )
 def engines_gone(deployment: Deployment, repository: Repository) -> Iterator[Hit]:
@@ -139,13 +133,10 @@ def engines_gone(deployment: Deployment, repository: Repository) -> Iterator[Hit
         )
 
 
-@rule(
-    "TC742",
-    "last-with-engines",
-    "advice",
+@advice(
+    "TC742 last-with-engines",
     summary="a model of NVIDIA's tensorrt_llm template in the last release that has it",
     why="The next upgrade of Triton is a change of the runtime: engines cannot be taken along.",
-    shows="elsewhere",
     answers=("TensorRT-LLM#11723",),
 )
 def last_with_engines(deployment: Deployment, repository: Repository) -> Iterator[Hit]:
@@ -161,13 +152,10 @@ def last_with_engines(deployment: Deployment, repository: Repository) -> Iterato
         )
 
 
-@rule(
-    "TC743",
-    "no-trtllm-image",
-    "warning",
+@warning(
+    "TC743 no-trtllm-image",
     summary="a model over TensorRT-LLM's PyTorch runtime for a release without an image of it",
     why="The plain images of Triton have no tensorrt_llm: model.py fails to import it.",
-    shows="elsewhere",
 )
 def no_image(deployment: Deployment, repository: Repository) -> Iterator[Hit]:
     pytorch = deployment.kind == "llmapi" or deployment.text("world") == "pytorch"
@@ -180,13 +168,10 @@ def no_image(deployment: Deployment, repository: Repository) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC744",
-    "quantisation-without-kernels",
-    "error",
+@error(
+    "TC744 quantisation-without-kernels",
     summary="a checkpoint quantised in a way that TensorRT-LLM's PyTorch runtime cannot run",
     why="The runtime says `unsupported quant mode` when the model loads.",
-    shows="elsewhere",
 )
 def unsupported_quantisation(deployment: Deployment) -> Iterator[Hit]:
     folder = _checkpoint(deployment)
@@ -238,13 +223,10 @@ def _named_in(deployment: Deployment) -> tuple[Source | None, Span]:
     return None, deployment.engine_span
 
 
-@rule(
-    "TC745",
-    "kv-cache-type",
-    "error",
+@error(
+    "TC745 kv-cache-type",
     summary="a type of the KV cache that TensorRT-LLM's runtime cannot be given",
     why="The runtime refuses its KvCacheConfig, and the model does not load.",
-    shows="elsewhere",
 )
 def kv_cache_type(deployment: Deployment) -> Iterator[Hit]:
     if deployment.kind == "llmapi" and (arguments := deployment.arguments):

@@ -15,7 +15,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import advice, error, warning
 
 _NAME = "tensorrt_llm_model_name"
 _NAMES = (_NAME, "tensorrt_llm_draft_model_name", "multimodal_encoders_name")
@@ -38,14 +38,11 @@ def _callers(repository: Repository) -> Iterator[tuple[Model, str]]:
             yield model, filled(model.config, _NAME) or _DEFAULT
 
 
-@rule(
-    "TC760",
-    "decoupled-unlike",
-    "error",
+@error(
+    "TC760 decoupled-unlike",
     summary="a tensorrt_llm_bls and the model it calls, of which one is decoupled",
     why="Either the call is refused (`exec` of a decoupled model needs decoupled=True), or "
     "streaming is (`Streaming is only supported if model is deployed using decoupled mode`).",
-    shows="elsewhere",
     answers=("tensorrtllm_backend#626",),
 )
 def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
@@ -67,14 +64,11 @@ def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             )
 
 
-@rule(
-    "TC761",
-    "called-model-absent",
-    "warning",
+@warning(
+    "TC761 called-model-absent",
     summary="a tensorrt_llm_bls that calls a model which is not in the repository",
     why="The model loads; every request ends in an error, unless another repository of the "
     "server has the model.",
-    shows="elsewhere",
 )
 def absent(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     for model, name in _callers(repository):
@@ -110,14 +104,11 @@ def _named(model: Model, name: str) -> Iterator[tuple[str, str]]:
             yield key, named or name
 
 
-@rule(
-    "TC762",
-    "requests-one-by-one",
-    "advice",
+@advice(
+    "TC762 requests-one-by-one",
     summary="a tensorrt_llm_bls with a single instance",
     why="It holds a request until its answer is whole: the engine, which could batch, gets one "
     "at a time.",
-    shows="elsewhere",
 )
 def one_at_a_time(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not _calls(model):
@@ -131,13 +122,10 @@ def one_at_a_time(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC763",
-    "tokenizers-differ",
-    "warning",
+@warning(
+    "TC763 tokenizers-differ",
     summary="a pipeline whose steps name different tokenizers",
     why="Token ids mean other text to another tokenizer: answers come out garbled.",
-    shows="elsewhere",
 )
 def tokenizers(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     reported = set()

@@ -17,17 +17,15 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.tensors.graph import pairs
 from tritonctl.formats.graph_file import Graph, GraphTensor, Shape, shown
 
 Dims = tuple[int, ...]
 
 
-@rule(
-    "TC210",
-    "no-batch-dimension",
-    "error",
+@error(
+    "TC210 no-batch-dimension",
     summary="max_batch_size over 0 with a graph whose first dimension is fixed",
     why="Triton would put several requests into one batch, for which the graph has no room: "
     "the ONNX Runtime backend says `the first dimension must be -1` and refuses the model.",
@@ -57,10 +55,8 @@ def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Ite
     )
 
 
-@rule(
-    "TC211",
-    "batch-dimension-in-dims",
-    "error",
+@error(
+    "TC211 batch-dimension-in-dims",
     summary="dims that repeat the batch dimension",
     why="With max_batch_size over 0, dims are the shape of one request's share; the whole "
     "shape has one dimension more than the graph, and the model is refused.",
@@ -83,10 +79,8 @@ def batch_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterato
             )
 
 
-@rule(
-    "TC212",
-    "batch-dimension-left-out",
-    "error",
+@error(
+    "TC212 batch-dimension-left-out",
     summary="dims without the batch dimension although max_batch_size is 0",
     why="With max_batch_size 0 or absent, dims are the whole shape; a dimension less than the "
     "graph has, and the model is refused.",
@@ -114,10 +108,8 @@ def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Ite
     )
 
 
-@rule(
-    "TC213",
-    "other-shape",
-    "error",
+@error(
+    "TC213 other-shape",
     summary="dims that are not those of the model's file",
     why="The backend compares the shapes when it loads the model, and refuses what differs; a "
     "reshape counts instead of dims.",
@@ -149,10 +141,8 @@ def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[
             )
 
 
-@rule(
-    "TC214",
-    "scalar-with-dims",
-    "error",
+@error(
+    "TC214 scalar-with-dims",
     summary="dims of more than 1 for a tensor that is a scalar in the graph",
     why="A scalar has one element: the backend takes only dims of 1 for it.",
     shows="elsewhere",
@@ -170,10 +160,8 @@ def scalar(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC215",
-    "narrower-output",
-    "warning",
+@warning(
+    "TC215 narrower-output",
     summary="dims of an output that fix a size which the graph leaves open",
     why="The ONNX Runtime backend wants dims of outputs to be exactly the graph's: the model "
     "is refused, unless ONNX Runtime works out that very size when it loads the graph.",

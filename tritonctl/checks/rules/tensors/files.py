@@ -13,14 +13,12 @@ from pathlib import Path
 
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error
 from tritonctl.formats.graph_file import Graph, Weights, is_pointer
 
 
-@rule(
-    "TC201",
-    "broken-model-file",
-    "error",
+@error(
+    "TC201 broken-model-file",
     summary="a model file that is not of its format, or cut off",
     why="The backend cannot parse it, and the model is refused.",
     shows="elsewhere",
@@ -34,10 +32,8 @@ def broken_file(graph: Graph, model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC203",
-    "weights-missing",
-    "error",
+@error(
+    "TC203 weights-missing",
     summary="weights that the model's file keeps in another file, which is missing or cut off",
     why="The graph is in one file and its weights in another; neither loads without the other.",
     shows="elsewhere",

@@ -16,7 +16,7 @@ from tritonctl.checks.analysis.judged_graph import judged_graph
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
 from tritonctl.formats.graph_file import Graph, GraphTensor
 
@@ -48,10 +48,8 @@ def fed_names(config: ConfigMessage, model: Model) -> set[str]:
     return names
 
 
-@rule(
-    "TC204",
-    "not-a-tensor",
-    "error",
+@error(
+    "TC204 not-a-tensor",
     summary="an ONNX graph with an input or output that is a sequence or a map",
     why="The backend says `Unsupported ONNX Type` and refuses the model, declared or not.",
     shows="elsewhere",
@@ -68,10 +66,8 @@ def not_a_tensor(graph: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC205",
-    "type-unknown-to-triton",
-    "error",
+@error(
+    "TC205 type-unknown-to-triton",
     summary="a tensor of the graph whose type Triton does not support",
     why="No data_type of the configuration corresponds to it: the model is refused.",
     shows="elsewhere",
@@ -92,10 +88,8 @@ def type_unknown_to_triton(config: ConfigMessage, judged: Graph, model: Model) -
             )
 
 
-@rule(
-    "TC206",
-    "unknown-tensor",
-    "error",
+@error(
+    "TC206 unknown-tensor",
     summary="a declared input or output that the model's file does not have",
     why=f"{_WHY_INTERFACE} it: unexpected inference input or output.",
     shows="elsewhere",
@@ -140,10 +134,8 @@ def _listed(names: list[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" * (len(names) > most))
 
 
-@rule(
-    "TC207",
-    "undeclared-input",
-    "error",
+@error(
+    "TC207 undeclared-input",
     summary="an input that the model's file needs and the configuration does not declare",
     why="The backend says `configuration expects 1 inputs, model provides 2` and refuses the "
     "model.",
@@ -186,10 +178,8 @@ UNKNOWN_TYPES = {
 }
 
 
-@rule(
-    "TC209",
-    "type-unknown-to-backend",
-    "error",
+@error(
+    "TC209 type-unknown-to-backend",
     summary="a declared data type that the backend's library does not have",
     why="The table of types in Triton's documentation has no such type for this backend: the "
     "model is refused.",
@@ -217,10 +207,8 @@ def _runs_python(model: Model) -> bool:
     return version is not None and "model.py" in model.files_of(version)
 
 
-@rule(
-    "TC208",
-    "other-type",
-    "error",
+@error(
+    "TC208 other-type",
     summary="a declared data type that is not the one in the model's file",
     why=f"{_WHY_INTERFACE} what differs.",
     shows="elsewhere",
@@ -241,10 +229,8 @@ def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[H
             )
 
 
-@rule(
-    "TC216",
-    "optional-without-default",
-    "error",
+@error(
+    "TC216 optional-without-default",
     summary="an input that is optional and has no value in the graph, or the other way round",
     why="The ONNX Runtime backend takes as optional just the inputs that have an initializer, "
     "and those only without batching; anything else it refuses.",
@@ -278,10 +264,8 @@ def optional_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
             )
 
 
-@rule(
-    "TC217",
-    "ragged-needs-one-dimension",
-    "error",
+@error(
+    "TC217 ragged-needs-one-dimension",
     summary="allow_ragged_batch for an input that is not one row of elements in the graph",
     why="Requests of different lengths become one row: an ONNX graph must take [-1], or the "
     "model is refused.",

@@ -16,7 +16,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow, Function, literal
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
 from tritonctl.formats.graph_file import is_pointer
 
@@ -26,10 +26,8 @@ _YOUNGER_MESSAGE = re.compile(r"f-string|multiple exception types|too many stati
 _YOUNGER_LINE = re.compile(r"\s*(type\s+\w|(async\s+)?(def|class)\s+\w+\s*\[)|.*\bt['\"]")
 
 
-@rule(
-    "TC220",
-    "invalid-python",
-    "error",
+@error(
+    "TC220 invalid-python",
     summary="a model.py that Python cannot parse",
     why="The backend imports it when the model is loaded; a syntax error refuses the model.",
 )
@@ -46,10 +44,8 @@ def syntax(code: PythonSource) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC221",
-    "no-model-class",
-    "error",
+@error(
+    "TC221 no-model-class",
     summary="a model.py without a class TritonPythonModel",
     why="The backend makes its instances from the class of this name and refuses the model "
     "without.",
@@ -89,10 +85,8 @@ def _may_make(node: ast.AST) -> bool:
     return False
 
 
-@rule(
-    "TC222",
-    "no-execute",
-    "error",
+@error(
+    "TC222 no-execute",
     summary="a TritonPythonModel without the method execute",
     why="The model is loaded and every request fails.",
     shows="traffic",
@@ -133,10 +127,8 @@ def _names_execute(node: ast.AST) -> bool:
     return False
 
 
-@rule(
-    "TC223",
-    "auto-complete-contradicts",
-    "error",
+@error(
+    "TC223 auto-complete-contradicts",
     summary="an auto_complete_config that contradicts config.pbtxt",
     why="add_input, add_output and set_max_batch_size compare with what is written, and raise "
     "an error where it differs: the model is refused.",

@@ -14,15 +14,13 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow, Function, requests_of
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error
 
 _LOOKUPS = {"get_input_config_by_name": inputs, "get_output_config_by_name": outputs}
 
 
-@rule(
-    "TC238",
-    "unknown-lookup",
-    "error",
+@error(
+    "TC238 unknown-lookup",
     summary="the configuration of a tensor looked up by a name that is not declared",
     why="get_input_config_by_name and get_output_config_by_name return None for it: `NoneType "
     "object is not subscriptable`, and the model is refused.",
@@ -79,10 +77,8 @@ def _is_subscripted(flow: Flow, call: Call, function: Function) -> bool:
     )
 
 
-@rule(
-    "TC239",
-    "unparsed-configuration",
-    "error",
+@error(
+    "TC239 unparsed-configuration",
     summary='args["model_config"] used as a dictionary',
     why="It is a text: `string indices must be integers`, and the model is refused.",
 )
@@ -115,10 +111,8 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-@rule(
-    "TC237",
-    "bfloat-as-numpy",
-    "error",
+@error(
+    "TC237 bfloat-as-numpy",
     summary="as_numpy() of a TYPE_BF16 input",
     why="numpy has no such type: every request fails, `cannot be converted to NumPy`.",
     shows="traffic",

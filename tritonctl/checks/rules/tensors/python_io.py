@@ -17,7 +17,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow, requests_of
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.tensors.graph import fed_names
 from tritonctl.checks.rules.tensors.python_code import added_tensor
 from tritonctl.checks.rules.tensors.python_config import reported_by_lookup
@@ -25,10 +25,8 @@ from tritonctl.checks.rules.tensors.python_config import reported_by_lookup
 _MAKERS = ("Tensor", "from_dlpack")
 
 
-@rule(
-    "TC230",
-    "absent-input-used",
-    "error",
+@error(
+    "TC230 absent-input-used",
     summary="code that uses an input which the configuration does not declare",
     why="Requests have only declared inputs. get_input_tensor_by_name returns None for others, "
     "and every request fails: 'NoneType' object has no attribute 'as_numpy'.",
@@ -40,10 +38,8 @@ def absent_input_used(config: ConfigMessage, code: PythonSource, model: Model) -
             yield _undeclared_read(model, code, call, "every request fails there")
 
 
-@rule(
-    "TC231",
-    "absent-input",
-    "warning",
+@warning(
+    "TC231 absent-input",
     summary="code that looks for an input which the configuration does not declare",
     why="get_input_tensor_by_name returns None for it in every request: the code behind it never "
     "runs.",
@@ -135,10 +131,8 @@ def _is_request(node: ast.expr | None, requests: str | None) -> bool:
     return isinstance(node, ast.Name)
 
 
-@rule(
-    "TC232",
-    "undeclared-output",
-    "warning",
+@warning(
+    "TC232 undeclared-output",
     summary="an output that the code makes and the configuration does not declare",
     why="Triton passes on only what clients ask for, and they can ask only for what is declared.",
 )
@@ -181,10 +175,8 @@ def _makers(code: PythonSource) -> list[Call]:
     return [call for call in code.calls if call.name in _MAKERS]
 
 
-@rule(
-    "TC233",
-    "output-never-made",
-    "warning",
+@warning(
+    "TC233 output-never-made",
     summary="a declared output that no response of the code contains",
     why="Clients that ask for it get answers without it; an ensemble that uses it fails with "
     "`unexpected deadlock, at least one output is not set`.",
@@ -243,10 +235,8 @@ def _made_name(node: ast.expr) -> str | None:
     return Call(name, name, node).text(0, "name") if name in _MAKERS else None
 
 
-@rule(
-    "TC235",
-    "only-the-first-request",
-    "error",
+@error(
+    "TC235 only-the-first-request",
     summary="an execute that answers only requests[0] under dynamic batching",
     why="When two requests meet in a batch, the number of responses is not the number of "
     "requests, and all of them fail. With one client at a time it works.",

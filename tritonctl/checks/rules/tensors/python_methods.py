@@ -15,16 +15,14 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow, Function
 from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 
 # What the backend puts into the module when it has imported model.py.
 _LATER = {"Tensor", "InferenceRequest", "InferenceResponse", "TritonError", "TritonModelException"}
 
 
-@rule(
-    "TC224",
-    "imported-too-early",
-    "error",
+@error(
+    "TC224 imported-too-early",
     summary="a class imported from triton_python_backend_utils at the top of model.py",
     why="The backend adds its classes to that module after it has imported model.py: `cannot "
     "import name 'Tensor'`, and the model is refused.",
@@ -47,10 +45,8 @@ def imported_too_early(code: PythonSource) -> Iterator[Hit]:
             )
 
 
-@rule(
-    "TC225",
-    "own-backend-utils",
-    "warning",
+@warning(
+    "TC225 own-backend-utils",
     summary="a copy of triton_python_backend_utils.py beside the model",
     why="It comes first, so that the model runs with the functions of another release than the "
     "server's; where one is missing, it is refused.",
@@ -69,10 +65,8 @@ def own_utils(model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC226",
-    "method-signature",
-    "error",
+@error(
+    "TC226 method-signature",
     summary="a method that cannot be called as the backend calls it",
     why="initialize gets one argument, the constructor none, and auto_complete_config is "
     "static: a TypeError refuses the model.",
@@ -81,10 +75,8 @@ def signature(model: Model) -> Iterator[Hit]:
     yield from _wrong_signatures(model, {"__init__": 1, "initialize": 2, "auto_complete_config": 1})
 
 
-@rule(
-    "TC227",
-    "execute-signature",
-    "error",
+@error(
+    "TC227 execute-signature",
     summary="an execute that does not take the requests",
     why="The model is loaded, and every request fails with a TypeError.",
     shows="traffic",
@@ -139,10 +131,8 @@ def _written(method: Function) -> str:
     return f"{method.name}({ast.unparse(method.args)})"
 
 
-@rule(
-    "TC228",
-    "nothing-returned",
-    "error",
+@error(
+    "TC228 nothing-returned",
     summary="an execute that returns no responses",
     why="Unless it sends them one by one, every client hangs.",
     shows="traffic",
@@ -186,10 +176,8 @@ def _own_nodes(function: Function) -> Iterator[ast.AST]:
             waiting.extend(ast.iter_child_nodes(node))
 
 
-@rule(
-    "TC229",
-    "wrong-argument",
-    "error",
+@error(
+    "TC229 wrong-argument",
     summary="a list where the backend takes one thing, or one thing where it takes a list",
     why="A tensor is made of a numpy array, a response of a list of tensors, and execute "
     "returns a list: anything else fails every request.",

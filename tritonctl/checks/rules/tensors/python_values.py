@@ -15,7 +15,7 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow
 from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.tensors.python_io import makes_requests
 
 _TYPES = {
@@ -29,10 +29,8 @@ _TYPES = {
 _DEEPEST = 12
 
 
-@rule(
-    "TC234",
-    "other-element-type",
-    "error",
+@error(
+    "TC234 other-element-type",
     summary="an output made of an array of another type than declared",
     why="Clients see one type in the metadata and receive the bytes of another.",
     shows="traffic",
@@ -66,10 +64,8 @@ def _instead(tensor: Tensor) -> str:
     return f"convert it: .astype(np.{'object_' if wanted == 'object' else wanted})"
 
 
-@rule(
-    "TC236",
-    "bytes-as-text",
-    "warning",
+@warning(
+    "TC236 bytes-as-text",
     summary="str() of an element of a TYPE_STRING input",
     why="The elements are bytes. str(b'yes') is not yes but b'yes', six characters, and the "
     "model is given those.",

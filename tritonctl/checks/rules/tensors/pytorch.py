@@ -14,14 +14,12 @@ from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.formats.graph_file import whole_number
 
 
-@rule(
-    "TC218",
-    "pytorch-position",
-    "warning",
+@warning(
+    "TC218 pytorch-position",
     summary="an index in a PyTorch model's tensor names that is taken or too large",
     why="TorchScript names no tensors, so `INPUT__1` means the second argument of forward(): "
     "a wrong number feeds another argument, or no argument.",
@@ -63,10 +61,8 @@ def _index(name: str) -> int | None:
     return whole_number(name.partition("__")[2])
 
 
-@rule(
-    "TC219",
-    "pytorch-strings",
-    "error",
+@error(
+    "TC219 pytorch-strings",
     summary="strings of more than one dimension for the PyTorch backend",
     why="TorchScript has no tensors of strings; Triton passes lists of them, which have one "
     "dimension, and refuses a model that declares more.",

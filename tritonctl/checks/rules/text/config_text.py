@@ -11,7 +11,7 @@ from tritonctl.checks.config.message import ConfigMessage, Mistake, Problem
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import CONFIG, Model, Repository
-from tritonctl.checks.rule import rule
+from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
 
 # NVIDIA's samples have ${name}; Jinja and shell templates are put around them.
@@ -22,10 +22,8 @@ _MOST_SHOWN = 60
 _MOST_NAMES = 240
 
 
-@rule(
-    "TC101",
-    "unreadable-config",
-    "error",
+@error(
+    "TC101 unreadable-config",
     summary="a config.pbtxt that cannot be read",
     why="Triton refuses the model; a folder in its place crashes tritonserver 2.51.",
 )
@@ -38,10 +36,8 @@ def unreadable(model: Model) -> Iterator[Hit]:
         )
 
 
-@rule(
-    "TC102",
-    "placeholder-left",
-    "error",
+@error(
+    "TC102 placeholder-left",
     summary="a template's placeholder that was not filled",
     why="Triton says `Expected integer or identifier, got: $` and refuses the model.",
     answers=("server#8592", "tensorrtllm_backend#207", "tensorrtllm_backend#61"),
@@ -52,10 +48,8 @@ def placeholder(model: Model) -> Iterator[Hit]:
         yield from _unfilled(_PLACEHOLDER, text, 0)
 
 
-@rule(
-    "TC109",
-    "placeholder-in-string",
-    "warning",
+@warning(
+    "TC109 placeholder-in-string",
     summary="a template's placeholder inside a string",
     why="Triton uses the placeholder as the value, which fails much later, if at all.",
     answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
@@ -82,10 +76,8 @@ def _blank(match: re.Match[str]) -> str:
     return " " * len(match.group())
 
 
-@rule(
-    "TC103",
-    "invalid-text-format",
-    "error",
+@error(
+    "TC103 invalid-text-format",
     summary="a config.pbtxt that is not protobuf's text format",
     why="Triton refuses the model: it uses nothing of a file with a syntax error.",
 )
@@ -100,10 +92,8 @@ def syntax(model: Model) -> Iterator[Hit]:
     )
 
 
-@rule(
-    "TC104",
-    "unknown-field",
-    "error",
+@error(
+    "TC104 unknown-field",
     summary="a field that Triton's model configuration does not have",
     why="Triton refuses the model.",
 )
@@ -111,10 +101,8 @@ def unknown_field(model: Model) -> Iterator[Hit]:
     yield from _with_nearest(model, "unknown")
 
 
-@rule(
-    "TC105",
-    "wrong-type",
-    "error",
+@error(
+    "TC105 wrong-type",
     summary="a value of another type than its field's",
     why="Triton refuses the model.",
 )
@@ -147,10 +135,8 @@ def _instead(problem: Problem, nearest: str | None) -> str:
     return "remove it" if problem.mistake == "unknown" else "write such a value"
 
 
-@rule(
-    "TC106",
-    "given-again",
-    "error",
+@error(
+    "TC106 given-again",
     summary="a field of one value that is given twice, or together with one that excludes it",
     why="Triton refuses the model.",
 )
@@ -159,10 +145,8 @@ def given_again(model: Model) -> Iterator[Hit]:
         yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
-@rule(
-    "TC108",
-    "key-again",
-    "warning",
+@warning(
+    "TC108 key-again",
     summary="a key of a map that is given twice",
     why="Triton silently takes the last one, so the values above it have no effect.",
 )
@@ -171,10 +155,8 @@ def key_again(model: Model) -> Iterator[Hit]:
         yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
-@rule(
-    "TC110",
-    "default-overwritten",
-    "warning",
+@warning(
+    "TC110 default-overwritten",
     summary="a field that is given again after its default value: 0, false or an empty string",
     why="Triton refuses a field that is given twice, but cannot tell its default value from "
     "none: it silently takes the last value.",
@@ -184,10 +166,8 @@ def overwritten(model: Model) -> Iterator[Hit]:
         yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
-@rule(
-    "TC107",
-    "field-too-new",
-    "error",
+@error(
+    "TC107 field-too-new",
     summary="a field that the target version does not know",
     why="An unknown field makes the whole file unreadable: the model is refused.",
 )

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, NamedTuple
 
 from tritonctl.checks.places import Source, Span
+from tritonctl.checks.repository import Model
 
 Severity = Literal["error", "warning", "advice"]
 # Most serious first: "error": a server refuses it or answers wrongly; "warning": it works, but not
@@ -28,6 +29,8 @@ class Hit(NamedTuple):
     place: without a span, what it is about, below the model's folder: "1/model.py", "" for itself.
 
     fix: what to do about it, in words; edits: the same for `--fix`, where it is safe.
+
+    model: whose it is, of a rule about all models; None: the repository's own folder.
     """
 
     message: str
@@ -36,6 +39,7 @@ class Hit(NamedTuple):
     source: Source | None = None
     place: str = ""
     edits: tuple[Edit, ...] = ()
+    model: Model | None = None
 
 
 @dataclass(frozen=True)

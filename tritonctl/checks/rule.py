@@ -8,7 +8,7 @@ runs only where that exists:
     def never_delayed(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
 An underscore in front: the rule needs it to be there, and no more.
-`repository` alone: the rule runs once for all models, and yields each hit with its model.
+`repository` alone: the rule runs once for all models, and each hit has its model.
 
 To add one: the function, in a module of its family; examples/<family>/<id>.yaml with a bad and a
 good repository; `make rules` for its page.
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FunctionType
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Literal, NamedTuple, TypeVar, cast
 
 from tritonctl.checks.examples.files import Example, examples_of
 from tritonctl.checks.findings import Hit, Severity
@@ -29,7 +29,7 @@ from tritonctl.checks.subjects import SUBJECTS
 # When the mistake in an example shows, on a server of the Python backend without a GPU:
 # when the model is loaded, when requests come, or only with what such a server lacks.
 Shows = Literal["load", "traffic", "elsewhere"]
-Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]] | Callable[..., Iterator[Any]])
+Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]])
 
 _WHOLE = ("repository",)
 # What holds for whole families: TensorRT-LLM needs a GPU; rules about values need them readable.
@@ -52,7 +52,7 @@ class Rule(NamedTuple):
     severity: Severity
     summary: str
     why: str
-    check: Callable[..., Iterator[Any]]
+    check: Callable[..., Iterator[Hit]]
     takes: tuple[str, ...]
     family: str
     shows: Shows = "load"
@@ -77,7 +77,8 @@ class Rule(NamedTuple):
     def hits(self, repository: Repository) -> Iterator[tuple[Model, Hit]]:
         """What the rule finds in a repository."""
         if self.takes == _WHOLE:
-            yield from self.check(repository)
+            for hit in self.check(repository):
+                yield hit.model or repository.folder(), hit
             return
         for model in repository.models.values():
             for hit in self.hits_of(model, repository):

@@ -150,19 +150,19 @@ def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iter
     summary="a queue delay of half the SLO target or more",
     why="Under light load no batch fills up, so every request waits for the whole delay.",
 )
-def against_slo(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def against_slo(repository: Repository) -> Iterator[Hit]:
     for name, slo_ms in repository.target.slo_ms.items():
         model = repository.models.get(name)
         for step, config in _on_the_way(model, repository) if model else ():
             delay_ms = _delay(config) / 1000
             if 2 * delay_ms >= slo_ms:
-                hit = Hit(
+                yield Hit(
                     f"a request to {name} may wait {delay_ms:g} ms here, and its SLO target is "
                     f"{slo_ms:g} ms",
                     "set the delay to a tenth of that at most",
                     config.span("dynamic_batching", "max_queue_delay_microseconds"),
+                    model=step,
                 )
-                yield step, hit
 
 
 def _on_the_way(model: Model, repository: Repository) -> Iterator[tuple[Model, ConfigMessage]]:

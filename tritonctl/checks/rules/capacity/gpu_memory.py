@@ -38,7 +38,7 @@ _OTHER_MACHINE = "make fewer instances, or serve some models on another machine"
     "onnxruntime and PyTorch has a copy; activations and the CUDA context come on top.",
     shows="elsewhere",
 )
-def weights_over_memory(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def weights_over_memory(repository: Repository) -> Iterator[Hit]:
     gpus = repository.target.gpus
     if not gpus:
         return
@@ -59,7 +59,7 @@ def weights_over_memory(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     "PyTorch has a copy; OpenVINO's share one.",
     shows="elsewhere",
 )
-def weights_over_host(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def weights_over_host(repository: Repository) -> Iterator[Hit]:
     memory = repository.target.memory_bytes
     if memory is None:
         return
@@ -72,16 +72,15 @@ def _weights(repository: Repository) -> dict[str, Counter[int]]:
     return {name: weights(model, repository) for name, model in repository.models.items()}
 
 
-def _full(
-    repository: Repository, where: str, memory: int, shares: dict[str, int], fix: str
-) -> tuple[Model, Hit]:
+def _full(repository: Repository, where: str, memory: int, shares: dict[str, int], fix: str) -> Hit:
     listed = some(f"{n} {human_bytes(shares[n])}" for n in sorted(shares, key=lambda n: -shares[n]))
     model = repository.models[max(sorted(shares), key=lambda name: shares[name])]
-    return model, Hit(
+    return Hit(
         f"{where} has {human_bytes(memory)}, models take {human_bytes(sum(shares.values()))} there "
         f"before any request: {listed}",
         fix,
         count_span(model, repository.target),
+        model=model,
     )
 
 
@@ -93,15 +92,13 @@ def _full(
     shows="elsewhere",
     answers=("vllm#20305",),
 )
-def vllm_over_one(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def vllm_over_one(repository: Repository) -> Iterator[Hit]:
     for model, gpu, added in _over_one(repository, _vllm(repository)):
-        yield (
-            model,
-            Hit(
-                f"instances of vLLM claim {added} of GPU {gpu}'s memory",
-                "write a gpu_memory_utilization into each model.json, with a sum below 1",
-                count_span(model, repository.target),
-            ),
+        yield Hit(
+            f"instances of vLLM claim {added} of GPU {gpu}'s memory",
+            "write a gpu_memory_utilization into each model.json, with a sum below 1",
+            count_span(model, repository.target),
+            model=model,
         )
 
 
@@ -118,17 +115,15 @@ def _vllm(repository: Repository) -> dict[str, Claim]:
     shows="elsewhere",
     answers=("TensorRT-LLM#1400", "tensorrtllm_backend#59", "tensorrtllm_backend#168"),
 )
-def trtllm_over_one(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def trtllm_over_one(repository: Repository) -> Iterator[Hit]:
     shares = ((n, trtllm_shares(m, repository)) for n, m in sorted(repository.models.items()))
     for model, gpu, added in _over_one(repository, {name: one for name, one in shares if one}):
-        yield (
-            model,
-            Hit(
-                f"KV caches are to take {added} of GPU {gpu}'s free memory",
-                "bound each by a number of tokens (max_tokens_in_paged_kv_cache; of the LLM API "
-                "kv_cache_config.max_tokens), or give them fractions with a sum below 1",
-                _fraction_span(model, repository),
-            ),
+        yield Hit(
+            f"KV caches are to take {added} of GPU {gpu}'s free memory",
+            "bound each by a number of tokens (max_tokens_in_paged_kv_cache; of the LLM API "
+            "kv_cache_config.max_tokens), or give them fractions with a sum below 1",
+            _fraction_span(model, repository),
+            model=model,
         )
 
 

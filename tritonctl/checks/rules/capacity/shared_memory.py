@@ -56,7 +56,7 @@ class _Share(NamedTuple):
     shows="elsewhere",
     answers=("server#4869", "server#5869"),
 )
-def no_room(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def no_room(repository: Repository) -> Iterator[Hit]:
     available = repository.target.shared_memory_bytes
     shares = _shares(repository)
     stubs = sum(share.stubs for share in shares)
@@ -64,15 +64,13 @@ def no_room(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         return
     most = max(shares, key=lambda share: share.stubs)
     listed = some(f"{one.model.name} {one.stubs}" for one in sorted(shares, key=_by_stubs))
-    yield (
-        most.model,
-        Hit(
-            f"{stubs} instances of Python models take {human_bytes(REGION_BYTES)} of shared memory "
-            f"each, /dev/shm has {human_bytes(available)}: {listed}",
-            f"start the container with --shm-size={_rounded(stubs * REGION_BYTES)} or more, or "
-            "make fewer instances",
-            count_span(most.model, repository.target),
-        ),
+    yield Hit(
+        f"{stubs} instances of Python models take {human_bytes(REGION_BYTES)} of shared memory "
+        f"each, /dev/shm has {human_bytes(available)}: {listed}",
+        f"start the container with --shm-size={_rounded(stubs * REGION_BYTES)} or more, or "
+        "make fewer instances",
+        count_span(most.model, repository.target),
+        model=most.model,
     )
 
 
@@ -88,7 +86,7 @@ def _by_stubs(share: _Share) -> int:
     "Docker gives 64 MB by default.",
     answers=("server#5681", "server#6195", "server#4869", "server#6156", "server#4675"),
 )
-def too_little(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def too_little(repository: Repository) -> Iterator[Hit]:
     available = repository.target.shared_memory_bytes
     shares = _shares(repository)
     needed = sum(share.total for share in shares)
@@ -96,15 +94,13 @@ def too_little(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         return
     largest = max(shares, key=lambda share: share.total)
     listed = some(str(share) for share in sorted(shares, key=lambda one: -one.total))
-    yield (
-        largest.model,
-        Hit(
-            f"the stubs of Python models need {human_bytes(needed)} of shared memory with full "
-            f"batches, /dev/shm has {human_bytes(available)}: {listed}",
-            f"start the container with --shm-size={_rounded(needed)} or more, or lower "
-            "max_batch_size or the number of instances",
-            count_span(largest.model, repository.target),
-        ),
+    yield Hit(
+        f"the stubs of Python models need {human_bytes(needed)} of shared memory with full "
+        f"batches, /dev/shm has {human_bytes(available)}: {listed}",
+        f"start the container with --shm-size={_rounded(needed)} or more, or lower "
+        "max_batch_size or the number of instances",
+        count_span(largest.model, repository.target),
+        model=largest.model,
     )
 
 

@@ -32,11 +32,11 @@ _BREAK = "break the circle: put what is shared into a model of its own"
     shows="traffic",
     answers=("python_backend#325", "server#6236"),
 )
-def deadlock(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def deadlock(repository: Repository) -> Iterator[Hit]:
     for model, call, way in _circles(repository):
         if _least(repository, way) == 1:
             message = f"the only instance of a model waits for itself: {' → '.join(way)}"
-            yield model, _hit(model, call, message, _BREAK)
+            yield _hit(model, call, message, _BREAK)
 
 
 @warning(
@@ -47,7 +47,7 @@ def deadlock(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     shows="traffic",
     answers=("python_backend#325",),
 )
-def circle(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def circle(repository: Repository) -> Iterator[Hit]:
     for model, call, way in _circles(repository):
         least = _least(repository, way)
         if least is not None and least > 1:
@@ -55,7 +55,7 @@ def circle(repository: Repository) -> Iterator[tuple[Model, Hit]]:
                 f"{' → '.join(way)} goes round: {least} requests at once hold every instance that "
                 "their own requests wait for"
             )
-            yield model, _hit(model, call, message, _BREAK)
+            yield _hit(model, call, message, _BREAK)
 
 
 def _circles(repository: Repository) -> Iterator[tuple[Model, BlsCall, list[str]]]:
@@ -84,7 +84,7 @@ def _least(repository: Repository, way: list[str]) -> int | None:
 def _hit(model: Model, call: BlsCall, message: str, fix: str) -> Hit:
     code = model.code
     assert code is not None  # noqa: S101 - the call is from it
-    return Hit(message, fix, code.place(call.call.node), source=code.source)
+    return Hit(message, fix, code.place(call.call.node), code.source, model=model)
 
 
 @warning(

@@ -65,19 +65,17 @@ def _of_group(model: Model, group: Group) -> Iterator[_Need]:
     why="With --rate-limit=execution_count Triton refuses whichever of the two models is "
     "loaded second.",
 )
-def global_and_not(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def global_and_not(repository: Repository) -> Iterator[Hit]:
     first: dict[str, _Need] = {}
     for need in _needs(repository):
         other = first.setdefault(need.name, need)
         if other.everywhere != need.everywhere:
             here, there = ("global", "not") if need.everywhere else ("not global", "is")
-            yield (
-                need.model,
-                Hit(
-                    f"{need.name} is {here} here, and {there} in {other.model.name}",
-                    "write `global: true` in both places or in none",
-                    need.span,
-                ),
+            yield Hit(
+                f"{need.name} is {here} here, and {there} in {other.model.name}",
+                "write `global: true` in both places or in none",
+                need.span,
+                model=need.model,
             )
             return
 
@@ -90,7 +88,7 @@ def global_and_not(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     "hang.",
     answers=("server#8358", "python_backend#325", "server#6236", "server#6274"),
 )
-def waits_for_itself(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def waits_for_itself(repository: Repository) -> Iterator[Hit]:
     needs = _needs(repository)
     if not needs:
         return
@@ -101,7 +99,7 @@ def waits_for_itself(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         if not _too_much(need, other, most):
             continue
         if way := graph.way(need.model.name, other.model.name):
-            yield need.model, _starving(need, other, way, most)
+            yield _starving(need, other, way, most)
             return
 
 
@@ -112,6 +110,7 @@ def _starving(need: _Need, other: _Need, way: list[str], most: Counter[str]) -> 
         f"give {need.model.name} no {need.name}, or start the server with "
         f"--rate-limit-resource={need.name}:{need.count + other.count} or more",
         need.span,
+        model=need.model,
     )
 
 
@@ -139,7 +138,7 @@ def _too_much(need: _Need, other: _Need, most: Counter[str]) -> bool:
     why="Instances wait for a resource only when another holds it: most likely its name is "
     "spelt differently elsewhere.",
 )
-def limits_nothing(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def limits_nothing(repository: Repository) -> Iterator[Hit]:
     needs = _needs(repository)
     users: Counter[str] = Counter()
     for need in needs:
@@ -147,9 +146,9 @@ def limits_nothing(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         users[need.name] += 2 if need.group.total is None else need.group.total
     for need in needs:
         if not need.count:
-            yield need.model, _without_effect(need, "0 of it are needed")
+            yield _without_effect(need, "0 of it are needed")
         elif users[need.name] == 1:
-            yield need.model, _without_effect(need, "no other instance needs it")
+            yield _without_effect(need, "no other instance needs it")
 
 
 def _without_effect(need: _Need, reason: str) -> Hit:
@@ -157,6 +156,7 @@ def _without_effect(need: _Need, reason: str) -> Hit:
         f"the resource {need.name} limits nothing: {reason}",
         "write the name that other instances have, or remove it",
         need.span,
+        model=need.model,
     )
 
 
@@ -186,7 +186,7 @@ def resource_again(config: ConfigMessage) -> Iterator[Hit]:
     why="Priorities decide who goes first when instances wait for the same resource. Without "
     "--rate-limit=execution_count Triton ignores both.",
 )
-def priority_alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def priority_alone(repository: Repository) -> Iterator[Hit]:
     if _needs(repository):
         return
     for model in repository.models.values():
@@ -194,11 +194,9 @@ def priority_alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         if len(made) == 1 and made[0].index is not None and model.config is not None:
             path = (*made[0].path, "rate_limiter", "priority")
             if path in model.config.values:
-                yield (
-                    model,
-                    Hit(
-                        "the priority has no effect: no model of the repository needs a resource",
-                        "give the models that compete a common resource, or remove it",
-                        model.config.span(*path),
-                    ),
+                yield Hit(
+                    "the priority has no effect: no model of the repository needs a resource",
+                    "give the models that compete a common resource, or remove it",
+                    model.config.span(*path),
+                    model=model,
                 )

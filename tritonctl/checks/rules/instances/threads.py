@@ -85,7 +85,7 @@ def all_cores_each(model: Model, repository: Repository) -> Iterator[Hit]:
     why="When all are busy each slows the others down, which no test of one model shows.",
     shows="elsewhere",
 )
-def models_over_cores(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def models_over_cores(repository: Repository) -> Iterator[Hit]:
     cores = repository.target.cores
     if not cores:
         return
@@ -101,14 +101,12 @@ def models_over_cores(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     first = max(sorted(shares), key=lambda name: shares[name].total(cores))
     listed = some(f"{name} {shares[name].total(cores)}" for name in sorted(shares))
     model, threads = repository.models[first], shares[first]
-    yield (
-        model,
-        Hit(
-            f"the models together compute with {total} threads on {cores} cores: {listed}",
-            "give each fewer threads, or serve them on several machines",
-            threads.span or count_span(model, repository.target),
-            threads.source,
-        ),
+    yield Hit(
+        f"the models together compute with {total} threads on {cores} cores: {listed}",
+        "give each fewer threads, or serve them on several machines",
+        threads.span or count_span(model, repository.target),
+        threads.source,
+        model=model,
     )
 
 
@@ -137,21 +135,19 @@ def many_processes(_config: ConfigMessage, model: Model, repository: Repository)
     why="The setting is the process's: whichever model is loaded first decides for all.",
     shows="elsewhere",
 )
-def pytorch_counts_differ(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def pytorch_counts_differ(repository: Repository) -> Iterator[Hit]:
     torch = [m for _, m in sorted(repository.models.items()) if m.backend == "pytorch"]
     for key in _PYTORCH_COUNTS:
         given = [(m, count) for m in torch if (count := whole(parameter(m, key)))]
         for model, count in given[1:]:
             first, decides = given[0]
             if count != decides and model.config is not None:
-                yield (
-                    model,
-                    Hit(
-                        f"{key} is {count} here and {decides} in {first.name}: the model that is "
-                        "loaded first decides for all",
-                        "write the same number in all of PyTorch's models",
-                        model.config.span("parameters", key),
-                    ),
+                yield Hit(
+                    f"{key} is {count} here and {decides} in {first.name}: the model that is "
+                    "loaded first decides for all",
+                    "write the same number in all of PyTorch's models",
+                    model.config.span("parameters", key),
+                    model=model,
                 )
 
 

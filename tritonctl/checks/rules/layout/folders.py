@@ -44,18 +44,16 @@ def _is_folder(status: os.stat_result | None) -> bool:
     why="Triton looks at every entry for folders, and stops at a broken link: it refuses "
     "the model, or, in the repository's folder, all of them.",
 )
-def dangling_link(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def dangling_link(repository: Repository) -> Iterator[Hit]:
     root = repository.folder()
     for model in (root, *repository.models.values()):
         for name, status in model.entries.items():
             if status is None and name != CONFIG_NAME:
-                yield (
-                    model,
-                    Hit(
-                        f"the link {name} leads nowhere",
-                        "remove it, or put back what it leads to",
-                        place=name,
-                    ),
+                yield Hit(
+                    f"the link {name} leads nowhere",
+                    "remove it, or put back what it leads to",
+                    place=name,
+                    model=model,
                 )
 
 
@@ -65,15 +63,13 @@ def dangling_link(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     why="Unless models are loaded by name, Triton takes .git or .ipynb_checkpoints for a "
     "model, cannot load it, and ends.",
 )
-def hidden_folder(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def hidden_folder(repository: Repository) -> Iterator[Hit]:
     for name in folders(repository.folder()):
         if name.startswith("."):
-            yield (
-                repository.folder(name),
-                Hit(
-                    f"Triton takes {name} for a model: it does not skip hidden folders",
-                    "keep the repository in a folder of its own, below this one",
-                ),
+            yield Hit(
+                f"Triton takes {name} for a model: it does not skip hidden folders",
+                "keep the repository in a folder of its own, below this one",
+                model=repository.folder(name),
             )
 
 
@@ -127,23 +123,16 @@ def nested_repository(model: Model) -> Iterator[Hit]:
     "looks like one that works.",
     shows="elsewhere",
 )
-def no_repository(repository: Repository) -> Iterator[tuple[Model, Hit]]:
-    model = repository.folder()
-    if CONFIG_NAME in model.entries:
-        yield (
-            model,
-            Hit(
-                f"this is a model, not a repository of models: it has a {CONFIG_NAME}",
-                "name the folder above it",
-            ),
+def no_repository(repository: Repository) -> Iterator[Hit]:
+    if CONFIG_NAME in repository.folder().entries:
+        yield Hit(
+            f"this is a model, not a repository of models: it has a {CONFIG_NAME}",
+            "name the folder above it",
         )
     elif not repository.models:
-        yield (
-            model,
-            Hit(
-                "there is no model here",
-                "name the folder that has the models, each in a folder of its own",
-            ),
+        yield Hit(
+            "there is no model here",
+            "name the folder that has the models, each in a folder of its own",
         )
 
 

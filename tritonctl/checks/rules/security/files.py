@@ -42,16 +42,14 @@ def _others_write(mode: int) -> bool:
     why="Whoever can change a model.py runs code in the server; whoever can change weights decides "
     "its answers.",
 )
-def writable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def writable(repository: Repository) -> Iterator[Hit]:
     models = sorted(repository.models.items())
     if models and _others_write(_mode(repository.path)):
-        yield (
-            models[0][1],
-            Hit(
-                f"everybody on this machine may put models into {repository.path.name}, or take "
-                "them away",
-                f"take that right away: chmod -R o-w {repository.path}",
-            ),
+        yield Hit(
+            f"everybody on this machine may put models into {repository.path.name}, or take "
+            "them away",
+            f"take that right away: chmod -R o-w {repository.path}",
+            model=models[0][1],
         )
         return
     for _, model in models:
@@ -61,31 +59,27 @@ def writable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         if exposed:
             name = f"{model.name}/{exposed[0]}".rstrip("/")
             more = f", and {len(exposed) - 1} more below {model.name}" if len(exposed) > 1 else ""
-            yield (
-                model,
-                Hit(
-                    f"everybody on this machine may change {name}{more}",
-                    f"take that right away: chmod -R o-w {model.shown}",
-                    place=exposed[0],
-                ),
+            yield Hit(
+                f"everybody on this machine may change {name}{more}",
+                f"take that right away: chmod -R o-w {model.shown}",
+                place=exposed[0],
+                model=model,
             )
         else:
             yield from _owned_by_another(repository, model)
 
 
-def _owned_by_another(repository: Repository, model: Model) -> Iterator[tuple[Model, Hit]]:
+def _owned_by_another(repository: Repository, model: Model) -> Iterator[Hit]:
     """The first file of somebody who neither serves the repository nor is the administrator."""
     trusted = {0, os.geteuid(), _owner(repository.path), _owner(model.path)}
     for one in tree(model):
         if one.status.st_uid not in trusted:
-            yield (
-                model,
-                Hit(
-                    f"{model.name}/{one.place} belongs to user {one.status.st_uid}, who may change "
-                    "it, and the folders around it do not",
-                    f"give it to their owner: chown -R --reference={model.shown} {model.shown}",
-                    place=one.place,
-                ),
+            yield Hit(
+                f"{model.name}/{one.place} belongs to user {one.status.st_uid}, who may change "
+                "it, and the folders around it do not",
+                f"give it to their owner: chown -R --reference={model.shown} {model.shown}",
+                place=one.place,
+                model=model,
             )
             return
 

@@ -109,7 +109,7 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
     why="NVIDIA's bulletins tell everybody how to use them; only a later release fixes them.",
     shows="elsewhere",
 )
-def holes(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def holes(repository: Repository) -> Iterator[Hit]:
     target = repository.target
     known = known_holes(target.version) if target.version and target.named_by_user else []
     model = _first(repository) if known else None
@@ -118,14 +118,12 @@ def holes(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     cves = [cve for hole in known for cve in hole.cves]
     fixed = max((hole.fixed for hole in known), key=lambda name: tuple(map(int, name.split("."))))
     more = f" and {len(cves) - _TOLD} more" if len(cves) > _TOLD else ""
-    yield (
-        model,
-        Hit(
-            f"Triton {target.version} has known vulnerabilities: {', '.join(cves[:_TOLD])}{more}; "
-            f"the worst: {known[0].summary} (CVSS {known[0].score:g})",
-            f"serve with release {fixed} or later, or let only this machine reach it",
-            model.config.span("name"),
-        ),
+    yield Hit(
+        f"Triton {target.version} has known vulnerabilities: {', '.join(cves[:_TOLD])}{more}; "
+        f"the worst: {known[0].summary} (CVSS {known[0].score:g})",
+        f"serve with release {fixed} or later, or let only this machine reach it",
+        model.config.span("name"),
+        model=model,
     )
 
 

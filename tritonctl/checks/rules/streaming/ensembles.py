@@ -27,20 +27,18 @@ _LONGEST_DELAY_US = 10_000
     shows="traffic",
     answers=("tensorrtllm_backend#614", "server#4918"),
 )
-def order_lost(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def order_lost(repository: Repository) -> Iterator[Hit]:
     for one in per_response(repository).values():
         if not _scrambles(one.model, repository.target):
             continue
         config = one.model.config
         assert config is not None  # noqa: S101 - for the type checker
-        yield (
-            one.model,
-            Hit(
-                f"{instances(one.model, repository.target)} instances answer the responses of "
-                f"{one.source} in {one.ensemble}, in whatever order they finish",
-                "keep one instance, or add dynamic_batching { preserve_ordering: true }",
-                config.name_span("instance_group"),
-            ),
+        yield Hit(
+            f"{instances(one.model, repository.target)} instances answer the responses of "
+            f"{one.source} in {one.ensemble}, in whatever order they finish",
+            "keep one instance, or add dynamic_batching { preserve_ordering: true }",
+            config.name_span("instance_group"),
+            model=one.model,
         )
 
 
@@ -66,7 +64,7 @@ def _completes_batching(model: Model) -> bool:
     "still reported being live.",
     answers=("server#7517", "tensorrtllm_backend#587"),
 )
-def alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def alone(repository: Repository) -> Iterator[Hit]:
     target = repository.target
     for one in per_response(repository).values():
         config = one.model.config
@@ -75,14 +73,12 @@ def alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         batched = config.message.WhichOneof("scheduling_choice") is not None
         if batched or _completes_batching(one.model):
             continue
-        yield (
-            one.model,
-            Hit(
-                f"each response of {one.source} in {one.ensemble} becomes an execution of its own",
-                "add dynamic_batching { }"
-                + ("" if config.message.max_batch_size > 1 else " and a max_batch_size"),
-                config.name_span("max_batch_size"),
-            ),
+        yield Hit(
+            f"each response of {one.source} in {one.ensemble} becomes an execution of its own",
+            "add dynamic_batching { }"
+            + ("" if config.message.max_batch_size > 1 else " and a max_batch_size"),
+            config.name_span("max_batch_size"),
+            model=one.model,
         )
 
 
@@ -92,7 +88,7 @@ def alone(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     why="The delay is meant for requests, but here every part of every stream waits for it: "
     "text arrives in bursts.",
 )
-def jerky(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def jerky(repository: Repository) -> Iterator[Hit]:
     for one in per_response(repository).values():
         config = one.model.config
         batching = config.message.dynamic_batching if config else None
@@ -100,12 +96,10 @@ def jerky(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             continue
         delay = batching.max_queue_delay_microseconds
         if delay >= _LONGEST_DELAY_US:
-            yield (
-                one.model,
-                Hit(
-                    f"every response of {one.source} in {one.ensemble} waits up to "
-                    f"{delay / 1000:g} ms here",
-                    "remove the delay, or make it 2000 microseconds at most",
-                    config.span("dynamic_batching", "max_queue_delay_microseconds"),
-                ),
+            yield Hit(
+                f"every response of {one.source} in {one.ensemble} waits up to "
+                f"{delay / 1000:g} ms here",
+                "remove the delay, or make it 2000 microseconds at most",
+                config.span("dynamic_batching", "max_queue_delay_microseconds"),
+                model=one.model,
             )

@@ -32,7 +32,7 @@ from tritonctl.checks.rule import advice, error, warning
     "a client that has left, and others wait.",
     answers=("server#5833", "server#4818", "server#8030"),
 )
-def uncancellable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def uncancellable(repository: Repository) -> Iterator[Hit]:
     steps = composing(repository)
     for model in repository.models.values():
         # Within an ensemble Triton 2.51 tells a step nothing of a cancellation.
@@ -42,14 +42,12 @@ def uncancellable(repository: Repository) -> Iterator[tuple[Model, Hit]]:
             continue
         streamed = [send for send in senders.sends if loop_around(send) is not None]
         if streamed:
-            yield (
-                model,
-                hit_at(
-                    code,
-                    streamed[0].call.node,
-                    "the loop goes on for clients that have gone",
-                    "ask sender.is_cancelled() in every turn, and send the final flag if it is",
-                ),
+            yield Hit(
+                "the loop goes on for clients that have gone",
+                "ask sender.is_cancelled() in every turn, and send the final flag if it is",
+                code.place(streamed[0].call.node),
+                code.source,
+                model=model,
             )
 
 

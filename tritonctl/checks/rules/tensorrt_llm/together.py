@@ -45,7 +45,7 @@ def _callers(repository: Repository) -> Iterator[tuple[Model, str]]:
     "streaming is (`Streaming is only supported if model is deployed using decoupled mode`).",
     answers=("tensorrtllm_backend#626",),
 )
-def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def decoupled(repository: Repository) -> Iterator[Hit]:
     for model, name in _callers(repository):
         called = repository.models.get(name)
         if model.config is None or called is None or called.config is None:
@@ -53,14 +53,12 @@ def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
         here = model.config.message.model_transaction_policy.decoupled
         model_streams = called.config.message.model_transaction_policy.decoupled
         if deployment_of(called, repository) and here != model_streams:
-            yield (
-                model,
-                Hit(
-                    f"{model.name} is {'' if here else 'not '}decoupled, and {name}, which it "
-                    f"calls, is{'' if model_streams else ' not'}",
-                    "set decoupled alike in both: true for streams",
-                    model.config.span("model_transaction_policy", "decoupled"),
-                ),
+            yield Hit(
+                f"{model.name} is {'' if here else 'not '}decoupled, and {name}, which it "
+                f"calls, is{'' if model_streams else ' not'}",
+                "set decoupled alike in both: true for streams",
+                model.config.span("model_transaction_policy", "decoupled"),
+                model=model,
             )
 
 
@@ -70,30 +68,26 @@ def decoupled(repository: Repository) -> Iterator[tuple[Model, Hit]]:
     why="The model loads; every request ends in an error, unless another repository of the "
     "server has the model.",
 )
-def absent(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def absent(repository: Repository) -> Iterator[Hit]:
     for model, name in _callers(repository):
         for key, named in _named(model, name):
             if named not in repository.models:
-                yield (
-                    model,
-                    Hit(
-                        f"{model.name} calls {named}, which is not in this repository",
-                        f"put it there, or name another one in {key}",
-                        model.config.span("parameters", key) if model.config else None,
-                    ),
+                yield Hit(
+                    f"{model.name} calls {named}, which is not in this repository",
+                    f"put it there, or name another one in {key}",
+                    model.config.span("parameters", key) if model.config else None,
+                    model=model,
                 )
         code = model.code
         for fixed in _FIXED if code and _CALL in code.source.text else ():
             if code and fixed not in repository.models:
                 at = code.source.text.index(_CALL)
-                yield (
-                    model,
-                    Hit(
-                        f"{model.name} calls {fixed}, which is not in this repository",
-                        f"put the model there under the name {fixed}: model.py looks for no other",
-                        Span(at, at + len(_CALL)),
-                        code.source,
-                    ),
+                yield Hit(
+                    f"{model.name} calls {fixed}, which is not in this repository",
+                    f"put the model there under the name {fixed}: model.py looks for no other",
+                    Span(at, at + len(_CALL)),
+                    code.source,
+                    model=model,
                 )
 
 
@@ -127,20 +121,18 @@ def one_at_a_time(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     summary="a pipeline whose steps name different tokenizers",
     why="Token ids mean other text to another tokenizer: answers come out garbled.",
 )
-def tokenizers(repository: Repository) -> Iterator[tuple[Model, Hit]]:
+def tokenizers(repository: Repository) -> Iterator[Hit]:
     reported = set()
     for names in _pipelines(repository):
         known = [(model, path) for model, path in _tokenizers(repository, names) if path]
         for model, path in known[1:]:
             if path != known[0][1] and model.config and model.name not in reported:
                 reported.add(model.name)
-                yield (
-                    model,
-                    Hit(
-                        f"tokenizer_dir is {path}, and in {known[0][0].name} it is {known[0][1]}",
-                        "name the same tokenizer in both",
-                        model.config.span("parameters", "tokenizer_dir", "string_value"),
-                    ),
+                yield Hit(
+                    f"tokenizer_dir is {path}, and in {known[0][0].name} it is {known[0][1]}",
+                    "name the same tokenizer in both",
+                    model.config.span("parameters", "tokenizer_dir", "string_value"),
+                    model=model,
                 )
 
 

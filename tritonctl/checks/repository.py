@@ -21,7 +21,7 @@ from tritonctl.checks.config.message import HARMLESS, ConfigMessage, read
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.config.textproto import parse
 from tritonctl.checks.model_py.source import PythonSource, read_python
-from tritonctl.checks.places import Source
+from tritonctl.checks.places import Source, Span
 from tritonctl.errors import ConfigurationError
 from tritonctl.formats.graph_file import Graph, UnjudgedError
 from tritonctl.formats.onnx_graph import read_onnx
@@ -128,20 +128,30 @@ class Model:
         }
 
     @cached_property
-    def config(self) -> ConfigMessage | None:
-        """What config.pbtxt says, None where it is absent or broken."""
-        return self.file.config if self.file else None
+    def config(self) -> ConfigMessage:
+        """What config.pbtxt says; empty where it is absent or broken."""
+        read = self.file.config if self.file else None
+        return read or ConfigMessage(model_config_schema().ModelConfig(), {(): Span(0, 0)})
+
+    @property
+    def has_config(self) -> bool:
+        """Whether there is a config.pbtxt whose text could be parsed."""
+        return self.file is not None and self.file.config is not None
 
     @cached_property
     def config_is_valid(self) -> bool:
         """Whether no value of config.pbtxt is one that Triton cannot read."""
-        problems = self.config.problems if self.config else ()
-        return all(problem.mistake in HARMLESS for problem in problems)
+        return all(problem.mistake in HARMLESS for problem in self.config.problems)
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether Triton can read the configuration; if not, rules cannot rely on it."""
+        return self.has_config and self.config_is_valid
 
     @cached_property
     def backend(self) -> str | None:
         """What serves it, "ensemble" for an ensemble; None where neither name nor file tells."""
-        if self.config is None:
+        if not self.has_config:
             return None
         message = self.config.message
         if message.platform == "ensemble" or message.HasField("ensemble_scheduling"):
@@ -151,7 +161,7 @@ class Model:
     @property
     def file_names(self) -> tuple[str, ...]:
         """What the backend loads of a version's folder, any one of these."""
-        named = self.config.message.default_model_filename if self.config else ""
+        named = self.config.message.default_model_filename
         return (str(named),) if named else DEFAULT_FILES.get(self.backend or "", ())
 
     def first_folder(self) -> Iterable[str]:
@@ -166,7 +176,7 @@ class Model:
 
     def served_of(self, versions: list[int]) -> list[int]:
         """Those of these, in ascending order, that the version policy chooses."""
-        if self.config is None or not self.config.message.HasField("version_policy"):
+        if not self.config.message.HasField("version_policy"):
             return versions[-1:]
         policy = self.config.message.version_policy
         if policy.HasField("specific"):

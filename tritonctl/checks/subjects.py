@@ -22,14 +22,15 @@ Subject = Callable[[Model, Repository], object | None]
 
 
 def _scheduler(model: Model, name: str) -> object | None:
-    message = model.config.message if model.config else None
-    return getattr(message, name) if message and message.HasField(name) else None
+    message = model.config.message
+    return getattr(message, name) if message.HasField(name) else None
 
 
 SUBJECTS: Mapping[str, Subject] = {
     "model": lambda model, _: model,
     "repository": lambda _, repository: repository,
-    "config": lambda model, _: model.config,
+    "file": lambda model, _: model.file,
+    "config": lambda model, _: model.config if model.has_config else None,
     # Parts of the configuration.
     "batching": lambda model, _: _scheduler(model, "dynamic_batching"),
     "sequences": lambda model, _: _scheduler(model, "sequence_batching"),

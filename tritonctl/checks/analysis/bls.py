@@ -104,7 +104,7 @@ def holding_calls(model: Model) -> tuple[BlsCall, ...]:
     A decoupled model may hand a request to a thread and be free, so only what stands in its
     `execute` itself counts.
     """
-    if model.config is None or model.code is None:
+    if model.code is None:
         return ()
     calls = [c for c in bls_calls(model) if c.method not in ("initialize", "finalize")]
     if model.config.message.model_transaction_policy.decoupled:
@@ -156,5 +156,4 @@ def _walked(came: dict[str, str], start: str, end: str) -> list[str]:
 
 
 def _steps(model: Model) -> Iterator[str]:
-    if model.config is not None and model.backend == "ensemble":
-        yield from (step.model_name for step in model.config.message.ensemble_scheduling.step)
+    yield from (step.model_name for step in model.config.message.ensemble_scheduling.step)

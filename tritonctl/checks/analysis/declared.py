@@ -42,12 +42,12 @@ def outputs(model: Model) -> tuple[Tensor, ...]:
 
 def batches(model: Model) -> bool:
     """Whether requests have a batch dimension, which `dims` leaves out: max_batch_size over 0."""
-    return model.config is not None and model.config.message.max_batch_size > 0
+    return bool(model.config.message.max_batch_size > 0)
 
 
 def _tensors(model: Model, direction: Direction) -> tuple[Tensor, ...]:
     config = model.config
-    return memoized(model, direction, lambda: tuple(_declared(config, direction)) if config else ())
+    return memoized(model, direction, lambda: tuple(_declared(config, direction)))
 
 
 def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:

@@ -68,7 +68,7 @@ def weights(model: Model, repository: Repository) -> Counter[int]:
 def _weights_file(model: Model) -> int:
     """The size of what each copy on a GPU is made of; 0 where it is unknown."""
     version = model.served_version
-    if model.config is None or version is None or model.backend not in _OF_ONE_FILE:
+    if version is None or model.backend not in _OF_ONE_FILE:
         return 0
     if model.config.message.cc_model_filenames:
         return 0

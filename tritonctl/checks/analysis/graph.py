@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tritonctl.checks.analysis import declared
 from tritonctl.checks.analysis.declared import Tensor
-from tritonctl.checks.analysis.nesting import inside_out, is_readable, models_in
+from tritonctl.checks.analysis.nesting import inside_out, models_in
 from tritonctl.checks.config.backends import TELLING_FILES
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.source import PythonSource, read_python
@@ -182,7 +182,7 @@ class Graph:
 
 def graph_of(model: Model, repository: Repository) -> Graph | None:
     """The ensemble's graph; None for other models, and without steps that can be read."""
-    if not models_in(model) or not is_readable(model):
+    if not models_in(model) or not model.is_readable:
         return None
     return memoized(model, "graph", lambda: _graph(model, repository))
 
@@ -192,7 +192,7 @@ def interface_of(model: Model, repository: Repository) -> Interface | None:
     return memoized(
         model,
         "interface",
-        lambda: _interface(model, repository) if is_readable(model) else _bare(model),
+        lambda: _interface(model, repository) if model.is_readable else _bare(model),
     )
 
 
@@ -216,7 +216,6 @@ def _side(model: str, tensor: Tensor, batches: bool | None) -> Side:
 
 
 def _graph(model: Model, repository: Repository) -> Graph:
-    assert model.config is not None  # noqa: S101 - it is readable
     message = model.config.message
     steps = enumerate(message.ensemble_scheduling.step)
     return Graph(
@@ -261,7 +260,6 @@ def _side_of(interface: Interface | None, tensor: Tensor | None) -> Side | None:
 
 
 def _interface(model: Model, repository: Repository) -> Interface:
-    assert model.config is not None  # noqa: S101 - it is readable
     inputs, outputs = _by_name(declared.inputs(model)), _by_name(declared.outputs(model))
     fixed = model.backend == "ensemble" or _is_plain_python(model)
     lists = model.backend in _COMPLETE_ALL_OR_NOTHING
@@ -303,7 +301,7 @@ def _is_plain(code: PythonSource | None) -> bool:
 
 def _decoupled(model: Model, repository: Repository) -> bool | None:
     """An ensemble is decoupled when a step of it is, whatever it says itself."""
-    if model.backend != "ensemble" or not is_readable(model):
+    if model.backend != "ensemble" or not model.is_readable:
         return _says_decoupled(model)
     ensembles = memoized(repository, "decoupled", lambda: _decoupled_ensembles(repository))
     return ensembles.get(model.name)
@@ -319,13 +317,13 @@ def _decoupled_ensembles(repository: Repository) -> dict[str, bool | None]:
 
 
 def _answer(step: Model | None, ensembles: Mapping[str, bool | None]) -> bool | None:
-    if step is None or not is_readable(step):
+    if step is None or not step.is_readable:
         return None
     return ensembles[step.name] if step.backend == "ensemble" else _says_decoupled(step)
 
 
 def _says_decoupled(model: Model) -> bool | None:
-    if model.config is None or not is_readable(model):
+    if not model.is_readable:
         return None
     said = bool(model.config.message.model_transaction_policy.decoupled)
     fixed = model.backend in _COMPLETE_ALL_OR_NOTHING or _is_plain_python(model)

@@ -13,7 +13,7 @@ def judged_graph(model: Model) -> Graph | None:
     It completes a configuration that lacks its inputs or its outputs instead.
     """
     graph, config = model.graph, model.config
-    if graph is None or graph.broken or config is None:
+    if graph is None or graph.broken:
         return None
     has_inputs = config.message.input or config.message.batch_input
     return graph if has_inputs and config.message.output else None

@@ -6,21 +6,12 @@ Nothing here recurses: a repository may hold a chain of thousands.
 
 from __future__ import annotations
 
-from tritonctl.checks.config.message import HARMLESS
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model, Repository
 
 
-def is_readable(model: Model) -> bool:
-    """Whether Triton can read the configuration; if not, rules cannot rely on it."""
-    config = model.config
-    return config is not None and all(p.mistake in HARMLESS for p in config.problems)
-
-
 def models_in(model: Model) -> list[str]:
     """The names of an ensemble's models, step by step."""
-    if model.backend != "ensemble" or model.config is None:
-        return []
     return [step.model_name for step in model.config.message.ensemble_scheduling.step]
 
 

@@ -54,16 +54,15 @@ def written_kind(group: Any) -> Kind | None:
 
 def written_groups(model: Model) -> Iterator[tuple[int, Any]]:
     """The groups as written, of models that may have any."""
-    if model.config is not None and model.backend != "ensemble":
+    if model.backend != "ensemble":
         yield from enumerate(model.config.message.instance_group)
 
 
 def groups(model: Model, target: Target) -> tuple[Group, ...]:
     """The groups that a server makes of a model: none of an ensemble, or while it is unreadable."""
-    config = model.config
-    if config is None or model.backend == "ensemble":
+    if not model.has_config or model.backend == "ensemble":
         return ()
-    written = config.message.instance_group
+    written = model.config.message.instance_group
     if not written:
         kind = _resolved("KIND_AUTO", (), target)
         return (Group(None, kind, _default_count(model, kind), _gpus(kind, (), target)),)
@@ -111,17 +110,13 @@ def instances(model: Model, target: Target) -> int | None:
 def count_span(model: Model, target: Target) -> Span | None:
     """Where the number of a model's instances stands, or the nearest thing to it."""
     made = groups(model, target)
-    if not made or model.config is None:
+    if not made:
         return None
     path = max(made, key=lambda group: group.total or 0).path
     if (*path, "count") in model.config.values:
         return model.config.span(*path, "count")
-    return model.config.span(*(path or _what_runs(model)))
-
-
-def _what_runs(model: Model) -> tuple[str, ...]:
-    named = model.config is not None and model.config.message.backend
-    return ("backend",) if named else ("platform",)
+    named = "backend" if model.config.message.backend else "platform"
+    return model.config.span(*(path or (named,)))
 
 
 def some(shares: Iterable[str], most: int = 6) -> str:

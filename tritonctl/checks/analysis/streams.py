@@ -30,8 +30,6 @@ class Step(NamedTuple):
 
 def steps(model: Model) -> tuple[Step, ...]:
     """The steps of an ensemble; () of anything else."""
-    if model.config is None or model.backend != "ensemble":
-        return ()
     return tuple(
         Step(
             step.model_name, frozenset(step.input_map.values()), frozenset(step.output_map.values())
@@ -46,11 +44,10 @@ def decoupled(model: Model | None, repository: Repository) -> bool:
 
 
 def _decoupled(model: Model, repository: Repository, above: frozenset[str]) -> bool:
-    config = model.config
-    if config is None or model.name in above:
+    if model.name in above:
         return False
     if model.backend != "ensemble":
-        return bool(config.message.model_transaction_policy.decoupled)
+        return bool(model.config.message.model_transaction_policy.decoupled)
     inner = (repository.models.get(step.model) for step in steps(model))
     above |= {model.name}
     return any(_decoupled(one, repository, above) for one in inner if one is not None)
@@ -58,7 +55,7 @@ def _decoupled(model: Model, repository: Repository, above: frozenset[str]) -> b
 
 def streaming_code(model: Model) -> PythonSource | None:
     """The code of a decoupled Python model; None of any other."""
-    if model.config is None or not model.config.message.model_transaction_policy.decoupled:
+    if not model.config.message.model_transaction_policy.decoupled:
         return None
     code = model.code
     return code if code is not None and code.tree is not None else None
@@ -67,7 +64,7 @@ def streaming_code(model: Model) -> PythonSource | None:
 def surely_not_decoupled(model: Model) -> bool:
     """A Python model that answers every request once: model.py cannot change that either."""
     code = model.code
-    if model.config is None or code is None or code.tree is None:
+    if code is None or code.tree is None:
         return False
     said = model.config.message.model_transaction_policy.decoupled
     return not said and not code.called("set_model_transaction_policy")
@@ -128,6 +125,6 @@ def _inside(name: str, repository: Repository, above: frozenset[str]) -> Iterato
 def instances(model: Model, target: Target) -> int:
     """How many instances a model has at least."""
     known = placement.instances(model, target)
-    groups = model.config.message.instance_group if model.config else ()
+    groups = model.config.message.instance_group
     written = sum(max(int(one.count), 1) * max(len(one.gpus), 1) for one in groups)
     return max(1, written) if known is None else known

@@ -58,9 +58,8 @@ def cpu_threads(model: Model, target: Target) -> Threads | None:
 
 def parameter(model: Model, key: str) -> str | None:
     """A parameter's text; None where it is absent."""
-    if model.config is None or key not in model.config.message.parameters:
-        return None
-    return str(model.config.message.parameters[key].string_value)
+    parameters = model.config.message.parameters
+    return str(parameters[key].string_value) if key in parameters else None
 
 
 def whole(text: str | None) -> int | None:
@@ -70,7 +69,6 @@ def whole(text: str | None) -> int | None:
 
 def _of_onnxruntime(model: Model, count: int) -> Threads | None:
     """A pool in each instance's session, unless another library computes."""
-    assert model.config is not None  # noqa: S101 - a backend is read from it
     accelerators = model.config.message.optimization.execution_accelerators
     if accelerators.cpu_execution_accelerator:
         return None
@@ -82,7 +80,7 @@ def _of_onnxruntime(model: Model, count: int) -> Threads | None:
 def _of_parameter(model: Model, keys: tuple[str, ...], pools: int) -> Threads | None:
     """What the model shares among its instances, where a parameter says how much."""
     for key in keys:
-        if model.config is not None and (each := whole(parameter(model, key))):
+        if each := whole(parameter(model, key)):
             return Threads(pools, each, model.config.span("parameters", key))
     return None
 

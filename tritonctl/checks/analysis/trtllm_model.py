@@ -148,17 +148,16 @@ def deployment_of(model: Model, repository: Repository) -> Deployment | None:
 
 
 def _deployment(model: Model, repository: Repository) -> Deployment | None:
-    config = model.config
-    kind = _kind(model, config) if config else None
-    return Deployment(model, config, kind, repository) if config and kind else None
+    kind = _kind(model)
+    return Deployment(model, model.config, kind, repository) if kind else None
 
 
-def _kind(model: Model, config: ConfigMessage) -> Kind | None:
+def _kind(model: Model) -> Kind | None:
     if model.backend == BACKEND:
         return "cpp"
     if model.backend != "python":
         return None
-    parameters = config.message.parameters
+    parameters = model.config.message.parameters
     if "gpt_model_type" in parameters and "gpt_model_path" in parameters:
         return "python"
     if all(key in parameters for key in _OWN):

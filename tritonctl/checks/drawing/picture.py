@@ -166,7 +166,7 @@ class _Painter:
 
     def _alone(self, model: Model) -> Picture | None:
         interface = interface_of(model, self._repository)
-        if interface is None or model.config is None:
+        if interface is None or not model.has_config:
             return None
         node = Node("1", "step", model.name, model.backend, interface.decoupled)
         inputs = [(t, interface.side(t)) for t in declared.inputs(model)]

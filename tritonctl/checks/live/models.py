@@ -38,7 +38,7 @@ def compare(model: Model, seen: ServerDescription) -> Iterator[Found]:
     served = seen.models.get(model.name)
     if served is not None and served.config is not None:
         config = model_config_schema().ModelConfig.FromString(served.config)
-        if model.config is not None:
+        if model.has_config:
             drift = differences(model.name, model.config, config, completes=_completes(model))
             yield from _drift(drift, model)
         yield from _metadata(served, config)
@@ -112,7 +112,7 @@ def _versions(model: Model, ready: set[str], entries: Iterable[IndexEntry]) -> I
     if wanted is None:
         return
     states = {entry.version: entry for entry in entries}
-    span = model.config.name_span("version_policy") if model.config else None
+    span = model.config.name_span("version_policy")
     for version in sorted(wanted - ready):
         if version in states:
             yield rules.NOT_READY, _unready(model, states[version])
@@ -128,7 +128,7 @@ def _versions(model: Model, ready: set[str], entries: Iterable[IndexEntry]) -> I
 
 def _wanted(model: Model) -> set[str] | None:
     """The versions that a server should serve; None where that is unknown."""
-    if model.file is not None and model.config is None:
+    if model.file is not None and not model.has_config:
         return None
     return {str(version) for version in model.served_versions} or None
 
@@ -157,7 +157,7 @@ def _drift(found: Iterable[Difference], model: Model) -> Iterator[Found]:
 def _differs(one: Difference, model: Model) -> Hit:
     here = f"is {one.here} here" if one.here else "is not set here"
     server = f"has {one.there}" if one.there else "has none"
-    span = model.config.name_span(*one.path) if model.config else None
+    span = model.config.name_span(*one.path)
     return Hit(f"{one.dotted} {here}, and the server {server}", _AGAIN, span=span)
 
 

@@ -6,7 +6,7 @@ Source: https://github.com/triton-inference-server/server/blob/main/docs/user_gu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tritonctl.checks.analysis.streams import steps
@@ -153,21 +153,19 @@ def seconds(config: ConfigMessage, model: Model, repository: Repository) -> Iter
 def against_slo(repository: Repository) -> Iterator[Hit]:
     for name, slo_ms in repository.target.slo_ms.items():
         model = repository.models.get(name)
-        for step, config in _on_the_way(model, repository) if model else ():
-            delay_ms = _delay(config) / 1000
+        for step in _on_the_way(model, repository) if model else ():
+            delay_ms = _delay(step.config) / 1000
             if 2 * delay_ms >= slo_ms:
                 yield Hit(
                     f"a request to {name} may wait {delay_ms:g} ms here, and its SLO target is "
                     f"{slo_ms:g} ms",
                     "set the delay to a tenth of that at most",
-                    config.span("dynamic_batching", "max_queue_delay_microseconds"),
+                    step.config.span("dynamic_batching", "max_queue_delay_microseconds"),
                     model=step,
                 )
 
 
-def _on_the_way(model: Model, repository: Repository) -> Iterator[tuple[Model, ConfigMessage]]:
-    """The model, or an ensemble's models, each with its configuration."""
+def _on_the_way(model: Model, repository: Repository) -> Iterable[Model]:
+    """The model, and the models of its steps where it is an ensemble."""
     composing = [repository.models.get(step.model) for step in steps(model)]
-    for one in {one.name: one for one in [model, *composing] if one is not None}.values():
-        if one.config is not None:
-            yield one, one.config
+    return {one.name: one for one in [model, *composing] if one is not None}.values()

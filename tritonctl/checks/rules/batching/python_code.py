@@ -35,10 +35,8 @@ def _batched_code(model: Model) -> PythonSource | None:
 
 
 def _batches_requests(model: Model) -> bool:
-    message = model.config.message if model.config else None
-    return message is not None and bool(
-        message.HasField("dynamic_batching") and message.max_batch_size > 1
-    )
+    message = model.config.message
+    return bool(message.HasField("dynamic_batching") and message.max_batch_size > 1)
 
 
 def _requests(code: PythonSource) -> tuple[Function, str] | None:

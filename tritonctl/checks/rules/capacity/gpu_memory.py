@@ -128,7 +128,7 @@ def trtllm_over_one(repository: Repository) -> Iterator[Hit]:
 
 
 def _fraction_span(model: Model, repository: Repository) -> Span | None:
-    if model.config is not None and FRACTION in model.config.message.parameters:
+    if FRACTION in model.config.message.parameters:
         return model.config.span("parameters", FRACTION)
     return count_span(model, repository.target)
 

@@ -31,11 +31,6 @@ def _bytes(tensor: Tensor) -> int:
     return tensor_bytes(tensor.dtype, tensor.dims or (), longest=1, string_bytes=4)
 
 
-def _served(model: Model) -> bool:
-    """Whether what is declared is known, and clients send it themselves."""
-    return model.config is not None and bool(inputs(model))
-
-
 @warning(
     "TC820 too-large-for-http",
     summary="a model whose smallest request is over the HTTP endpoint's limit",
@@ -43,7 +38,7 @@ def _served(model: Model) -> bool:
 )
 def over_http(model: Model, repository: Repository) -> Iterator[Hit]:
     version = repository.target.version
-    if not _served(model) or version is None or Version(version) < _LIMITED_SINCE:
+    if not inputs(model) or version is None or Version(version) < _LIMITED_SINCE:
         return
     needed = [tensor for tensor in inputs(model) if not tensor.optional]
     size = sum(_bytes(tensor) for tensor in needed)
@@ -66,10 +61,10 @@ def _sum(tensors: list[Tensor], size: int) -> str:
     return human_bytes(size) + (f" ({', '.join(listed[:3])})" if len(listed) > 1 else "")
 
 
-def _dims(model: Model, tensors: list[Tensor]) -> Span | None:
+def _dims(model: Model, tensors: list[Tensor]) -> Span:
     """Where the largest of them says how large it is."""
     largest = max(tensors, key=_bytes)
-    return model.config.span(*largest.path, "dims") if model.config else None
+    return model.config.span(*largest.path, "dims")
 
 
 @warning(
@@ -79,7 +74,7 @@ def _dims(model: Model, tensors: list[Tensor]) -> Span | None:
     "smaller ones.",
 )
 def over_grpc(model: Model) -> Iterator[Hit]:
-    if not _served(model):
+    if not inputs(model):
         return
     needed = [tensor for tensor in inputs(model) if not tensor.optional]
     for what, tensors in (("request", needed), ("answer", list(outputs(model)))):
@@ -98,7 +93,7 @@ def over_grpc(model: Model) -> Iterator[Hit]:
     why="Triton would take a request of that many, and no message carries it.",
 )
 def full_batch(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if not _served(model) or not batches(model) or any(over_grpc(model)):
+    if not inputs(model) or not batches(model) or any(over_grpc(model)):
         return
     most = config.message.max_batch_size
     needed = [tensor for tensor in inputs(model) if not tensor.optional]

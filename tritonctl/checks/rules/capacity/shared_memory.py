@@ -118,7 +118,7 @@ def _rounded(size: int) -> str:
 
 def _share(model: Model, target: Target) -> _Share | None:
     """The least that a model's stubs take when busy: dimensions that vary count as 1."""
-    if model.backend != "python" or model.config is None:
+    if model.backend != "python":
         return None
     stubs = instances(model, target)
     if stubs is None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from tritonctl.checks.config.backends import KNOWN, PLATFORMS, SHELL_IN_PATHS, backend_of_files
 from tritonctl.checks.config.message import ConfigMessage
-from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import advice, error, warning
@@ -34,8 +32,10 @@ _FILLS_IN = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
     "file such as model.onnx or model.py.",
 )
 def no_backend(model: Model) -> Iterator[Hit]:
-    message = _message(model)
-    if message is None or not model.versions or message.platform or message.HasField(_STEPS):
+    message = model.config.message
+    if (model.file and not model.has_config) or not model.versions:
+        return
+    if message.platform or message.HasField(_STEPS):
         return
     named = message.default_model_filename
     # A model called m.custom is served by the backend custom.
@@ -48,15 +48,8 @@ def no_backend(model: Model) -> Iterator[Hit]:
         + (f"{named} does not show it" if named else "no file such as model.py shows it")
         + _unread(model),
         'name it in config.pbtxt: backend: "python"',
-        model.config.span() if model.config else None,
+        model.config.span(),
     )
-
-
-def _message(model: Model) -> Any:
-    """The configuration, empty where there is no file; None where it cannot be read."""
-    if model.file is None:
-        return model_config_schema().ModelConfig()
-    return model.config.message if model.config else None
 
 
 def _unread(model: Model) -> str:

@@ -10,7 +10,6 @@ from tritonctl.checks.analysis.declared import Tensor, dims_match
 from tritonctl.checks.analysis.graph import Graph, Link, Side, Step
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
@@ -22,14 +21,14 @@ from tritonctl.errors import suggest
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
 )
-def unknown_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
+def unknown_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     for step in ensemble.steps:
         for link in _unknown(step, "input"):
             assert step.interface is not None  # noqa: S101 - it is known to lack it
             yield Hit(
                 f"{step.name} has no input {link.name}",
                 _of_these(link.name, step.interface.inputs),
-                _key(model, link),
+                config.name_span(*link.path),
             )
 
 
@@ -39,14 +38,14 @@ def unknown_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
     why="Triton refuses the ensemble. The key is the model's name of the tensor, the value the "
     "ensemble's.",
 )
-def unknown_output(ensemble: Graph, model: Model) -> Iterator[Hit]:
+def unknown_output(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     for step in ensemble.steps:
         for link in _unknown(step, "output"):
             assert step.interface is not None  # noqa: S101 - it is known to lack it
             yield Hit(
                 f"{step.name} has no output {link.name}",
                 _of_these(link.name, step.interface.outputs),
-                _key(model, link),
+                config.name_span(*link.path),
             )
 
 
@@ -82,7 +81,7 @@ def unfed_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     why="Triton converts nothing between steps: it refuses the ensemble.",
     answers=("server#1682", "server#3007"),
 )
-def types_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
+def types_differ(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     for name, sides in ensemble.sides.items():
         known = [(link, side) for link, side in sides if side.dtype is not None]
         for link, side in known[1:]:
@@ -91,7 +90,7 @@ def types_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
                 yield Hit(
                     f"{name} is {first.dtype} in {first.model} and {side.dtype} in {side.model}",
                     "put a step between them that converts, or correct the one that is wrong",
-                    _value(model, link),
+                    config.span(*link.path),
                 )
                 break
 
@@ -102,7 +101,7 @@ def types_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
     why="Triton refuses the ensemble.",
     answers=("server#1682", "server#7303"),
 )
-def shapes_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
+def shapes_differ(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     for name, sides in ensemble.sides.items():
         for link, side in sides[1:]:
             if link is not None and not fit(sides[0][1], side):
@@ -110,7 +109,7 @@ def shapes_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
                     f"{name} is {sides[0][1].shape} in {sides[0][1].model} and {side.shape} in "
                     f"{side.model}",
                     "make the dims equal; -1 fits any size, and the batch dimension is not written",
-                    _value(model, link),
+                    config.span(*link.path),
                 )
                 break
 
@@ -121,7 +120,7 @@ def shapes_differ(ensemble: Graph, model: Model) -> Iterator[Hit]:
     why="Triton compares every side only with the first one: it loads the ensemble, and then "
     "requests fail with `unexpected shape`.",
 )
-def shapes_differ_later(ensemble: Graph, model: Model) -> Iterator[Hit]:
+def shapes_differ_later(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     for name, sides in ensemble.sides.items():
         first = sides[0][1]
         if not all(fit(first, side) for _, side in sides):
@@ -132,7 +131,7 @@ def shapes_differ_later(ensemble: Graph, model: Model) -> Iterator[Hit]:
                     f"{name} is {one.shape} in {one.model} and {other.shape} in {other.model}; "
                     f"{first.shape} in {first.model} hides it from Triton",
                     "make the dims equal",
-                    _value(model, link),
+                    config.span(*link.path),
                 )
                 break
 
@@ -181,14 +180,6 @@ def fit(one: Side, other: Side) -> bool:
 def _full(side: Side) -> list[tuple[int, ...]]:
     dims = side.dims or ()
     return {True: [(-1, *dims)], False: [dims], None: [dims, (-1, *dims)]}[side.batches]
-
-
-def _key(model: Model, link: Link) -> Span | None:
-    return model.config.name_span(*link.path) if model.config else None
-
-
-def _value(model: Model, link: Link) -> Span | None:
-    return model.config.span(*link.path) if model.config else None
 
 
 def _of_these(name: str, known: Mapping[str, Tensor]) -> str:

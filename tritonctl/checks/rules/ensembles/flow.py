@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from tritonctl.checks.analysis.graph import Graph, Link, Step
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
@@ -27,7 +26,7 @@ def unwritten_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"nothing writes {name}, which step {_numbers(ensemble.readers[name])} reads",
                 _instead(name, (*ensemble.inputs, *ensemble.writers)),
-                _span(model, link),
+                model.config.span(*link.path),
             )
 
 
@@ -59,7 +58,7 @@ def written_twice(ensemble: Graph, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"step {links[0].step + 1} writes {name} already",
                 "give each output a tensor of its own",
-                _span(model, link),
+                model.config.span(*link.path),
             )
 
 
@@ -77,7 +76,7 @@ def overwritten_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{name} is an input of {model.name}: step {links[0].step + 1} writes it again",
                 "give the step's output a tensor of its own",
-                _span(model, links[0]),
+                model.config.span(*links[0].path),
             )
 
 
@@ -94,7 +93,7 @@ def unread_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"no step reads {name}, and it is not an output of {model.name}",
                 f"remove this entry, or declare {name} as an output of {model.name}",
-                _span(model, links[0]),
+                model.config.span(*links[0].path),
             )
 
 
@@ -130,7 +129,7 @@ def steps_in_a_circle(ensemble: Graph, model: Model) -> Iterator[Hit]:
         yield Hit(
             f"step {first.index + 1} {what}",
             "let one of them read something else: a step runs once all of its inputs are there",
-            _span(model, link),
+            model.config.span(*link.path),
         )
 
 
@@ -178,10 +177,6 @@ def _circle_in(left: dict[int, Step], ready: set[str]) -> tuple[Step, ...]:
     circle = way[way.index(step) :][::-1]
     start = min(range(len(circle)), key=lambda at: circle[at].index)
     return (*circle[start:], *circle[:start])
-
-
-def _span(model: Model, link: Link) -> Span | None:
-    return model.config.span(*link.path) if model.config else None
 
 
 def _numbers(links: Iterable[Link]) -> str:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.graph import Graph
-from tritonctl.checks.analysis.nesting import circle, is_readable
+from tritonctl.checks.analysis.nesting import circle
 from tritonctl.checks.config.backends import TELLING_FILES
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
@@ -32,7 +32,7 @@ _WITHOUT_EFFECT = (
     why="Triton refuses the model.",
 )
 def no_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if not is_readable(model):
+    if not model.is_readable:
         return
     message = config.message
     if not message.HasField("ensemble_scheduling") and message.platform != "ensemble":
@@ -62,7 +62,7 @@ def no_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="Triton refuses the model.",
 )
 def no_steps(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if not is_readable(model) or config.message.platform != "ensemble":
+    if not model.is_readable or config.message.platform != "ensemble":
         return
     if not config.message.ensemble_scheduling.step:
         yield Hit(
@@ -143,7 +143,7 @@ def unserved_version(
 ) -> Iterator[Hit]:
     for step in ensemble.steps:
         inner = repository.models.get(step.name)
-        if inner is None or not is_readable(inner):
+        if inner is None or not inner.is_readable:
             continue
         served = inner.served_versions
         if not served or step.version == -1 or step.version in served:

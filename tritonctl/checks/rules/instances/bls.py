@@ -115,7 +115,7 @@ def absent_model(model: Model, repository: Repository) -> Iterator[Hit]:
 def other_tensors(model: Model, repository: Repository) -> Iterator[Hit]:
     for call in bls_calls(model):
         asked = repository.models.get(call.model or "")
-        if asked is None or asked.config is None:
+        if asked is None:
             continue
         given = [t for t in _input_names(call) if t not in {one.name for one in inputs(asked)}]
         wanted = [t for t in _output_names(call) if t not in {one.name for one in outputs(asked)}]

@@ -49,7 +49,7 @@ def _needs(repository: Repository) -> list[_Need]:
 
 
 def _of_group(model: Model, group: Group) -> Iterator[_Need]:
-    if group.index is None or model.config is None:
+    if group.index is None:
         return
     path = (*group.path, "rate_limiter", "resources")
     written = model.config.message.instance_group[group.index].rate_limiter.resources
@@ -191,7 +191,7 @@ def priority_alone(repository: Repository) -> Iterator[Hit]:
         return
     for model in repository.models.values():
         made = groups(model, repository.target)
-        if len(made) == 1 and made[0].index is not None and model.config is not None:
+        if len(made) == 1 and made[0].index is not None:
             path = (*made[0].path, "rate_limiter", "priority")
             if path in model.config.values:
                 yield Hit(

@@ -141,7 +141,7 @@ def pytorch_counts_differ(repository: Repository) -> Iterator[Hit]:
         given = [(m, count) for m in torch if (count := whole(parameter(m, key)))]
         for model, count in given[1:]:
             first, decides = given[0]
-            if count != decides and model.config is not None:
+            if count != decides:
                 yield Hit(
                     f"{key} is {count} here and {decides} in {first.name}: the model that is "
                     "loaded first decides for all",

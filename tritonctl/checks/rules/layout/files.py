@@ -279,13 +279,15 @@ def _with_size(model: Model) -> Iterator[tuple[Data, int]]:
 
 def named_data(model: Model) -> Iterator[Data]:
     """What warm-up and first states read when the model loads."""
-    message = model.config.message if model.config and model.backend != "ensemble" else None
-    for index, sample in enumerate(message.model_warmup if message else ()):
+    message = model.config.message
+    if model.backend == "ensemble":
+        return
+    for index, sample in enumerate(message.model_warmup):
         for key, one in sample.inputs.items() if sample.batch_size else ():
             if one.HasField("input_data_file"):
                 place: Place = ("model_warmup", index, "inputs", key, "input_data_file")
                 yield _data(WARM_UP, one.input_data_file, place, one)
-    for index, state in enumerate(message.sequence_batching.state if message else ()):
+    for index, state in enumerate(message.sequence_batching.state):
         for number, first in enumerate(state.initial_state):
             if first.HasField("data_file"):
                 place = ("sequence_batching", "state", index, "initial_state", number, "data_file")

@@ -90,8 +90,8 @@ def no_model_file(model: Model) -> Iterator[Hit]:
 
 
 def _wanted_files(model: Model) -> tuple[str, ...]:
-    message = model.config.message if model.config else None
-    if message is None or message.cc_model_filenames or message.runtime:
+    message = model.config.message
+    if message.cc_model_filenames or message.runtime:
         return ()
     if message.platform and message.platform not in PLATFORMS.get(
         message.backend, (message.platform,)

@@ -86,11 +86,11 @@ def _is_real(text: str) -> bool:
 def _named(model: Model) -> Iterator[tuple[str, Span]]:
     """Parameters whose name says that they are secret."""
     config = model.config
-    for key, value in config.message.parameters.items() if config else ():
+    for key, value in config.message.parameters.items():
         text = value.string_value
         if not _NAMED.fullmatch(key) or len(text) < _SHORTEST or not _is_real(text):
             continue
-        if config and "${" not in text and text[0] != "/" and not _SECRET.search(text):
+        if "${" not in text and text[0] != "/" and not _SECRET.search(text):
             span = config.span("parameters", key, "string_value")
             yield f"the parameter {key} holds a secret", span
 
@@ -113,7 +113,7 @@ def holes(repository: Repository) -> Iterator[Hit]:
     target = repository.target
     known = known_holes(target.version) if target.version and target.named_by_user else []
     model = _first(repository) if known else None
-    if model is None or model.config is None:
+    if model is None:
         return
     cves = [cve for hole in known for cve in hole.cves]
     fixed = max((hole.fixed for hole in known), key=lambda name: tuple(map(int, name.split("."))))
@@ -129,7 +129,7 @@ def holes(repository: Repository) -> Iterator[Hit]:
 
 def _first(repository: Repository) -> Model | None:
     """The first model whose configuration can be read: vulnerabilities are reported there."""
-    readable = (model for _, model in sorted(repository.models.items()) if model.config)
+    readable = (model for _, model in sorted(repository.models.items()) if model.has_config)
     return next(readable, None)
 
 

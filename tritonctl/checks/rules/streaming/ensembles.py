@@ -31,19 +31,17 @@ def order_lost(repository: Repository) -> Iterator[Hit]:
     for one in per_response(repository).values():
         if not _scrambles(one.model, repository.target):
             continue
-        config = one.model.config
-        assert config is not None  # noqa: S101 - for the type checker
         yield Hit(
             f"{instances(one.model, repository.target)} instances answer the responses of "
             f"{one.source} in {one.ensemble}, in whatever order they finish",
             "keep one instance, or add dynamic_batching { preserve_ordering: true }",
-            config.name_span("instance_group"),
+            one.model.config.name_span("instance_group"),
             model=one.model,
         )
 
 
 def _scrambles(model: Model, target: Target) -> bool:
-    if model.config is None or instances(model, target) <= 1:
+    if instances(model, target) <= 1:
         return False
     message = model.config.message
     # Which instance takes what is decided otherwise for sequences.
@@ -68,7 +66,7 @@ def alone(repository: Repository) -> Iterator[Hit]:
     target = repository.target
     for one in per_response(repository).values():
         config = one.model.config
-        if one.model.backend != "python" or config is None or _scrambles(one.model, target):
+        if one.model.backend != "python" or _scrambles(one.model, target):
             continue
         batched = config.message.WhichOneof("scheduling_choice") is not None
         if batched or _completes_batching(one.model):
@@ -91,10 +89,9 @@ def alone(repository: Repository) -> Iterator[Hit]:
 def jerky(repository: Repository) -> Iterator[Hit]:
     for one in per_response(repository).values():
         config = one.model.config
-        batching = config.message.dynamic_batching if config else None
-        if config is None or batching is None or config.message.max_batch_size <= 1:
+        if config.message.max_batch_size <= 1:
             continue
-        delay = batching.max_queue_delay_microseconds
+        delay = config.message.dynamic_batching.max_queue_delay_microseconds
         if delay >= _LONGEST_DELAY_US:
             yield Hit(
                 f"every response of {one.source} in {one.ensemble} waits up to "

@@ -27,14 +27,14 @@ _CALL = 'model_name="preprocessing"'
 
 def _calls(model: Model) -> bool:
     """Whether it is a tensorrt_llm_bls: a Python model with the template's parameters."""
-    parameters = model.config.message.parameters if model.config else ()
+    parameters = model.config.message.parameters
     return model.backend == "python" and (_NAME in parameters or "accumulate_tokens" in parameters)
 
 
 def _callers(repository: Repository) -> Iterator[tuple[Model, str]]:
     """Each tensorrt_llm_bls, with the name of the model that it asks for tokens."""
     for model in repository.models.values():
-        if model.config and _calls(model):
+        if _calls(model):
             yield model, filled(model.config, _NAME) or _DEFAULT
 
 
@@ -48,7 +48,7 @@ def _callers(repository: Repository) -> Iterator[tuple[Model, str]]:
 def decoupled(repository: Repository) -> Iterator[Hit]:
     for model, name in _callers(repository):
         called = repository.models.get(name)
-        if model.config is None or called is None or called.config is None:
+        if called is None:
             continue
         here = model.config.message.model_transaction_policy.decoupled
         model_streams = called.config.message.model_transaction_policy.decoupled
@@ -75,7 +75,7 @@ def absent(repository: Repository) -> Iterator[Hit]:
                 yield Hit(
                     f"{model.name} calls {named}, which is not in this repository",
                     f"put it there, or name another one in {key}",
-                    model.config.span("parameters", key) if model.config else None,
+                    model.config.span("parameters", key),
                     model=model,
                 )
         code = model.code
@@ -92,8 +92,8 @@ def absent(repository: Repository) -> Iterator[Hit]:
 
 
 def _named(model: Model, name: str) -> Iterator[tuple[str, str]]:
-    for key in _NAMES if model.config else ():
-        named = filled(model.config, key) if model.config else None
+    for key in _NAMES:
+        named = filled(model.config, key)
         if named or key == _NAME:
             yield key, named or name
 
@@ -126,7 +126,7 @@ def tokenizers(repository: Repository) -> Iterator[Hit]:
     for names in _pipelines(repository):
         known = [(model, path) for model, path in _tokenizers(repository, names) if path]
         for model, path in known[1:]:
-            if path != known[0][1] and model.config and model.name not in reported:
+            if path != known[0][1] and model.name not in reported:
                 reported.add(model.name)
                 yield Hit(
                     f"tokenizer_dir is {path}, and in {known[0][0].name} it is {known[0][1]}",
@@ -139,7 +139,7 @@ def tokenizers(repository: Repository) -> Iterator[Hit]:
 def _pipelines(repository: Repository) -> Iterator[list[str]]:
     """The models that one request goes through, in the order of the configuration."""
     for model in repository.models.values():
-        if model.backend == "ensemble" and model.config:
+        if model.backend == "ensemble":
             yield [step.model_name for step in model.config.message.ensemble_scheduling.step]
     if any(_callers(repository)):
         yield list(_FIXED)
@@ -148,6 +148,6 @@ def _pipelines(repository: Repository) -> Iterator[list[str]]:
 def _tokenizers(repository: Repository, names: list[str]) -> Iterator[tuple[Model, str | None]]:
     for name in names:
         model = repository.models.get(name)
-        if model and model.config and model.backend == "python":
+        if model and model.backend == "python":
             path = filled(model.config, "tokenizer_dir")
             yield model, posixpath.normpath(path) if path else None

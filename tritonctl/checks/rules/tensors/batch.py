@@ -263,7 +263,7 @@ def _place(config: ConfigMessage, tensor: Tensor, index: int = 0) -> Span:
 def _without_first(model: Model, tensor: Tensor) -> tuple[Edit, ...]:
     """Where dims are one list of several sizes, its first one can be struck out."""
     config, path = model.config, _dims_path(tensor)
-    if config is None or model.file is None or (*path, 1) not in config.values:
+    if model.file is None or (*path, 1) not in config.values:
         return ()
     first, second = config.values[(*path, 0)], config.values[(*path, 1)]
     between = model.file.source.text[first.end : second.start]

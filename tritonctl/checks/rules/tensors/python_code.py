@@ -156,7 +156,7 @@ def _contradiction(model: Model, flow: Flow, call: Call) -> str | None:
         same = (tensor for tensor in tensors(model) if tensor.name == added.get("name"))
         return next((_other(tensor, added) for tensor in same), None)
     given = literal(call.argument(0, "max_batch_size"))
-    size = model.config.message.max_batch_size if model.config else 0
+    size = model.config.message.max_batch_size
     if call.name == "set_max_batch_size" and isinstance(given, int) and size > given:
         return f"max_batch_size {given}, which is {size}"
     return None

@@ -261,10 +261,9 @@ def only_first(config: ConfigMessage, code: PythonSource, model: Model) -> Itera
 
 
 def _brings_several(model: Model) -> bool:
-    message = model.config.message if model.config else None
+    message = model.config.message
     return (
-        message is not None
-        and message.max_batch_size > 1
+        message.max_batch_size > 1
         and message.HasField("dynamic_batching")
         and not message.model_transaction_policy.decoupled
     )

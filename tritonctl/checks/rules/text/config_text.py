@@ -10,7 +10,7 @@ from tritonctl.checks.analysis.releases import newer_fields
 from tritonctl.checks.config.message import ConfigMessage, Mistake, Problem
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
-from tritonctl.checks.repository import CONFIG, Model, Repository
+from tritonctl.checks.repository import CONFIG, ConfigFile, Repository
 from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
 
@@ -27,10 +27,10 @@ _MOST_NAMES = 240
     summary="a config.pbtxt that cannot be read",
     why="Triton refuses the model; a folder in its place crashes tritonserver 2.51.",
 )
-def unreadable(model: Model) -> Iterator[Hit]:
-    if model.file and model.file.unreadable:
+def unreadable(file: ConfigFile) -> Iterator[Hit]:
+    if file.unreadable:
         yield Hit(
-            f"config.pbtxt cannot be read: {model.file.unreadable}",
+            f"config.pbtxt cannot be read: {file.unreadable}",
             "make it a readable text file; `ls -lL` shows what it is",
             place=CONFIG,
         )
@@ -42,10 +42,8 @@ def unreadable(model: Model) -> Iterator[Hit]:
     why="Triton says `Expected integer or identifier, got: $` and refuses the model.",
     answers=("server#8592", "tensorrtllm_backend#207", "tensorrtllm_backend#61"),
 )
-def placeholder(model: Model) -> Iterator[Hit]:
-    if model.file is not None:
-        text = _STRING_OR_COMMENT.sub(_blank, model.file.source.text)
-        yield from _unfilled(_PLACEHOLDER, text, 0)
+def placeholder(file: ConfigFile) -> Iterator[Hit]:
+    yield from _unfilled(_PLACEHOLDER, _STRING_OR_COMMENT.sub(_blank, file.source.text), 0)
 
 
 @warning(
@@ -54,10 +52,8 @@ def placeholder(model: Model) -> Iterator[Hit]:
     why="Triton uses the placeholder as the value, which fails much later, if at all.",
     answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
 )
-def placeholder_in_string(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if model.file is None:
-        return
-    for match in _STRING_OR_COMMENT.finditer(model.file.source.text):
+def placeholder_in_string(_config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
+    for match in _STRING_OR_COMMENT.finditer(file.source.text):
         if not match.group().startswith("#"):
             yield from _unfilled(_VARIABLE, match.group(), match.start())
 
@@ -81,15 +77,13 @@ def _blank(match: re.Match[str]) -> str:
     summary="a config.pbtxt that is not protobuf's text format",
     why="Triton refuses the model: it uses nothing of a file with a syntax error.",
 )
-def syntax(model: Model) -> Iterator[Hit]:
-    broken = model.file.broken if model.file else None
-    if broken is None or any(placeholder(model)):
-        return
-    yield Hit(
-        f"invalid text format: {broken.problem}",
-        "correct it there: nothing after it was read",
-        broken.span,
-    )
+def syntax(file: ConfigFile) -> Iterator[Hit]:
+    if file.broken and not any(placeholder(file)):
+        yield Hit(
+            f"invalid text format: {file.broken.problem}",
+            "correct it there: nothing after it was read",
+            file.broken.span,
+        )
 
 
 @error(
@@ -97,8 +91,8 @@ def syntax(model: Model) -> Iterator[Hit]:
     summary="a field that Triton's model configuration does not have",
     why="Triton refuses the model.",
 )
-def unknown_field(model: Model) -> Iterator[Hit]:
-    yield from _with_nearest(model, "unknown")
+def unknown_field(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
+    yield from _with_nearest(config, file, "unknown")
 
 
 @error(
@@ -106,20 +100,17 @@ def unknown_field(model: Model) -> Iterator[Hit]:
     summary="a value of another type than its field's",
     why="Triton refuses the model.",
 )
-def wrong_type(model: Model) -> Iterator[Hit]:
-    yield from _with_nearest(model, "type")
+def wrong_type(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
+    yield from _with_nearest(config, file, "type")
 
 
-def _problems(model: Model, mistake: Mistake) -> Iterator[Problem]:
-    for problem in model.config.problems if model.config else ():
-        if problem.mistake == mistake:
-            yield problem
+def _problems(config: ConfigMessage, mistake: Mistake) -> list[Problem]:
+    return [problem for problem in config.problems if problem.mistake == mistake]
 
 
-def _with_nearest(model: Model, mistake: Mistake) -> Iterator[Hit]:
-    for problem in _problems(model, mistake):
-        source = model.file.source.text if model.file else ""
-        written = source[problem.span.start : problem.span.end].strip("\"'")
+def _with_nearest(config: ConfigMessage, file: ConfigFile, mistake: Mistake) -> Iterator[Hit]:
+    for problem in _problems(config, mistake):
+        written = file.source.text[problem.span.start : problem.span.end].strip("\"'")
         nearest = suggest(written, problem.names)
         # Another name of a field is a slip of the pen; another value may be meant otherwise.
         edits = (Edit(problem.span, nearest),) if nearest and mistake == "unknown" else ()
@@ -140,8 +131,8 @@ def _instead(problem: Problem, nearest: str | None) -> str:
     summary="a field of one value that is given twice, or together with one that excludes it",
     why="Triton refuses the model.",
 )
-def given_again(model: Model) -> Iterator[Hit]:
-    for problem in _problems(model, "again"):
+def given_again(config: ConfigMessage) -> Iterator[Hit]:
+    for problem in _problems(config, "again"):
         yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
@@ -150,8 +141,8 @@ def given_again(model: Model) -> Iterator[Hit]:
     summary="a key of a map that is given twice",
     why="Triton silently takes the last one, so the values above it have no effect.",
 )
-def key_again(model: Model) -> Iterator[Hit]:
-    for problem in _problems(model, "key-again"):
+def key_again(config: ConfigMessage) -> Iterator[Hit]:
+    for problem in _problems(config, "key-again"):
         yield Hit(problem.text, "remove the wrong one", problem.span)
 
 
@@ -161,8 +152,8 @@ def key_again(model: Model) -> Iterator[Hit]:
     why="Triton refuses a field that is given twice, but cannot tell its default value from "
     "none: it silently takes the last value.",
 )
-def overwritten(model: Model) -> Iterator[Hit]:
-    for problem in _problems(model, "overwritten"):
+def overwritten(config: ConfigMessage) -> Iterator[Hit]:
+    for problem in _problems(config, "overwritten"):
         yield Hit(problem.text, "remove the wrong one", problem.span)
 
 

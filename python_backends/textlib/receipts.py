@@ -18,8 +18,9 @@ removes the server's regions after a crash removes the page too.
 
 *Silence* counts only while it means something: the detokenizer stands idle, or has received
 responses that were sent after the missing one. A detokenizer that is slow, in a long batch or
-behind by any backlog is neither, so a living client is not cut off. Streams that nobody
-acknowledged on purpose (a direct call of the engine) are not watched at all.
+behind by any backlog is neither, so a living client is not cut off. Nor does the time count that
+the watching thread waited for a processor: the detokenizer then waits for one, too. Streams that
+nobody acknowledged on purpose (a direct call of the engine) are not watched at all.
 """
 
 import logging
@@ -36,8 +37,9 @@ from pathlib import Path
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
 PAGE_STREAMS = 16384
 SILENCE_SECONDS = 0.25
-# What a look at the page may add: a process that gets no processor sees no silence either.
+# What a look at the page may add: a process that stood still sees no silence.
 _LONGEST_TICK_SECONDS = 0.04
+_SCHEDULING = Path("/proc/thread-self/schedstat")
 _QUEUE_DELAYS = 2
 _LAYOUT = 1
 _VERSION, _ATTACHED, _BEGUN, _DONE, _FIRST_STREAM = range(5)
@@ -189,16 +191,33 @@ class _Watched:
     silence: float = 0.0
 
 
-class ReceiptWatch:
-    """The engine's side: which streams have fallen silent. Not thread-safe."""
+def seconds_without_processor(scheduling: Path = _SCHEDULING) -> float:
+    """How long this thread was ready to run and did not; 0 where the kernel does not count it."""
+    try:
+        return int(scheduling.read_bytes().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
 
-    def __init__(self, page: Page, clock: Callable[[], float] = time.monotonic) -> None:
+
+class ReceiptWatch:
+    """The engine's side: which streams have fallen silent. Not thread-safe.
+
+    `starved`: seconds that the thread which asks has waited for a processor.
+    """
+
+    def __init__(
+        self,
+        page: Page,
+        clock: Callable[[], float] = time.monotonic,
+        starved: Callable[[], float] = seconds_without_processor,
+    ) -> None:
         self._page = page
         self._clock = clock
+        self._starved = starved
         self._watched: dict[int, _Watched] = {}
         self._sent = 0
         self._newest = 0  # ordinal of the latest response known to have arrived
-        self._looked = clock()
+        self._looked = clock() - starved()
         self._activity = (0, 0)
 
     @property
@@ -232,8 +251,8 @@ class ReceiptWatch:
 
     def departed(self) -> list[int]:
         """Streams whose client is gone. Ask every few hundredths of a second."""
-        now = self._clock()
-        tick, self._looked = min(now - self._looked, _LONGEST_TICK_SECONDS), now
+        now = self._clock() - self._starved()
+        tick, self._looked = min(max(0.0, now - self._looked), _LONGEST_TICK_SECONDS), now
         idle = self._is_idle()
         attached = self._page.words[_ATTACHED]
         if not attached or not self._watched:

@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 from textlib import receipts
-from textlib.receipts import PAGE_STREAMS, Page, ReceiptWatch, ReceiptWriter, server_prefix
+from textlib.receipts import (
+    PAGE_STREAMS,
+    Page,
+    ReceiptWatch,
+    ReceiptWriter,
+    seconds_without_processor,
+    server_prefix,
+)
 
 PREFIX = "tritonctl_unit_"
 KEY_OF_NOBODY = 12345
@@ -14,9 +21,10 @@ TICK = 0.02
 
 
 class Clock:
-    """Time that passes when told."""
+    """Time that tests move, and how much of it this thread waited for a processor."""
 
     now = 100.0
+    starved = 3.0
 
     def __call__(self) -> float:
         return self.now
@@ -38,7 +46,7 @@ def clock() -> Clock:
 @pytest.fixture
 def watch(clock: Clock) -> Iterator[ReceiptWatch]:
     """The engine's side."""
-    watch = ReceiptWatch(Page.create(PREFIX), clock)
+    watch = ReceiptWatch(Page.create(PREFIX), clock, lambda: clock.starved)
     yield watch
     watch.close()
 
@@ -163,6 +171,55 @@ def test_a_starved_engine_sees_no_silence(
     assert watch.departed() == []
     receive(writer, watch, 1, 0)
     assert look(watch, clock, 1) == []
+
+
+def test_late_looks_are_no_silence(
+    watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
+) -> None:
+    """A look that came late for want of a processor counts for what it was not late."""
+    watch.begin(1)
+    watch.sending(1, 0)
+    for _ in range(60):  # 2.4 s, all but 0.24 s of them on the run queue
+        clock.now += 0.04
+        clock.starved += 0.036
+        assert watch.departed() == []
+    receive(writer, watch, 1, 0)
+    assert look(watch, clock, 1) == []
+
+
+def test_a_starved_engine_still_notices_who_is_gone(
+    watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
+) -> None:
+    """Half the time without a processor doubles the silence that it takes."""
+    watch.begin(1)
+    watch.sending(1, 0)
+    gone: list[list[int]] = []
+    for _ in range(30):
+        clock.now += TICK
+        clock.starved += TICK / 2
+        gone.append(watch.departed())
+    assert gone[23] == []
+    assert gone[29] == [1]
+
+
+def test_the_waiting_of_another_thread_is_not_subtracted(
+    watch: ReceiptWatch, writer: ReceiptWriter, clock: Clock
+) -> None:
+    """The thread that made the watch has waited longer than the one that looks."""
+    clock.starved = 0.0
+    watch.begin(1)
+    watch.sending(1, 0)
+    assert look(watch, clock, 0.3) == [1]
+
+
+def test_seconds_without_processor(tmp_path: Path) -> None:
+    """The kernel counts nanoseconds; without its file nothing is subtracted."""
+    file = tmp_path / "schedstat"
+    assert seconds_without_processor(file) == 0.0
+    file.write_text("7000000 1500000000 12\n")
+    assert seconds_without_processor(file) == 1.5
+    file.write_text("")
+    assert seconds_without_processor(file) == 0.0
 
 
 def test_queue_delay_of_the_detokenizer_is_allowed_for(watch: ReceiptWatch, clock: Clock) -> None:

@@ -14,9 +14,10 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Self
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import grpc
 from tritonclient.grpc import service_pb2
@@ -45,20 +46,11 @@ _GREEDY = SamplingParameters()
 _TRACEPARENT = re.compile(
     r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
 )
+_C = TypeVar("_C", Connection, AsyncConnection)
 
 
-class TritonClient:
-    """A client for one endpoint, `host:port`. Safe to share between threads.
-
-    `tls`: certificates, for this endpoint and those of `resume_on`. `api_key`: the key of a
-    gateway; it goes to other machines over TLS only, unless the key allows more.
-
-    `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
-    on at the next one, round and round, at most `max_resumes` times (by default once for each),
-    with pauses of up to a second once all have failed. An answer that was refused, cancelled, late,
-    or ended by its server with an error does not. Greedy text is the text of an unbroken stream;
-    sampled text goes on with fresh draws, whatever the seed.
-    """
+class _Client(ABC, Generic[_C]):
+    """What both clients share: everything but waiting."""
 
     def __init__(
         self,
@@ -71,9 +63,47 @@ class TritonClient:
     ) -> None:
         self.url = url
         self._route = Route.of(url, resume_on, max_resumes)
-        self._connections = {
-            each: Connection(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
+        self._connections: dict[str, _C] = {
+            each: self._connect(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
         }
+
+    @staticmethod
+    @abstractmethod
+    def _connect(endpoint: Endpoint) -> _C: ...
+
+    @contextmanager
+    def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> Iterator[Any]:
+        """The call for one endpoint's part of the answer, which learns how it ends."""
+        connection = self._connections[answer.url]
+        call = connection.stream(answer.request(), seconds=answer.seconds_left, metadata=metadata)
+        try:
+            yield call
+            if not answer.complete:
+                answer.broken(_ended_early(answer.url), resumable=True)
+        except StepGoneError as error:
+            answer.broken(error, resumable=True)
+        except grpc.RpcError as error:
+            answer.broken(connection.explained(error), resumable=connection_broke(error))
+        finally:
+            call.cancel()  # without effect on a finished stream
+
+
+class TritonClient(_Client[Connection]):
+    """A client for one endpoint, `host:port`. Safe to share between threads.
+
+    `tls`: certificates, for this endpoint and those of `resume_on`. `api_key`: the key of a
+    gateway; it goes to other machines over TLS only, unless the key allows more.
+
+    `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
+    on at the next one, round and round, at most `max_resumes` times (by default once for each),
+    with pauses of up to a second once all have failed. An answer that was refused, cancelled, late,
+    or ended by its server with an error does not. Greedy text is the text of an unbroken stream;
+    sampled text goes on with fresh draws, whatever the seed.
+    """
+
+    @staticmethod
+    def _connect(endpoint: Endpoint) -> Connection:
+        return Connection(endpoint)
 
     def __enter__(self) -> Self:
         return self
@@ -114,27 +144,13 @@ class TritonClient:
         metadata = _trace(traceparent)
         while not answer.complete:
             time.sleep(answer.pause)
-            yield from self._attempt(answer, metadata)
-
-    def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> Iterator[Chunk]:
-        """One endpoint's part of the answer."""
-        connection = self._connections[answer.url]
-        call = connection.stream(answer.request(), seconds=answer.seconds_left, metadata=metadata)
-        try:
-            for response in call:
-                chunk = answer.read(response)
-                if chunk is not None:
-                    yield chunk
-                if answer.complete:
-                    return
-        except StepGoneError as error:
-            answer.broken(error, resumable=True)
-        except grpc.RpcError as error:
-            answer.broken(connection.explained(error), resumable=connection_broke(error))
-        else:
-            answer.broken(_ended_early(answer.url), resumable=True)
-        finally:
-            call.cancel()  # without effect on a finished stream
+            with self._attempt(answer, metadata) as call:
+                for response in call:
+                    chunk = answer.read(response)
+                    if chunk is not None:
+                        yield chunk
+                    if answer.complete:
+                        break
 
     def generate(
         self,
@@ -151,8 +167,7 @@ class TritonClient:
         stream = self.stream(
             model, prompt, sampling, timeout=timeout, queueing=queueing, traceparent=traceparent
         )
-        chunks = list(stream)
-        return Generation.of(sent_ns, chunks)
+        return Generation.of(sent_ns, list(stream))
 
     def infer(
         self,
@@ -176,23 +191,12 @@ class TritonClient:
         return infer_response(response)
 
 
-class AsyncTritonClient:
+class AsyncTritonClient(_Client[AsyncConnection]):
     """The same for asyncio; use it within one event loop."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        tls: ClientTls | None = None,
-        api_key: ApiKey | None = None,
-        resume_on: str | Sequence[str] = (),
-        max_resumes: int | None = None,
-    ) -> None:
-        self.url = url
-        self._route = Route.of(url, resume_on, max_resumes)
-        self._connections = {
-            each: AsyncConnection(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
-        }
+    @staticmethod
+    def _connect(endpoint: Endpoint) -> AsyncConnection:
+        return AsyncConnection(endpoint)
 
     async def __aenter__(self) -> Self:
         return self
@@ -226,29 +230,13 @@ class AsyncTritonClient:
         metadata = _trace(traceparent)
         while not answer.complete:
             await asyncio.sleep(answer.pause)
-            async with aclosing(self._attempt(answer, metadata)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-
-    async def _attempt(self, answer: ResumableAnswer, metadata: Metadata) -> AsyncGenerator[Chunk]:
-        """One endpoint's part of the answer."""
-        connection = self._connections[answer.url]
-        call = connection.stream(answer.request(), seconds=answer.seconds_left, metadata=metadata)
-        try:
-            async for response in call:
-                chunk = answer.read(response)
-                if chunk is not None:
-                    yield chunk
-                if answer.complete:
-                    return
-        except StepGoneError as error:
-            answer.broken(error, resumable=True)
-        except grpc.RpcError as error:
-            answer.broken(connection.explained(error), resumable=connection_broke(error))
-        else:
-            answer.broken(_ended_early(answer.url), resumable=True)
-        finally:
-            call.cancel()  # without effect on a finished stream
+            with self._attempt(answer, metadata) as call:
+                async for response in call:
+                    chunk = answer.read(response)
+                    if chunk is not None:
+                        yield chunk
+                    if answer.complete:
+                        break
 
     async def generate(
         self,
@@ -265,8 +253,7 @@ class AsyncTritonClient:
         stream = self.stream(
             model, prompt, sampling, timeout=timeout, queueing=queueing, traceparent=traceparent
         )
-        chunks = [chunk async for chunk in stream]
-        return Generation.of(sent_ns, chunks)
+        return Generation.of(sent_ns, [chunk async for chunk in stream])
 
     async def infer(
         self,

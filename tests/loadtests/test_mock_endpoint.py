@@ -211,9 +211,9 @@ def test_a_client_that_has_its_last_response_goes(
         request.raw_input_contents.append(b"\1")
         yield request
 
-    times = [Distribution.parse(text) for text in ("1", "1", "3", "1")]
+    one, three = Distribution.parse("1"), Distribution.parse("3")
     truth = Truth(tmp_path / "truth.jsonl")
-    endpoint = Endpoint(("mock", "mock_tensors"), Behaviour(*times), truth)
+    endpoint = Endpoint(("mock", "mock_tensors"), Behaviour(one, one, three, one), truth)
     asyncio.run(endpoint._stream(ask(), SimpleNamespace(write=write)))
     truth.close()
     [record] = read_truth(tmp_path / "truth.jsonl")

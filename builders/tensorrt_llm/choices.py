@@ -9,8 +9,8 @@ from typing import Any
 from buildlib.checkpoint import Checkpoint
 from buildlib.compatibility import kv_cache_dtypes
 from buildlib.problems import BuildError, nearest
-from buildlib.request import Calibration, Request, known_keys, known_precision
-from recipes import AWQ_SAMPLES, KV_BITS, LEAST_SAMPLES, RECIPES, WORLDS, Recipe, World
+from buildlib.request import Calibration, Request, World, known_keys, known_precision
+from recipes import AWQ_SAMPLES, KV_BITS, LEAST_SAMPLES, RECIPES, Recipe
 
 BUILDER = "tensorrt_llm"
 # Those of `engine.options.quantise`: the host hands each stage its own.
@@ -65,23 +65,20 @@ def read_choices(request: Request, checkpoint: Checkpoint) -> Choices:
 
 
 def _world(request: Request) -> World:
-    asked = request.target.world if request.target else None
-    for world in WORLDS:
-        if world == asked:
-            return world
-    found = "no target" if request.target is None else f"the world {asked!r}"
-    raise BuildError(
-        f"the build request has {found}, and a checkpoint for compiled engines is not one for "
-        "the PyTorch runtime",
-        remedy="Set engine.target.world to engine or pytorch.",
-    )
+    if request.target is None:
+        raise BuildError(
+            "the build request has no target, and a checkpoint for compiled engines is not one for "
+            "the PyTorch runtime",
+            remedy="Set engine.target.world to engine or pytorch.",
+        )
+    return request.target.world
 
 
 def _check_precision(request: Request, recipe: Recipe, world: World) -> None:
     if world in recipe.worlds:
         return
     runtime = {"engine": "compiled engines", "pytorch": "TensorRT-LLM's PyTorch runtime"}[world]
-    other = next(name for name in WORLDS if name != world)
+    other = "pytorch" if world == "engine" else "engine"
     raise BuildError(
         f"engine.precision {request.precision} has no execution path in {runtime}",
         remedy=f"Set engine.precision to {recipe.instead}, or engine.target.world to {other} "

@@ -10,12 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from buildlib.compatibility import precisions
+from buildlib.request import World
 
-World = Literal["engine", "pytorch"]
 # How the weights of a linear layer are stored, as checks.py takes them apart again.
 Format = Literal["plain", "fp8", "int8", "int4", "nvfp4"]
-
-WORLDS: tuple[World, ...] = ("engine", "pytorch")
 
 # Model class -> ModelOpt's decoder type. Each was exported to both worlds from tiny random
 # weights in every precision and compared tensor by tensor (tests/builders).

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import json
 import subprocess
@@ -14,6 +15,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from tritonctl.compatibility.table import Target
+from tritonctl.engines.build.contract import BuildRequest, Calibration, Limits
+from tritonctl.formats.json_schema import definitions
 
 BUILDER = Path(__file__).resolve().parents[2] / "builders" / "openvino"
 
@@ -69,8 +74,10 @@ def test_request_defaults(builder: SimpleNamespace, tmp_path: Path) -> None:
         ({"options": {"ratio": 0}}, "ratio is 0"),
         ({"options": {"ratio": "half"}}, "ratio is 'half'"),
         ({"options": {"ratio": 0.5}, "precision": "int8"}, "ratio, which only int4 has"),
-        ({"options": [1]}, "engine.options must be a JSON object"),
+        ({"options": [1]}, "engine.options is [1], expected a JSON object"),
         ({"evaluation": {"prompts": "p"}}, "lacks the key 'max_tokens'"),
+        ({"trust_remote_code": "no"}, "trust_remote_code is 'no', expected true or false"),
+        ({"precision": 8}, "precision is 8, expected text"),
         (
             {"evaluation": {"prompts": "p", "max_tokens": 1, "min_exact_match": 98}},
             "min_exact_match is 98",
@@ -91,6 +98,31 @@ def test_a_request_is_refused(
     read = builder.request.read_request
     text = refusal(lambda: builder.options.read_options(read(tmp_path / "R.json")))
     assert expected in text
+
+
+def test_builders_check_by_the_schema_of_the_host_s_models() -> None:
+    """Their file is up to date: each fact of a request is written once."""
+    file = json.loads((BUILDER.parent / "shared/buildlib/request.schema.json").read_text("utf-8"))
+    assert file == definitions(BuildRequest), f"write it anew: {BuildRequest.__module__} says how"
+
+
+def test_everything_the_host_may_ask(builder: SimpleNamespace, tmp_path: Path) -> None:
+    """Both sides read every key alike."""
+    sizes = dict.fromkeys(Limits.model_fields, 2)
+    asked = {
+        "evaluation": {"prompts": "/p", "max_prompts": 3, "max_tokens": 4, "min_exact_match": 1},
+        "target": dict.fromkeys(Target.model_fields, "x") | {"world": "pytorch"},
+        "calibration": dict.fromkeys(Calibration.model_fields, 5) | {"data": "/d", "seed": 0},
+        "stage": "quantise",
+        "source": "/s",
+        "kv_cache_dtype": "fp8",
+        "allow_pickle": True,
+        "options": {"quantise": {}},
+    }
+    written = BuildRequest.model_validate(request(tmp_path, limits=sizes, **asked))
+    write_json(tmp_path / "R.json", written.model_dump(by_alias=True, mode="json"))
+    read = dataclasses.asdict(builder.request.read_request(tmp_path / "R.json"))
+    assert json.loads(json.dumps(read, default=str)) == written.model_dump(exclude={"schema_"})
 
 
 class Letters:

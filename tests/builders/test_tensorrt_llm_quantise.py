@@ -101,7 +101,11 @@ def refused(stage: SimpleNamespace, call: Callable[[], object]) -> str:
         pytest.param(
             {"target": None}, ["has no target", "engine.target.world"], id="target-is-given"
         ),
-        pytest.param({"world": "engines"}, ["the world 'engines'"], id="world-is-known"),
+        pytest.param(
+            {"world": "engines"},
+            ["engine.target.world is 'engines', expected one of engine, pytorch"],
+            id="world-is-known",
+        ),
         pytest.param(
             {"precision": "int8_sq", "world": "pytorch"},
             ["int8_sq has no execution path", "Set engine.precision to fp8, or", "to engine"],

@@ -117,15 +117,15 @@ class Compatibility(_Record):
 
 
 class Target(_Record):
-    """Where an engine will run: the `target` of a build request."""
+    """Where an engine will run, the `target` of a build request: a release and a GPU."""
 
     release: str
-    triton: str | None
-    tensorrt_llm: str | None
-    tensorrt: str | None
-    cuda: str | None
+    triton: str | None = None
+    tensorrt_llm: str | None = None
+    tensorrt: str | None = None
+    cuda: str | None = None
     world: World
-    image: str
+    image: str | None = None
     gpu: str | None = None
     compute_capability: str | None = None
 

@@ -1,32 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build request: read, checked, typed. Standard library only.
+"""The build request: read, checked by request.schema.json, typed. Standard library only.
 
-The contract is `tritonctl.build/1`, described in builders/README.md. What depends on the builder
-(its precisions, its options, the limits it supports) is checked by the builder itself.
+The host makes that file of its own models; builders/README.md describes the request. What depends
+on the builder (its precisions, its options, the limits it supports) is checked by the builder.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from buildlib.problems import BuildError, nearest, read_json_object
 
-SCHEMA = "tritonctl.build/1"
-
+_FILE = Path(__file__).with_name("request.schema.json")
+_DEFINITIONS: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))["$defs"]
+SCHEMA = _DEFINITIONS["BuildRequest"]["properties"]["schema"]["const"]
 _UPDATE = "Use a tritonctl and a builder of the same release."
-_REQUIRED = ("schema", "model", "checkpoint", "precision", "limits")
-_OPTIONAL = (
-    "kv_cache_dtype",
-    "trust_remote_code",
-    "allow_pickle",
-    "options",
-    "evaluation",
-    "stage",
-    "source",
-    "target",
-    "calibration",
-)
+# Where tritonctl.yaml has what is elsewhere in the request.
+_PLACES = {
+    "limits": "engine",
+    "calibration": "engine.calibration",
+    "options": "engine.options",
+    "target": "engine.target",
+}
+_PATHS = ("checkpoint", "source", "prompts", "data")
+_TYPES: dict[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+}
+
+World = Literal["engine", "pytorch"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +75,7 @@ class Target:
     """What the engine shall run on; a row of builders/compatibility.toml and a GPU."""
 
     release: str
-    world: str
+    world: World
     triton: str | None = None
     tensorrt_llm: str | None = None
     tensorrt: str | None = None
@@ -107,24 +114,9 @@ def read_request(path: Path) -> Request:
     if raw.get("schema") != SCHEMA:
         found = raw.get("schema")
         raise BuildError(f"{path}: schema is {found!r}, expected {SCHEMA!r}", remedy=_UPDATE)
-    known_keys(raw, (*_REQUIRED, *_OPTIONAL), "the build request", required=_REQUIRED)
-    options = raw.get("options") or {}
-    known_keys(options, tuple(options), "engine.options")
-    return Request(
-        model=str(raw["model"]),
-        checkpoint=Path(str(raw["checkpoint"])),
-        precision=str(raw["precision"]),
-        limits=_limits(raw["limits"]),
-        kv_cache_dtype=raw.get("kv_cache_dtype"),
-        trust_remote_code=bool(raw.get("trust_remote_code", False)),
-        allow_pickle=bool(raw.get("allow_pickle", False)),
-        options=options,
-        evaluation=_evaluation(raw.get("evaluation")),
-        stage=raw.get("stage"),
-        source=Path(raw["source"]) if raw.get("source") else None,
-        target=_target(raw.get("target")),
-        calibration=_calibration(raw.get("calibration")),
-    )
+    del raw["schema"]
+    request: Request = _read_object(raw, "BuildRequest", "the build request")
+    return request
 
 
 def known_keys(raw: Any, known: Sequence[str], what: str, *, required: Sequence[str] = ()) -> None:
@@ -139,21 +131,8 @@ def known_keys(raw: Any, known: Sequence[str], what: str, *, required: Sequence[
                 remedy=f"Use only: {', '.join(known) or 'nothing'}.",
             )
     for key in required:
-        if key not in raw:
+        if raw.get(key) is None:
             raise BuildError(f"{what} lacks the key {key!r}", remedy=_UPDATE)
-
-
-def whole(raw: dict[str, Any], key: str, *, what: str) -> int | None:
-    """Return a positive whole number, or None for null and absent. Raises BuildError."""
-    value = raw.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise BuildError(
-            f"{what}.{key} is {value!r}, expected a whole number of at least 1",
-            remedy=f"Set {what}.{key} to a whole number of at least 1, or leave it out.",
-        )
-    return value
 
 
 def known_precision(request: Request, builder: str, precisions: Sequence[str]) -> None:
@@ -166,50 +145,50 @@ def known_precision(request: Request, builder: str, precisions: Sequence[str]) -
         )
 
 
-def _limits(raw: Any) -> Limits:
-    names = tuple(Limits.__dataclass_fields__)
-    known_keys(raw, names, "limits", required=("max_batch_size",))
-    sizes = {name: whole(raw, name, what="engine") for name in names}
-    return Limits(**{name: size for name, size in sizes.items() if size is not None})
-
-
-def _evaluation(raw: Any) -> EvaluationRequest | None:
-    if raw is None:
-        return None
-    known = tuple(EvaluationRequest.__dataclass_fields__)
-    known_keys(raw, known, "evaluation", required=("prompts", "max_tokens"))
-    least = raw.get("min_exact_match")
-    if least is not None and (isinstance(least, bool) or not _is_fraction(least)):
-        raise BuildError(
-            f"evaluation.min_exact_match is {least!r}",
-            remedy="Use a fraction from 0 to 1: 0.98 asks for 98 of 100 prompts.",
-        )
-    return EvaluationRequest(
-        prompts=Path(str(raw["prompts"])),
-        max_tokens=whole(raw, "max_tokens", what="evaluation") or 1,
-        max_prompts=whole(raw, "max_prompts", what="evaluation"),
-        min_exact_match=None if least is None else float(least),
-    )
-
-
-def _is_fraction(value: Any) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
-
-
-def _target(raw: Any) -> Target | None:
-    if raw is None:
-        return None
-    known_keys(raw, tuple(Target.__dataclass_fields__), "target", required=("release", "world"))
-    return Target(**raw)
-
-
-def _calibration(raw: Any) -> Calibration | None:
-    if raw is None:
-        return None
-    names = tuple(Calibration.__dataclass_fields__)
-    known_keys(raw, names, "calibration", required=names)
-    sizes = {
-        name: whole(raw, name, what="engine.calibration") or 1
-        for name in ("samples", "max_seq_len", "batch_size")
+def _read_object(raw: Any, name: str, place: str) -> Any:
+    """Return an object of the request as its class; null is the same as leaving a key out."""
+    properties = _DEFINITIONS[name]["properties"]
+    known_keys(raw, tuple(properties), place, required=_DEFINITIONS[name].get("required", ()))
+    top = name == "BuildRequest"
+    values = {
+        key: _read_value(value, properties[key], _PLACES.get(key, key) if top else f"{place}.{key}")
+        for key, value in raw.items()
+        if value is not None
     }
-    return Calibration(data=Path(str(raw["data"])), seed=int(raw["seed"]), **sizes)
+    paths = {key: Path(value) for key, value in values.items() if key in _PATHS}
+    return _CLASSES[name](**values | paths)
+
+
+def _read_value(value: Any, schema: dict[str, Any], place: str) -> Any:
+    if "$ref" in schema:
+        return _read_object(value, schema["$ref"].rpartition("/")[2], place)
+    kind, known = schema["type"], schema.get("enum")
+    fits = isinstance(value, _TYPES[kind]) and isinstance(value, bool) == (kind == "boolean")
+    if fits and "minimum" in schema:
+        fits = schema["minimum"] <= value <= schema.get("maximum", value)
+    if not fits or (known and value not in known):
+        words = _expected(schema)
+        raise BuildError(
+            f"{place} is {value!r}, expected {words}",
+            remedy=f"Set {place} to {words}, or leave it out.",
+        )
+    return value
+
+
+def _expected(schema: dict[str, Any]) -> str:
+    if "enum" in schema:
+        return f"one of {', '.join(schema['enum'])}"
+    if schema["type"] == "integer":
+        return f"a whole number of at least {schema['minimum']}"
+    if schema["type"] == "number":
+        return f"a fraction from {schema['minimum']} to {schema['maximum']}"
+    return {"string": "text", "boolean": "true or false", "object": "a JSON object"}[schema["type"]]
+
+
+_CLASSES: dict[str, type] = {
+    "BuildRequest": Request,
+    "Calibration": Calibration,
+    "EvaluationRequest": EvaluationRequest,
+    "Limits": Limits,
+    "Target": Target,
+}

@@ -1,7 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What crosses the border to a builder process, as JSON: one request in, one result out.
 
-`builders/README.md` describes the same from the builder's side.
+`builders/README.md` describes the same from the builder's side. Builders check requests by the JSON
+schema of these models; after a change of the request write it anew:
+
+    python -c "from tritonctl.engines.build.contract import *
+    from tritonctl.formats.json_schema import *
+    print(to_json(definitions(BuildRequest)))" > builders/shared/buildlib/request.schema.json
 """
 
 from __future__ import annotations
@@ -11,7 +16,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+from tritonctl.compatibility.table import Target
 from tritonctl.errors import BuildFailedError
+from tritonctl.project.base import Positive, Share
 
 
 class _Record(BaseModel):
@@ -27,50 +34,36 @@ def _inside(path: str) -> str:
 class Limits(_Record):
     """Sizes of an engine: sequences, tokens, GPUs. None: the builder decides."""
 
-    max_batch_size: int
-    max_input_len: int | None = None
-    max_seq_len: int | None = None
-    max_num_tokens: int | None = None
-    max_beam_width: int = 1
-    tp_size: int = 1
-    pp_size: int = 1
+    max_batch_size: Positive
+    max_input_len: Positive | None = None
+    max_seq_len: Positive | None = None
+    max_num_tokens: Positive | None = None
+    max_beam_width: Positive = 1
+    tp_size: Positive = 1
+    pp_size: Positive = 1
 
 
 class EvaluationRequest(_Record):
     """Which prompts (absolute path of a JSON-lines file) to compare engine and checkpoint on."""
 
     prompts: str
-    max_prompts: int | None
-    max_tokens: int
-    min_exact_match: float | None
+    max_prompts: Positive | None = None
+    max_tokens: Positive
+    min_exact_match: Share | None = None
 
 
 class Calibration(_Record):
     """What to measure the ranges of activations on: absolute path of a file or folder."""
 
     data: str
-    samples: int
-    max_seq_len: int
-    batch_size: int
-    seed: int
-
-
-class Target(_Record):
-    """What the engine shall run on: a row of builders/compatibility.toml, and a GPU."""
-
-    release: str
-    triton: str | None = None
-    world: Literal["engine", "pytorch"]
-    tensorrt_llm: str | None = None
-    tensorrt: str | None = None
-    cuda: str | None = None
-    image: str | None = None
-    gpu: str | None = None
-    compute_capability: str | None = None
+    samples: Positive
+    max_seq_len: Positive
+    batch_size: Positive
+    seed: Annotated[int, Field(ge=0)]
 
 
 class BuildRequest(_Record):
-    """Everything a builder is told."""
+    """The whole request."""
 
     schema_: Literal["tritonctl.build/1"] = Field("tritonctl.build/1", alias="schema")
     model: str

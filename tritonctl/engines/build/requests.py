@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.engines.build.contract import (
-    BuildRequest,
-    Calibration,
-    EvaluationRequest,
-    Limits,
-    Target,
+from tritonctl.compatibility.rules import (
+    check,
+    refuse_tensorrt_without_package,
+    resolve_target,
+    resolve_tensorrt_target,
 )
+from tritonctl.compatibility.table import table
+from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.schema import Calibration as ProjectCalibration
 from tritonctl.project.schema import Engine, Evaluation, Model, Project
@@ -54,14 +55,6 @@ def with_target(
     `kind`: a builder's `targets`. Raises ConfigurationError, naming the nearest possible, for what
     cannot be built or run.
     """
-    from tritonctl.compatibility.rules import (
-        check,
-        refuse_tensorrt_without_package,
-        resolve_target,
-        resolve_tensorrt_target,
-    )
-    from tritonctl.compatibility.table import table
-
     compatibility = table(root)
     asked = engine.target.model_dump(exclude={"image"})
     warnings: list[str] = []
@@ -80,8 +73,9 @@ def with_target(
         target = resolve_target(compatibility, **asked)
         cache = request.kv_cache_dtype
         warnings = check(target, request.precision, compatibility, kv_cache_dtype=cache)
-    fields = target.model_dump() | ({"image": engine.target.image} if engine.target.image else {})
-    return request.model_copy(update={"target": Target(**fields)}), tuple(warnings)
+    if engine.target.image:
+        target = target.model_copy(update={"image": engine.target.image})
+    return request.model_copy(update={"target": target}), tuple(warnings)
 
 
 def checkpoint_of(project: Project, model: Model) -> Path:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from tritonctl.compatibility.table import Target
 from tritonctl.engines.build.catalog import Builder, BuilderEnvironment, Stage
-from tritonctl.engines.build.contract import Target
 from tritonctl.engines.build.fingerprint import named_in
 from tritonctl.engines.build.given_files import given_files
 from tritonctl.engines.build.image_probe import check_image

@@ -3,25 +3,23 @@
 
 They read it from a file of their own folder. After a change here or in the models, write it anew:
 
-    python -c "from tritonctl.loadtest.run.plan_schema import *; print(to_json(plan_schema()))" \
-        > loadtests/loadplan.schema.json
+    python -c "from tritonctl.formats.json_schema import *
+    from tritonctl.loadtest.run.plan_schema import *
+    print(to_json(plan_schema()))" > loadtests/loadplan.schema.json
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
-from pydantic.json_schema import models_json_schema
 
+from tritonctl.formats.json_schema import definitions
 from tritonctl.project.base import NotNegative, Positive, Strict
 from tritonctl.project.scenario import Load, Protocol, RequestClass
 
 SCHEMA = "tritonctl/loadplan/v1"
-_LEFT_OUT = ("title", "format")
-_LINE = 96
 
 
 class Tls(Strict):
@@ -73,33 +71,4 @@ class LoadPlan(Load):
 
 def plan_schema() -> dict[str, Any]:
     """The schemas of plans and of lines of traces, by name."""
-    _, schema = models_json_schema(
-        [(LoadPlan, "validation"), (TraceEntry, "validation")], by_alias=True
-    )
-    definitions: dict[str, Any] = _plain(schema)["$defs"]
-    return {"$defs": definitions}
-
-
-def to_json(value: Any, indent: str = "") -> str:
-    """As it stands in the file: what fits on a line is on one."""
-    line = json.dumps(value)
-    if not isinstance(value, dict) or len(indent) + len(line) <= _LINE:
-        return line
-    deeper = indent + "  "
-    fields = [f"{deeper}{json.dumps(name)}: {to_json(one, deeper)}" for name, one in value.items()]
-    return "{\n" + ",\n".join(fields) + f"\n{indent}}}"
-
-
-def _plain(schema: Any) -> Any:
-    """Without titles, and without null: in a plan that is the same as leaving a field out."""
-    if isinstance(schema, list):
-        return [_plain(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    plain = {
-        name: _plain(value)
-        for name, value in schema.items()
-        if name not in _LEFT_OUT and not (name == "default" and value is None)
-    }
-    alternatives = [one for one in plain.pop("anyOf", ()) if one != {"type": "null"}]
-    return plain | alternatives[0] if alternatives else plain
+    return definitions(LoadPlan, TraceEntry)

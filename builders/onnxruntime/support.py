@@ -1,28 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this builder takes. Standard library only."""
 
+from pathlib import Path
+
+from buildlib.builder_toml import architectures
 from onnxlib.graph import Runtime
 
-# Each was exported and compared with transformers before it entered this list (random weights,
-# several batch sizes and lengths, with padding). Keep it equal to builder.toml.
-ARCHITECTURES = (
-    "AlbertForSequenceClassification",
-    "AlbertModel",
-    "BertForSequenceClassification",
-    "BertModel",
-    "CamembertForSequenceClassification",
-    "CamembertModel",
-    "DistilBertForSequenceClassification",
-    "DistilBertModel",
-    "ElectraForSequenceClassification",
-    "ElectraModel",
-    "MPNetForSequenceClassification",
-    "MPNetModel",
-    "RobertaForSequenceClassification",
-    "RobertaModel",
-    "XLMRobertaForSequenceClassification",
-    "XLMRobertaModel",
-)
+ARCHITECTURES = architectures(Path(__file__).parent)
 
 # These count positions from the padding id on: so many of the table are never used.
 OFFSET_POSITIONS = ("Camembert", "MPNet", "Roberta", "XLMRoberta")

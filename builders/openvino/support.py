@@ -1,29 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this builder takes, and what it chooses where the request leaves it open."""
 
-# Each was exported, run in the serving pipeline and compared token for token with transformers
-# before it entered this list (tiny random weights, fp32). Keep it equal to builder.toml.
-ARCHITECTURES = (
-    "ArceeForCausalLM",
-    "CohereForCausalLM",
-    "GPT2LMHeadModel",
-    "GPTNeoXForCausalLM",
-    "Glm4ForCausalLM",
-    "GraniteForCausalLM",
-    "LlamaForCausalLM",
-    "MistralForCausalLM",
-    "MixtralForCausalLM",
-    "OlmoForCausalLM",
-    "Phi3ForCausalLM",
-    "PhiForCausalLM",
-    "Qwen2ForCausalLM",
-    "Qwen2MoeForCausalLM",
-    "Qwen3ForCausalLM",
-    "Qwen3MoeForCausalLM",
-    "SmolLM3ForCausalLM",
-    "StableLmForCausalLM",
-    "Starcoder2ForCausalLM",
-)
+from pathlib import Path
+
+from buildlib.builder_toml import architectures
+
+ARCHITECTURES = architectures(Path(__file__).parent)
 
 # Position scalings that survive the export. The others (longrope, dynamic) choose their
 # frequencies by the length of each sequence; traced, the choice becomes a constant, and the

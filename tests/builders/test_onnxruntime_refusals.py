@@ -341,8 +341,7 @@ def test_external_data_outside_of_the_folder(
     assert "outside of its own folder" in said
 
 
-def test_builder_toml_and_code_name_the_same(builder: SimpleNamespace) -> None:
+def test_builder_toml_and_code_name_the_same_precisions(builder: SimpleNamespace) -> None:
     file = Path(__file__).parents[2] / "builders" / "onnxruntime" / "builder.toml"
     data = tomllib.loads(file.read_text(encoding="utf-8"))
-    assert tuple(data["architectures"]) == builder.support.ARCHITECTURES
     assert tuple(data["precisions"]) == builder.options.PRECISIONS

@@ -50,7 +50,7 @@ Outputs = Callable[[dict[str, Any]], list[Any]]
 
 @dataclass(frozen=True)
 class _Plain:
-    """The source as a graph in fp32, and what it answers by itself."""
+    """The source as a graph in fp32, and its own answers."""
 
     file: Path
     graph: OnnxGraph

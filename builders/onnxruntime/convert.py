@@ -103,9 +103,9 @@ def _fp16(source: Path, options: Options) -> Any:
 
 
 def _forget_shapes_of_weights(file: Path) -> None:
-    """What ONNX Runtime saves tells the shapes of weights twice.
+    """Remove the second copy of weights' shapes, which ONNX Runtime saves.
 
-    quantize_dynamic transposes the weight of a Gemm, and fails over the second, which then differs.
+    quantize_dynamic transposes the weight of a Gemm, and fails when the copy then differs.
     """
     model = onnx.load(file, load_external_data=False)
     weights = {tensor.name for tensor in model.graph.initializer}

@@ -50,7 +50,7 @@ class Data:
         if calibration is not None:
             texts = read_texts(calibration.data, calibration.samples)
             longest = min(calibration.max_seq_len, self._longest())
-        else:  # options.py has seen to it that there are prompts, then
+        else:  # then options.py requires prompts
             texts = read_texts(evaluation.prompts, evaluation.max_prompts) if evaluation else []
             longest = self._longest()
         rows = self._rows(texts, longest)

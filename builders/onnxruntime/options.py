@@ -116,7 +116,7 @@ def _check_calibration(options: Options, request: Request) -> None:
     given = request.calibration is not None or request.evaluation is not None
     if options.calibration == "static" and not given:
         raise BuildError(
-            "engine.options.calibration is static, and there is nothing to calibrate on",
+            "engine.options.calibration is static, and the project has no calibration data",
             remedy="Set engine.calibration.data to a file with texts or a folder with .npz "
             "samples, or use `calibration: dynamic`.",
         )
@@ -125,6 +125,6 @@ def _check_calibration(options: Options, request: Request) -> None:
 def _check_pooling(options: Options) -> None:
     if options.normalize and options.pooling == "none":
         raise BuildError(
-            "engine.options.normalize is true, and without pooling there is no vector per text",
+            "engine.options.normalize is true, which needs one vector per text, as pooling makes",
             remedy="Set engine.options.pooling to mean or cls, or remove normalize.",
         )

@@ -101,7 +101,7 @@ def sample_feeds(calibration: Calibration, graph: OnnxGraph) -> list[Feed]:
     """Return the .npz samples of a folder, each one feed: arrays by input, batch dimension first.
 
     Raises:
-        BuildError: there are none, or one does not fit the graph.
+        BuildError: none exist, or one does not fit the graph.
     """
     files = sorted(calibration.data.glob("*.npz"))[: calibration.samples]
     if not files:

@@ -64,7 +64,7 @@ def compress_model(name: str, options: Options) -> dict[str, list[dict[str, Any]
     model = openvino.Core().read_model(_EXPORTED / _MODEL_XML)
     tensors = {"inputs": _specs(model.inputs), "outputs": _specs(model.outputs)}
     model = _compressed(model, precision, options)
-    # The exporter leaves hints of its own here (an f16 KV cache): whoever loads the graph
+    # The exporter leaves its own hints here (an f16 KV cache): whoever loads the graph
     # without our properties should get what was evaluated, too.
     hints = {name: str(value) for name, value in precision.properties.items()}
     model.set_rt_info(hints, ["runtime_options"])
@@ -79,7 +79,7 @@ def _compressed(model: Any, precision: Precision, options: Options) -> Any:
         return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_ASYM)
     if precision.weights == "int4_asym":
         # ADJUST: where a row is not a multiple of the group, that layer gets the largest smaller
-        # group (not below 32), and int8 where there is none; the default would fail the build.
+        # group (not below 32), or int8 if no group fits; the default would fail the build.
         advanced = nncf.AdvancedCompressionParameters(
             group_size_fallback_mode=nncf.GroupSizeFallbackMode.ADJUST
         )

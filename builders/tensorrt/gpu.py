@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which GPU is here, as nvidia-smi says. Standard library only."""
+"""The GPU of this machine, as nvidia-smi reports it. Standard library only."""
 
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Gpu:
-    """The first GPU; None where there is none."""
+    """The first GPU; None without one."""
 
     name: str | None
     compute_capability: str | None

@@ -44,7 +44,7 @@ def check_device(target: str | None, device: str | None, options: Options) -> No
     """Raise BuildError if the GPU that builds is not of the kind that serves."""
     if device is None:
         raise BuildError(
-            "there is no GPU here (nvidia-smi found none), and TensorRT times its kernels on one",
+            "nvidia-smi found no GPU, and TensorRT times its kernels on one",
             remedy="Build on the machine that serves; in a container, set engine.target.gpu.",
         )
     if target is None or target == device:
@@ -168,7 +168,7 @@ def check_border(network: Network) -> None:
 
 
 def check_calibration_data(folder: Path) -> list[Path]:
-    """Return the samples that int8 is calibrated on. Raises BuildError when there are none."""
+    """Return the samples that int8 is calibrated on. Raises BuildError without any."""
     files = sorted(folder.glob("*.npz")) if folder.is_dir() else []
     if not files:
         raise BuildError(

@@ -49,7 +49,7 @@ def read_adapters(config: Mapping[str, Any]) -> tuple[Adapter, ...]:
     """Return the adapters of a lora_config, each folder checked.
 
     Raises:
-        BuildError: a folder is no place of its own, is missing, or holds no whole adapter.
+        BuildError: a path is not absolute, or its folder is missing or holds no complete adapter.
     """
     if config.get("lora_ckpt_source") == "nemo":
         return ()  # files of another kind, which a rule refuses

@@ -11,7 +11,7 @@ from folders import CHECKPOINT
 TOOL = "trtllm-build"
 ENGINE = Path("engine")
 
-# The tool changes these by itself, or changed their defaults between releases.
+# The tool changes these itself, or changed their defaults between releases.
 _ALWAYS = ("context_fmha", "remove_input_padding", "multiple_profiles")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trtllm-build is given: a checkpoint of its own format, sizes, a GPU.
+"""The input of trtllm-build: a checkpoint in its own format, sizes, a GPU.
 
 Layout and keys of the checkpoint: TensorRT-LLM docs/source/legacy/architecture/checkpoint.md.
 Standard library only.

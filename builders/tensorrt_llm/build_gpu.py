@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The GPUs of this machine, as nvidia-smi tells. Standard library only."""
+"""The GPUs of this machine, as nvidia-smi reports them. Standard library only."""
 
 import shutil
 import subprocess
@@ -30,7 +30,7 @@ def find_gpus() -> list[Gpu]:
     """Return the machine's GPUs.
 
     Raises:
-        BuildError: there is none, or they cannot be asked.
+        BuildError: it has none, or nvidia-smi fails.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -73,7 +73,7 @@ def fitting_gpus(gpus: Sequence[Gpu], compute_capability: str | None) -> list[Gp
     """Return the GPUs of that compute capability; absent: those that are as the first.
 
     Raises:
-        BuildError: there is none: engines run on the kind of GPU they were compiled on.
+        BuildError: none fits: engines run on the kind of GPU they were compiled on.
     """
     wanted = compute_capability or gpus[0].compute_capability
     fitting = [gpu for gpu in gpus if gpu.compute_capability == wanted]

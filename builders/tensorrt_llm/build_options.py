@@ -17,7 +17,7 @@ _WHERE = "engine.options.compile"
 Value = str | int | bool | tuple[str, ...]
 
 _TYPES = ("auto", "float16", "float32", "bfloat16", "int32", "disable")
-# Plugins: the value when not given, and the values there are.
+# Plugins: the default, and the allowed values.
 PLUGINS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bert_attention_plugin": ("auto", _TYPES),
     "gpt_attention_plugin": ("auto", _TYPES),
@@ -167,7 +167,7 @@ class Options:
         return self.given(name) and not self.enabled(name)
 
     def choice(self, name: str) -> str:
-        """Return a choice or a plugin's type; "" where there is none, or it is disabled."""
+        """Return a choice or a plugin's type; "" if it is absent or disabled."""
         default = (PLUGINS.get(name) or CHOICES[name])[0]
         value = str(self.values.get(name, default))
         return "" if value == "disable" else value
@@ -265,7 +265,7 @@ def _extra(raw: Any, values: Mapping[str, Value]) -> tuple[str, ...]:
         name = item.removeprefix("--").split("=")[0]
         if not item.startswith("--"):
             continue
-        # argparse lets the last one win without a word.
+        # argparse silently lets the last one win.
         if name in values:
             raise BuildError(
                 f"{_WHERE}.extra repeats {name}, which {_WHERE} sets already",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trtllm-build cannot do, or would change without a word: refused before anything runs.
+"""Refuses what trtllm-build cannot do, or would silently change, before anything runs.
 
 Each rule is a function, named for what it asks; its name with dashes is the rule's id, which every
 refusal ends with. Sources: TensorRT-LLM 1.2 (tensorrt_llm/commands/build.py, builder.py,

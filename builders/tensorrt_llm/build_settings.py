@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What trtllm-build ends up with where options, precision and KV cache decide together.
 
-It changes some features without a word (tensorrt_llm/builder.py, `build`). The rules refuse where
+It silently changes some features (tensorrt_llm/builder.py, `build`). The rules refuse where
 the project insisted on the opposite; elsewhere the command says outright what the tool would do, so
 that an engine does not depend on the defaults of a release. Standard library only.
 """

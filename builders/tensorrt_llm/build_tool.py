@@ -150,4 +150,4 @@ def _ended(tool: str, status: int, tail: deque[str]) -> BuildError:
 
 def last_words(tail: deque[str]) -> str:
     """Return the last lines of a log, to be put behind a problem."""
-    return "; its last lines:\n" + "\n".join(tail) if tail else ", without a word"
+    return "; its last lines:\n" + "\n".join(tail) if tail else ", without any output"

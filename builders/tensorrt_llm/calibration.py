@@ -32,7 +32,7 @@ def read_samples(calibration: Calibration, tokenizer: Any) -> list[list[int]]:
             "model will be asked.",
         )
     if found < calibration.samples:
-        say(f"calibrates on {found} samples, all there are ({calibration.samples} asked for)")
+        say(f"calibrates on {found} samples, all of the data ({calibration.samples} requested)")
     encoded = (tokenizer.encode(text, add_special_tokens=True).ids for text in texts)
     return [ids[: calibration.max_seq_len] for ids in encoded]
 

@@ -30,7 +30,7 @@ def verify_export(
     """Check the checkpoint in `folder` against the one in `source`.
 
     Returns:
-        How many tensors there are, and the largest error as a share of what the format allows.
+        The number of tensors, and the largest error as a share of what the format allows.
 
     Raises:
         BuildError: the export is wrong.

@@ -108,7 +108,7 @@ def make_plan(file: Path, *, only_shown: bool) -> Plan:
         quantised = expected_quantised(request, checkpoint)
     else:
         raise BuildError(
-            f"there is no quantised checkpoint to compile in {source or 'the request'}",
+            f"{source or 'the request'} has no quantised checkpoint to compile",
             remedy="Quantise first: `tritonctl build` does both.",
         )
     return Plan(

@@ -13,7 +13,7 @@ from choices import Choices
 from folders import CHECKPOINT
 from recipes import ARCHITECTURES
 
-# What trtllm-build leaves alone when it rounds weights by itself; its own default, written down
+# What trtllm-build skips when it rounds weights: its own default, written down
 # because an empty list in config.json would count as a choice.
 _NOT_ROUNDED = ["*lm_head", "*router", "*vocab_embedding", "*position_embedding"]
 

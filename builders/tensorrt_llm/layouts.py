@@ -47,7 +47,7 @@ class Weights:
         return set(self._files)
 
     def get(self, name: str) -> Any:
-        """Return a tensor, None if there is no such."""
+        """Return a tensor, None for an unknown name."""
         return self._files[name].get_tensor(name) if name in self._files else None
 
     def layer(self, name: str, world: str) -> Layer:
@@ -88,7 +88,7 @@ class Original:
         self._dtype = getattr(torch, choices.dtype)
 
     def get(self, name: str) -> Any:
-        """Return a tensor as fp32, None if there is no such."""
+        """Return a tensor as fp32, None for an unknown name."""
         found = self._weights.get(name)
         if found is None and name == "lm_head.weight":
             found = self._weights.get("model.embed_tokens.weight")

@@ -15,7 +15,7 @@ _CONFIG = "engine.options.package.lora_config"
 
 
 def lora_names_its_adapters(package: Package) -> None:
-    """A request asks for an adapter by name: without lora_dir there is none to ask for."""
+    """A request names an adapter, which lora_dir must hold."""
     asked = [name for name in ("enable_lora", "lora_config") if package.given.get(name)]
     if asked and not _config(package).get("lora_dir"):
         _refuse(
@@ -29,7 +29,7 @@ def lora_is_not_switched_off(package: Package) -> None:
     """The runtime ignores enable_lora beside a lora_config."""
     if package.given.get("enable_lora") is False and _config(package):
         _refuse(
-            "enable_lora is false, and there is a lora_config",
+            "enable_lora is false, but lora_config is set",
             "Remove engine.options.package.enable_lora, or the lora_config.",
             lora_is_not_switched_off,
         )
@@ -110,8 +110,8 @@ def several_adapters_replace_no_modules(package: Package) -> None:
         first = replacing[0]
         _refuse(
             f"the adapter {first.name} replaces {', '.join(first.saved)} (modules_to_save in its "
-            "adapter_config.json), which the runtime ignores where there are several adapters",
-            f"Remove it from {_CONFIG}.lora_dir, or serve it as a model of its own.",
+            "adapter_config.json), which the runtime ignores with several adapters",
+            f"Remove it from {_CONFIG}.lora_dir, or serve it as a separate model.",
             several_adapters_replace_no_modules,
         )
 

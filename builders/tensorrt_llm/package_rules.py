@@ -36,7 +36,7 @@ def runtime_is_the_llm_api_s_own(package: Package) -> None:
     """tensorrt_llm.LLM is the PyTorch runtime since 1.0."""
     if _version(package) < _FIRST_PYTORCH:
         _refuse(
-            f"TensorRT-LLM {_named(package)} has no PyTorch runtime of its own",
+            f"TensorRT-LLM {_named(package)} has no PyTorch runtime",
             "Set engine.target.release to 25.09 (TensorRT-LLM 1.0.0) or later.",
             runtime_is_the_llm_api_s_own,
         )
@@ -171,9 +171,9 @@ def experts_fill_the_gpus(package: Package) -> None:
     for size in given.values():
         product *= size
     if product != package.limits.tp_size:
-        told = " * ".join(f"{name} {size}" for name, size in given.items())
+        factors = " * ".join(f"{name} {size}" for name, size in given.items())
         _refuse(
-            f"{told} is {product}, and engine.tp_size is {package.limits.tp_size}",
+            f"{factors} is {product}, and engine.tp_size is {package.limits.tp_size}",
             f"Let their product be engine.tp_size ({package.limits.tp_size}).",
             experts_fill_the_gpus,
         )

@@ -28,7 +28,7 @@ ROPE_TYPES = ("default", "linear", "llama3")
 
 # Fewer say nothing about the ranges of activations: one odd prompt would decide a scale.
 LEAST_SAMPLES = 16
-# TensorRT-LLM's quantize.py stops there, too, without a word: AWQ searches a scale for each layer
+# TensorRT-LLM's quantize.py silently stops there, too: AWQ searches a scale for each layer
 # on every sample, and more of them change nothing but the time.
 AWQ_SAMPLES = 32
 

@@ -163,13 +163,13 @@ def request(builder: SimpleNamespace, precision: str = "int8", **changes: Any) -
         ("int4", {}, "has no precision 'int4'"),
         ("int8", {"calibrations": "static"}, "unknown key 'calibrations' (did you mean calibratio"),
         ("int8", {"calibration": "sttic"}, "'sttic' (did you mean static?)"),
-        ("int8", {"calibration": "static"}, "there is nothing to calibrate on"),
+        ("int8", {"calibration": "static"}, "the project has no calibration data"),
         ("int8", {"per_channel": "yes"}, "engine.options.per_channel is 'yes'"),
         ("int8", {"opset_version": True}, "engine.options.opset_version is True"),
         ("int8", {"max_abs_error": "small"}, "engine.options.max_abs_error is 'small'"),
         ("int8", {"keep_io_types": False}, "sets keep_io_types, which only fp16 has"),
         ("fp32", {"reduce_range": True}, "sets reduce_range, which only int8 has"),
-        ("fp32", {"normalize": True}, "without pooling there is no vector per text"),
+        ("fp32", {"normalize": True}, "needs one vector per text"),
         ("fp32", {"pooling": "max"}, "engine.options.pooling is 'max'"),
         ("fp32", {"graph_optimization_level": "all"}, "graph_optimization_level is 'all'"),
     ],
@@ -338,7 +338,7 @@ def test_external_data_outside_of_the_folder(
 ) -> None:
     entry = builder.graph.ExternalData("w", location, 0, None)
     said = refusal(lambda: builder.graph.check_external_data([entry], tmp_path / "model.onnx"))
-    assert "outside of its own folder" in said
+    assert "outside its folder" in said
 
 
 def test_builder_toml_and_code_name_the_same_precisions(builder: SimpleNamespace) -> None:

@@ -283,7 +283,7 @@ def test_fewer_samples_than_asked_for_are_told(
 ) -> None:
     (tmp_path / "a.txt").write_text(lines("s", 17), encoding="utf-8")
     read(stage, tmp_path / "a.txt")
-    assert "calibrates on 17 samples, all there are (512 asked for)" in capsys.readouterr().out
+    assert "calibrates on 17 samples, all of the data (512 requested)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_precision_against_compute_capability(
 
 def test_no_gpu(builder: SimpleNamespace, refusal: Refusal) -> None:
     check = builder.rules.check_device
-    assert "there is no GPU here" in refusal(lambda: check("9.0", None, options(builder)))
+    assert "nvidia-smi found no GPU" in refusal(lambda: check("9.0", None, options(builder)))
 
 
 def test_a_gpu_of_another_kind_than_the_target_s(

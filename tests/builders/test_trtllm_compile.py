@@ -268,7 +268,7 @@ def test_a_mixed_machine_compiles_on_the_right_gpu(checkpoint: Path, programs: P
 
 
 BAD_SOURCES: list[tuple[str, str]] = [
-    ("no config", "there is no quantised checkpoint to compile"),
+    ("no config", "has no quantised checkpoint to compile"),
     ("hugging face", "has no architecture, so it is not a TensorRT-LLM checkpoint"),
     ("rank", "is for 1 GPUs (mapping.world_size) and has no rank0.safetensors"),
     ("truncated", "is half-downloaded"),

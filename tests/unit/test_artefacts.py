@@ -94,7 +94,7 @@ def test_ambiguous_and_unknown_addresses(built: Sandbox) -> None:
     text = _refused(artefacts, "speller")
     assert text.startswith("`speller` may be any of 2 artefacts: speller/")
     assert all(stored.name in text for stored in artefacts)
-    assert _refused(artefacts, "zz").startswith("no artefact `zz`; there are: speller/")
+    assert _refused(artefacts, "zz").startswith("no artefact `zz`; expected one of: speller/")
     assert _refused(artefacts, "speller/").startswith("no artefact `speller/`")
     assert _refused([], "speller") == "no artefact `speller`; make one: `tritonctl build`"
 

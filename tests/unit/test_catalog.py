@@ -62,22 +62,26 @@ def test_a_project_s_own_builder_is_found_first(sandbox: Sandbox) -> None:
 
 
 REFUSALS: list[tuple[dict[str, Any], str, str]] = [
-    ({"builder": "scriptd"}, "there is no builder `scriptd`", "did you mean `scripted`? builders:"),
-    ({"builder": "../x"}, "there is no builder `../x`", "builders: "),
+    (
+        {"builder": "scriptd"},
+        "unknown builder `scriptd`",
+        "did you mean `scripted`? expected one of",
+    ),
+    ({"builder": "../x"}, "unknown builder `../x`", "expected one of "),
     (
         {"precision": "int9"},
         "builder scripted has no precision `int9`",
-        "did you mean `int8`? its precision values: fp32, int8",
+        "did you mean `int8`? expected one of fp32, int8",
     ),
     (
         {"kv_cache_dtype": "fp8"},
         "builder scripted has no kv_cache_dtype `fp8`",
-        "its kv_cache_dtype values: int8",
+        "expected one of int8",
     ),
     (
         {"runner": "venv"},
         "builder scripted has no runner `venv`",
-        "its runner values: current, container",
+        "expected one of current, container",
     ),
 ]
 

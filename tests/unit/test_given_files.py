@@ -125,7 +125,8 @@ def test_gpus_for_a_stage_that_runs_on_a_cpu_too(
 
 
 @pytest.mark.parametrize(
-    ("place", "said"), [("adapters/french", "expected an absolute path"), ("/none", "is not there")]
+    ("place", "said"),
+    [("adapters/french", "expected an absolute path"), ("/none", "does not exist")],
 )
 def test_one_that_is_wrong_is_refused(
     staged: Sandbox, adapters: Path, place: str, said: str

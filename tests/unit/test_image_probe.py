@@ -70,7 +70,7 @@ def test_no_python_in_the_image(tmp_path: Path, source: str) -> None:
     script = tmp_path / "engine"
     script.write_text(f"#!{sys.executable}\nprint('no such image')\n{source}\n", encoding="utf-8")
     script.chmod(0o755)
-    with pytest.raises(HostError, match="python3 cannot be started in the image") as caught:
+    with pytest.raises(HostError, match="cannot start python3 in the image") as caught:
         look(tmp_path, "import json", command=(str(script),))
     assert "no such image" in str(caught.value.details)
 

@@ -160,7 +160,7 @@ def test_options_belong_to_a_stage(staged: Sandbox, options: dict[str, Any]) -> 
     staged.engine["options"] = options
     with pytest.raises(ConfigurationError, match="takes options by stage") as caught:
         build(staged)
-    assert caught.value.remedy == "write them under one of: compile, quantise"
+    assert caught.value.remedy == "move options under one of: compile, quantise"
 
 
 def test_a_stage_runs_where_it_can(staged: Sandbox) -> None:

@@ -105,7 +105,9 @@ def test_a_container_brings_its_own(plan: Sandbox) -> None:
 
 def test_a_recipe_never_keeps_a_placeholder(plan: Sandbox) -> None:
     """Without a target there is no environment to be made."""
-    with pytest.raises(ConfigurationError, match=r"builder tensorrt depends on \{tensorrt\}"):
+    with pytest.raises(
+        ConfigurationError, match=r"builder tensorrt depends on the server's \{tensorrt\}"
+    ):
         builder_recipe(builder_named("tensorrt"))
     made = recipe(plan, release="26.07", tensorrt="10.16.1.11")
     assert not {"{", "}"} & set("".join((*made.installs[0], made.probe)))

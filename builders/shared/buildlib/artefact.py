@@ -28,7 +28,7 @@ def prepare(folders: Sequence[Path]) -> None:
     for folder in folders:
         if folder.exists():
             raise BuildError(
-                f"the working directory {Path.cwd()} holds a {folder} already",
+                f"the working directory {Path.cwd()} already holds {folder}",
                 remedy="Start the build in an empty folder.",
             )
         folder.mkdir()

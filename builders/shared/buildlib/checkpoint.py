@@ -103,7 +103,7 @@ def refuse_quantised(folder: Path, config: dict[str, Any]) -> None:
     raise BuildError(
         f"{folder}: its weights are quantised already ({method})",
         remedy="Point at the original checkpoint (fp32, bf16 or fp16): the build quantises it. "
-        "`tritonctl plan` tells what this one would take to serve.",
+        "`tritonctl plan` shows what serving this one would take.",
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a builder says when it cannot go on, and how it reads the JSON files it is given."""
+"""Failures of a build, and reading JSON files."""
 
 import difflib
 import json
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class BuildError(Exception):
-    """A build that cannot go on for a reason the user can act on.
+    """A build failed for a reason that the user can act on.
 
     `problem` says what is wrong and where; `remedy` says what to type or change next.
     """

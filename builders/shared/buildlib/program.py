@@ -110,7 +110,7 @@ def _arguments(description: str) -> argparse.Namespace:
 
 
 def failure(error: Exception, stage: str) -> BuildError:
-    """Return what to tell the user about `error`, raised in `stage`."""
+    """Return the message for `error`, raised in `stage`."""
     if isinstance(error, BuildError):
         return error
     traceback.print_exception(error)

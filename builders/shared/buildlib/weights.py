@@ -24,7 +24,7 @@ _LONGEST_HEADER = 100_000_000
 def check_weights(folder: Path, *, allow_pickle: bool = False) -> None:
     """Check that the checkpoint in `folder` has all its weights, as safetensors.
 
-    allow_pickle: pickles do where there are no safetensors; that they are whole is not checked.
+    allow_pickle: without safetensors, accept pickles, whose content is not checked.
 
     Raises:
         BuildError: weights are missing, pickled, truncated or damaged.

@@ -225,7 +225,7 @@ def check_external_data(entries: Sequence[ExternalData], model: Path) -> list[st
         path = PurePosixPath(entry.location)
         if path.is_absolute() or ".." in path.parts:
             raise BuildError(
-                f"{model}: keeps {entry.tensor} in {entry.location}, outside of its own folder",
+                f"{model}: keeps {entry.tensor} in {entry.location}, outside its folder",
                 remedy="Save the model again with its data beside it: "
                 "onnx.save(model, FILE, save_as_external_data=True).",
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two artefacts differ in: values, not text. Absent is null, and places do not count."""
+"""How two artefacts differ: in values, not in text. Absent is null; paths do not count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SECTIONS = {
     "task": ("task",),
     "stage": ("stage",),
     "source": ("source",),
-    # As the builder resolved them: before the request, whose own are then not told again.
+    # As the builder resolved them: before the request, which then need not repeat them.
     "limits": ("result", "limits"),
     "request": ("request",),
     "inputs": ("inputs",),
@@ -69,13 +69,13 @@ def differences(left: Stored, right: Stored) -> list[Difference]:
 
 
 def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
-    told: set[str] = set()
+    shown: set[str] = set()
     for section, path in _SECTIONS.items():
         values = [dict(_flat(section, _at(record, path))) for record in (left, right)]
         for field in dict.fromkeys([*values[0], *values[1]]):
             pair = [value.get(field) for value in values]
-            if pair[0] != pair[1] and field.removeprefix("request.") not in told:
-                told.add(field)
+            if pair[0] != pair[1] and field.removeprefix("request.") not in shown:
+                shown.add(field)
                 yield Difference(field, pair[0], pair[1], place=field in _PLACES)
 
 

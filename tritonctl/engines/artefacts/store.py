@@ -33,14 +33,14 @@ class _Read(BaseModel):
 
 
 class RecordedResult(_Read):
-    """What is needed here of a builder's result."""
+    """The parts of a builder's result that this module reads."""
 
     files: list[BuiltFile]
     durations_seconds: dict[str, float] = {}
 
 
 class Record(_Read):
-    """What is needed here of a manifest."""
+    """The parts of a manifest that this module reads."""
 
     fingerprint: str
     builder: str
@@ -145,7 +145,7 @@ def find_artefact(artefacts: Iterable[Stored], address: str) -> Stored:
     names = ", ".join(stored.name for stored in everything)
     raise UsageError(
         f"no artefact `{address}`",
-        remedy=f"there are: {names}" if names else "make one: `tritonctl build`",
+        remedy=f"expected one of: {names}" if names else "make one: `tritonctl build`",
     )
 
 

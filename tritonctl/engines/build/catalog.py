@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The builders that exist: one folder with a `builder.toml` each, nothing else to register."""
+"""The available builders: each is a folder with a `builder.toml`; nothing else is registered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Stage(BaseModel):
     """One program of a builder; the artefact of each is the source of the next.
 
     `when`: only for targets of that world. `ignores`: dotted fields of the request that do not
-    shape this stage's artefact, and so do not make it anew when they change. `writes`: options
+    shape this stage's artefact: changing them does not rebuild it. `writes`: options
     that name a folder which outlives the build; a container may write there. `reads`: dotted
     options that name files or folders (one, or a list) whose content shapes the artefact.
     """
@@ -123,16 +123,16 @@ class Builder(BaseModel):
         if value not in allowed:
             raise ConfigurationError(
                 f"builder {self.name} has no {field} `{value}`",
-                remedy=choices(value, allowed, f"its {field} values:"),
+                remedy=choices(value, allowed, "expected one of"),
             )
 
 
 def builder_named(name: str, project_root: Path | None = None) -> Builder:
-    """The builder of that name. Raises ConfigurationError when there is none."""
+    """The builder of that name. Raises ConfigurationError for an unknown one."""
     available = bundled.names("builders", "/builder.toml", project_root)
     if name not in available:
         raise ConfigurationError(
-            f"there is no builder `{name}`", remedy=choices(name, available, "builders:")
+            f"unknown builder `{name}`", remedy=choices(name, available, "expected one of")
         )
     file = bundled.find(f"builders/{name}/builder.toml", project_root)
     try:

@@ -2,7 +2,7 @@
 """What crosses the border to a builder process, as JSON: one request in, one result out.
 
 `builders/README.md` describes the same from the builder's side. Builders check requests by the JSON
-schema of these models; after a change of the request write it anew:
+schema of these models; after changing the request, write the file again:
 
     python -c "from tritonctl.engines.build.contract import *
     from tritonctl.formats.json_schema import *

@@ -70,7 +70,7 @@ def build_engine(
 ) -> Artefact:
     """The engine of a project's model, built now unless an equal one exists.
 
-    A build that was interrupted goes on behind the last stage that it finished. `until`: the stage
+    An interrupted build resumes after its last finished stage. `until`: the stage
     to stop after; its artefact is returned. Raises UsageError for none of the stages,
     ConfigurationError, HostError or BuildFailedError; a failed build leaves its log in
     `.tritonctl/failed-builds/` and nothing else.
@@ -103,7 +103,7 @@ def _other_runners(stages: list[StageBuild]) -> Iterator[str]:
 
 
 def announce(stages: list[StageBuild], board: Board, *, force: bool = False) -> None:
-    """Tell the board which stages will run, and how long they took before."""
+    """Show the board which stages will run, and how long they took before."""
     done = stages[-1].published and not force
     for build in stages:
         kept = done or (build.published and not force)
@@ -185,7 +185,7 @@ def _staging(build: StageBuild) -> Iterator[Path]:
 
 def _keep_log(build: StageBuild, staging: Path) -> None:
     log, kept = staging / "build.log", build.failed_log
-    # A full disk may refuse this too; what made the build fail is the error to tell.
+    # A full disk may refuse this too; report what made the build fail.
     with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True)
         os.replace(log, kept)
@@ -240,7 +240,7 @@ def _judge(build: StageBuild, result: Path, failure: CommandFailedError | None) 
 
 
 def _answer(build: StageBuild, result: Path) -> BuildResult | BuildRefusal:
-    """What the program wrote; without it, its last lines say the most."""
+    """The program's result; a malformed one is reported with the program's last lines."""
     try:
         return read_answer(result, build.builder.name)
     except BuildFailedError as error:
@@ -254,11 +254,11 @@ def _answer(build: StageBuild, result: Path) -> BuildResult | BuildRefusal:
 
 
 def _death(build: StageBuild, failure: CommandFailedError) -> BuildFailedError:
-    """A program that ended without a word; SIGKILL (137 from a container) is the system's."""
+    """A program that ended without a result; the system sends SIGKILL (137 from a container)."""
     status, remedy = str(failure.returncode), f"read {build.failed_log}"
     if failure.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
         status = "killed"
-        remedy = f"most likely the memory ran out (`dmesg | tail` tells): free some, or {remedy}"
+        remedy = f"most likely out of memory (see `dmesg | tail`): free some, or {remedy}"
     return BuildFailedError(
         f"builder {build.builder.name} died while building {build.place} (status {status})",
         remedy=remedy,

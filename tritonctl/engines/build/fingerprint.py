@@ -89,7 +89,7 @@ def _is_content(file: Path) -> bool:
         return stat.S_ISREG(file.stat().st_mode)
     except FileNotFoundError as error:  # a hub's cache is made of links
         raise ConfigurationError(
-            f"{file} is a link to {file.readlink()}, which is not there",
+            f"{file} is a link to {file.readlink()}, which does not exist",
             remedy="download the folder again and let it finish, or remove the link",
         ) from error
 

@@ -14,7 +14,7 @@ from tritonctl.errors import ConfigurationError
 def given_files(stage: Stage, options: Mapping[str, Any]) -> dict[str, Path]:
     """The places under the options that the stage `reads`, by `OPTION.NUMBER`.
 
-    Raises ConfigurationError for one that is no absolute path, or that is not there.
+    Raises ConfigurationError for a relative or missing path.
     """
     found = {}
     for dotted in stage.reads:
@@ -38,11 +38,11 @@ def _existing(option: str, place: str) -> Path:
     if not path.is_absolute():
         raise ConfigurationError(
             f"engine.options.{option} has {place!r}, expected an absolute path",
-            remedy=f"write it from the root on: {path.absolute()}",
+            remedy=f"use the absolute path: {path.absolute()}",
         )
     if not path.exists():
         raise ConfigurationError(
-            f"engine.options.{option}: {path} is not there",
+            f"engine.options.{option}: {path} does not exist",
             remedy="correct the path in tritonctl.yaml, or remove it",
         )
     return path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an image has what a stage imports: asked inside it, before anything long is started."""
+"""Checks inside an image that it has what a stage imports, before any long work starts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.process import run
 
 _PYTHON, _LACKS = "@python ", "@lacks "
-# Every import is tried, so that one look tells all that the image lacks; what else a probe says is
-# about what was imported.
+# Every import is tried, so that one run names everything that the image lacks; the other statements
+# of a probe are about what was imported.
 _PROGRAM = f"""
 import json, platform, sys
 print({_PYTHON!r} + platform.python_version())
@@ -52,15 +52,15 @@ def check_image(
         run(argv, cwd=log.parent, log=log, on_line=lines.append, remedy=remedy)
     except CommandFailedError as error:
         raise HostError(
-            f"python3 cannot be started in the image {image} (status {error.returncode})",
+            f"cannot start python3 in the image {image} (status {error.returncode})",
             remedy=remedy,
             details=error.details,
         ) from error
-    found = _told(lines, _PYTHON)
+    versions = _marked(lines, _PYTHON)
     least = SpecifierSet(",".join(str(s) for s in SpecifierSet(requires_python) if _is_least(s)))
-    if found and not least.contains(Version(found[0])):
-        raise HostError(f"the image {image} has Python {found[0]}, not {least}", remedy=remedy)
-    lacking = _told(lines, _LACKS)
+    if versions and not least.contains(Version(versions[0])):
+        raise HostError(f"the image {image} has Python {versions[0]}, not {least}", remedy=remedy)
+    lacking = _marked(lines, _LACKS)
     if lacking:
         raise HostError(
             f"the image {image} lacks what the build needs: {'; '.join(lacking)}",
@@ -70,7 +70,7 @@ def check_image(
 
 
 def statements(probe: Sequence[str]) -> list[str]:
-    """The statements of a probe, each import by itself."""
+    """The statements of a probe, with one statement for each import."""
     found = []
     for node in ast.parse("\n".join(probe)).body:
         if isinstance(node, ast.Import):
@@ -85,5 +85,5 @@ def _is_least(specifier: object) -> bool:
     return str(specifier).startswith(">")
 
 
-def _told(lines: Sequence[str], mark: str) -> list[str]:
+def _marked(lines: Sequence[str], mark: str) -> list[str]:
     return [line.removeprefix(mark) for line in lines if line.startswith(mark)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl.lock`: what every engine was made of, so that a later build can refuse to differ."""
+"""`tritonctl.lock` records what engines were made of, so that a later build can refuse changes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def read_lock(project: Project) -> Record:
 
 
 def refuse_damaged(project: Project) -> None:
-    """Raise ConfigurationError if a lock is there that cannot be read: before hours of building,
-    and rather than to drop what it says of other profiles."""
+    """Raise ConfigurationError for an unreadable lock, before hours of building.
+
+    Writing a new one would drop the other profiles."""
     if lock_file(project).exists():
         read_lock(project)
 
@@ -87,7 +88,7 @@ def refuse_drift(
     if changed:
         raise ConfigurationError(
             f"model {name} has drifted from {FILE}: {'; '.join(changed)}",
-            remedy="put back what changed, or build without --locked to write the lock anew",
+            remedy="put back what changed, or build without --locked to update the lock",
         )
 
 
@@ -99,7 +100,7 @@ def refuse_other_tools(project: Project, profile: str | None, name: str, engine:
         raise BuildFailedError(
             f"the engine of {name} was made with other tools than {FILE} says: "
             + "; ".join(changed),
-            remedy="build where those tools are, or without --locked to write the lock anew",
+            remedy="build with those tools, or without --locked to update the lock",
         )
 
 

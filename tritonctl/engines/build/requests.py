@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the builder of a model is told: project → build request."""
+"""Makes the build request of a model from the project."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tritonctl.project.schema import Engine, Evaluation, Model, Project
 
 
 def model_named(project: Project, name: str) -> Model:
-    """A model of the project. Raises ConfigurationError when there is none of that name."""
+    """A model of the project. Raises ConfigurationError for an unknown name."""
     if name not in project.models:
         raise ConfigurationError(
             f"the project has no model `{name}`",
@@ -29,7 +29,7 @@ def model_named(project: Project, name: str) -> Model:
 
 
 def build_request(project: Project, name: str) -> BuildRequest:
-    """What the builder of a model is told."""
+    """The request to build a model's engine."""
     model = project.models[name]
     engine = model.engine
     return BuildRequest(
@@ -84,7 +84,7 @@ def checkpoint_of(project: Project, model: Model) -> Path:
     if not folder.is_dir() and folder.suffix != ".onnx":
         raise ConfigurationError(
             f"checkpoint {folder} is not a folder",
-            remedy="correct `checkpoint:` in tritonctl.yaml; a model of a hub is fetched with "
+            remedy="correct `checkpoint:` in tritonctl.yaml; to fetch a model of a hub, run "
             f"`hf download {model.checkpoint} --local-dir FOLDER`",
         )
     return folder
@@ -117,6 +117,6 @@ def _calibration(project: Project, calibration: ProjectCalibration | None) -> Ca
         raise ConfigurationError(
             f"calibration data {data} does not exist",
             remedy="correct `engine.calibration.data` in tritonctl.yaml, or remove `calibration`: "
-            "the evaluation's prompts are used then",
+            "the build then uses the evaluation's prompts",
         )
     return Calibration(**calibration.model_dump(exclude={"data"}), data=str(data))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which revision of its source a checkpoint is, where the folder tells."""
+"""Finds the commit that a checkpoint was downloaded or checked out at."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a stage runs: in this interpreter, in a cached environment of its own, in a container."""
+"""Where a stage runs: in this interpreter, in its own cached environment, or in a container."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _venv(build: StageBuild, staging: Path, progress: Progress) -> Workplace:  #
 def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplace:
     """A container of the target's image that sees the build's folders, and no network.
 
-    Raises HostError when the image is not here, or lacks what the stage imports.
+    Raises HostError when this machine lacks the image, or the image what the stage imports.
     """
     image = container_image(build)
     engine = containers.engine()
@@ -92,7 +92,7 @@ def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, imag
     name = f"tritonctl-probe-{build.fingerprint.digest[:16]}-{os.getpid()}"
     probe = []
     for statement in environment.probe:
-        with suppress(ConfigurationError):  # of a version that nothing tells
+        with suppress(ConfigurationError):  # of an unknown version
             probe.append(_filled(build.builder.name, build.request.target, statement))
     try:
         check_image(
@@ -162,7 +162,7 @@ def container_command(program: str, build: StageBuild, staging: Path, name: str)
 
 
 def _can_use_gpus(build: StageBuild) -> bool:
-    """A stage that runs on a CPU, too: Docker refuses `--gpus` where there are none."""
+    """For a stage that needs no GPU: Docker refuses `--gpus` on a machine without one."""
     target = build.request.target
     return target is not None and target.gpu is not None and bool(shutil.which("nvidia-smi"))
 
@@ -201,7 +201,7 @@ def builder_recipe(
 ) -> Recipe:
     """The environment that `builder.toml` asks for, with the target's versions in its place.
 
-    Raises ConfigurationError for a version that the target does not tell.
+    Raises ConfigurationError for a version that the target lacks.
     """
     environment = _environment(builder, stage)
     filled = partial(_filled, builder.name, target)
@@ -223,8 +223,8 @@ def _filled(builder: str, target: Target | None, text: str) -> str:
     for name, version in versions.items():
         if name in text and version is None:
             raise ConfigurationError(
-                f"the environment of builder {builder} depends on {name}, and nothing says which "
-                "the server has",
+                f"the environment of builder {builder} depends on the server's {name}, which is "
+                "unknown",
                 remedy="set engine.target.release and engine.target.tensorrt, or use another "
                 "runner",
             )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The stages that make a model's engine, each with its request, fingerprint and place on disk.
 
-Pure but for the hashes it remembers: nothing is built here.
+Pure but for the hashes it remembers: it builds nothing.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _refuse_unknown_options(name: str, model: Model, builder: Builder) -> None:
         if key not in stages or not isinstance(value, dict):
             raise ConfigurationError(
                 f"models.{name}.engine.options.{key}: builder {builder.name} takes options by "
-                "stage, and this is none of its stages",
-                remedy=f"write them under one of: {', '.join(sorted(stages))}",
+                "stage, and has no stage of this name",
+                remedy=f"move options under one of: {', '.join(sorted(stages))}",
             )
 
 

@@ -35,7 +35,7 @@ _MATRIX, _STACK = 2, 3
 class Tensor:
     """A tensor of a checkpoint, as the header of its file describes it.
 
-    `role`: its kind, where something better than its name tells it.
+    `role`: its kind, where something better than its name shows it.
     """
 
     name: str

@@ -54,7 +54,7 @@ def _bits(kind: Kind, storage: Storage) -> float:
 class Weights:
     """Bytes of an engine's weights by what they are for.
 
-    `parameters` is None where a format does not tell them; `fullest` what the fullest device takes
+    `parameters` is None where a format does not show them; `fullest` what the fullest device takes
     of a checkpoint that is divided already.
     """
 
@@ -162,7 +162,7 @@ class Demand:
         return self.fixed + batch * self.per_sequence + kv_tokens * self.per_token
 
     def in_blocks(self, length: int) -> int:
-        """`length` rounded up: a sequence ends in a block of its own."""
+        """`length` rounded up: no two sequences share a block."""
         return math.ceil(length / self.block_size) * self.block_size
 
 

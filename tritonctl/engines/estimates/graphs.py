@@ -72,9 +72,9 @@ def encoder_work(encoder: Encoder, bits: float) -> Work:
 
 
 def onnx_work(model: OnnxWeights, sizes: dict[str, int], bits: float) -> Work:
-    """Activations of an ONNX graph: twice the widest tensor of which the file tells the shape.
+    """Activations of an ONNX graph: twice the widest tensor whose shape is in the file.
 
-    With them, for files that tell of inputs and outputs only: rows + columns of the widest matrix,
+    For files with the shapes of inputs and outputs only: rows + columns of the widest matrix,
     for each token. Inputs and outputs come on top. Tensors with one variable dimension behind the
     batch count per token, with more per pair of tokens; `sizes` fixes such dimensions by name.
     """

@@ -27,7 +27,7 @@ _TENSOR_DIMS, _TENSOR_TYPE, _TENSOR_NAME, _TENSOR_LOCATION = 1, 2, 8, 14
 # float_data, int32_data, string_data, int64_data, raw_data, double_data, uint64_data
 _TENSOR_DATA = {4, 5, 6, 7, 9, 10, 11}
 _NODE_INPUT, _NODE_OUTPUT, _NODE_OPERATOR = 1, 2, 4
-# Bytes by ONNX's name of a type; what is not here has none of its own (texts).
+# Bytes by ONNX's name of a type; a missing type (text) has no fixed size.
 WIDTHS = {
     **dict.fromkeys(("uint8", "int8", "bool"), 1),
     **dict.fromkeys(("uint16", "int16", "float16", "bfloat16"), 2),
@@ -76,7 +76,7 @@ class _Found:
 
 
 def read_weights(path: Path) -> OnnxWeights:
-    """Read an ONNX file. Raises ConfigurationError where there is none, or not a whole one."""
+    """Read an ONNX file. Raises ConfigurationError for a missing or incomplete one."""
     if is_pointer(path):
         raise ConfigurationError(f"{path} is a Git LFS pointer", remedy="fetch it: `git lfs pull`")
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many weights the tensors of a quantised checkpoint hold, told by their headers.
+"""Counts the weights in the tensors of a quantised checkpoint, from their headers.
 
 The formats, with where they are defined:
 
@@ -67,10 +67,10 @@ def stored_weights(ranks: Sequence[Sequence[Tensor]], quantisation: Quantisation
             found[_kind(tensor)] += tensor.stored
             if not _repeated(tensor, rank, quantisation):
                 counts.append(_parameters(tensor, named, quantisation))
-    told = [count for count in counts if count is not None]
+    known = [count for count in counts if count is not None]
     fullest = max(sum(tensor.stored for tensor in tensors) for tensors in ranks)
     return Weights(
-        sum(told) if len(told) == len(counts) else None,
+        sum(known) if len(known) == len(counts) else None,
         **found,
         fullest=fullest if quantisation.split else None,
     )
@@ -102,7 +102,7 @@ def _repeated(tensor: Tensor, rank: int, quantisation: Quantisation) -> bool:
 def _parameters(
     tensor: Tensor, named: Mapping[str, Tensor], quantisation: Quantisation
 ) -> int | None:
-    """Weights in a tensor; None: cannot be told."""
+    """Weights in a tensor; None: unknown."""
     if quantisation.method not in _KNOWN or _is_sparse(quantisation.record):
         return None
     if _is_beside(tensor):

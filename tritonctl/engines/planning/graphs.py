@@ -126,7 +126,7 @@ class GraphSubject:
         return length
 
     def fit(self, device: Device, refused: str | None) -> Fit:
-        """On a device; each instance has weights and activations of its own."""
+        """On a device; instances share neither weights nor activations."""
         instances = sum(group.count for group in self.model.serving.instance_group)
         share = 1.0 if device.name == HOST else self.figures.device_share
         usable = device.memory * share / instances

@@ -105,7 +105,7 @@ def plan_model(
 
 
 def without_figures(project: Project) -> list[str]:
-    """Models whose builder nothing is known of, so that there is no plan for them."""
+    """Models that cannot be planned: their builder has no figures."""
     known = estimate_table(project.root).builders
     return sorted(n for n, model in project.models.items() if model.engine.builder not in known)
 
@@ -184,7 +184,7 @@ def _build_memory(figures: BuilderFigures, parameters: int | None) -> int | None
 
 
 def _built(project: Project, name: str, artefacts: Iterable[Stored]) -> int | None:
-    """Bytes of the engine if it is there; whether it could be built is not judged here."""
+    """Bytes of the engine if it is built."""
     if all(stored.model != name for stored in artefacts):
         return None  # a checkpoint of 100 GB need not be hashed to know that
     try:
@@ -201,8 +201,8 @@ def build_seconds(
 
     `sizes` are bytes of the engine by precision; an earlier build is compared with the one of its
     own. seconds * max(1, size / earlier size), from this builder's build nearest in size, of the
-    same precision if there is one: never less than that took, because much of a build does not
-    depend on size. None when none is within a factor of four.
+    same precision if possible: never less than the earlier one took, because much of a build does
+    not depend on size. None when none is within a factor of four.
     """
     artefacts = list(artefacts)
     made_from = {stored.record.source for stored in artefacts if stored.record}

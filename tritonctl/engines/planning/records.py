@@ -41,7 +41,7 @@ class Fit:
 class ModelPlan:
     """What is known of a model's engine before it is built. Bytes; seconds; None: unknown.
 
-    `parameters` is None where a quantised checkpoint does not tell them. `files` is the engine's
+    `parameters` is None where a quantised checkpoint does not show them. `files` is the engine's
     size on the disk, `disk` the most its build takes there, `build_memory` the host memory it takes
     meanwhile, `built` the real size of the engine if it is there already. `notes` are sentences
     about what the figures rest on.

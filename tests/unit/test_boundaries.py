@@ -44,6 +44,7 @@ CHECKER = {  # folder: what stands above it
     "tritonctl/checks/rules": ("checker", "report"),
 }
 CHECKS = "tritonctl.checks"
+RULES = ("error", "warning", "advice")  # their decorators
 
 CONTENT_FOLDERS = ("builders", "docker", "python_backends", "ensembles", "loadtests")
 DATA_FILES = ("builder.toml", "backend.toml", "ruff.toml")
@@ -286,7 +287,7 @@ def test_public_things_are_documented() -> None:
 def _is_rule(node: Function | ast.ClassDef) -> bool:
     """Whether it is a rule of `tritonctl check`: its decorator says what it looks for, and why."""
     calls = [one.func for one in node.decorator_list if isinstance(one, ast.Call)]
-    return any(isinstance(call, ast.Name) and call.id == "rule" for call in calls)
+    return any(isinstance(call, ast.Name) and call.id in RULES for call in calls)
 
 
 def _public(node: ast.stmt) -> list[Function | ast.ClassDef]:

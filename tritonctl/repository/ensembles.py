@@ -3,19 +3,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tritonctl.checks.analysis.declared import dims_match
+from tritonctl.checks.analysis import declared, wiring
+from tritonctl.checks.analysis.graph import STEPS, Graph, Interface, step_of
+from tritonctl.checks.analysis.wiring import Fault
+from tritonctl.checks.config.message import Path as Place
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
 from tritonctl.project.yaml import YamlSource, read_yaml
 from tritonctl.repository.backends import BackendTensor, PythonBackend
-from tritonctl.repository.model_config import EnsembleStep, ModelConfig, Tensor
+from tritonctl.repository.model_config import EnsembleStep, ModelConfig
 
 
 class _Record(BaseModel):
@@ -62,21 +65,28 @@ class Ensemble(_Record):
         return self
 
 
-@dataclass(frozen=True)
-class _Edge:
-    """A tensor of the ensemble: who writes it, and what it is there."""
-
-    writer: str
-    tensor: Tensor
+# The mistakes that are worst first: each may be why there are others.
+_FAULTS: tuple[Callable[[Graph], Iterator[Fault]], ...] = (
+    wiring.unfinished_steps,
+    wiring.unknown_inputs,
+    wiring.unknown_outputs,
+    wiring.written_twice,
+    wiring.overwritten_inputs,
+    wiring.unwritten_tensors,
+    wiring.unwritten_outputs,
+    wiring.unfed_inputs,
+    wiring.types_differ,
+    wiring.shapes_differ,
+    wiring.shapes_differ_later,
+    wiring.optional_required,
+)
 
 
 def ensemble_for(task: str, project_root: Path | None = None) -> tuple[Ensemble, YamlSource]:
     """The ensemble of a task, with its source for error messages. Raises ConfigurationError."""
     known = bundled.names("ensembles", ".yaml", project_root)
     if task not in known:
-        raise ConfigurationError(
-            f"there is no task `{task}`", remedy=choices(task, known, "tasks:")
-        )
+        raise ConfigurationError(f"unknown task `{task}`", remedy=choices(task, known, "tasks:"))
     source = read_yaml(bundled.find(f"ensembles/{task}.yaml", project_root))
     try:
         return Ensemble.model_validate(source.data), source
@@ -112,60 +122,55 @@ def check_graph(
 
     Raises ConfigurationError with the line of the offending edge.
     """
-    edges = {t.name: _Edge("the request", t.tensor()) for t in ensemble.inputs}
-    for name, step in ensemble.steps.items():
-        _check_inputs(name, step, backends[name], edges, source)
-        _check_outputs(name, step, backends[name], edges, source)
-    for index, wanted in enumerate(ensemble.outputs):
-        where = source.where(("outputs", index))
-        _check_edge("the ensemble", wanted.tensor(), wanted.name, edges, where)
+    graph = _graph(ensemble, backends)
+    faults = (fault for faults_of in _FAULTS for fault in faults_of(graph))
+    for fault in chain(faults, _read_too_early(graph)):
+        where = source.where(_location(fault.path, ensemble))
+        raise ConfigurationError(f"{where}: {fault.message}", remedy=fault.fix)
 
 
-def _check_inputs(
-    name: str, step: Step, backend: PythonBackend, edges: dict[str, _Edge], source: YamlSource
-) -> None:
-    known = {t.name: t.tensor() for t in backend.inputs}
-    for tensor, edge in step.inputs.items():
-        where = source.where(("steps", name, "inputs", tensor))
-        _require(tensor in known, where, f"step {name} has no input `{tensor}`", sorted(known))
-        _check_edge(f"step {name}", known[tensor], edge, edges, where)
-    missing = [t for t, spec in known.items() if not spec.optional and t not in step.inputs]
-    where = source.where(("steps", name, "inputs"))
-    _require(not missing, where, f"step {name} needs the inputs {missing}", sorted(known))
+def _graph(ensemble: Ensemble, backends: Mapping[str, PythonBackend]) -> Graph:
+    """As `tritonctl check` sees it; no tensor has its batch dimension here."""
+    steps = [
+        step_of(index, f"step {name}", _interface(name, backends[name]), step.inputs, step.outputs)
+        for index, (name, step) in enumerate(ensemble.steps.items())
+    ]
+    inputs, outputs = _declared(ensemble.inputs, "input"), _declared(ensemble.outputs, "output")
+    return Graph("the ensemble", tuple(steps), inputs, outputs, max_batch_size=0)
 
 
-def _check_outputs(
-    name: str, step: Step, backend: PythonBackend, edges: dict[str, _Edge], source: YamlSource
-) -> None:
-    known = {t.name: t.tensor() for t in backend.outputs}
-    for tensor, edge in step.outputs.items():
-        where = source.where(("steps", name, "outputs", tensor))
-        _require(tensor in known, where, f"step {name} has no output `{tensor}`", sorted(known))
-        free = edge not in edges
-        _require(free, where, f"`{edge}` is written twice, by step {name} too", sorted(edges))
-        edges[edge] = _Edge(f"step {name}", known[tensor])
+def _interface(step: str, backend: PythonBackend) -> Interface:
+    inputs, outputs = _declared(backend.inputs, "input"), _declared(backend.outputs, "output")
+    return Interface(f"step {step}", inputs, outputs, True, True, 0, backend.decoupled)
 
 
-def _check_edge(
-    reader: str, wanted: Tensor, edge: str, edges: Mapping[str, _Edge], where: str
-) -> None:
-    _require(edge in edges, where, f"{reader} reads `{edge}`, which nothing wrote", sorted(edges))
-    given = edges[edge]
-    fits = given.tensor.data_type == wanted.data_type and dims_match(given.tensor.dims, wanted.dims)
-    said = f"{given.writer} writes `{edge}` as {_show(given.tensor)}"
-    _require(fits, where, f"{said}, {reader} reads it as {_show(wanted)}", [])
-    possible = wanted.optional or not given.tensor.optional or reader == "the ensemble"
-    _require(possible, where, f"`{edge}` is optional, but {reader} requires it", [])
+def _declared(tensors: Sequence[BackendTensor], direction: str) -> dict[str, declared.Tensor]:
+    return {
+        one.name: declared.Tensor(
+            one.name, one.data_type, tuple(one.dims), (direction, index), one.optional
+        )
+        for index, one in enumerate(tensors)
+    }
 
 
-def _show(tensor: Tensor) -> str:
-    return f"{tensor.data_type}{list(tensor.dims)}"
+def _read_too_early(graph: Graph) -> Iterator[Fault]:
+    """In the file, steps are in the order of the flow."""
+    written = set(graph.inputs)
+    for step in graph.steps:
+        for link in step.inputs:
+            if link.tensor not in written:
+                problem = f"{step.name} reads {link.tensor}, which a later step writes"
+                yield Fault(problem, "list the steps in the order of the flow", link.path)
+        written.update(link.tensor for link in step.outputs)
 
 
-def _require(condition: bool, where: str, problem: str, candidates: list[str]) -> None:
-    if not condition:
-        listing = f"; known there: {', '.join(candidates)}" if candidates else ""
-        raise ConfigurationError(f"{where}: {problem}", remedy=f"correct that edge{listing}")
+def _location(path: Place, ensemble: Ensemble) -> Place:
+    """Where the task's file has what stands at a path of the configuration."""
+    if path[:2] != STEPS:
+        return (f"{path[0]}s", path[1])
+    step = list(ensemble.steps)[int(path[2])]
+    side = "outputs" if path[3:4] == ("output_map",) else "inputs"
+    return ("steps", step, side, *path[4:])
 
 
 def fold(ensemble: Ensemble, name: str, into: str) -> Ensemble:

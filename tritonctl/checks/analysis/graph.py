@@ -70,7 +70,7 @@ class Interface(NamedTuple):
     whole_inputs, whole_outputs: whether it has no others than these. None: not known.
     """
 
-    model: Model
+    name: str
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     whole_inputs: bool
@@ -81,7 +81,7 @@ class Interface(NamedTuple):
     def side(self, tensor: Tensor) -> Side:
         """What it says of one of its tensors."""
         batches = None if self.max_batch_size is None else self.max_batch_size > 0
-        return _side(self.model.name, tensor, batches)
+        return _side(self.name, tensor, batches)
 
 
 class Link(NamedTuple):
@@ -121,7 +121,7 @@ class Step:
 class Graph:
     """An ensemble. `inputs` and `outputs` are its own, as it declares them."""
 
-    model: Model
+    name: str
     steps: tuple[Step, ...]
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
@@ -159,7 +159,7 @@ class Graph:
         tensor = self.inputs.get(name) or self.outputs.get(name)
         if tensor is None:
             return None
-        side = _side(self.model.name, tensor, self.max_batch_size > 0)
+        side = _side(self.name, tensor, self.max_batch_size > 0)
         dims = side.dims if tensor.reshape is None else tensor.reshape
         return Side(side.model, side.dtype, dims, side.batches, side.optional)
 
@@ -219,7 +219,7 @@ def _graph(model: Model, repository: Repository) -> Graph:
     message = model.config.message
     steps = enumerate(message.ensemble_scheduling.step)
     return Graph(
-        model=model,
+        name=model.name,
         steps=tuple(_step(index, step, repository) for index, step in steps),
         inputs=_by_name(declared.inputs(model)),
         outputs=_by_name(declared.outputs(model)),
@@ -230,16 +230,23 @@ def _graph(model: Model, repository: Repository) -> Graph:
 def _step(index: int, step: Any, repository: Repository) -> Step:
     model = repository.models.get(step.model_name)
     interface = interface_of(model, repository) if model else None
+    maps = (step.input_map, step.output_map)
+    return step_of(index, step.model_name, interface, *maps, step.model_version)
+
+
+def step_of(
+    index: int,
+    name: str,
+    interface: Interface | None,
+    input_map: Mapping[str, str],
+    output_map: Mapping[str, str],
+    version: int = -1,
+) -> Step:
+    """A step by its maps, from its model's names of tensors to the ensemble's."""
     path = (*STEPS, index)
-    return Step(
-        index=index,
-        name=step.model_name,
-        version=step.model_version,
-        path=path,
-        interface=interface,
-        inputs=_links(index, step.input_map, (*path, "input_map"), interface, "inputs"),
-        outputs=_links(index, step.output_map, (*path, "output_map"), interface, "outputs"),
-    )
+    inputs = _links(index, input_map, (*path, "input_map"), interface, "inputs")
+    outputs = _links(index, output_map, (*path, "output_map"), interface, "outputs")
+    return Step(index, name, version, path, interface, inputs, outputs)
 
 
 def _links(
@@ -265,7 +272,7 @@ def _interface(model: Model, repository: Repository) -> Interface:
     lists = model.backend in _COMPLETE_ALL_OR_NOTHING
     batch = model.config.message.max_batch_size
     return Interface(
-        model=model,
+        name=model.name,
         inputs=inputs,
         outputs=outputs,
         whole_inputs=fixed or (lists and bool(inputs)),
@@ -282,7 +289,7 @@ def _bare(model: Model) -> Interface | None:
         return None
     path = f"{version}/{_PYTHON}"
     code = read_python(model.path / path, f"{model.shown}/{path}", LARGEST_CODE)
-    return Interface(model, {}, {}, True, True, 0, False) if _is_plain(code) else None
+    return Interface(model.name, {}, {}, True, True, 0, False) if _is_plain(code) else None
 
 
 def _is_plain_python(model: Model) -> bool:

@@ -147,7 +147,7 @@ class _Painter:
         graph = graph_of(model, self._repository)
         if graph is None:
             return self._alone(model)
-        faults = _Faults(graph, self._repository)
+        faults = _Faults(model, self._repository)
         steps = [step for layer in graph.layers for step in layer]
         steps += [step for step in graph.steps if step not in steps]
         self._nodes += len(steps)
@@ -216,7 +216,7 @@ def _uses_nothing(edges: Sequence[Edge]) -> bool:
 class _Faults:
     """What the rules say of an ensemble, by the place that they point at."""
 
-    graph: Graph
+    model: Model
     repository: Repository
     messages: tuple[tuple[str, str], ...] = ()
     _by_span: dict[Span, list[str]] = field(default_factory=dict)
@@ -231,7 +231,7 @@ class _Faults:
     def _hits(self) -> Iterator[tuple[str, Hit]]:
         for rule in RULES.values():
             if rule.family == "ensembles" and rule.severity != "advice":
-                for hit in rule.hits_of(self.graph.model, self.repository):
+                for hit in rule.hits_of(self.model, self.repository):
                     yield rule.id, hit
 
     def of_step(self, step: Step) -> tuple[str, ...]:
@@ -246,11 +246,10 @@ class _Faults:
         return self._at((*path, "name"), (*path, "optional"))
 
     def _at(self, *paths: tuple[str | int, ...]) -> tuple[str, ...]:
-        config = self.graph.model.config
+        config = self.model.config
         spans: list[Span] = []
-        for path in paths if config else ():
-            places: tuple[Mapping[Any, Span], ...] = (config.values, config.names) if config else ()
-            spans += [place[path] for place in places if path in place]
+        for path in paths:
+            spans += [known[path] for known in (config.values, config.names) if path in known]
         rules = (rule for span in dict.fromkeys(spans) for rule in self._by_span.get(span, ()))
         return tuple(dict.fromkeys(rules))
 

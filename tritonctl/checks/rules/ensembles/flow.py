@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from tritonctl.checks.analysis.graph import Graph, Link, Step
+from tritonctl.checks.analysis import wiring
+from tritonctl.checks.analysis.graph import Graph, Step
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
-from tritonctl.errors import suggest
+from tritonctl.checks.rules.ensembles.hits import hits
 
 
 @error(
@@ -19,15 +20,8 @@ from tritonctl.errors import suggest
     why="The step can never run: Triton refuses the ensemble.",
     answers=("server#7280", "server#4260"),
 )
-def unwritten_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
-    for name in _unwritten(ensemble):
-        if name not in ensemble.outputs:
-            link = ensemble.readers[name][0]
-            yield Hit(
-                f"nothing writes {name}, which step {_numbers(ensemble.readers[name])} reads",
-                _instead(name, (*ensemble.inputs, *ensemble.writers)),
-                model.config.span(*link.path),
-            )
+def unwritten_tensor(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    return hits(config, wiring.unwritten_tensors(ensemble))
 
 
 @error(
@@ -37,14 +31,7 @@ def unwritten_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
     answers=("server#5943",),
 )
 def unwritten_output(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
-    for name in _unwritten(ensemble):
-        if name in ensemble.outputs:
-            unread = [tensor for tensor in ensemble.writers if tensor not in ensemble.readers]
-            yield Hit(
-                f"no step writes the output {name}",
-                _instead(name, unread),
-                config.span(*ensemble.outputs[name].path, "name"),
-            )
+    return hits(config, wiring.unwritten_outputs(ensemble))
 
 
 @error(
@@ -52,14 +39,8 @@ def unwritten_output(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     summary="a tensor that two outputs are mapped to",
     why="Triton refuses the ensemble.",
 )
-def written_twice(ensemble: Graph, model: Model) -> Iterator[Hit]:
-    for name, links in ensemble.writers.items():
-        for link in links[1:]:
-            yield Hit(
-                f"step {links[0].step + 1} writes {name} already",
-                "give each output a tensor of its own",
-                model.config.span(*link.path),
-            )
+def written_twice(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    return hits(config, wiring.written_twice(ensemble))
 
 
 @error(
@@ -69,15 +50,8 @@ def written_twice(ensemble: Graph, model: Model) -> Iterator[Hit]:
     "without end if the step itself does, which kills tritonserver 2.51.",
     shows="traffic",
 )
-def overwritten_input(ensemble: Graph, model: Model) -> Iterator[Hit]:
-    for name, links in ensemble.writers.items():
-        # Another rule reports what nothing reads at all.
-        if name in ensemble.inputs and (name in ensemble.readers or name in ensemble.outputs):
-            yield Hit(
-                f"{name} is an input of {model.name}: step {links[0].step + 1} writes it again",
-                "give the step's output a tensor of its own",
-                model.config.span(*links[0].path),
-            )
+def overwritten_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
+    return hits(config, wiring.overwritten_inputs(ensemble))
 
 
 @error(
@@ -139,18 +113,12 @@ def _lacks_readers(graph: Graph) -> bool:
     What nobody writes is most likely that tensor, misspelt.
     """
     unfinished = any(not step.inputs or not step.outputs or step.unfed for step in graph.steps)
-    return unfinished or next(_unwritten(graph), None) is not None
-
-
-def _unwritten(graph: Graph) -> Iterator[str]:
-    for name in graph.tensors:
-        if name not in graph.inputs and name not in graph.writers:
-            yield name
+    return unfinished or next(wiring.unwritten(graph), None) is not None
 
 
 def _circles(graph: Graph) -> Iterator[tuple[Step, ...]]:
     """As if everything else were right. Each step is in one of them at most."""
-    ready = {*graph.inputs, *_unwritten(graph)}
+    ready = {*graph.inputs, *wiring.unwritten(graph)}
     left = {step.index: step for step in graph.steps}
     while True:
         while runs := [s for s in left.values() if all(link.tensor in ready for link in s.inputs)]:
@@ -177,14 +145,3 @@ def _circle_in(left: dict[int, Step], ready: set[str]) -> tuple[Step, ...]:
     circle = way[way.index(step) :][::-1]
     start = min(range(len(circle)), key=lambda at: circle[at].index)
     return (*circle[start:], *circle[:start])
-
-
-def _numbers(links: Iterable[Link]) -> str:
-    return " and ".join(map(str, sorted({link.step + 1 for link in links})))
-
-
-def _instead(name: str, names: Iterable[str]) -> str:
-    close = suggest(name, names)
-    if close:
-        return f"did you mean {close}?"
-    return "map a step's output to it, or declare it as an input of the ensemble"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis import wiring
 from tritonctl.checks.analysis.graph import Graph
 from tritonctl.checks.analysis.nesting import circle
 from tritonctl.checks.config.backends import TELLING_FILES
@@ -12,6 +13,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error, warning
+from tritonctl.checks.rules.ensembles.hits import hits
 from tritonctl.errors import suggest
 
 _INFERRED = ("tensorrt", "onnxruntime", "openvino", "pytorch", "python")
@@ -96,22 +98,7 @@ def refused_field(_ensemble: Graph, config: ConfigMessage) -> Iterator[Hit]:
     why="Triton refuses the ensemble.",
 )
 def unfinished_step(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
-    for step in ensemble.steps:
-        lacking = [
-            name
-            for name, there in (
-                ("model_name", step.name),
-                ("input_map", step.inputs),
-                ("output_map", step.outputs),
-            )
-            if not there
-        ]
-        if lacking:
-            yield Hit(
-                f"step {step.index + 1} has no {' and no '.join(lacking)}",
-                "every step names its model, at least one input and one output",
-                config.name_span(*step.path),
-            )
+    return hits(config, wiring.unfinished_steps(ensemble))
 
 
 @error(

@@ -150,6 +150,6 @@ def test_what_needs_another_container_is_refused(
     requirements = project.root / "python_backends" / "replay_engine" / "requirements.txt"
     with changed(requirements, "packaging==24.2\n"):
         other = cli("reload", MODEL, cwd=project.root)
-    assert (other.returncode, "needs another image" in other.stderr) == (7, True)
+    assert (other.returncode, "needs an image that" in other.stderr) == (7, True)
     assert "tritonctl down" in other.stderr
     assert answer(state) == before

@@ -67,7 +67,7 @@ class Secured(Deployed):
                 self._start_at(free_port(), free_port())
                 break
             except AssertionError as error:
-                if not left or "which is to be published" not in str(error):
+                if not left or "cannot publish port" not in str(error):
                     raise
 
     def _start_at(self, port: int, admin_port: int) -> None:
@@ -312,7 +312,7 @@ def test_a_gateway_s_port_that_is_taken(project: Project, cli: Cli) -> None:
     with socket.create_server(("127.0.0.1", project.gateway.port)):
         done = cli("up", cwd=project.root, timeout=600)
     assert done.returncode == 4, done.stderr
-    assert f"port {project.gateway.port}, which is to be published" in done.stderr
+    assert f"cannot publish port {project.gateway.port}" in done.stderr
     assert not ServerFiles.of(project).state.exists()
     label = f"label=com.docker.compose.project={deployment_name(project)}"
     left = subprocess.run(

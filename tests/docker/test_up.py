@@ -94,7 +94,7 @@ def test_an_outdated_deployment(project: Path, cli: Cli) -> None:
     try:
         done = cli("up", "--on", "docker", "--set", f"docker.image={ABSENT}", cwd=project)
         assert (done.returncode, ABSENT in file.read_text(encoding="utf-8")) == (4, True)
-        assert "is rendered anew: compose.yaml" in done.stderr
+        assert "has been rendered again: compose.yaml" in done.stderr
         file.write_text(file.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
         done = cli("up", "--on", "docker", cwd=project)
         assert (done.returncode, "compose.yaml: changed by hand" in done.stderr) == (3, True)

@@ -86,7 +86,7 @@ def test_killed_server_leaves_nothing_and_starts_again(cli: Cli, life: Handle) -
     assert leftovers(state.shm_prefix) == []
     status = cli("status", cwd=project.root)
     assert status.returncode == 7
-    assert "ended by itself" in status.stderr
+    assert "crashed" in status.stderr
     assert_answers(up(cli, project))
 
 

@@ -161,7 +161,7 @@ def test_another_server_by_url(project: Project, server: Server, cli: Cli) -> No
     assert cli("generate", MODEL, PROMPT, *url, cwd=project.root).returncode == 7
     refused = cli("generate", MODEL, PROMPT, "--ca", "certs/ca.crt", cwd=project.root)
     assert refused.returncode == 2
-    assert "named by its address" in refused.stderr
+    assert "need the address of a server" in refused.stderr
 
 
 def test_a_stranger_with_a_certificate(

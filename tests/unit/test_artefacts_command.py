@@ -71,7 +71,7 @@ def test_list_of_nothing(cli: Cli) -> None:
     """A project that was never built."""
     assert _json(cli("artefacts", "list", "--json")) == {"artefacts": []}
     assert cli("artefacts", "list").stdout.startswith("model  artefact")
-    assert cli("artefacts", "verify").stdout == "there are no artefacts\n"
+    assert cli("artefacts", "verify").stdout == "no artefacts\n"
     assert cli("artefacts", "prune").stdout == "nothing to remove\n"
 
 
@@ -110,7 +110,7 @@ def test_verify(cli: Cli, two: Sandbox) -> None:
     assert done.returncode == 6
     assert f"{names['int8']}: whole\n" in done.stdout
     assert f"{names['fp32']}: DAMAGED\n  missing    engine/openvino_model.bin: " in done.stdout
-    assert "make them again: tritonctl build --force speller" in done.stderr
+    assert "build them again: tritonctl build --force speller" in done.stderr
     assert cli("artefacts", "verify", names["int8"]).returncode == 0
     record = json.loads(cli("artefacts", "verify", "--json", "-q").stdout)
     assert record["artefacts"][names["fp32"]][0]["path"] == "engine/openvino_model.bin"
@@ -128,7 +128,7 @@ def test_prune_asks(cli: Cli, two: Sandbox) -> None:
     names = _names(two)
     asked = cli("artefacts", "prune")
     assert asked.returncode == 2
-    assert "nothing was removed" in asked.stderr
+    assert "nothing removed" in asked.stderr
     assert cli("artefacts", "prune", "--json").returncode == 2
     dry = _json(cli("artefacts", "prune", "--dry-run", "--json"))
     assert (dry["removed"], dry["kept"]) == ([names["fp32"]], [names["int8"]])

@@ -185,7 +185,7 @@ CODES = [
     (2, ["nonsense"], "No such command 'nonsense'"),
     (2, ["build", "--nonsense"], "No such option"),
     (2, ["logs", "--lines", "-1"], "Invalid value"),
-    (2, ["init"], "tritonctl.yaml exists already"),
+    (2, ["init"], "tritonctl.yaml already exists"),
     (3, ["build", "--set", "server.grcp_port=1"], "unknown key `grcp_port` in `server`"),
     (3, ["build", "other"], "the project has no model `other`"),
     (3, ["build", "--project", "nowhere.yaml"], "nowhere.yaml does not exist"),

@@ -125,12 +125,12 @@ def test_refusal_inside_the_stream(actor: Actor, generate: Generate) -> None:
     [
         (
             "in ensemble 'speller', [request id: <id_unknown>] Exceeds maximum queue size",
-            "UNAVAILABLE: speller has as many requests waiting as its queue holds",
+            "UNAVAILABLE: speller has a full queue as its queue holds",
             "raise serving.queue.max_queue_size",
         ),
         (
             "[request id: <id_unknown>] Exceeds maximum queue size",
-            "UNAVAILABLE: the model has as many requests waiting",
+            "UNAVAILABLE: the model has a full queue",
             "send the request again later",
         ),
         (

@@ -129,14 +129,14 @@ EVERYBODY = (_ready, _infer, _generate, _async_ready, _inspect, _config, _smoke)
             "UNAUTHENTICATED",
             "no key",
             UsageError,
-            "{} lets in only who has an API key",
+            "{} does not accept the API key",
             "--api-key",
         ),
         (
             "UNAVAILABLE",
             "Exceeds maximum queue size",
             ServerBusyError,
-            "UNAVAILABLE: the model has as many requests waiting",
+            "UNAVAILABLE: the model has a full queue",
             "send the request again later",
         ),
         (
@@ -171,7 +171,7 @@ def test_a_status_means_the_same_to_everybody(
 def test_a_call_that_wants_the_token(triton: Refusing, url: str, ask: Ask) -> None:
     """The server is there, so nobody is sent to start it."""
     triton.code, triton.message = grpc.StatusCode.UNAVAILABLE, RESTRICTED
-    with pytest.raises(ServerError, match="wants the token of its start") as caught:
+    with pytest.raises(ServerError, match="needs the token of its start") as caught:
         ask(url)
     assert "the project that started the server" in caught.value.remedy
 

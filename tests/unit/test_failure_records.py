@@ -127,7 +127,7 @@ def test_artefacts_verify(invoke: Invoke, built: Sandbox) -> None:
     [weights] = (built.root / ".tritonctl" / "engines").glob("*/*/engine/*.bin")
     weights.write_bytes(b"other")
     record = _fails(invoke, ("artefacts", "verify"), "RepositoryError", 6, "damaged: speller/")
-    assert record["remedy"] == "make them again: tritonctl build --force speller"
+    assert record["remedy"] == "build them again: tritonctl build --force speller"
     [findings] = record["artefacts"].values()
     assert findings[0]["path"].endswith(".bin")
 

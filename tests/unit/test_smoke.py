@@ -130,7 +130,7 @@ def test_one_final() -> None:
     ("responses", "told"),
     [
         ((response([1], final=True), response([], final=True)), "2 final responses; 1 responses"),
-        ((response([1], final=True), response([2])), "1 responses behind the final one"),
+        ((response([1], final=True), response([2])), "1 responses after the final one"),
         ((response([1]),), "no final responses"),
     ],
 )
@@ -263,7 +263,7 @@ def test_faults_of_bytes_and_names() -> None:
     other = response([1, 2], name="P").infer_response
     assert faults(config, [other], batch=1) == [
         "output O is missing",
-        "P is no output of the configuration",
+        "P is not an output of the configuration",
     ]
     assert faults(config, [good, good], batch=1, names=("O",)) == []
 

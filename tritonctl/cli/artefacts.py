@@ -191,9 +191,9 @@ def verify(
         models = sorted({artefact.model for artefact in damaged})
         failure = RepositoryError(
             f"damaged: {', '.join(artefact.name for artefact in damaged)}",
-            remedy=f"make them again: tritonctl build --force {' '.join(models)}",
+            remedy=f"build them again: tritonctl build --force {' '.join(models)}",
         )
-    console.result({"artefacts": records}, "\n".join(lines) or "there are no artefacts", failure)
+    console.result({"artefacts": records}, "\n".join(lines) or "no artefacts", failure)
     if failure:
         raise failure
 
@@ -243,7 +243,7 @@ def _confirm(console: Console, planned: Pruning) -> None:
         answer = console.ask("Remove them? [y/N] ")
     if answer is None or answer.strip().lower() not in ("y", "yes"):
         raise UsageError(
-            "nothing was removed: not confirmed",
+            "nothing removed: not confirmed",
             remedy="answer `y`, or give `--yes`; `--dry-run` only lists",
         )
 

@@ -58,7 +58,7 @@ def command(
     access: options.AccessOptions,
     project: options.ProjectOptions,
 ) -> None:
-    """Find mistakes in model repositories; exit code 6 when there is an error."""
+    """Find mistakes in model repositories; exit code 6 on an error."""
     from tritonctl.checks.findings import merged
     from tritonctl.checks.report.formats import FORMATS, explained
 

@@ -32,7 +32,7 @@ def command(
         )
     file = folder / FILE_NAME
     if file.exists() and not force:
-        raise UsageError(f"{file} exists already", remedy="edit it, or replace it with --force")
+        raise UsageError(f"{file} already exists", remedy="edit it, or replace it with --force")
     from tritonctl.host.files import write_atomically
 
     write_atomically(file, example_project(name, checkpoint))

@@ -117,7 +117,7 @@ def _print_run(console: Console, done: LoadRun) -> None:
 
 
 def _run_failure(done: LoadRun) -> TritonctlError | None:
-    """What a gate must hear of; None when the SLO was met by a valid measurement."""
+    """The failure for a gate; None when a valid measurement met the SLO."""
     from tritonctl.loadtest.analysis.summary import MISSED
 
     summary = done.summary

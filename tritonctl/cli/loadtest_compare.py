@@ -104,7 +104,7 @@ def _run(
     rounds: int,
     load: tuple[str | None, float | None, float | None, str | None],
 ) -> Sides:
-    """Load both servers alternately; each round has a load of its own, the same for both."""
+    """Load both servers alternately; each round has its own load, the same for both."""
     from tritonctl.loadtest.run.execution import LoadJob
     from tritonctl.loadtest.run.interleaving import run_interleaved
     from tritonctl.loadtest.run.jobs import load_job, target_of

@@ -64,19 +64,19 @@ class ProjectOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """How a verb speaks."""
+    """How a verb prints."""
 
     as_json: JsonOption = False
     quiet: QuietOption = False
 
     def console(self) -> Console:
-        """The console that a verb speaks through."""
+        """The console that a verb prints to."""
         return console(self.as_json, self.quiet)
 
 
 @dataclass(frozen=True)
 class AccessOptions:
-    """What a server needs to see of a client.
+    """TLS files and API key for a server.
 
     Only for a server that is named by its address: how to reach the project's own is in its state.
     """
@@ -110,14 +110,13 @@ class AccessOptions:
     def endpoint(self, url: str | None) -> Endpoint | None:
         """The server at `url` with what it asks for; None without `url`. Raises UsageError.
 
-        TRITONCTL_API_KEY_FILE is for whatever is named by its address, so the project's own server
-        never gets a key.
+        TRITONCTL_API_KEY_FILE is only for servers named by their address: the project's own gets no
+        key.
         """
         if url is None:
             if self != AccessOptions():
                 raise UsageError(
-                    "--ca, --certificate, --key and --api-key-file need a server that is named by "
-                    "its address",
+                    "--ca, --certificate, --key and --api-key-file need the address of a server",
                     remedy="leave them out: the project's own server is reached by `server.tls`",
                 )
             return None
@@ -154,7 +153,7 @@ class AccessOptions:
 
 
 def console(as_json: bool = False, quiet: bool = False) -> Console:
-    """The console of a verb that has not both options."""
+    """The console of a verb without both options."""
     from tritonctl.console.voice import Console
 
     return Console(as_json=as_json, quiet=quiet)

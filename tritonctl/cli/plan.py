@@ -93,10 +93,10 @@ def _engine(plan: ModelPlan) -> list[str]:
 def _fit(plan: ModelPlan, fit: Fit) -> list[str]:
     from tritonctl.host.units import human_bytes
 
-    several = f"{fit.count} x " if fit.count > 1 else ""
+    count = f"{fit.count} x " if fit.count > 1 else ""
     return [
         plan.model,
-        f"{several}{fit.device.name}",
+        f"{count}{fit.device.name}",
         human_bytes(plan.kv_bytes_per_token) if plan.kv_bytes_per_token else "none",
         human_bytes(plan.activations),
         human_bytes(fit.needed),

@@ -80,7 +80,7 @@ def _cells(quantiles: Quantiles | None) -> tuple[str, str]:
 
 
 def _p99(quantiles: Quantiles) -> str:
-    """Marked `~` when there are few values: then it is hardly more than the largest."""
+    """Marked `~` when few values make it hardly more than the largest."""
     return f"{'' if quantiles.n >= _ENOUGH else '~'}{quantiles.p99_ms:.1f}"
 
 

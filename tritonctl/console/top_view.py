@@ -228,7 +228,7 @@ def _share(value: float | None) -> str:
 
 
 def _times(times: Times | None) -> str:
-    """Median and 99th percentile, marked `~` when there are few values."""
+    """Median and 99th percentile, marked `~` with few values."""
     if times is None:
         return _NONE
     beyond = ">" if times.p99_ms >= times.highest_ms else ""

@@ -29,15 +29,15 @@ class ApiKey:
     def metadata(self, url: str, *, encrypted: bool) -> Metadata:
         """The metadata of each call to host:port; reads the file.
 
-        Raises UsageError for a key that others could read on its way, HostError for a file that
+        Raises UsageError for a key that others could read in transit, HostError for a file that
         cannot be read or holds no key.
         """
         on_this_machine = url.startswith("unix:") or is_loopback(url.rpartition(":")[0])
         if not (encrypted or self.in_clear or on_this_machine):
             raise UsageError(
-                f"the API key of {self.file} would go to {url} in clear text: there is no TLS",
-                remedy="give the gateway `tls` and name its authority (--ca); where the network is "
-                "safe, --api-key-in-clear sends it without",
+                f"the API key of {self.file} would go to {url} in clear text: no TLS",
+                remedy="give the gateway `tls` and name its authority (--ca); on a safe network, "
+                "--api-key-in-clear allows it",
             )
         return ((HEADER, self._read()),)
 
@@ -49,7 +49,7 @@ class ApiKey:
         try:
             text = Path(self.file).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no text"
+            why = error.strerror if isinstance(error, OSError) else "not text"
             raise HostError(
                 f"the API key file {self.file} cannot be read: {why}",
                 remedy="check the path and its permissions (--api-key-file, "
@@ -58,8 +58,8 @@ class ApiKey:
         key = text.partition("\n")[0].strip()
         if not (key.isascii() and key.isprintable() and key):
             raise HostError(
-                f"the first line of {self.file} is no API key: "
-                + ("it has other characters than ASCII's" if key else "it is empty"),
+                f"the first line of {self.file} is not an API key: "
+                + ("it has characters other than printable ASCII" if key else "it is empty"),
                 remedy="ask the gateway's operator for a key; `openssl rand -hex 32` makes one",
             )
         return key

@@ -25,7 +25,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     # Text may be long; the default of 4 MiB is gRPC's, not Triton's.
     ("grpc.max_send_message_length", -1),
     ("grpc.max_receive_message_length", -1),
-    # A server that comes back is found within a second; gRPC's default is up to two minutes.
+    # Reconnect within a second to a server that comes back; gRPC's default is up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
@@ -35,7 +35,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 class ClientTls:
     """PEM files that a client uses; only their paths are ever stored or passed on.
 
-    ca: the authority that it trusts, gRPC's own list when None. certificate, key: for servers that
+    ca: the authority that it trusts, by default gRPC's own list. certificate, key: for servers that
     ask the client for one. server_name: the name in the server's certificate where that is not the
     name or address that is dialled.
     """

@@ -76,7 +76,7 @@ class Connection(_Connection):
         self.close()
 
     def close(self) -> None:
-        """End whatever is under way."""
+        """Close the channel; calls under way are cancelled."""
         self._channel.close()
 
     def ask(
@@ -100,7 +100,7 @@ class AsyncConnection(_Connection):
         super().__init__(endpoint, advice, Endpoint.aio_channel)
 
     async def close(self) -> None:
-        """End whatever is under way."""
+        """Close the channel; calls under way are cancelled."""
         await self._channel.close()
 
     async def ask(

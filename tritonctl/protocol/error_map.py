@@ -47,14 +47,13 @@ NAMED_SERVER = Advice(
 _TLS_REMEDIES = {
     "certificate has expired": "the server's certificate has expired: renew it (to develop with: "
     "`tritonctl certs --force`), then `tritonctl down` and `tritonctl up`",
-    "Hostname Verification": "the server's certificate is for another name or address than the one "
-    "dialled: use that, or have one made for both (`tritonctl certs --host NAME`)",
-    "CERTIFICATE_VERIFY_FAILED": "another authority has signed the server's certificate: name that "
-    "one (`--ca`, or `server.tls.ca` of the project)",
-    "WRONG_VERSION_NUMBER": "the server speaks no TLS: leave `--ca` and the like out",
-    "Socket closed": "something listens there and hangs up: it may speak TLS, and may ask for a "
-    "certificate of its own authority (`--ca`, `--certificate`, `--key`); `tritonctl status` knows "
-    "the project's server",
+    "Hostname Verification": "the server's certificate is for another name or address: use that "
+    "one, or make a certificate for both (`tritonctl certs --host NAME`)",
+    "CERTIFICATE_VERIFY_FAILED": "another authority signed the server's certificate: name "
+    "it (`--ca`, or `server.tls.ca` of the project)",
+    "WRONG_VERSION_NUMBER": "the server does not use TLS: leave out `--ca` and `--certificate`",
+    "Socket closed": "the server hangs up: it may use TLS, and may ask for a client certificate "
+    "(`--ca`, `--certificate`, `--key`); `tritonctl status` shows the project's server",
 }
 _REJECTED = (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND)
 _UNANSWERED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -103,8 +102,8 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
         return refused
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return UsageError(
-            f"{url} lets in only who has an API key that it knows: {message}",
-            remedy="name the file of yours: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
+            f"{url} does not accept the API key, or needs one: {message}",
+            remedy="name its file: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
             "Python `TritonClient(…, api_key=ApiKey(FILE))`",
         )
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -113,8 +112,8 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
         )
     if is_restricted(error):
         return ServerError(
-            f"Triton at {url} wants the token of its start: {code.name}: {message}",
-            remedy="run this in the project that started the server: only that has the token",
+            f"Triton at {url} needs the token of its start: {code.name}: {message}",
+            remedy="run this in the project that started the server: it has the token",
         )
     return ServerError(
         f"no answer from Triton at {url}: {code.name}: {message}",
@@ -151,8 +150,7 @@ def refusal(message: str) -> TritonctlError:
     model = ensemble[1] if ensemble else "the model"
     if _FULL in message:
         return ServerBusyError(
-            f"UNAVAILABLE: {model} has as many requests waiting as its queue holds "
-            f"(Triton: {_FULL})",
+            f"UNAVAILABLE: {model} has a full queue (Triton: {_FULL})",
             remedy=_LATER,
         )
     if full := _FULL_ENGINE.search(message):

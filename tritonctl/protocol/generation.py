@@ -192,8 +192,8 @@ def generation_request(
     """The ModelInferRequest of a streamed generation.
 
     Text goes into `text_input`, bytes as they are; messages go into `messages`, as JSON.
-    `resume_ids`: the ids of a broken answer, to go on behind; even an empty sequence makes the
-    responses bring their ids. Raises RequestRejectedError for a value that does not fit into its
+    `resume_ids`: the ids of a broken answer, to continue after; even an empty sequence makes the
+    responses carry their ids. Raises RequestRejectedError for a value that does not fit into its
     tensor's type.
     """
     from tritonclient.grpc import service_pb2

@@ -41,9 +41,9 @@ _HARMLESS: Mapping[str, type[Any]] = {
 
 
 def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescription:
-    """Ask a server about itself and its models; about these `names` when it keeps its index.
+    """Ask a server about itself and its models; about `names` when it does not list its models.
 
-    Raises ServerError when it cannot be reached, UsageError for what is no address.
+    Raises ServerError when it cannot be reached, UsageError for an invalid address.
     """
     beyond = reached_from_elsewhere(endpoint.url)
     with Connection(endpoint, NAMED_SERVER) as connection:
@@ -155,12 +155,12 @@ def reached_from_elsewhere(url: str) -> bool:
     """Whether other machines may reach the port.
 
     For a loopback address the kernel's list of listening sockets decides: the server may listen on
-    all addresses. Raises UsageError for what is not host:port.
+    all addresses. Raises UsageError unless it is host:port.
     """
     host, _, port = url.rpartition(":")
     if not host or "/" in url or not port.isdecimal():
         raise UsageError(
-            f"{url!r} is no address of a gRPC endpoint",
+            f"{url!r} is not the address of a gRPC endpoint",
             remedy="give host:port, for example 127.0.0.1:8001",
         )
     return not is_loopback(host) or any(not a.is_loopback for a in _listening(int(port)))

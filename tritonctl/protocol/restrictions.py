@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's restricted protocols: only whoever started a server may use them.
+"""Triton's restricted protocols: only the project that started a server may use them.
 
 Loading models, shared memory, log and trace settings take a random token, new with every start.
 Inference, health, metadata, configurations and statistics stay open: NVIDIA's clients need them.

@@ -50,14 +50,14 @@ class Route:
         others = (resume_on,) if isinstance(resume_on, str) else tuple(resume_on)
         if max_resumes is not None and (max_resumes < 0 or not others):
             raise UsageError(
-                f"max_resumes is {max_resumes} with {len(others)} endpoints to resume on",
+                f"max_resumes is {max_resumes}, with {len(others)} endpoints to resume on",
                 remedy="name one with resume_on (--resume-on HOST:PORT); max_resumes is 0 or more",
             )
         return cls((url, *others), len(others) if max_resumes is None else max_resumes)
 
 
 class ResumableAnswer:
-    """One answer from one endpoint after another: which to ask for what, and what has come.
+    """One answer from one endpoint after another: the endpoint to ask, and what it has sent.
 
     A client waits `pause`, sends `request()` to `url`, passes each response to `read` until
     `complete`, and calls `broken` when the connection ends before that.
@@ -158,7 +158,7 @@ class ResumableAnswer:
 
 def _other_model(url: str, chunk: Chunk, before: Chunk) -> ServerError:
     return ServerError(
-        f"{url} serves another model: the prompt has {chunk.num_input_tokens} tokens there, "
-        f"{before.num_input_tokens} at the endpoint before",
+        f"{url} serves another model: the prompt has {chunk.num_input_tokens} tokens at "
+        f"this endpoint and {before.num_input_tokens} at the one before",
         remedy="resume only on endpoints that serve the same model",
     )

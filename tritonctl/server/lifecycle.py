@@ -27,7 +27,7 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
 
     Returns the server and whether this call started it; one already running on the same settings is
     left alone. Raises ServerError, with Triton's own message and the end of its log, after removing
-    whatever had started, and HostError for a port that is taken.
+    what had started, and HostError for a port that is taken.
     """
     docker = project.server.mode == "docker"
     if not docker:
@@ -66,7 +66,7 @@ def stop(project: Project, progress: Progress) -> Server | None:
 
 
 def running_server(project: Project) -> Server:
-    """The state of the running server, as it is now. Raises ServerError when there is none.
+    """The state of the running server, as it is now. Raises ServerError without one.
 
     One in containers is looked up in Docker: HostError when that does not answer.
     """
@@ -74,7 +74,7 @@ def running_server(project: Project) -> Server:
     state = present_state(files)
     if state is not None:
         return state
-    crashed = "; the last one ended by itself" if files.state.exists() else ""
+    crashed = "; the last one crashed" if files.state.exists() else ""
     raise ServerError(
         f"no server is running for this project{crashed}",
         remedy="start one with `tritonctl up`" + ("; see `tritonctl logs`" if crashed else ""),
@@ -114,7 +114,7 @@ def _running(files: ServerFiles) -> Server | None:
 def _same_or_refuse(state: Server, project: Project, rendered: Rendered) -> None:
     if rendered.changed or rendered.removed or state.settings != _settings(project):
         raise ServerError(
-            "a server is already running, but on other settings or models than the project's",
+            "a server is already running, with other settings or models than the project's",
             remedy="run `tritonctl down`, then `tritonctl up` again",
         )
 

@@ -17,7 +17,7 @@ _IN_USE = re.compile(r"Socket '(?P<socket>[^']+)' already in use")
 
 
 def tail(log: Path, lines: int = _TAIL_LINES) -> list[str]:
-    """The last lines of a log; empty when there is none."""
+    """The last lines of a log; empty without a log."""
     try:
         with log.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
@@ -26,7 +26,7 @@ def tail(log: Path, lines: int = _TAIL_LINES) -> list[str]:
 
 
 def keep_previous(log: Path) -> None:
-    """Put the last server's log aside."""
+    """Move the previous server's log aside."""
     if log.exists():
         os.replace(log, log.with_suffix(".previous.log"))
 

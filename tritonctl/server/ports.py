@@ -17,7 +17,7 @@ def held_ports(address: str, wanted: Mapping[str, int]) -> Iterator[list[int]]:
     """A usable port for each wanted one, 0 replaced by a free one; reserved during the context.
 
     `wanted` maps the field of `server` to its port. Raises HostError naming the field whose
-    port is taken. Meanwhile the system gives none of them to anybody who leaves the choice to it;
+    port is taken. Meanwhile the system assigns none of them to another process;
     a server that sets SO_REUSEADDR, as nearly all do, can listen on them.
     """
     with ExitStack() as held:
@@ -27,7 +27,7 @@ def held_ports(address: str, wanted: Mapping[str, int]) -> Iterator[list[int]]:
 
 
 def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
-    """As `held_ports`, for a moment: somebody else may be faster than the server."""
+    """As `held_ports`, for a moment: another process may be faster than the server."""
     with held_ports(address, wanted) as ports:
         return ports
 
@@ -41,8 +41,8 @@ def refuse_names(address: str) -> None:
         ipaddress.IPv4Address(address)
     except ValueError as error:
         raise ConfigurationError(
-            f"server.address: {address} is not an IPv4 address, and the embedded server listens "
-            "on nothing else",
+            f"server.address: {address} is not an IPv4 address; the embedded server listens "
+            "only on those",
             remedy="write 127.0.0.1, which this machine alone reaches, or an interface's address",
         ) from error
 

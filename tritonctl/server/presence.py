@@ -9,7 +9,7 @@ from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_sta
 
 
 def present(server: Server) -> Server | None:
-    """The server where it is now, None when it has gone: containers come back on other ports.
+    """The server where it is now, None if it has ended: containers return on other ports.
 
     Raises HostError when Docker does not answer, ServerError while it starts containers again.
     """
@@ -34,6 +34,6 @@ def each_present(server: Server) -> list[Server]:
 
 
 def present_state(files: ServerFiles) -> Server | None:
-    """The running server as it is now, None when there is none. Raises as `present`."""
+    """The running server as it is now, or None. Raises as `present`."""
     server = read_state(files)
     return None if server is None else present(server)

@@ -3,7 +3,7 @@
 
 Triton's own readiness says that models are loaded; it stays good when a stub has died or the heap
 is corrupt. One token through the whole ensemble proves the path, and leaves every stub warm: the
-first call of each costs it about 40 ms that would otherwise be somebody's TTFT.
+first call of each costs it about 40 ms that would otherwise count into a TTFT.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def probe(project: Project, state: Server, progress: Progress) -> None:
     client = TritonClient(state.grpc_url, tls=state.client_tls)
     with progress.step("Asking every model once"), client:
         for name, model in sorted(project.models.items()):
-            if model.task not in PROBES:  # a task of the project's own: loaded must do
+            if model.task not in PROBES:  # a task of the project: loaded is enough
                 continue
             try:
                 PROBES[model.task](client, name, timeout)

@@ -22,7 +22,7 @@ PROMPTS = ("7342 in English:", "70615 in Chinese:", "90210 in Emoji:")
 
 
 def quickstart_project(folder: Path | None) -> Project:
-    """The shipped project: the one around us if it serves the speller, else a fresh folder's.
+    """The surrounding project if it serves the speller, else the shipped one in a fresh folder.
 
     A port that something else already uses is replaced by a free one.
     """

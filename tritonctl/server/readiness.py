@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a gateway learns whether to send requests to a server: no longer, once that is to end.
+"""Tells gateways whether to send requests to a server: no longer, once it is to end.
 
 Triton's own readiness goes with its port, which is too late for what is on its way. Standard
 library only: it is part of the supervisor, and of the first process of containers.
@@ -54,12 +54,12 @@ class Readiness:
         return server.server_port
 
     def answer(self) -> bool:
-        """What a gateway is told that asks now."""
+        """The answer to a gateway that asks now."""
         self._asked = self._clock()
         return self._ended is None and is_ready(self._ready_url)
 
     def end(self) -> None:
-        """From now on: no more requests."""
+        """Refuse from now on."""
         self._ended = self._ended or self._clock()
 
     def is_seen(self) -> bool:
@@ -73,7 +73,7 @@ class _Listening(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *_: object) -> None:
-        """Who asked has gone: nobody needs to be told."""
+        """The client has gone: nothing to report."""
 
 
 class _Listening6(_Listening):

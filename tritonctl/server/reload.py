@@ -71,7 +71,7 @@ class Reloaded:
 
 
 def reload(project: Project, name: str, progress: Progress, *, ask: bool = True) -> Reloaded:
-    """Serve what has been built of a model now instead of what runs; without `ask`, unasked.
+    """Serve what has been built of a model now instead of what runs; `ask`: after a smoke request.
 
     Raises ServerError when no server runs or the new version does not load or answer: the old one
     then goes on. RepositoryError when the engine is not built.
@@ -127,7 +127,7 @@ def _reload_each(servers: Sequence[Server], one: Callable[[Server], _Done]) -> l
                 raise
             raise ServerError(
                 f"{error.problem}\n{len(done)} of {len(servers)} servers serve the new version",
-                remedy=f"{error.remedy}; reload again once it is put right",
+                remedy=f"{error.remedy}; then reload again",
                 details=error.details,
             ) from error
     return done
@@ -165,7 +165,7 @@ def _refuse_other_server(
     name: str,
     progress: Progress,
 ) -> None:
-    """A reload changes a model, not the server: what needs another one is told."""
+    """Raise ServerError where the version needs another server: a reload changes only a model."""
     again = "run `tritonctl down`, then `tritonctl up`"
     if name not in state.models:
         raise ServerError(f"the running server does not serve {name}", remedy=again)
@@ -239,7 +239,7 @@ class _Reload:
         return f"{self._name}__{self._tag}"
 
     def _sweep(self, serving: Collection[str]) -> None:
-        """Unload what a reload that was killed left behind and nobody uses."""
+        """Unload what a killed reload left behind."""
         left = standby.names_in(self._beside).difference(serving)
         for model in sorted(left, key=len):  # the ensemble's name is the beginning of its steps'
             self._unload(model)
@@ -300,7 +300,7 @@ class _Reload:
             raise ServerError(error.problem, remedy="see `tritonctl logs`") from error
 
     def _retire(self, steps: Sequence[str]) -> int:
-        """Unload steps that no request comes to any more, once their streams have ended."""
+        """Unload steps that get no more requests, once their streams have ended."""
         limit = self._state.exit_timeout_seconds
         with self._progress.step("Waiting for the streams of the old version"):
             left = wait_until_quiet(self._state.metrics_url, steps, limit)
@@ -319,7 +319,7 @@ def wait_until_quiet(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> int:
-    """Wait until none of these models has a stream or a request; how many there are at the end."""
+    """Wait until these models have no stream and no request; returns how many are left."""
     deadline, looks = clock() + seconds, 0
     while True:
         busy = under_way(read(metrics_url), steps)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a running server, in `.tritonctl/server/state.json`. Data: asks nobody.
+"""What was recorded of a running server, in `.tritonctl/server/state.json`. Does no I/O beyond it.
 
 The file may outlive its server (power cut, SIGKILL): `presence` says whether it still runs, and
 where.
@@ -63,12 +63,12 @@ class _Server:
 
     @property
     def client_tls(self) -> ClientTls | None:
-        """What clients of the gRPC port need; None where it speaks no TLS."""
+        """What clients of the gRPC port need; None without TLS."""
         return client_tls(self.tls)
 
     @property
     def endpoint(self) -> Endpoint:
-        """The gRPC endpoint with everything one needs there."""
+        """The gRPC endpoint with TLS and token."""
         return Endpoint(self.grpc_url, self.client_tls, self.token)
 
     @property
@@ -115,7 +115,7 @@ class ContainerServer(_Server):
 
 
 Server = EmbeddedServer | ContainerServer
-# The file has every key, whatever the server: null, 0 or "" where it has no such thing.
+# The file has every key, null, 0 or "" where the server has no such thing.
 _ABSENT: dict[str, Any] = {
     "process_started": 0,
     "shm_prefix": "",
@@ -186,7 +186,7 @@ class ServerFiles:
 
 
 def read_state(files: ServerFiles) -> Server | None:
-    """The recorded server, alive or not; None when there is none or it is unreadable."""
+    """The recorded server, alive or not; None if absent or unreadable."""
     try:
         return from_record(json.loads(files.state.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, AttributeError):  # absent, damaged, another version's

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches one tritonserver and cleans up behind it, whatever way it ends.
+"""Watches one tritonserver and cleans up after it, however it ends.
 
-Run as a process of its own: `python -m tritonctl.server.supervisor SPEC.json`. A server that is
+Run as a separate process: `python -m tritonctl.server.supervisor SPEC.json`. A server that is
 killed leaves its Python stubs (which ignore SIGTERM) and files in /dev/shm behind; this removes
 both. Standard library only, and what it imports: it lives as long as the server does.
 """
@@ -38,8 +38,8 @@ _UNDER_WAY = re.compile(
     re.MULTILINE,
 )
 _LOOK_SECONDS = 0.25
-_WATCH_SECONDS = 0.5  # while nobody has asked the server to end
-_FIND_SECONDS = 5.0  # a look at every process of the machine is not for nothing
+_WATCH_SECONDS = 0.5  # until the server is asked to end
+_FIND_SECONDS = 5.0  # looking at every process of the machine costs time
 # Metrics are published every tenth of a second: one look could miss a request that just came.
 _QUIET_LOOKS = 2
 _METRICS_SECONDS = 1.0
@@ -55,7 +55,7 @@ KILL_MARGIN_SECONDS = 10
 def main(specification: Path) -> int:
     """Run the server that `specification` describes until it ends; returns 0.
 
-    Goes on in the background at once, after printing the process id it does so under.
+    Prints the process id under which it continues in the background.
     """
     _detach()
     spec = json.loads(specification.read_text(encoding="utf-8"))
@@ -74,12 +74,12 @@ def main(specification: Path) -> int:
 
 
 def hold_signals() -> None:
-    """A SIGTERM that comes from now on waits until we are ready for it: `on_signals`."""
+    """Block SIGTERM and SIGINT until `on_signals`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
 
 
 def _detach() -> None:
-    """Leave caller, session and terminal: nobody has to wait for us, no Ctrl-C reaches us."""
+    """Leave caller, session and terminal: nothing waits for us, no Ctrl-C reaches us."""
     hold_signals()  # once our process id is known, one may come any time
     daemon = os.fork()
     if daemon:
@@ -92,7 +92,7 @@ def _detach() -> None:
 
 
 def _readiness(spec: dict[str, Any]) -> Readiness | None:
-    """For gateways, where the project has a port for it; bound before there is a server."""
+    """For gateways, where the project has a port for it; bound before the server starts."""
     if (port := spec.get("readiness_port")) is None:
         return None
     readiness = Readiness(spec["ready_url"])
@@ -129,18 +129,18 @@ def prepare_server() -> None:
 
 
 def ring_every(seconds: float) -> None:
-    """A SIGALRM each so many seconds, from now on."""
+    """Send this process a SIGALRM every `seconds`."""
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
 
 
 class Ending:
-    """What ends a server: a stub that was killed, at once; SIGTERM, in order.
+    """Ends a server: at once when a stub was killed, in order on SIGTERM.
 
     A stub that is gone (out of memory, a crash in a library) is not started again by tritonserver
     2.51: it stays "ready", refuses what needs that stub, and the streams under way hang until
     their clients give up. Ended, all of them know at once and can go on elsewhere.
 
-    What follows SIGTERM: streams finish, then the server is asked to end, then we insist.
+    After SIGTERM streams finish, then the server is asked to end, then it is killed.
 
     tritonserver 2.51 cannot do the first itself: once it is asked to end it refuses the calls that
     a running ensemble makes of its own steps, so that every stream under way is cut off.
@@ -170,11 +170,11 @@ class Ending:
 
     @property
     def requested(self) -> bool:
-        """Whether somebody has asked."""
+        """Whether the server was asked to end."""
         return self._began is not None
 
     def stop(self, *_: object) -> None:
-        """Begin; asked a second time, wait for no stream."""
+        """Begin; the second time, without waiting for streams."""
         if self._began is None:
             self._began = self._clock()
             if self._readiness:
@@ -199,7 +199,7 @@ class Ending:
         if self._clock() - self._found > _FIND_SECONDS:
             self._stubs, self._found = children(self._server.pid), self._clock()
         killed = {pid for pid in self._stubs if was_killed(pid)}
-        # Twice: Triton itself kills a stub that does not unload, and takes note of it at once.
+        # Seen twice: Triton itself kills a stub that does not unload, and reaps it at once.
         if killed & self._killed:
             self._tell(
                 "tritonctl: a stub process of a Python model was killed; tritonserver cannot start "
@@ -239,7 +239,7 @@ class Ending:
 
 
 def on_signals(ending: Ending) -> None:
-    """From now on SIGTERM and SIGINT begin it."""
+    """Let SIGTERM and SIGINT begin it."""
     for number in _STOPPING:
         signal.signal(number, ending.stop)
     signal.signal(signal.SIGALRM, ending.look)
@@ -248,7 +248,7 @@ def on_signals(ending: Ending) -> None:
 
 
 def stop_looking() -> None:
-    """No more looks: the server has ended.
+    """Stop the timer: the server has ended.
 
     Python puts the default handlers back on its way out; a timer that still runs would then end
     this process by SIGALRM, and its status would be lost.
@@ -259,7 +259,7 @@ def stop_looking() -> None:
 def streams_under_way(metrics_url: str) -> bool:
     """Whether an engine advances or will advance a stream, or a request waits for its model.
 
-    False for a server that is not there: it has nothing to finish. One that answers late may have.
+    False without a server: it has nothing to finish. One that answers late may have.
     """
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
@@ -297,19 +297,19 @@ def _only_ensembles_left(log: str, composing_models: Collection[str]) -> bool:
 
 
 def children(parent: int) -> set[int]:
-    """The child processes of a process, dead ones that it has not noticed among them."""
+    """The child processes of a process, including dead ones that it has not reaped."""
     every = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
     return {pid for pid in every if (fields := _stat(pid)) and int(fields[1]) == parent}
 
 
 def was_killed(pid: int) -> bool:
-    """Whether a signal has ended a process, and its parent has not taken note of it."""
+    """Whether a signal has ended a process, and its parent has not reaped it."""
     fields = _stat(pid)
     return fields is not None and fields[0] == b"Z" and os.WIFSIGNALED(int(fields[49]))
 
 
 def _stat(pid: int) -> list[bytes] | None:
-    """The fields of /proc/PID/stat from the state on, None when there is no such process."""
+    """The fields of /proc/PID/stat from the state on, None without such a process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
@@ -319,11 +319,11 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def kill_group(leader: int) -> None:
-    """Kill whoever is left of a server and its stubs."""
+    """Kill what is left of a server and its stubs."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
-        return  # everybody has gone by himself
+        return
 
 
 def _record_exit(file: Path, returncode: int, *, requested: bool) -> None:
@@ -336,7 +336,7 @@ def _record_exit(file: Path, returncode: int, *, requested: bool) -> None:
 def clean_up(shm_prefix: str) -> None:
     """Kill what is left of a server and remove its shared memory, both found by its prefix.
 
-    Each server has a prefix of its own; it is on the command lines of server and stubs.
+    Each server has its own prefix, which the command lines of server and stubs contain.
     """
     if not shm_prefix:  # it would match every server of the machine
         return
@@ -350,14 +350,14 @@ def clean_up(shm_prefix: str) -> None:
 
 
 def leftovers(shm_prefix: str) -> list[str]:
-    """What of a server is still there: processes and shared-memory files."""
+    """What a server has left: processes and shared-memory files."""
     processes = [f"process {pid}" for pid in server_processes(shm_prefix)]
     return processes + [str(region) for region in _SHARED_MEMORY.glob(f"{shm_prefix}*")]
 
 
 def server_processes(shm_prefix: str) -> list[int]:
     """The process ids of a server and its stubs."""
-    found = []
+    processes = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             arguments = entry.read_bytes().split(b"\0")
@@ -365,8 +365,8 @@ def server_processes(shm_prefix: str) -> list[int]:
             continue
         ours = any(shm_prefix.encode() in argument for argument in arguments)
         if ours and arguments[0].endswith(_PROGRAMS):
-            found.append(int(entry.parent.name))
-    return found
+            processes.append(int(entry.parent.name))
+    return processes
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def faults(
         for output, raw in zip(response.outputs, response.raw_output_contents, strict=True):
             present.add(output.name)
             if output.name not in declared:
-                problems[f"{output.name} is no output of the configuration"] = None
+                problems[f"{output.name} is not an output of the configuration"] = None
                 continue
             problems |= dict.fromkeys(
                 _tensor_faults(declared[output.name], output, raw, [batch] if batches else [])

@@ -50,7 +50,7 @@ def batch_check(subject: Subject) -> Outcome:
 
 
 def not_batched(config: Config) -> str:
-    """Why to expect no batches; "" where there should be some."""
+    """Why to expect no batches; "" where some are expected."""
     if "dynamic_batching" not in config:
         return "no dynamic_batching"
     largest = int(config.get("max_batch_size", 0))

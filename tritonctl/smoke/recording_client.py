@@ -61,7 +61,7 @@ class Statistics:
 
 
 class RecordingClient:
-    """A client that keeps whatever comes back; close it when done, which ends what is under way."""
+    """A client that keeps all responses; closing it cancels calls under way."""
 
     def __init__(self, endpoint: Endpoint, seconds: float) -> None:
         self.url = endpoint.url
@@ -100,7 +100,7 @@ class RecordingClient:
         return config
 
     def has_statistics(self, model: str) -> bool:
-        """Whether the server gives its statistics to whoever asks."""
+        """Whether the server gives its statistics without a token."""
         try:
             self._call(service_pb2.ModelStatisticsRequest(name=model))
         except TritonctlError:

@@ -65,7 +65,7 @@ def _text(connection: Connection, prompt: str, served_as: str, timeout: float) -
 
 
 def first_prompt(model: Model, root: Path) -> str:
-    """The first of the evaluation's prompts; `1` where there is none."""
+    """The first of the evaluation's prompts, else `1`."""
     if model.evaluation is None:
         return _PROMPT
     try:

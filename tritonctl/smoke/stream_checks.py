@@ -47,7 +47,7 @@ def ending(subject: Subject, request: Request, answer: Answer) -> Iterator[Outco
     elif answer.finals != 1:
         wrong.append(f"{answer.finals or 'no'} final responses")
     if answer.late:
-        wrong.append(f"{answer.late} responses behind the final one")
+        wrong.append(f"{answer.late} responses after the final one")
     yield subject.judged("one final", wrong, "the last response, and no other", request)
 
 

@@ -32,7 +32,7 @@ class Request:
     arrays: Arrays
 
     def record(self) -> dict[str, Any]:
-        """For whoever wants to repeat it."""
+        """As JSON, to repeat it."""
         return as_json(self.message, self.arrays)
 
 
@@ -68,7 +68,7 @@ class Subject:
         outputs: tuple[str, ...] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> Request:
-        """A request; to a sequence model a sequence of its own, unless parameters say otherwise."""
+        """A request; to a sequence model a whole sequence, unless parameters say otherwise."""
         message = request_of(self.name, self.config, arrays, stream=self.decoupled, outputs=outputs)
         if parameters is None and "sequence_batching" in self.config:
             parameters = sequence_parameters(self.config)[0] | {"sequence_end": True}

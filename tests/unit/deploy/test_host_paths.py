@@ -85,5 +85,5 @@ def test_the_cpp_backend_names_its_engine_by_place(sandbox: Sandbox) -> None:
 def test_what_would_hide_the_server_is_refused(built: Sandbox, place: str) -> None:
     """Named by its field."""
     field = r"models\.speller\.engine\.options\.package\.speculative_config\.speculative_model"
-    with pytest.raises(ConfigurationError, match=f"{field} is {place}, and the container has"):
+    with pytest.raises(ConfigurationError, match=f"{field} is {place}, but the container uses"):
         volumes(built, package={"speculative_config": {"speculative_model": place}})

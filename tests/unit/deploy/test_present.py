@@ -117,7 +117,7 @@ def test_a_fixed_port_stays_while_it_starts_again(programs: Path) -> None:
 def test_none_while_docker_has_chosen_no_port(programs: Path) -> None:
     """Somebody else may listen where it was."""
     starting = state(programs, record(FIRST, 1, "restarting", 0), record(SECOND, 2, "exited", 0))
-    with pytest.raises(ServerError, match="Docker starts the servers of demo again") as error:
+    with pytest.raises(ServerError, match="Docker is restarting the servers of demo") as error:
         present(starting)
     assert "tritonctl logs" in error.value.remedy
 

@@ -186,7 +186,7 @@ def test_up_brings_the_deployment_up_to_date(built: Sandbox) -> None:
     built.data["docker"] = {"memory": "7g"}
     built.write()
     assert folder() == own
-    assert [note.partition(" was outdated and is rendered anew: ")[2] for note in told] == [
+    assert [note.partition(" was outdated and has been rendered again: ")[2] for note in told] == [
         "compose.yaml"
     ]
     assert str(7 << 30) in (own / "compose.yaml").read_text(encoding="utf-8")

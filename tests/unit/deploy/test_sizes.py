@@ -60,7 +60,7 @@ def test_every_figure_has_its_reason(built: Sandbox) -> None:
 def test_a_repository_that_is_not_there(built: Sandbox) -> None:
     """The command to type is named."""
     project = built.load()
-    with pytest.raises(RepositoryError, match="there is no model in") as caught:
+    with pytest.raises(RepositoryError, match="has no models") as caught:
         container_sizes(project)
     assert "tritonctl render" in caught.value.remedy
     assert not Path(project.repository / "speller").exists()

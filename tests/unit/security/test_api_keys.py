@@ -131,7 +131,7 @@ def test_who_has_none_is_told_where_it_goes(tmp_path: Path, keys: str | None) ->
             lambda: client.infer("speller", {}),
             lambda: inspect(Endpoint(url, api_key=api_key)),
         ):
-            with pytest.raises(UsageError, match="lets in only who has an API key") as caught:
+            with pytest.raises(UsageError, match="does not accept the API key") as caught:
                 ask()
             assert "--api-key-file" in caught.value.remedy
 
@@ -164,9 +164,9 @@ def test_the_endpoint_that_goes_on_gets_it_under_the_same_rule(file: Path) -> No
         (None, "cannot be read: No such file"),
         (b"", "it is empty"),
         (b"\nsecond line\n", "it is empty"),
-        ("schlüssel".encode(), "other characters than ASCII"),
-        (b"a\x00b", "other characters"),
-        (b"\xff\xfe", "cannot be read: it is no text"),
+        ("schlüssel".encode(), "other than printable ASCII"),
+        (b"a\x00b", "other than printable"),
+        (b"\xff\xfe", "cannot be read: not text"),
     ],
 )
 def test_what_is_no_key(tmp_path: Path, content: bytes | None, told: str) -> None:
@@ -185,7 +185,7 @@ def test_options(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert named("a:1") == Endpoint("a:1")
     assert named("a:1", file, True) == Endpoint("a:1", api_key=ApiKey(file, True))
-    with pytest.raises(UsageError, match="need a server that is named by its address"):
+    with pytest.raises(UsageError, match="need the address of a server"):
         named(None, file)
     with pytest.raises(UsageError, match="is given without an API key"):
         named("a:1", None, True)
@@ -227,7 +227,7 @@ def test_compare_takes_the_options_for_servers_only(file: Path, sandbox: Sandbox
     assert "in clear text" in refused.stderr, refused.stderr
     refused = cli("loadtest", "compare", "a", "b", "--ca", "ca.crt")
     assert refused.returncode == UsageError.exit_code
-    assert "named by its address" in refused.stderr, refused.stderr
+    assert "need the address of a server" in refused.stderr, refused.stderr
 
 
 def test_a_load_test_of_http_has_no_tls(file: Path) -> None:

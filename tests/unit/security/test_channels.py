@@ -70,12 +70,12 @@ def test_both_sides_agree(sets: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("server", "certs", "authority", "name", "told"),
     [
-        (OURS, None, None, None, "it may speak TLS"),
-        (OURS, THEIRS, OURS, None, "may ask for a certificate"),
+        (OURS, None, None, None, "it may use TLS"),
+        (OURS, THEIRS, OURS, None, "may ask for a client certificate"),
         (OURS, OURS, THEIRS, None, "another authority"),
         (OURS, OURS, OURS, "triton.example.com", "for another name"),
         (OLD, OLD, OLD, None, "has expired"),
-        (None, OURS, OURS, None, "speaks no TLS"),
+        (None, OURS, OURS, None, "does not use TLS"),
     ],
 )
 def test_why_it_is_not_made(

@@ -47,7 +47,7 @@ def refuse_other_container(
 def _refuse_other_image(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:
     if record["Config"]["Image"] != wanted["image"]:
         raise ServerError(
-            f"{name} needs another image than the running server has: {wanted['image']}",
+            f"{name} needs an image that the running server does not use: {wanted['image']}",
             remedy=_AGAIN,
         )
 
@@ -56,7 +56,7 @@ def _refuse_other_mounts(wanted: dict[str, Any], record: dict[str, Any], name: s
     mounts = {mount["Destination"]: mount["Source"] for mount in record["Mounts"]}
     if not Path(mounts.get(BESIDE, "")).is_dir():
         raise ServerError(
-            "the running server has no place for a second version: it was started by an older "
+            "the running server cannot hold a second version: it was started by an older "
             "tritonctl or by `docker compose` itself",
             remedy=_AGAIN,
         )
@@ -80,7 +80,7 @@ def _refuse_too_small(
     needed = model_bytes(project, name)
     if used + needed > limit:
         raise ServerError(
-            f"the container may take {human_bytes(limit)} and has taken {human_bytes(used)}: a "
+            f"the container is limited to {human_bytes(limit)} and uses {human_bytes(used)}: a "
             f"second version of {name}, about {human_bytes(needed)}, does not fit beside the first",
             remedy=f"raise docker.memory, then {_AGAIN}",
         )

@@ -57,7 +57,7 @@ _IN_IMAGE = (
     "server/supervisor.py",
 )
 _PACKAGE = Path(__file__).resolve().parents[2]
-# Beyond the time in which streams finish and models unload: Docker's own doing.
+# On top of the time in which streams finish and models unload: for Docker.
 _GRACE_MARGIN_SECONDS = 10
 _GPU_TMP_BYTES = 2 << 30
 _IMAGE_USER = "1000:1000"
@@ -97,7 +97,7 @@ def render_compose(project: Project, backends: Iterable[PythonBackend], output: 
 
 
 def _served_release(project: Project, profile: str) -> str:
-    """What is known to have holes, or not: nothing of an image of the user's own."""
+    """The release to look up known holes for; the image itself where it names none."""
     docker = project.docker
     if docker.image or profile == "gpu":
         image = docker.image or docker.base_image or ngc_image(project)
@@ -282,7 +282,7 @@ def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any] | Non
 def _refuse_lonely_replicas(project: Project, gateway: Mapping[str, str]) -> None:
     if project.docker.replicas > 1 and not (project.gateway and gateway):
         raise ConfigurationError(
-            f"docker.replicas is {project.docker.replicas}, but there is no gateway to share the "
+            f"docker.replicas is {project.docker.replicas}, but no gateway distributes the "
             "requests among them",
             remedy="add `gateway: {}` to tritonctl.yaml, or set docker.replicas to 1",
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Drives `docker compose`: is it there and usable, and its verbs for one deployment."""
+"""Drives `docker compose`: checks that it is usable, and runs its verbs for one deployment."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ class Compose:
 
 
 def require_docker(variables: Mapping[str, str] | None = None) -> str:
-    """The program `docker`, once it is certain that Compose v2 and an engine answer.
+    """The program `docker`, after checking that Compose v2 and an engine answer.
 
-    Raises HostError saying which of them does not, and why.
+    Raises HostError for the one that does not.
     """
     docker = shutil.which("docker")
     if docker is None:
         raise HostError(
-            "Docker is not installed: there is no program `docker`",
+            "Docker is not installed: no program `docker` in PATH",
             remedy=f"install Docker Engine with its compose plugin, {_EMBEDDED}",
         )
     _require_compose(docker)
@@ -92,12 +92,12 @@ def _require_compose(docker: str) -> None:
     version = _answer([old, "version", "--short"], None, {}).stdout.strip() if old else ""
     if version.startswith("1."):
         raise HostError(
-            f"only Compose v1 is here (docker-compose {version}): it cannot read compose.yaml",
+            f"only Compose v1 is installed (docker-compose {version}): it cannot read compose.yaml",
             remedy="install the plugin of Compose v2 (`apt install docker-compose-plugin` or "
             f"`docker-compose-v2`), {_EMBEDDED}",
         )
     raise HostError(
-        "Docker has no compose plugin: `docker compose` is unknown to it",
+        "Docker has no compose plugin: it does not know `docker compose`",
         remedy="install it (`apt install docker-compose-plugin` or `docker-compose-v2`), "
         f"{_EMBEDDED}",
         details=answer.stderr.strip(),
@@ -147,22 +147,22 @@ def _image_error(error: CommandFailedError, spec: Mapping[str, Any]) -> HostErro
         word = "docker.base_image" if build else "docker.image"
         if _NOT_HERE.search(details):
             return HostError(
-                f"the image {image} is not on this machine, and no registry gives it",
-                remedy=f"bring it here (`docker pull {image}`, or `docker load` of an archive), "
-                f"or set {word} in tritonctl.yaml to one that is here",
+                f"the image {image} is not on this machine and cannot be pulled",
+                remedy=f"fetch it (`docker pull {image}`, or `docker load` of an archive), "
+                f"or set {word} in tritonctl.yaml to a local image",
                 details=details,
             )
     return error
 
 
 def port_error(error: CommandFailedError) -> HostError | None:
-    """What it means where a port that is to be published is taken; None for all others."""
-    found = _TAKEN.search(error.details or "")
-    if found is None:
+    """The error for a port that is already taken; None for any other failure."""
+    taken = _TAKEN.search(error.details or "")
+    if taken is None:
         return None
-    address, port = found.groups()
+    address, port = taken.groups()
     return HostError(
-        f"port {port}, which is to be published on {address}, is taken",
+        f"cannot publish port {port} on {address}: it is taken",
         remedy=f"stop what listens there (`ss -ltnp | grep :{port}`), or choose another one in "
         "tritonctl.yaml (`server`, `gateway`) or in deploy/",
         details=error.details,
@@ -180,7 +180,7 @@ def other_owner(compose: Compose) -> str | None:
 
 
 def container_status(docker: str, container: str, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Docker's record of a container's state, with its RestartCount; {} when there is none."""
+    """Docker's record of a container's state, with its RestartCount; {} if it is gone."""
     done = _answer([docker, "inspect", "--format", "{{json .}}", container], None, variables)
     if done.returncode:
         return {}
@@ -190,16 +190,15 @@ def container_status(docker: str, container: str, variables: Mapping[str, str]) 
 
 def docker_json(deployment: Deployment, verb: str, *arguments: str) -> dict[str, Any]:
     """What `docker VERB` says of a deployment's container. Raises HostError."""
-    found: dict[str, Any] = json.loads(
-        docker_answer(deployment, verb, "--format", "{{json .}}", *arguments)
-    )
-    return found
+    answer = docker_answer(deployment, verb, "--format", "{{json .}}", *arguments)
+    record: dict[str, Any] = json.loads(answer)
+    return record
 
 
 def docker_answer(deployment: Deployment, *arguments: str, missing: str | None = None) -> str:
     """What `docker ARGUMENTS` prints; `missing`: words of a refusal that is an answer, too.
 
-    Raises HostError saying whether it is Docker that does not answer.
+    Raises HostError.
     """
     argv = ["docker", *arguments]
     variables = deployment.variables

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""First process of Triton's container: runs tritonserver, lets streams finish when asked to end.
+"""First process of Triton's container: runs tritonserver, lets streams finish before it ends.
 
 `python3 serve.py tritonserver ARGUMENTS` in an image that has this file and the supervisor;
 `--healthy` is its health check. Standard library only.
@@ -24,7 +24,7 @@ from tritonctl.server.readiness import Readiness, is_ready
 
 TOKEN_PLACEHOLDER = "@TRITON_TOKEN@"  # noqa: S105 - stands for one on the command line
 TOKEN_VARIABLE = "TRITON_TOKEN"  # noqa: S105 - the variable's name
-# A second model repository, where `tritonctl reload` lays a new version beside the served one.
+# A second model repository, where `tritonctl reload` puts a new version beside the served one.
 BESIDE = "/beside"
 BESIDE_VARIABLE = "TRITON_BESIDE"  # its folder on the host
 # Where a gateway asks whether to send requests.
@@ -83,7 +83,7 @@ def with_token(argv: Sequence[str], token: str) -> list[str]:
 def with_beside(argv: Sequence[str], beside: str = BESIDE) -> list[str]:
     """The command line with the second repository, where `tritonctl up` has mounted a folder.
 
-    With plain `docker compose` there is a device in its place.
+    Plain `docker compose` mounts a device instead.
     """
     return [*argv, *([f"--model-repository={beside}"] if Path(beside).is_dir() else ())]
 
@@ -115,14 +115,14 @@ def healthy(port: int = _HTTP_PORT) -> bool:
 
 
 class _Heard:
-    """What the server prints: handed on at once, and kept from the moment that it is to end."""
+    """Passes on what the server prints, and keeps it once the server is asked to end."""
 
     def __init__(self) -> None:
         self.keep = False
         self.lines: list[bytes] = []
 
     def pass_on(self, server: subprocess.Popen[bytes]) -> None:
-        """Hand on every line until the server's end."""
+        """Pass on every line until the server ends."""
         if server.stdout is None:
             return
         for line in server.stdout:
@@ -133,7 +133,7 @@ class _Heard:
 
 
 class _ContainerEnding(supervisor.Ending):
-    """As at home, but the log is a pipe."""
+    """As for an embedded server, but the log is a pipe."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class _ContainerEnding(supervisor.Ending):
 
 
 def _as_status(returncode: int) -> int:
-    """As a shell tells it: killed by signal N is 128 + N."""
+    """As a shell reports it: killed by signal N is 128 + N."""
     return 128 - returncode if returncode < 0 else returncode
 
 

@@ -39,12 +39,12 @@ _SYSTEM = (
 def host_paths(project: Project) -> list[Path]:
     """Files and folders that the models name by their place on this host, sorted.
 
-    Raises ConfigurationError for one that the container has something else at.
+    Raises ConfigurationError for a path that the container itself uses.
     """
-    found = {path: field for path, field in _named(project) if path.is_absolute()}
-    for path, field in found.items():
+    fields = {path: field for path, field in _named(project) if path.is_absolute()}
+    for path, field in fields.items():
         _refuse_taken(path, field)
-    return sorted(found)
+    return sorted(fields)
 
 
 def _named(project: Project) -> Iterator[tuple[Path, str]]:
@@ -76,7 +76,6 @@ def _refuse_taken(path: Path, field: str) -> None:
     hidden = [system for system in _SYSTEM if PurePosixPath(system).is_relative_to(place)]
     if hidden or place.is_relative_to(_REPOSITORY):
         raise ConfigurationError(
-            f"{field} is {path}, and the container has files of its own at "
-            f"{hidden[0] if hidden else _REPOSITORY}",
+            f"{field} is {path}, but the container uses {hidden[0] if hidden else _REPOSITORY}",
             remedy="move it to another folder of this host: it is mounted under the same path",
         )

@@ -106,7 +106,7 @@ def stop(state: ContainerServer, files: ServerFiles) -> None:
 def print_log(
     deployment: Deployment, lines: int, *, follow: bool, write: Callable[[str], None]
 ) -> None:
-    """Hand on the end of what the servers printed; with `follow`, also what they will print."""
+    """Print the end of the servers' log; with `follow`, new lines too."""
     arguments = ["logs", "--no-log-prefix", "--tail", str(lines)]
     arguments += ["--follow"] if follow else []
     compose_of(deployment).run(
@@ -144,7 +144,7 @@ def require_gpu(project: Project) -> None:
 
 
 def _ports(project: Project) -> dict[str, str]:
-    """The ports to publish, as the variables of compose.yaml; free ones where there is 0."""
+    """The ports to publish, as the variables of compose.yaml; 0 becomes a free one."""
     if project.docker.replicas > 1:
         return {}  # Docker chooses
     server = project.server
@@ -156,7 +156,7 @@ def _ports(project: Project) -> dict[str, str]:
 def deployment_folder(
     project: Project, rendered: Rendered, files: ServerFiles, progress: Progress
 ) -> Path:
-    """The user's own deployment where there is one, brought up to date; else a rendering of ours.
+    """The user's own deployment, brought up to date, or else a rendering of ours.
 
     Raises ConfigurationError where that would overwrite what the user changed.
     """
@@ -168,7 +168,7 @@ def deployment_folder(
     fresh = render_compose(project, rendered.plan.backends, own).files
     done = bring_up_to_date(fresh, own)
     if changed := [*done.written, *done.removed]:
-        progress.note(f"{own} was outdated and is rendered anew: {', '.join(changed)}")
+        progress.note(f"{own} was outdated and has been rendered again: {', '.join(changed)}")
     return own
 
 
@@ -176,7 +176,7 @@ def _refuse_other(compose: Compose) -> None:
     other = other_owner(compose)
     if other is not None:
         raise HostError(
-            f"another deployment is called `{compose.name}`, too: {other}",
+            f"another deployment is already called `{compose.name}`: {other}",
             remedy=f"stop it (`docker compose -p {compose.name} down`), or rename the folder of "
             "one of the two projects",
         )
@@ -222,7 +222,7 @@ def _launch(
 def _wait_until_ready(
     project: Project, state: ContainerServer, files: ServerFiles, progress: Progress
 ) -> None:
-    """Until every model of every server is ready. Raises ServerError when that does not come."""
+    """Wait until every model of every server is ready. Raises ServerError."""
     deployment = state.deployment
     servers = [at(state, container) for container in containers(deployment)]
     limit = project.server.ready_timeout_seconds
@@ -242,7 +242,7 @@ def _wait_until_ready(
 
 
 def _problems(servers: Sequence[ContainerServer]) -> Iterator[str]:
-    """Now and then, what has happened to a container; "" while nothing has."""
+    """Every 0.3 s: why a container ended; "" while all run."""
     while True:
         for status in map(_status, servers):
             if not status or status["Status"] not in _ALIVE or status["RestartCount"]:
@@ -259,7 +259,7 @@ def _status(server: ContainerServer) -> dict[str, Any]:
 
 def _ended(status: Mapping[str, object]) -> str:
     if status.get("OOMKilled"):
-        return "the container needed more memory than it may have (docker.memory)"
+        return "the container ran out of memory (docker.memory)"
     return f"tritonserver ended while it started, with status {status.get('ExitCode')}"
 
 

@@ -2,9 +2,9 @@
 """Where a deployment's servers are now.
 
 Docker gives a container that it starts again other ports of the host, where it chooses them
-(`docker.replicas` above 1), and whoever runs Compose by hand gets other containers. What `up` wrote
-down is where they were, so Docker is asked each time: the one call that tells whether a container
-runs tells its ports, too.
+(`docker.replicas` above 1), and Compose run by hand makes other containers. What `up` wrote
+down is where they were, so Docker is asked each time: one call tells both whether a container runs
+and its ports.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from tritonctl.errors import ServerError
 from tritonctl.server.containers.compose_command import docker_answer
 from tritonctl.server.state import ContainerServer, Deployment
 
-# Inside every container, whatever they are outside.
+# Inside every container.
 PORTS = {"grpc": 8001, "http": 8000, "metrics": 8002}
-_THERE = ("running", "paused", "restarting")  # Docker starts the last of them again by itself
+_STARTED = ("running", "paused", "restarting")  # Docker restarts the last of them
 _LABEL = "com.docker.compose"
 
 
 @dataclass(frozen=True)
 class Container:
-    """One of a service, as Docker knows it. `ports`: of the host, 0 while there is none."""
+    """One of a service, as Docker knows it. `ports`: of the host, 0 until Docker has chosen."""
 
     id: str
     number: int
@@ -36,15 +36,15 @@ class Container:
 
     @property
     def serves(self) -> bool:
-        """Whether there is somewhere to ask, even if nobody answers for the moment."""
-        return self.status in _THERE and bool(self.ports["grpc"])
+        """Whether it has a port, even if nothing answers at the moment."""
+        return self.status in _STARTED and bool(self.ports["grpc"])
 
 
 def present(state: ContainerServer) -> ContainerServer | None:
     """The server as it is now: its own container, else the first other one that serves.
 
-    None when there is none. Raises HostError when Docker does not answer, ServerError while it
-    starts the only ones again on ports that it has not chosen yet.
+    None if none serves. Raises HostError when Docker does not answer, ServerError while it restarts
+    containers and has not chosen their ports.
     """
     deployment = state.deployment
     own = _inspect(deployment, [deployment.container])
@@ -54,17 +54,17 @@ def present(state: ContainerServer) -> ContainerServer | None:
     for container in every:
         if container.serves:
             return at(state, container)
-    if any(container.status in _THERE for container in every):
+    if any(container.status in _STARTED for container in every):
         raise _being_started(deployment)
     return None
 
 
 def each_present(state: ContainerServer) -> list[ContainerServer]:
     """A state for every server of the deployment, by number. Raises as `present`."""
-    there = [one for one in containers(state.deployment) if one.status in _THERE]
-    if not all(container.serves for container in there):
+    started = [one for one in containers(state.deployment) if one.status in _STARTED]
+    if not all(container.serves for container in started):
         raise _being_started(state.deployment)
-    return [at(state, container) for container in there]
+    return [at(state, container) for container in started]
 
 
 def containers(deployment: Deployment) -> list[Container]:
@@ -91,8 +91,8 @@ def _inspect(deployment: Deployment, names: list[str]) -> list[Container]:
     """What Docker knows of containers; one that has gone meanwhile is left out."""
     if not names:
         return []
-    told = docker_answer(deployment, "container", "inspect", *names, missing="No such container")
-    return [_container(record) for record in json.loads(told or "[]")]
+    records = docker_answer(deployment, "container", "inspect", *names, missing="No such container")
+    return [_container(record) for record in json.loads(records or "[]")]
 
 
 def _container(record: Mapping[str, Any]) -> Container:
@@ -117,6 +117,6 @@ def _port(record: Mapping[str, Any], inside: int) -> int:
 
 def _being_started(deployment: Deployment) -> ServerError:
     return ServerError(
-        f"Docker starts the servers of {deployment.name} again: they have no ports yet",
-        remedy="try again in a moment; if that goes on, `tritonctl logs` tells why they ended",
+        f"Docker is restarting the servers of {deployment.name}: they have no ports yet",
+        remedy="try again in a moment; if that fails, `tritonctl logs` shows why they ended",
     )

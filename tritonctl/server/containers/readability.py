@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether the containers' user, who is not root, may read what is mounted for it."""
+"""Whether the containers' user, who is not root, may read the files mounted for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def require_readable(project: Project) -> None:
     """Raise HostError for a file of the repository, a key or a certificate that it may not read."""
     uid, gid = map(int, container_user(project.repository).split(":"))
     for path in (project.repository, *sorted(project.repository.rglob("*"))):
-        # What a link leads nowhere to is told by `check`.
+        # `check` reports dangling links.
         if path.exists() and not _may_read(path, uid, gid):
             raise HostError(
                 f"the server in the container, which is not root, may not read {path}",
@@ -31,9 +31,9 @@ def require_readable(project: Project) -> None:
 
 
 def _may_read(path: Path, uid: int, gid: int) -> bool:
-    """By the mode alone: access lists and the like are the user's own affair."""
-    found = path.stat()
+    """By the mode alone; access lists are not read."""
+    status = path.stat()
     read, search = stat.S_IROTH, stat.S_IXOTH
-    shift = 6 if found.st_uid == uid else 3 if found.st_gid == gid else 0
+    shift = 6 if status.st_uid == uid else 3 if status.st_gid == gid else 0
     needed = (read | (search if path.is_dir() else 0)) << shift
-    return found.st_mode & needed == needed
+    return status.st_mode & needed == needed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a container of Triton may take: memory, shared memory, open files, from the repository.
+"""Limits of a Triton container: memory, shared memory, open files, from the repository.
 
 A limit that is too low kills the server under load; one that is too high does not protect the
 host. Every figure has its reason, which compose.yaml repeats as a comment. Sources: measured here
@@ -26,7 +26,7 @@ from tritonctl.repository.pbtxt import parse_pbtxt
 # holds a tokenizer; both include what an idle one takes.
 SERVER_BYTES = 128 * MIB
 STUB_BYTES = 96 * MIB
-# One that runs a model of its own has the runtime's libraries besides: estimates.toml has 200 MB
+# One that runs an engine also holds the runtime's libraries: estimates.toml has 200 MB
 # for OpenVINO, which is the largest.
 ENGINE_STUB_BYTES = 300 * MIB
 # Weights of an engine that estimates.toml knows nothing of: the file and a packed copy.
@@ -79,12 +79,10 @@ def container_sizes(project: Project) -> Sizes:
 
 
 def repository_configs(repository: Path) -> list[dict[str, Any]]:
-    """Every config.pbtxt of a repository. Raises RepositoryError when there is none."""
+    """Every config.pbtxt of a repository. Raises RepositoryError for an empty one."""
     files = sorted(repository.glob("*/config.pbtxt"))
     if not files:
-        raise RepositoryError(
-            f"there is no model in {repository}", remedy="render it: `tritonctl render`"
-        )
+        raise RepositoryError(f"{repository} has no models", remedy="render it: `tritonctl render`")
     return [parse_pbtxt(file.read_text(encoding="utf-8")) for file in files]
 
 

@@ -37,7 +37,7 @@ class Installation:
 
 
 def install(backends: Sequence[PythonBackend], progress: Progress) -> Installation:
-    """Make sure that the server and everything these backends import are there.
+    """Install the server and what these backends import, unless done.
 
     Raises HostError when they cannot be installed or this interpreter cannot run Triton's stubs.
     """

@@ -55,7 +55,7 @@ def start(
     """Install what is missing, start the server, wait until every model is ready and answers.
 
     Raises HostError for what this machine lacks and ServerError for a server that does not come
-    up, after removing whatever had started.
+    up, after removing what had started.
     """
     refuse_known_holes(project, SERVER_VERSION)
     installation = install(rendered.plan.backends, progress)
@@ -191,7 +191,7 @@ def _wait_until_ready(
 
 
 def _poll(server: EmbeddedServer) -> Iterator[Health | None]:
-    """The server's health every 0.1 s; None once its supervisor has gone."""
+    """The server's health every 0.1 s; None once its supervisor has ended."""
     while True:
         yield health(server) if alive(server) else None
         time.sleep(_POLL_SECONDS)

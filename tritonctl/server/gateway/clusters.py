@@ -89,7 +89,7 @@ def _balancing() -> Message:
     return {
         # With no replica ready the answer is UNAVAILABLE, not a try at a dead one.
         "healthy_panic_threshold": {"value": 0},
-        "update_merge_window": "0s",  # by default what was found out waits for up to a second
+        "update_merge_window": "0s",  # by default an update waits for up to a second
     }
 
 

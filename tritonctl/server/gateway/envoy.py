@@ -87,7 +87,7 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
 
 
 def _trimmed(gateway: Gateway) -> Message:
-    """Triton traces whatever brings a `traceparent`, whatever its own rate."""
+    """Triton traces every request with a `traceparent`, at any rate."""
     return {} if gateway.trust_traces else {"request_headers_to_remove": [*_TRACE_HEADERS]}
 
 

@@ -60,7 +60,7 @@ def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:
 
 
 def on_this_host(project: Project, upstreams: Sequence[Upstream]) -> Placement:
-    """A process beside the servers; the metrics on loopback whatever the project says."""
+    """A process beside the servers; the metrics always on loopback."""
     gateway = gateway_of(project)
     return Placement(
         upstreams=tuple(upstreams),
@@ -106,5 +106,5 @@ def triton(part: str) -> str:
 
 
 def _of(prefix: str, tls: Tls | EdgeTls | None, parts: Sequence[str]) -> dict[str, Path]:
-    found = {part: getattr(tls, part) for part in parts} if tls else {}
-    return {f"{prefix}{part}": path for part, path in found.items() if path is not None}
+    named = {part: getattr(tls, part) for part in parts} if tls else {}
+    return {f"{prefix}{part}": path for part, path in named.items() if path is not None}

@@ -20,7 +20,7 @@ _MINUTE = "60s"
 
 
 def tenant_filters(gateway: Gateway) -> list[Message]:
-    """Who it is, nobody else, not too often; nothing where the gateway is open to all."""
+    """Identify the tenant, refuse others, limit the rate; nothing for an open gateway."""
     if not gateway.tenants:
         return []
     filters = [_keys(), _guard()]

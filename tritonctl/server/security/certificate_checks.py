@@ -2,7 +2,7 @@
 """Whether the certificates of `server.tls` and `gateway.tls` can work, before anything starts.
 
 What is wrong here would otherwise show as "failed to connect to all addresses" in a client, or as
-a server that ends without a word.
+a server that ends silently.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def checked_tls(project: Project, *, now: datetime | None = None) -> ClientTls |
 def check_gateway(project: Project, dialled: str, *, now: datetime | None = None) -> None:
     """Check what the gateway is given; `dialled`: the name by which it reaches Triton.
 
-    It would come up all the same, or not, and answer nobody. Raises HostError.
+    Raises HostError.
     """
     gateway, now = project.gateway, now or datetime.now(UTC)
     if gateway is None:
@@ -125,8 +125,8 @@ def _refuse_other_name(pem: Pem, dialled: str) -> None:
     names, _ = _names(pem)
     if dialled not in names:
         raise HostError(
-            f"{pem} is not for the name `{dialled}`, by which the gateway reaches Triton",
-            remedy=f"have it made for that name, too: `tritonctl certs --host {dialled} --force`",
+            f"{pem} does not name `{dialled}`, under which the gateway reaches Triton",
+            remedy=f"make one for that name, too: `tritonctl certs --host {dialled} --force`",
         )
 
 
@@ -166,8 +166,8 @@ def _refuse_out_of_date(pem: Pem, now: datetime) -> None:
             raise HostError(f"{pem} expired on {_day(ends)}", remedy=_AGAIN)
         if now < begins:
             raise HostError(
-                f"{pem} is not valid before {_day(begins)}, and it is {_day(now)} here",
-                remedy=f"see whether the clock is right (`timedatectl`); if it is, {_AGAIN}",
+                f"{pem} is not valid before {_day(begins)}; the time here is {_day(now)}",
+                remedy=f"check the clock (`timedatectl`); if it is right, {_AGAIN}",
             )
 
 
@@ -181,7 +181,7 @@ def _refuse_other_key(pem: Pem, field: str, path: Path) -> None:
     content = _content(field, path)
     try:
         key = load_pem_private_key(content, password=None)
-    except TypeError as error:  # how the library tells that a password is missing
+    except TypeError as error:  # the library: a password is missing
         raise HostError(
             f"{field}: {path} is encrypted, and Triton cannot ask for its password",
             remedy=f"decrypt it: `openssl pkey -in {path} -out {path.stem}.plain.key`",
@@ -205,15 +205,15 @@ def _refuse_other_purpose(pem: Pem, purpose: str) -> None:
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
     try:
-        found = pem.certificates[0].extensions.get_extension_for_class(x509.ExtendedKeyUsage)
+        usage = pem.certificates[0].extensions.get_extension_for_class(x509.ExtendedKeyUsage)
     except x509.ExtensionNotFound:
         return
-    if getattr(ExtendedKeyUsageOID, purpose) not in found.value:
+    if getattr(ExtendedKeyUsageOID, purpose) not in usage.value:
         side = "servers" if purpose == "SERVER_AUTH" else "clients"
         raise HostError(
             f"{pem} is not for {side}: its extended key usage has no {purpose}",
-            remedy="see whether server's and client's certificates are exchanged, or have one "
-            f"made for {side}; `tritonctl certs` makes both",
+            remedy="check that server's and client's certificates are not swapped, or make one "
+            f"for {side}; `tritonctl certs` makes both",
         )
 
 
@@ -260,8 +260,8 @@ def _expected_name(pem: Pem, address: str) -> str | None:
     known = ["localhost"] if "localhost" in names else [*names, *(str(a) for a in addresses)]
     if not known:
         raise HostError(
-            f"{pem} is for no name and no address (it has no subjectAltName)",
-            remedy="have it made with one, or make a new set: `tritonctl certs --force`",
+            f"{pem} names no host (it has no subjectAltName)",
+            remedy="make one with a name, or a new set: `tritonctl certs --force`",
         )
     return known[0]
 
@@ -270,11 +270,11 @@ def _names(pem: Pem) -> tuple[list[str], list[object]]:
     from cryptography import x509
 
     try:
-        found = pem.certificates[0].extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        names = pem.certificates[0].extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
         return [], []
-    names = found.value.get_values_for_type(x509.DNSName)
-    return names, list(found.value.get_values_for_type(x509.IPAddress))
+    dns = names.value.get_values_for_type(x509.DNSName)
+    return dns, list(names.value.get_values_for_type(x509.IPAddress))
 
 
 def _as_address(text: str) -> object:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Certificates to develop with: an authority, a server's and a client's, all made anew at once.
+"""Certificates to develop with: an authority, a server's and a client's, made as one set.
 
 Not for production: the authority's key lies beside what it signed. There, name the files that your
 own authority gave you in `server.tls`.
@@ -47,10 +47,10 @@ def make_certificates(
     hidden from git. Raises UsageError rather than overwrite anything, unless `force`.
     """
     files = [folder / f"{kind}.{ending}" for kind in KINDS for ending in ("crt", "key")]
-    there = [file for file in files if file.exists()]
-    if there and not force:
+    existing = [file for file in files if file.exists()]
+    if existing and not force:
         raise UsageError(
-            f"{there[0]} exists already",
+            f"{existing[0]} already exists",
             remedy=f"use it, choose another folder, or replace the whole set: "
             f"`tritonctl certs {folder} --force`",
         )
@@ -182,13 +182,13 @@ def _name(common_name: str) -> x509.Name:
 def _general_name(host: str) -> x509.GeneralName:
     from cryptography import x509
 
-    with suppress(ValueError):  # no address: then it is a name, or the mistake told below
+    with suppress(ValueError):  # not an address: a name, or refused below
         return x509.IPAddress(ipaddress.ip_address(host))
     try:
         return x509.DNSName(host)
     except ValueError as error:
         raise UsageError(
-            f"--host {host!r} is neither an address nor a name that a certificate can have",
+            f"--host {host!r} is neither an IP address nor a DNS name",
             remedy="give names in ASCII, as in DNS (xn--… for others), or IP addresses",
         ) from error
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what is about to be served is what was built, byte for byte, and the image the one meant.
+"""Whether the files to serve are those that were built, byte for byte, and the image is right.
 
 An engine's SHA-256 is in its manifest since the builder reported it. Every file is read, at every
-start: rendering links files anew, which changes their times, so that nothing cheaper would tell an
+start: rendering links files again, which changes their times, so nothing cheaper tells an
 untouched file from another. Triton reads them next, then out of the page cache.
 """
 
@@ -33,10 +33,10 @@ def verify_repository(project: Project, plan: Plan, progress: Progress) -> int:
     files = list(_served(project, plan, dict(_expected(plan))))
     threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)))  # hashing holds no lock of Python's
     with progress.step("Verifying engines"), explained(project.repository), threads:
-        for found, (model, file, digest) in zip(
+        for actual, (model, file, digest) in zip(
             threads.map(sha256, (file for _, file, _ in files)), files, strict=True
         ):
-            if found != digest:
+            if actual != digest:
                 threads.shutdown(cancel_futures=True)
                 raise _different(model, file)
     return len(files)
@@ -44,9 +44,9 @@ def verify_repository(project: Project, plan: Plan, progress: Progress) -> int:
 
 def _different(model: str, file: Path) -> RepositoryError:
     return RepositoryError(
-        f"{file} is not what was built: its SHA-256 is another than in the manifest of {model}",
+        f"{file} is not what was built: its SHA-256 differs from the manifest of {model}",
         remedy=f"build it again: `tritonctl build --force {model}`, then `tritonctl up`; "
-        "`tritonctl artefacts verify` tells what else has changed",
+        "`tritonctl artefacts verify` shows what else has changed",
     )
 
 
@@ -71,7 +71,7 @@ def _served(
 def verify_image(engine: ContainerEngine, image: str) -> None:
     """Raise HostError unless the image of `name@sha256:...` is the one on this machine.
 
-    A name without a digest is taken as it is: nobody said which one it has to be.
+    A name without a digest passes.
     """
     name, at, digest = image.partition("@")
     if not at:
@@ -86,7 +86,7 @@ def verify_image(engine: ContainerEngine, image: str) -> None:
     except HostError as error:
         raise HostError(
             f"docker.image: {image} is not on this machine{_others(engine, name)}",
-            remedy=f"fetch the one that is meant: `{engine.name} pull {image}`",
+            remedy=f"fetch it: `{engine.name} pull {image}`",
             details=error.details,
         ) from error
     if digest not in present:
@@ -98,9 +98,9 @@ def verify_image(engine: ContainerEngine, image: str) -> None:
 
 
 def _others(engine: ContainerEngine, name: str) -> str:
-    """What goes by the same name here."""
+    """The local digests of that name."""
     try:
-        found = image_digests(engine, name)
+        digests = image_digests(engine, name)
     except HostError:
         return ""
-    return f"; what is here as {name} is {', '.join(found)}"
+    return f"; what is here as {name} is {', '.join(digests)}"

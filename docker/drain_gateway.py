@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs Envoy and lets streams finish when it is stopped, which Envoy by itself does not.
+"""Runs Envoy and lets streams finish when it is stopped, which Envoy alone does not.
 
 Usage: drain_gateway.py envoy --config-path FILE ...      or      drain_gateway.py --healthy
 
-On SIGTERM or SIGINT: no new connections, clients are told to leave theirs (GOAWAY), and Envoy ends
-when no request is under way; at the second signal at once. Whoever stops a container bounds that by
+On SIGTERM or SIGINT: no new connections, clients are asked to leave theirs (GOAWAY), and Envoy ends
+when no request is under way; at the second signal at once. Stopping a container bounds that by
 its own patience (stop_grace_period). Standard library only.
 """
 
@@ -52,14 +52,14 @@ def ask(name: str, method: str, path: str) -> str:
 
 def admin_socket(configuration: str) -> str:
     """Its name, from Envoy's configuration."""
-    found = _SOCKET.search(Path(configuration).read_text(encoding="utf-8"))
-    if found is None:
+    match = _SOCKET.search(Path(configuration).read_text(encoding="utf-8"))
+    if match is None:
         raise SystemExit(f"{configuration} has no admin socket: it is not tritonctl's")
-    return found[0]
+    return match[0]
 
 
 def under_way(name: str) -> int:
-    """Requests that Envoy is busy with; 0 once it has gone."""
+    """Requests that Envoy is busy with; 0 once it has ended."""
     try:
         line = ask(name, "GET", f"/stats?filter=^{_UNDER_WAY}$")
         return int(line.rpartition(":")[2])
@@ -77,7 +77,7 @@ class Gateway:
         self._leaving = False
         for each in (signal.SIGTERM, signal.SIGINT):
             signal.signal(each, self._leave)
-        # A session of its own: the terminal's Ctrl-C is for this program.
+        # A new session: the terminal's Ctrl-C is for this program.
         self._envoy = subprocess.Popen(command, start_new_session=True)
 
     def run(self) -> int:

@@ -20,7 +20,7 @@ def main() -> None:
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = package / "python_backend_stubs" / version / STUB
     if not stub.is_file():
-        sys.exit(f"there is no Python backend stub for Python {version}: use a base with 3.11/3.12")
+        sys.exit(f"no Python backend stub for Python {version}: use a base with 3.11/3.12")
     TARGET.mkdir(parents=True)
     for name in ("bin", "backends", "caches"):
         shutil.move(package / name, TARGET / name)
@@ -28,7 +28,7 @@ def main() -> None:
     shutil.copy2(stub, placed)
     for program in (placed, TARGET / "bin" / "tritonserver"):
         program.chmod(0o755)
-    # What was built for bin/../lib finds its libraries by itself; stubs by LD_LIBRARY_PATH.
+    # What was built for bin/../lib finds its libraries; stubs need LD_LIBRARY_PATH.
     shutil.move(packages / "nvidia_pytriton.libs", TARGET / "lib")
     for rest in packages.glob("*pytriton*"):
         shutil.rmtree(rest)

@@ -6,7 +6,7 @@
 ARG BASE_IMAGE=python:3.12-slim-bookworm
 
 FROM ${BASE_IMAGE} AS python
-# The stub links libpython, which Debian packs by itself.
+# The stub links libpython, a separate package in Debian.
 # hadolint ignore=DL3008
 RUN if ! python3 -c 'import venv, ensurepip'; then \
         apt-get update \

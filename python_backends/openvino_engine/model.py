@@ -74,7 +74,7 @@ class OpenvinoEngine:
         )
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
-        """Add a request; it joins at the next step, or at one soon after."""
+        """Add a request; it joins at one of the next steps."""
         if request.bad_words:
             raise RequestError(
                 "bad_words: OpenVINO GenAI cannot keep words out of its answers. Leave them out, "
@@ -114,7 +114,7 @@ class OpenvinoEngine:
         return refused + progress
 
     def _begin_held(self) -> list[Progress]:
-        """Those whose turn it is; errors of those that OpenVINO refuses."""
+        """Add the held requests; returns the errors of those that OpenVINO refuses."""
         refused = []
         for stream_id, request in list(self._held.items()):
             try:
@@ -141,8 +141,8 @@ class OpenvinoEngine:
     def kv_cache(self) -> KvCache:
         """Used and free blocks, as of the last step; called from any thread.
 
-        The pipeline gives a percentage and does not tell about its prefix cache, whose blocks it
-        counts as used until a step needs them: without a running sequence they are free to all.
+        The pipeline gives a percentage, with blocks of its prefix cache as used until a step needs
+        them: without a running sequence they are free.
         """
         used = round(self._pipeline.get_metrics().cache_usage / 100 * self._kv_blocks)
         used = used if self._running else 0
@@ -173,7 +173,7 @@ def _dropped(handle: GenerationHandle) -> TextPathError | None:
     if handle.get_status() == openvino_genai.GenerationStatus.RUNNING:
         return None
     return EngineFailedError(
-        "the engine dropped the request: its KV cache was full. Send it again when there is less "
+        "the engine dropped the request: its KV cache was full. Send it again under less "
         "load, or raise num_kv_blocks."
     )
 
@@ -185,8 +185,8 @@ def _behind(sampling: SamplingParams, resumed: int) -> SamplingParams:
     for name in ("presence_penalty", "frequency_penalty"):
         if getattr(sampling, name):
             raise RequestError(
-                f"{name}: OpenVINO GenAI counts only what it made itself, so it cannot go on "
-                "behind resume_ids. Send the request without them, for a new answer."
+                f"{name}: OpenVINO GenAI counts only what it made itself, so it cannot continue "
+                "after resume_ids. Send the request without them, for a new answer."
             )
     # The same numbers must not be drawn a second time.
     return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + resumed)

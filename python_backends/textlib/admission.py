@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets a place in the engine, who waits for one, who is refused.
+"""Which requests get a place in the engine, wait for one, or are refused.
 
 First come, first served; at most `max_queue_size` wait, one more is refused at once. Where Triton's
-own queue decides (priorities, timeouts; TRITON_DECIDES), nobody is refused here: the loop takes no
+own queue decides (priorities, timeouts; TRITON_DECIDES), none is refused here: the loop takes no
 further batch while all places are taken.
 """
 
@@ -42,11 +42,11 @@ class Admission:
         )
 
     def arrive(self, streams: Iterable[Stream]) -> None:
-        """Line up."""
+        """Queue these streams."""
         self._waiting.extend(streams)
 
     def admit(self, active: int) -> Stream | None:
-        """The next stream for an engine that has `active`; None if it has no place, or nobody."""
+        """The next stream for an engine that has `active`; None without a place or stream."""
         while self._waiting and active < self._capacity:
             stream = self._waiting.popleft()
             if stream.outcome is None:  # it did not end while it waited

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine answers with: token chunks for a detokenizer step, or the text itself.
+"""An engine's answers: token chunks for a detokenizer step, or the text itself.
 
 The parameter `inline_detokenizer` decides. An engine that makes the text is the last step of its
-ensemble: nobody is behind it to acknowledge responses, so it watches no receipts.
+ensemble: no step acknowledges its responses, so it watches no receipts.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Answers:
         return cls(table if parameters.boolean("inline_detokenizer", default=False) else None)
 
     def watch(self) -> ReceiptWatch | None:
-        """How the loop learns who went away inside an ensemble; None: it does not."""
+        """How the loop notices clients that left inside an ensemble; None: it does not."""
         return open_watch() if self.table is None else None
 
     def sink(self, request: Any) -> ResponseSink:

@@ -11,7 +11,7 @@ _NAMED_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 
 def has_chat_template(folder: Path) -> bool:
-    """Whether the tokenizer's folder brings a chat template, be it good or bad."""
+    """Whether the tokenizer's folder has a chat template, valid or not."""
     return (folder / "chat_template.jinja").is_file() or bool(
         _object(folder / "tokenizer_config.json").get("chat_template")
     )
@@ -27,12 +27,12 @@ def template_source(folder: Path) -> str:
         named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
         value = named.get("default")
     if not isinstance(value, str):
-        raise ConfigurationError("the checkpoint has chat templates, but none called default")
+        raise ConfigurationError("the checkpoint has no chat template called default")
     return value
 
 
 def special_tokens(folder: Path) -> dict[str, str]:
-    """bos_token, eos_token, ...: those that the checkpoint names, and no others."""
+    """bos_token, eos_token, ...: those that the checkpoint names."""
     config = _object(folder / "tokenizer_config.json")
     if "added_tokens_decoder" not in config:  # written by an older transformers: two files
         config |= _object(folder / "special_tokens_map.json")

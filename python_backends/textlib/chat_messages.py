@@ -14,7 +14,7 @@ _FORM = '[{"role": "user", "content": "..."}]'
 def parse_messages(raw: bytes) -> list[dict[str, str]]:
     """The conversation, oldest message first. Raises RequestError.
 
-    Which roles there are is for the chat template to say; that they are text is checked here.
+    The chat template decides which roles exist; that they are text is checked here.
     """
     if len(raw) > MOST_BYTES:
         raise RequestError(

@@ -16,7 +16,7 @@ from textlib.chat_frames import CPU_SECONDS, OK, read_frame, write_frame
 from textlib.chat_messages import MOST_BYTES
 from textlib.errors import EngineFailedError, RequestError, TextPathError
 
-# The kernel ends a worker by its CPU time; this is for one that does not even get to run.
+# The kernel limits a worker's CPU time; this is for one that gets none.
 _SILENCE_SECONDS = 10.0
 
 
@@ -28,7 +28,7 @@ class ChatRenderer:
         self._start()
 
     def render(self, messages: bytes) -> bytes | TextPathError:
-        """The prompt, UTF-8, for a JSON array of messages; or why there is none."""
+        """The prompt, UTF-8, for a JSON array of messages; or why it has none."""
         if len(messages) > MOST_BYTES:
             return RequestError(
                 f"messages has {len(messages)} bytes, the limit is {MOST_BYTES}. "

@@ -23,7 +23,7 @@ MEMORY_BYTES = 1 << 30
 
 
 def _allow(cpu_seconds: float) -> None:
-    """SIGPROF, which nobody handles, ends the process after that much CPU time; 0: never."""
+    """SIGPROF, unhandled, ends the process after that much CPU time; 0: never."""
     signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
 
 

@@ -61,8 +61,8 @@ class DecoderLoop:
     """Runs an engine for many requests at once.
 
     `capacity`, `max_queue_size`: textlib.admission. `table`: what ids decode to; without it stop
-    words are refused and every id takes a place in the detokenizer's window. `receipts`: tells who
-    went away inside an ensemble; closed with the loop. `clock`: seconds that never go back.
+    words are refused and every id takes a place in the detokenizer's window. `receipts`: of an
+    ensemble, closed with the loop. `clock`: seconds that never go back.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class DecoderLoop:
             return stream.stream_id
 
     def await_room(self) -> None:
-        """Block while Triton, which calls execute() again only afterwards, shall keep requests."""
+        """Block while Triton should keep further requests; it calls execute() again afterwards."""
         with self._lock:
             self._room.wait_for(
                 lambda: self._refusal() or self._admission.takes_a_batch(len(self._streams))
@@ -239,7 +239,7 @@ class DecoderLoop:
             _LOG.exception("engine.cancel(%d) failed; the stream is forgotten", stream_id)
 
     def _add(self, stream: Stream) -> None:
-        if not stream.request.sampling.max_tokens:  # it broke off behind its very last id
+        if not stream.request.sampling.max_tokens:  # it broke off after its very last id
             with self._lock:
                 self._end(stream, FinishReason.LENGTH)
             return
@@ -298,7 +298,7 @@ class DecoderLoop:
         self._room.notify_all()
 
     def _pause(self, step_seconds: float, arrivals: int) -> None:
-        """Let the sender and execute() have the interpreter, see the module's docstring."""
+        """Let the sender and execute() have the interpreter: *Pacing* above."""
         deadline = self._clock() + max(MIN_PAUSE_SECONDS, PAUSE_SHARE * step_seconds)
         with self._lock:
             while not self._closing:

@@ -106,7 +106,7 @@ def _library_rule(steps: list[Step], *, anchored: bool) -> Rule | None:
     if not steps:
         return Rule(_encoded, _encoded)
     decode = _decoder(steps).decode
-    # What an empty neighbour adds by itself: nothing before, perhaps WordPiece's space after.
+    # What an empty neighbour adds: nothing before, perhaps WordPiece's space after.
     after = decode(["", ""])
     if decode([""]) != "" or (after and not anchored):
         return None  # a regular expression that matches nothing and replaces it

@@ -73,7 +73,7 @@ class Stream:
     cum_log_prob: float = 0.0
 
     def __post_init__(self) -> None:
-        """Put the prompt in front where the client wants it back; stand behind what it has."""
+        """Start with the prompt if the client wants it back, and after the ids that it has."""
         earlier = self.request.earlier_text_ids
         if not self.request.resumed:
             self.echo = earlier
@@ -109,7 +109,7 @@ class Stream:
 
     @property
     def wants_sending(self) -> bool:
-        """There is something that the client should have now."""
+        """It has something to send now."""
         return self.outcome is not None or (self.request.streaming and bool(self.pending))
 
     @property
@@ -160,7 +160,7 @@ class Stream:
 
 
 def watch_for(request: GenerationRequest, table: TokenBytes | None) -> StopWatch | None:
-    """The watch of a request with stop words; raises RequestError if there is no table."""
+    """The watch of a request with stop words; raises RequestError without a table."""
     if not request.stop_words:
         return None
     if table is None:

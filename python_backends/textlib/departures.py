@@ -45,7 +45,7 @@ class Departures:
             self._receipts.sending(stream.stream_id, index)
 
     def under_way(self, stream: Stream) -> int:
-        """Responses that the detokenizer has not received; 0 where nobody can tell."""
+        """Responses that the detokenizer has not received; 0 where unknown."""
         if not stream.receipt_page or self._receipts is None:
             return 0
         return self._receipts.under_way(stream.stream_id)
@@ -65,7 +65,7 @@ class Departures:
         return True
 
     def silent(self) -> list[int]:
-        """Streams whose responses arrive nowhere."""
+        """Streams whose client is silent."""
         return [] if self._receipts is None else self._receipts.departed()
 
     def to_ask(self) -> list[Stream]:

@@ -19,7 +19,7 @@ any number of them may stand anywhere. Why that is enough, for every decoder tha
 
 3 ids would do; 7 leave room for an engine that puts every id into the window, with up to 4 special
 tokens inside a character. Nothing is remembered between chunks: any instance can decode any chunk,
-and a stream that a client abandons leaves nothing behind.
+and an abandoned stream leaves nothing behind.
 
 The one difference to `tokenizer.decode` is malformed text of byte-fallback tokenizers: the library
 replaces a whole run of byte tokens if any of it is bad, which no stream can foresee.

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an engine, and in small any step, tells Prometheus through Triton's custom metrics.
+"""What an engine or another step reports to Prometheus through Triton's custom metrics.
 
-The loop counts in plain integers; a thread of its own publishes what has changed every
+The loop counts in plain integers; a separate thread publishes what has changed every
 `PUBLISH_SECONDS`, so no token waits for the API, which costs a round trip to the server per value.
 Histograms are counters with an `le` label, in Prometheus' own layout: Triton's histogram kind
-takes one observation per round trip, which is too dear for every token. `histogram_quantile` and
+takes one observation per round trip, too slow for every token. `histogram_quantile` and
 `rate` work on them as usual.
 
 Times are the engine's: from the submission to the first response handed to the server, and from
@@ -88,7 +88,7 @@ class Publisher(Protocol):
         """Add to a counter."""
 
     def close(self) -> None:
-        """Take all values back; nothing follows."""
+        """Remove all values; nothing follows."""
 
 
 class ErrorCounts:
@@ -99,7 +99,7 @@ class ErrorCounts:
         self._counts = dict.fromkeys(_REASONS, 0)
 
     def add(self, error: TextPathError) -> None:
-        """One more; nobody reads an answer that was cancelled."""
+        """Count one, unless the request was cancelled."""
         if error.reason in self._counts:
             with self._lock:
                 self._counts[error.reason] += 1
@@ -135,7 +135,7 @@ class _Histogram:
 
 @dataclass(frozen=True, slots=True)
 class KvCache:
-    """What an engine tells about its KV cache, in blocks; None: it cannot tell.
+    """An engine's KV cache, in blocks; None: unknown.
 
     used, free: now. reused, missed: blocks of prompts since the start, found there or not.
     """
@@ -157,7 +157,7 @@ class KvCache:
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """What is true now, read when it is published. KV blocks: None if the engine cannot tell."""
+    """What is true now, read when it is published. KV blocks: None if unknown."""
 
     active: int
     waiting: int
@@ -241,12 +241,12 @@ class MetricsThread:
         self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
 
     def start(self) -> None:
-        """Publish everything once, then begin."""
+        """Publish once, then every `PUBLISH_SECONDS`."""
         self.publish()
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread and take the metrics back."""
+        """End the thread and remove the metrics."""
         self._closing.set()
         if self._thread.ident:
             self._thread.join()
@@ -261,7 +261,7 @@ class MetricsThread:
                 return
 
     def publish(self) -> None:
-        """What changed since the last time."""
+        """Publish what changed since the last time."""
         totals, gauges = self._read()
         for key, value in gauges.values().items() if gauges else ():
             if self._published.get(key) != value:

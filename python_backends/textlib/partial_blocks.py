@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class PartialBlocks:
-    """Which ends there are, and which stream goes on from one and has no output yet."""
+    """The known ends, and which stream continues from one and has no output yet."""
 
     def __init__(self, block_size: int, most: int) -> None:
         """`most`: blocks of the cache, so ends that it can keep."""
@@ -32,7 +32,7 @@ class PartialBlocks:
             self._ends.popitem(last=False)
 
     def may_begin(self, stream_id: int, prompt: Iterable[int]) -> bool:
-        """Whether nobody is about to go on from the same end; if so, this stream is."""
+        """Whether no other stream is about to continue from the same end; then this one is."""
         wanted = [end for end in _hashes(prompt) if end in self._ends]
         if any(end in claimed for claimed in self._claims.values() for end in wanted):
             return False
@@ -41,7 +41,7 @@ class PartialBlocks:
         return True
 
     def begun(self, stream_id: int) -> None:
-        """Its prompt is in blocks of its own, or it is gone."""
+        """Its prompt now has its own blocks, or it has ended."""
         self._claims.pop(stream_id, None)
 
 

@@ -45,7 +45,7 @@ _LAYOUT = 1
 _VERSION, _ATTACHED, _BEGUN, _DONE, _FIRST_STREAM = range(5)
 _BYTES = 8 * (_FIRST_STREAM + PAGE_STREAMS)
 _COUNT_BITS = 32
-_MOST_PAGES = 16  # of one detokenizer; engines that were reloaded leave theirs behind
+_MOST_PAGES = 16  # of one detokenizer; reloaded engines leave theirs behind
 _UUID_CHARACTERS = 36
 _DEFAULT_PREFIX = "triton_python_backend_shm_region_"
 _LOG = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class Page:
 
     @classmethod
     def create(cls, prefix: str) -> "Page":
-        """A new page of its own; raises OSError."""
+        """A new page; raises OSError."""
         key = 1 + secrets.randbelow(2**31 - 1)
         path = _path(prefix, key)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -93,7 +93,7 @@ class Page:
 
     @classmethod
     def open(cls, prefix: str, key: int) -> "Page | None":
-        """The page of that key, None if there is none or it has another layout."""
+        """The page of that key, None if it is missing or has another layout."""
         path = _path(prefix, key)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)

@@ -74,7 +74,7 @@ class Guide:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """token_ids: what the engine reads, INT32[n] with n >= 1: the prompt and behind it, where the
+    """token_ids: what the engine reads, INT32[n] with n >= 1: the prompt, then, where the
     answer broke off on another server, the `resumed` ids that its client has. sampling: its
     max_tokens (then perhaps 0) and min_tokens count what is still to come. streaming: send ids as
     they are made.

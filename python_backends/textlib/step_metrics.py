@@ -9,7 +9,7 @@ from textlib.triton_metrics import TritonPublisher
 
 
 class StepMetrics:
-    """Begins at once."""
+    """Starts publishing."""
 
     def __init__(self, args: Mapping[str, str]) -> None:
         self._errors = ErrorCounts()

@@ -54,14 +54,14 @@ class StopWatch:
         self._text = b""  # of the held ids
 
     def feed(self, token_ids: Sequence[int]) -> Cleared:
-        """Take in new ids; after a match the ids behind it are dropped."""
+        """Take in new ids; after a match the following ids are dropped."""
         cleared: list[int] = []
         for token in token_ids:
             data = self._bytes_of(token)
             self._held.append((token, len(data)))
             self._text += data
-            if (found := self._first_match()) is not None:
-                return Cleared(cleared, self._take_held(), len(self._text) - found, matched=True)
+            if (end := self._first_match()) is not None:
+                return Cleared(cleared, self._take_held(), len(self._text) - end, matched=True)
             self._release(cleared)
         return Cleared(cleared)
 

@@ -37,7 +37,7 @@ def version_folder(args: Mapping[str, str]) -> Path:
 
 
 def existing(path: Path) -> Path:
-    """`path` if it is there, else ConfigurationError."""
+    """`path` if it exists, else ConfigurationError."""
     if not path.exists():
         raise ConfigurationError(
             f"{path} is missing: the model repository is incomplete. "
@@ -89,7 +89,7 @@ def answer_each(
 ) -> list[Any]:
     """One response of Tensors per request of execute(); a failing request fails alone.
 
-    failed: is told of each, because Triton takes an answered error for a success.
+    failed: is called for each, because Triton counts an answered error as a success.
     """
     return [_answer(request, answer, failed) for request in requests]
 

@@ -24,7 +24,7 @@ class Turns:
 
     @property
     def waiting(self) -> bool:
-        """A stream wants to send, as far as is known."""
+        """A stream may want to send."""
         return bool(self._ready)
 
     @property
@@ -33,7 +33,7 @@ class Turns:
         return bool(self._held)
 
     def add(self, stream: Stream) -> None:
-        """Line a stream up that wants to send, unless it is in line."""
+        """Queue a stream that wants to send, unless it is queued."""
         if stream.wants_sending and not stream.queued:
             stream.queued = True
             self._ready.append(stream)
@@ -57,5 +57,5 @@ class Turns:
         return None
 
     def _may_send(self, stream: Stream) -> bool:
-        # An end is told at once: whoever has gone will never acknowledge what is under way.
+        # An end is sent at once: a client that has gone acknowledges nothing.
         return stream.outcome is not None or self._departures.under_way(stream) < MOST_UNDER_WAY

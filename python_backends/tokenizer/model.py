@@ -108,7 +108,7 @@ def _tensors(rows: Sequence[Encoded | TextPathError]) -> list[Any]:
     for target, row in zip(padded, ids, strict=True):
         target[: len(row)] = row
     lengths = np.array([[len(row)] for row in ids], dtype=np.int32)
-    # Only an ensemble passes this on: the engine sees that somebody will acknowledge its answers.
+    # Only an ensemble passes this on: it tells the engine that its answers are acknowledged.
     acknowledged = np.ones((len(ids), 1), dtype=np.bool_)
     return [
         tensor("input_ids", padded),

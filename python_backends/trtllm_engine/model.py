@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Triton Python model: TensorRT-LLM's LLM behind the decoder loop, one code path for both worlds.
 
-The runtime schedules by itself, in threads or processes of its own: a "step" here is the next
-news from it. https://nvidia.github.io/TensorRT-LLM/llm-api/
+The runtime does its own scheduling, in threads or processes: a "step" here is the next news
+from it. https://nvidia.github.io/TensorRT-LLM/llm-api/
 """
 
 from collections.abc import Mapping, Sequence
@@ -75,7 +75,7 @@ class TrtllmEngine:
         if not stats:
             return KvCache()
         used, free = stats.get("usedNumBlocks", 0), stats.get("freeNumBlocks", 0)
-        if self._streams.idle:  # what the prefix cache keeps is free to all
+        if self._streams.idle:  # blocks of the prefix cache are free
             used, free = 0, used + free
         return KvCache(used, free, stats.get("reusedBlocks"), stats.get("missedBlocks"))
 

@@ -6,7 +6,7 @@
                                 └── news, notified ◀──┘
 
 Results of the LLM API belong to the event loop they were made in (their queues are asyncio's), so
-every call on them happens there. `take` sleeps until there is news.
+every call on them happens there. `take` sleeps until news comes.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ class LlmStreams:
         return not self._live
 
     def close(self) -> None:
-        """Abort what runs and shut the LLM down, without which its processes would stay."""
+        """Abort what runs and shut the LLM down; otherwise its processes would stay."""
         try:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result()
         finally:
@@ -110,7 +110,7 @@ class LlmStreams:
         result = self._llm.generate_async(**arguments)
         self._live[stream_id] = _Live(result, log_probs)
         self._spawn(self._follow(stream_id, self._live[stream_id]))
-        if not self._watching_stats:  # there are none before the first request
+        if not self._watching_stats:  # it has none before the first request
             self._watching_stats = True
             self._spawn(self._watch_stats())
 
@@ -158,7 +158,7 @@ class LlmStreams:
         self._closing = True
         for task in self._tasks:
             task.cancel()
-        if self._tasks:  # not for ever: wait_for of Python 3.11 may swallow a cancellation
+        if self._tasks:  # with a limit: wait_for of Python 3.11 may swallow a cancellation
             await asyncio.wait(self._tasks, timeout=_STATS_SECONDS)
 
     async def _watch_stats(self) -> None:

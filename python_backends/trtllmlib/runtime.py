@@ -26,7 +26,7 @@ GUIDED_BACKENDS = ("", "xgrammar", "llguidance")
 _CPP_SAMPLER = "TRTLLMSampler"
 # The earliest release of the PyTorch runtime that is sure to have it. The changes were merged in
 # the summer of 2026 (pull requests 16052, 16485 and 17172); the releases in between are not known
-# one by one, and in the earlier ones the parameter is ignored without a word.
+# one by one, and the earlier ones silently ignore the parameter.
 _TORCH_SAMPLER_SINCE = {"bad_words": "1.3.0rc29", "penalties": "1.3.0rc29", "seed": "1.3.0rc29"}
 _FINAL = 10_000
 
@@ -74,7 +74,7 @@ class Runtime:
         )
 
     def lora_request(self, name: str) -> Any:
-        """TensorRT-LLM's LoRARequest; raises RequestError for a name that the model has not."""
+        """TensorRT-LLM's LoRARequest; raises RequestError for an unknown name."""
         if name not in self.adapters:
             known = ", ".join(self.adapters) or "no adapters"
             raise RequestError(f"lora_name is '{name}', the model has {known}.")

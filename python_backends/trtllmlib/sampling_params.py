@@ -72,7 +72,7 @@ class SamplingTranslator:
         if sampling.min_tokens and len(sampling.end_ids) > 1:
             raise RequestError(
                 f"min_tokens: TensorRT-LLM holds back one end id only, and here are "
-                f"{len(sampling.end_ids)}. Send end_id with the one that shall count."
+                f"{len(sampling.end_ids)}. Send end_id with a single one."
             )
         self._check_guide(request)
 
@@ -94,13 +94,13 @@ class SamplingTranslator:
         if request.resumed:
             raise RequestError(
                 "guided_decoding_guide_type: a guide begins with the answer, it cannot go on "
-                "behind resume_ids. Send the request without them, for a new answer."
+                "after resume_ids. Send the request without them, for a new answer."
             )
 
     def _ends(self, request: GenerationRequest) -> dict[str, Any]:
         """How the answer ends: by ids of which the last one is part of it, in both worlds alike.
 
-        `end_id` alone would not do: engines leave it out of the answer, and there is one only.
+        `end_id` does not suffice: engines leave it out of the answer, and take only one.
         """
         sampling = request.sampling
         ends = list(sampling.end_ids)
@@ -128,7 +128,7 @@ class SamplingTranslator:
         made.bad_token_ids = [ids[0] for ids in spellings if len(ids) == 1] or None
         longer = [ids for ids in spellings if len(ids) > 1]
         if longer:
-            # Public only as text for a tokenizer of its own, which this LLM does without.
+            # Public only as text for its own tokenizer, which this LLM lacks.
             made.bad = [word.decode() for word in words]
             made._bad_word_ids = longer
 
@@ -145,7 +145,7 @@ def _choice(sampling: SamplingParams, resumed: int) -> dict[str, Any]:
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
-        # The same numbers must not be drawn a second time behind what another server made. The
-        # library's default would repeat one sample for ever.
+        # The same numbers must not be drawn again after what another server made. The
+        # library's default would repeat one sample.
         "seed": (seed + resumed) % (1 << _SEED_BITS),
     }

@@ -202,7 +202,7 @@ def test_template_that_is_none(start: Start, make_folder: MakeFolder) -> None:
     answer = renderer.render(b'[{"role": "user", "content": "x"}]')
     assert "messages cannot be used: line 2 of the checkpoint's chat template" in str(answer)
     assert not has_chat_template(Path("/nowhere"))
-    with pytest.raises(ConfigurationError, match="none called default"):
+    with pytest.raises(ConfigurationError, match="no chat template called default"):
         template_source(make_folder([{"name": "rag", "template": "x"}]))
 
 

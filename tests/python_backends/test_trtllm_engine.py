@@ -511,7 +511,7 @@ def test_guides(make: Make, world: str, version: str) -> None:
     )
     assert (made.text, made.finish) == (" seven million", FinishReason.STOP)
     assert endless.ids == made.ids
-    with pytest.raises(RequestError, match=r"guided_decoding_guide_type: .* behind resume_ids"):
+    with pytest.raises(RequestError, match=r"guided_decoding_guide_type: .* after resume_ids"):
         bench.engine.add(1, replace(request(), guide=guide, resumed=2))
 
 

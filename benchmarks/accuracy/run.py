@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each precision of the TensorRT-LLM builder costs the shipped checkpoint in accuracy.
+"""Measures the shipped checkpoint's accuracy in each precision of the TensorRT-LLM builder.
 
 Usage: python benchmarks/accuracy/run.py [--prompts 1000] [--precisions fp8 int4_awq] [--write]
 
-The stage quantise runs for real, on a CPU, and its model is evaluated on the held-out prompts. It
-is calibrated on texts drawn like the training's, of which none is held out. --write puts the table
-into docs/accuracy.md. Exit code 1 if INT8 or FP8 miss their bounds.
+Runs the stage quantise on a CPU, calibrated on texts like the training's, and evaluates its model
+on the held-out prompts. --write puts the table into docs/accuracy.md. Exit code 1 if INT8 or FP8
+miss their bounds.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tritonctl import Silent
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.runners import venv_python
-from tritonctl.host.progress import Silent
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
 DOCUMENT = CHECKOUT / "docs" / "accuracy.md"
 MARKS = ("<!-- benchmarks/accuracy/run.py -->\n", "<!-- end -->\n")
 SAMPLES = 512
-# Share of the checkpoint's own answers that must come back token for token.
+# The share of the checkpoint's own answers that must be equal token for token.
 BOUNDS = {"int8_sq": 0.98, "int8_wo": 0.98, "fp8": 0.99}
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table: a precision, and what else is asked for."""
+    """One row of the table: a precision and further options."""
 
     precision: str
     kv_cache_dtype: str | None = None
@@ -43,7 +43,7 @@ class Case:
 
     @property
     def label(self) -> str:
-        """What the row is called."""
+        """The row's name."""
         parts = [f"`{self.precision}`"]
         parts += [f"KV cache {self.kv_cache_dtype}"] if self.kv_cache_dtype else []
         parts += [f"{name} {value}" for name, value in self.options.items()]
@@ -66,7 +66,7 @@ CASES = (
 
 
 def calibration_texts(file: Path) -> None:
-    """Write texts like those the model was trained on; the sampler never draws a held-out one."""
+    """Write texts like the training's; the sampler never draws a held-out one."""
     sys.path.insert(0, str(EXAMPLE))
     from dataset import Sampler
 
@@ -77,7 +77,7 @@ def calibration_texts(file: Path) -> None:
 
 
 def request(case: Case, data: Path, prompts: int) -> dict[str, Any]:
-    """What the host would ask of the stage."""
+    """The stage's request, as the host would write it."""
     return {
         "schema": "tritonctl.build/1",
         "model": "speller",
@@ -117,16 +117,16 @@ def measure(case: Case, python: Path, folder: Path, prompts: int) -> dict[str, A
 
 
 def row(case: Case, result: dict[str, Any]) -> str:
-    """Return one line of the table."""
-    found, took = result["evaluation"], result["durations_seconds"]
+    """One line of the table."""
+    scores, took = result["evaluation"], result["durations_seconds"]
     size = sum(file["size"] for file in result["files"] if file["path"].endswith(".safetensors"))
-    change = found["perplexity"] / found["reference_perplexity"] - 1
+    change = scores["perplexity"] / scores["reference_perplexity"] - 1
     seconds = sum(took.values()) - took["evaluate"]
     cells = (
         case.label,
-        f"{found['exact_match']:.1%}",
-        f"{found['answer_match']:.1%}",
-        f"{found['mean_kl_divergence']:.1e}",
+        f"{scores['exact_match']:.1%}",
+        f"{scores['answer_match']:.1%}",
+        f"{scores['mean_kl_divergence']:.1e}",
         f"{change:+.1e}",
         f"{size / 1e6:.2f}",
         f"{seconds:.0f}",
@@ -135,7 +135,7 @@ def row(case: Case, result: dict[str, Any]) -> str:
 
 
 def head(prompts: int) -> list[str]:
-    """Return the table's first lines."""
+    """The first lines of the table."""
     columns = (
         "precision",
         f"exact match of {prompts:,}",
@@ -149,7 +149,7 @@ def head(prompts: int) -> list[str]:
 
 
 def write(lines: list[str]) -> None:
-    """Put the table in its place in the document."""
+    """Replace the table in the document."""
     text = DOCUMENT.read_text(encoding="utf-8")
     before, rest = text.split(MARKS[0])
     _, after = rest.split(MARKS[1])

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random model repositories, each judged by `tritonctl check` and by a real tritonserver.
+"""Compares `tritonctl check` with a real tritonserver on random model repositories.
 
 Usage: python benchmarks/check/differential.py [--count 1000] [--seed 0] [--json FILE]
        [--disagreements FILE] [--pin FOLDER]
 
-Exit code 1 if they disagree over any. See ../README.md.
+Exit code 1 if they disagree on any. See ../README.md.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tests.judge import Judge  # noqa: E402
 
 
 def main() -> int:
-    """Draw, judge, print the table."""
+    """Draw repositories, judge them, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="where the table and every verdict go")
-    parser.add_argument("--disagreements", type=Path, help="where they go, with their files")
-    parser.add_argument("--pin", type=Path, help="a folder for each as a regression case")
+    parser.add_argument("--json", type=Path, help="write the table and every verdict here")
+    parser.add_argument("--disagreements", type=Path, help="write them here, with their files")
+    parser.add_argument("--pin", type=Path, help="write each into this folder as a regression case")
     arguments = parser.parse_args()
     cases = sample(arguments.count, arguments.seed)
     started = time.monotonic()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long `tritonctl check` takes: 1,000 models with ensembles, and one model with start-up.
+"""Times `tritonctl check`: 1,000 models with ensembles, and one model with start-up.
 
 Usage: python benchmarks/check/run.py [--models 1000] [--rounds 5] [--profile]
 
@@ -39,11 +39,11 @@ TARGET = Target("2.51.0")
 
 
 def main() -> int:
-    """Measure in turns and print both tables."""
+    """Measure in turns, print both tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--profile", action="store_true", help="where the time goes, instead")
+    parser.add_argument("--profile", action="store_true", help="show where the time goes instead")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         many = models(Path(name) / "many", arguments.models)
@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def models(folder: Path, count: int) -> Path:
-    """So many models: the same ten again and again, each time under names of their own."""
+    """`count` models: the same ten, each time under new names."""
     files = repository()
     names = sorted({path.split("/")[0] for path in files}, key=len, reverse=True)
     for number in range(-(-count // len(names))):
@@ -95,33 +95,33 @@ def _only(model: str, files: Example) -> Example:
 
 
 def checked(folder: Path) -> None:
-    """What is measured."""
+    """Check the repository."""
     report = check_repository(folder, TARGET)
     if report.findings:
         raise SystemExit(f"the repository should be clean: {report.findings[0]}")
 
 
 def parsed(folder: Path) -> None:
-    """Protobuf's own parser, which keeps no places."""
+    """Parse with protobuf, which keeps no positions."""
     for path in folder.glob("*/config.pbtxt"):
         text_format.Parse(path.read_text(encoding="utf-8"), model_config_schema().ModelConfig())
 
 
 def read(folder: Path) -> None:
-    """Python's own parser."""
+    """Parse the Python files with Python."""
     for path in folder.glob("*/*/model.py"):
         ast.parse(path.read_bytes())
 
 
 def ran(command: list[str], compiled: Path) -> None:
-    """A process from start to end, with bytecode kept as it is where pip has installed."""
+    """Run a process; its bytecode is cached, as after an installation with pip."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = str(compiled)
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
 
 
 def compared(title: str, goal: float, rounds: int, ways: dict[str, Callable[[], None]]) -> bool:
-    """Each way in turns; the first is ours, and is judged by its median."""
+    """Time the ways in turns; return whether the first one's median reaches the goal."""
     taken: dict[str, list[float]] = {name: [] for name in ways}
     worked: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
@@ -141,13 +141,13 @@ def compared(title: str, goal: float, rounds: int, ways: dict[str, Callable[[], 
 
 
 def _processor_time() -> float:
-    """Of this process and those that it started: what other work on the machine hardly moves."""
+    """Seconds of this process and its children, which other work hardly changes."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 def profiled(folder: Path) -> None:
-    """The functions that take most of it."""
+    """Print the functions that take longest."""
     with cProfile.Profile() as profile:
         checked(folder)
     pstats.Stats(profile).sort_stats("tottime").print_stats(30)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A picture of the dashboard's panels with live data: docs/images/dashboard.png.
+"""Takes a picture of the dashboard's panels with live data: docs/images/dashboard.png.
 
 Usage: tritonctl up && python benchmarks/dashboard/picture.py [--seconds 180] [--output FILE]
-A Prometheus (apt-get install prometheus) scrapes the running server of the project under traffic
-that this script makes; each panel's own queries are drawn where the dashboard has the panel. There
-is no Grafana here: plotly.js draws, a headless Chromium takes the picture.
+This script makes traffic, Prometheus (apt-get install prometheus) scrapes the project's running
+server, and plotly.js, not Grafana, draws each panel's queries where the dashboard has the panel. A
+headless Chromium takes the picture.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(CHECKOUT))
 
 from plotly.offline import get_plotlyjs  # noqa: E402
+
 from tests.chromium import browser, chromium  # noqa: E402
 from tests.prometheus_server import Prometheus, installed, prometheus  # noqa: E402
-from tritonctl.errors import TritonctlError  # noqa: E402
+from tritonctl import (  # noqa: E402
+    AsyncTritonClient,
+    Project,
+    SamplingParameters,
+    TritonctlError,
+    load_project,
+    observability_files,
+)
 from tritonctl.observe.dashboard import dashboard  # noqa: E402
-from tritonctl.observe.files import observability_files  # noqa: E402
-from tritonctl.project.file import load_project  # noqa: E402
-from tritonctl.project.schema import Project  # noqa: E402
-from tritonctl.protocol.client import AsyncTritonClient  # noqa: E402
-from tritonctl.protocol.generation import SamplingParameters  # noqa: E402
 from tritonctl.server.state import Server, ServerFiles, read_state  # noqa: E402
 
 WIDTH, UNIT_HEIGHT, GAP = 1500, 30, 8
@@ -61,7 +64,7 @@ document.documentElement.dataset.drawn = FIGURES.length;
 
 
 def main() -> int:
-    """Traffic, then the picture."""
+    """Make traffic, then the picture."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--project", type=Path, default=CHECKOUT / "tritonctl.yaml")
     parser.add_argument("--model", default="speller")
@@ -75,7 +78,7 @@ def main() -> int:
         parser.error("needs a running server (tritonctl up), prometheus and chromium")
     with tempfile.TemporaryDirectory() as name:
         page = watch(project, state, arguments, Path(name))
-        with browser(Path(name) / "profile") as shown:
+        with browser(Path(name) / "profile") as chrome, chrome.page() as shown:
             shown.size(WIDTH, 900)
             shown.open(page)
             shown.wait_for("document.documentElement.dataset.drawn")
@@ -85,7 +88,7 @@ def main() -> int:
 
 
 def watch(project: Project, state: Server, arguments: argparse.Namespace, folder: Path) -> Path:
-    """The page with everything that Prometheus saw."""
+    """The page with all that Prometheus scraped."""
     files = observability_files(project, targets=[urlsplit(state.metrics_url).netloc])
     with prometheus(folder / "prometheus", files) as looking:
         began = time.time()
@@ -96,8 +99,8 @@ def watch(project: Project, state: Server, arguments: argparse.Namespace, folder
 
 
 async def traffic(url: str, model: str, seconds: float) -> None:
-    """Poisson arrivals in waves; some requests are wrong, some clients leave."""
-    chance = random.Random(7)  # noqa: S311 - no secret
+    """Send Poisson arrivals in waves; some requests are invalid, some clients leave."""
+    chance = random.Random(7)
     began, tasks = time.monotonic(), set[asyncio.Task[None]]()
     async with AsyncTritonClient(url) as client:
         while (passed := time.monotonic() - began) < seconds:
@@ -110,7 +113,7 @@ async def traffic(url: str, model: str, seconds: float) -> None:
 
 
 async def one(client: AsyncTritonClient, model: str, kind: float, chance: random.Random) -> None:
-    """One request."""
+    """Send one request."""
     prompt = f"{chance.randrange(10**6)} in {chance.choice(LANGUAGES)}:"
     tokens = -1 if kind < INVALID else chance.choice((16, 64, 200))
     try:
@@ -122,7 +125,7 @@ async def one(client: AsyncTritonClient, model: str, kind: float, chance: random
 
 
 def drawn(looking: Prometheus, began: float, ended: float) -> str:
-    """The page: panels where the dashboard has them."""
+    """The page, with the panels where the dashboard has them."""
     boxes, figures, bottom = [], [], 0
     for panel in dashboard()["panels"]:
         at = panel["gridPos"]
@@ -167,24 +170,25 @@ def _expression(target: dict[str, Any]) -> str:
 
 def _figure(looking: Prometheus, panel: dict[str, Any]) -> str:
     [target] = panel["targets"]
-    found = looking.query(_expression(target))
-    if not found:
+    samples = looking.query(_expression(target))
+    if not samples:
         return ""
-    factor, suffix = _scale(panel, float(found[0]["value"][1]))
-    return f"<p>{float(found[0]['value'][1]) * factor:.4g}{suffix}</p>"
+    value = float(samples[0]["value"][1])
+    factor, suffix = _scale(panel, value)
+    return f"<p>{value * factor:.4g}{suffix}</p>"
 
 
 def _lines(
     looking: Prometheus, panel: dict[str, Any], began: float, ended: float
 ) -> dict[str, Any] | None:
-    found = [
+    lines = [
         (_legend(target["legendFormat"], series["metric"]), series["values"])
         for target in panel["targets"]
         for series in looking.query_range(_expression(target), began, ended, 1)
     ]
-    if not found:
+    if not lines:
         return None
-    factor, suffix = _scale(panel, max(float(v) for _, values in found for _, v in values))
+    factor, suffix = _scale(panel, max(float(v) for _, values in lines for _, v in values))
     stacked = panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
     data = [
         {
@@ -195,13 +199,13 @@ def _lines(
             "line": {"color": COLOURS[index % len(COLOURS)], "width": 1.5},
             **({"stackgroup": "one"} if stacked else {}),
         }
-        for index, (name, values) in enumerate(found)
+        for index, (name, values) in enumerate(lines)
     ]
     return {"id": f"panel{panel['id']}", "data": data, "layout": _layout(panel, suffix, factor)}
 
 
 def _legend(text: str, labels: dict[str, str]) -> str:
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: labels.get(found[1], ""), text)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: labels.get(match[1], ""), text)
 
 
 def _scale(panel: dict[str, Any], most: float) -> tuple[float, str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Projects in containers, for benchmarks: an engine, their images, up and down; nothing is left."""
+"""Projects in containers for benchmarks: engine, images, up and down; removes what it made."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from typing import Any
 
 import yaml
 
+import bench
 from tests.container_engine import MissingError
 from tests.docker import machine
-from tritonctl.project.file import load_project
+from tritonctl import Project, load_project
 from tritonctl.server.containers.compose import deployment_name
 from tritonctl.server.containers.compose_command import Compose
 
-Override = Mapping[str, Mapping[str, Any]]  # service to what is different of it
+Override = Mapping[str, Mapping[str, Any]]  # changes by service
 
 
 @contextmanager
 def engine() -> Iterator[None]:
-    """A Docker Engine with Compose and a base image; what was made with it goes at the end."""
+    """A Docker Engine with Compose and a base image; removes new images at the end."""
     try:
         with machine.docker() as variables:
             os.environ |= variables
@@ -57,16 +58,16 @@ def _docker(*arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
-def write_project(folder: Path, models: Mapping[str, Any], **sections: Any) -> None:
-    """A project file in `folder`, which names the deployment and has to be a new one."""
+def write_project(folder: Path, models: Mapping[str, Any], **sections: Any) -> Project:
+    """A project in the new `folder`, which names the deployment."""
     folder.mkdir()
-    data = {"schema": "tritonctl/v1", "models": dict(models), **sections}
-    data["docker"] = {"base_image": machine.BASE_IMAGE, **data.get("docker", {})}
-    (folder / "tritonctl.yaml").write_text(json.dumps(data), encoding="utf-8")
+    return bench.write_project(
+        folder, models, docker={"base_image": machine.BASE_IMAGE}, **sections
+    )
 
 
 def tritonctl(folder: Path, *arguments: str) -> str:
-    """The command as a user types it; ends this program with its message when it fails."""
+    """Run a command as a user types it; end this program with its message when it fails."""
     command = [sys.executable, "-m", "tritonctl", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -75,7 +76,7 @@ def tritonctl(folder: Path, *arguments: str) -> str:
 
 
 def deploy(folder: Path, *profiles: str) -> Compose:
-    """Engines built, deploy/ rendered, images built."""
+    """Build the engines, render deploy/, build the images."""
     tritonctl(folder, "build")
     tritonctl(folder, "render")
     tritonctl(folder, "deploy", "compose")
@@ -88,26 +89,26 @@ def deploy(folder: Path, *profiles: str) -> Compose:
 
 
 def override(compose: Compose, services: Override) -> None:
-    """compose.override.yaml: this for these services, and how their images are built here."""
+    """Write compose.override.yaml: changes of services, and how their images are built here."""
     built = {name: {**machine.BUILD, **changed} for name, changed in services.items()}
     text = yaml.safe_dump({"services": built})
     (compose.folder / "compose.override.yaml").write_text(text, encoding="utf-8")
 
 
 def command_of(compose: Compose, service: str) -> list[str]:
-    """What a service is started with."""
+    """The command of a service."""
     command: list[str] = _configuration(compose)["services"][service]["command"]
     return command
 
 
 def _configuration(compose: Compose) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(compose.ask("config", "--format", "json"))
-    return found
+    configuration: dict[str, Any] = json.loads(compose.ask("config", "--format", "json"))
+    return configuration
 
 
 @contextmanager
 def up(compose: Compose, *services: str) -> Iterator[None]:
-    """`docker compose up --wait`, and down again."""
+    """`docker compose up --wait`, then down."""
     try:
         compose.run("up", "--detach", "--wait", *services, remedy="see `docker compose logs`")
         yield
@@ -116,29 +117,28 @@ def up(compose: Compose, *services: str) -> Iterator[None]:
 
 
 def down(compose: Compose) -> None:
-    """No container, network or volume of it is left."""
+    """Remove containers, networks and volumes."""
     compose.run("down", "--volumes", "--remove-orphans", remedy="see `docker ps --all`")
 
 
 def published(compose: Compose, service: str, inside: int) -> str:
-    """Where a port of a service is to be reached, `host:port`."""
+    """The address (`host:port`) of a service's port."""
     return compose.ask("port", service, str(inside))
 
 
 def container_of(compose: Compose, service: str) -> str:
-    """Its id; "" while there is none."""
+    """The container's id, or ""."""
     return compose.ask("ps", "--all", "--quiet", service)
 
 
 def inspected(container: str) -> dict[str, Any]:
     """Docker's record of a container."""
-    [record] = json.loads(_docker("inspect", container))
-    found: dict[str, Any] = record
-    return found
+    records: list[dict[str, Any]] = json.loads(_docker("inspect", container))
+    return records[0]
 
 
 def log_of(container: str) -> str:
-    """What its first process and the server printed."""
+    """The output of a container."""
     command = [machine.program("docker"), "logs", container]
     done = subprocess.run(
         command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the call to the first token, part by part: Docker Compose, and the same without containers.
+"""Times the parts from the call to the first token, with Docker Compose and without containers.
 
 Usage: python benchmarks/docker/first_token.py [--starts 7] [--subjects shipped several]
 
-Every way starts the same repository, in turns, the order reversed every second time; each first
-start is left out. See ../README.md.
+The ways start the same repository in turns, in reverse order every second time; the first start of
+each does not count. See ../README.md.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE), str(HERE.parent / "loadtest"), str(HERE.parents[1])]
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCHMARKS), str(BENCHMARKS.parent)]
 
-from bench import heading, say  # noqa: E402
+from bench import FREE_PORTS, MODEL, SILENT, heading, say, speller  # noqa: E402
 from deployed import (  # noqa: E402
     command_of,
     container_of,
@@ -36,21 +36,18 @@ from deployed import (  # noqa: E402
 )
 from tests.conftest import install_minilm  # noqa: E402
 from timeline import Seen, Start, of_container, read_log, watched  # noqa: E402
-from tritonctl.host import bundled  # noqa: E402
-from tritonctl.host.progress import Silent  # noqa: E402
-from tritonctl.project.file import load_project  # noqa: E402
+from tritonctl import Project, stop  # noqa: E402
 from tritonctl.server.containers.compose_command import Compose  # noqa: E402
-from tritonctl.server.lifecycle import stop  # noqa: E402
-from tritonctl.server.ports import choose_ports  # noqa: E402
+from tritonctl.server.ports import held_ports  # noqa: E402
 
-MODEL, PROMPT = "speller", "7342 in English:"
+PROMPT = "7342 in English:"
 SERVICE = "triton"
 COMPOSE = "docker compose up --wait"
 ON_DOCKER, EMBEDDED = "tritonctl up --on docker", "tritonctl up"
 IN_TURN = "compose, one model at a time"
 ONE_AT_A_TIME = "--model-load-thread-count=1"
 Starts = dict[str, list[Start]]
-# Name of a part to the moments it lies between.
+# Seconds of each part.
 PARTS: dict[str, Callable[[Start], float | None]] = {
     "called to container created": lambda s: _between(s.seen.called, s.created),
     "to its first process": lambda s: _between(s.created, s.begun),
@@ -74,9 +71,12 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name, engine():
         for subject in arguments.subjects:
             models = SUBJECTS[subject](Path(name))
-            ways = project(Path(name), subject, models)
-            print(f"\nload average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-            starts = measured(ways, arguments.starts)
+            # Held all the time: each start must find them free.
+            with held_ports("127.0.0.1", FREE_PORTS) as ports:
+                server = dict(zip(FREE_PORTS, ports, strict=True))
+                ways = ways_to_start(Path(name), subject, models, server)
+                print(f"\nload average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+                starts = measured(ways, arguments.starts)
             print(f"load average after: {os.getloadavg()[0]:.1f}")
             print_parts(subject, starts)
             print_models(subject, starts)
@@ -84,17 +84,15 @@ def main() -> int:
 
 
 def shipped(_: Path) -> dict[str, Any]:
-    """The ensemble of the shipped speller, three models and itself."""
-    checkpoint = bundled.find("examples/number-speller") / "checkpoint"
-    build = {"builder": "openvino", "precision": "int8", "max_batch_size": 32, "max_seq_len": 512}
-    return {MODEL: {"checkpoint": str(checkpoint), "engine": build}}
+    """The shipped speller: an ensemble and its three models."""
+    return speller()
 
 
 def several(folder: Path) -> dict[str, Any]:
-    """It, and a sentence encoder of 22 M weights."""
+    """The speller, and a sentence encoder of 22 M weights."""
     build = {"builder": "onnxruntime", "precision": "fp32", "max_batch_size": 8}
     encoder = {"task": "tensors", "checkpoint": str(install_minilm(folder)), "engine": build}
-    return {**shipped(folder), "encoder": encoder}
+    return {**speller(), "encoder": encoder}
 
 
 SUBJECTS = {"shipped": shipped, "several": several}
@@ -102,58 +100,54 @@ SUBJECTS = {"shipped": shipped, "several": several}
 
 @dataclass(frozen=True)
 class Way:
-    """How a repository is started and stopped, and where what it told is found."""
+    """A way to start a repository and to stop it."""
 
+    project: Project
     compose: Compose
     folder: Path
-    endpoints: tuple[str, str]
     command: Sequence[str]
-    different: Mapping[str, Any] = field(default_factory=dict)  # of the service
-
-    @property
-    def root(self) -> Path:
-        """The project."""
-        return self.compose.folder.parent
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the service
 
     def start(self) -> Start:
-        """Once, and down again."""
-        override(self.compose, {SERVICE: self.different})
+        """Start and stop once."""
+        override(self.compose, {SERVICE: self.changes})
+        server = self.project.server
+        endpoints = (f"127.0.0.1:{server.grpc_port}", f"127.0.0.1:{server.http_port}")
         try:
-            return self._told(watched(self.command, self.folder, self.endpoints, (MODEL, PROMPT)))
+            return self._timed(watched(self.command, self.folder, endpoints, (MODEL, PROMPT)))
         finally:
-            if self.folder == self.root:
-                stop(load_project(self.root), Silent())
+            if self.folder == self.project.root:
+                stop(self.project, SILENT)
             down(self.compose)
 
-    def _told(self, seen: Seen) -> Start:
+    def _timed(self, seen: Seen) -> Start:
         container = container_of(self.compose, SERVICE)
         if container:
             return of_container(seen, inspected(container), log_of(container))
-        log = self.root / ".tritonctl" / "server" / "triton.log"
+        log = self.project.state / "server" / "triton.log"
         return Start(seen, read_log(log.read_text(encoding="utf-8")))
 
 
-def project(folder: Path, name: str, models: Mapping[str, Any]) -> dict[str, Way]:
-    """Everything built, and every way to start it."""
-    fields = ("grpc_port", "http_port", "metrics_port")
-    ports = dict(zip(fields, choose_ports("127.0.0.1", dict.fromkeys(fields, 0)), strict=True))
+def ways_to_start(
+    folder: Path, name: str, models: Mapping[str, Any], server: Mapping[str, Any]
+) -> dict[str, Way]:
+    """Build everything; return every way to start it."""
     root = folder / f"tritonctl-bench-{name}-{os.getpid()}"
-    write_project(root, models, server=ports)
+    project = write_project(root, models, server=server)
     compose = deploy(root, "cpu")
-    endpoints = (f"127.0.0.1:{ports['grpc_port']}", f"127.0.0.1:{ports['http_port']}")
     plain = compose.command("up", "--detach", "--wait")
     ours = [sys.executable, "-m", "tritonctl", "up", "--quiet"]
     in_turn = {"command": [*command_of(compose, SERVICE), ONE_AT_A_TIME]}
     return {
-        COMPOSE: Way(compose, compose.folder, endpoints, plain),
-        IN_TURN: Way(compose, compose.folder, endpoints, plain, in_turn),
-        ON_DOCKER: Way(compose, root, endpoints, [*ours, "--on", "docker"]),
-        EMBEDDED: Way(compose, root, endpoints, ours),
+        COMPOSE: Way(project, compose, compose.folder, plain),
+        IN_TURN: Way(project, compose, compose.folder, plain, in_turn),
+        ON_DOCKER: Way(project, compose, root, [*ours, "--on", "docker"]),
+        EMBEDDED: Way(project, compose, root, ours),
     }
 
 
 def measured(ways: Mapping[str, Way], count: int) -> Starts:
-    """In turns; the first round is to warm files and caches."""
+    """Start in turns; the first round warms files and caches."""
     starts: Starts = {name: [] for name in ways}
     for number in range(count + 1):
         for name in [*ways][:: -1 if number % 2 else 1]:
@@ -164,14 +158,14 @@ def measured(ways: Mapping[str, Way], count: int) -> Starts:
 
 
 def print_parts(subject: str, starts: Starts) -> None:
-    """A row for each part, a column for each way."""
+    """Print a row for each part, a column for each way."""
     heading(f"{subject}: from the call to the first token, s", ("part", *starts))
     for part, of in PARTS.items():
         say(part, *(spread([of(start) for start in each]) for each in starts.values()))
 
 
 def print_models(subject: str, starts: Starts) -> None:
-    """What each model takes in its turn, and all of them."""
+    """Print how long each model loads, and all of them."""
     ways = (COMPOSE, IN_TURN, EMBEDDED)
     columns = ("model", "side by side", "one at a time", "embedded, side by side")
     heading(f"{subject}: models load, s", columns)
@@ -184,7 +178,7 @@ def print_models(subject: str, starts: Starts) -> None:
 
 
 def spread(values: Sequence[float | None]) -> str:
-    """Median, lowest to highest."""
+    """The median, and lowest to highest."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"

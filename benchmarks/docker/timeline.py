@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When what happened between a call and the first token, by the clock of this machine."""
+"""The moments between a call and the first token, by this machine's clock."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tritonctl.protocol.client import TritonClient
+from tritonctl import TritonClient
 
 PATIENCE_SECONDS = 300.0
 _POLL_SECONDS = 0.02
 # I1122 17:16:27.507827 28488 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: ..."
 _LINE = re.compile(r"^[IWE](\d{4} \d\d:\d\d:\d\d\.\d{6}) \d+ \S+\] ?(.*)$", re.MULTILINE)
 _QUEUED = re.compile(r'"loading: (\S+):\d+"')
-# Of a model whose turn has come; the line before is written when it is put in the queue.
+# A model begins to load; the line above is written when it joins the queue.
 _BEGUN = re.compile(r'"TRITONBACKEND_ModelInstanceInitialize: (\S+)_\d+_\d+ ')
 _LOADED = re.compile(r"\"successfully loaded '([^']+)'\"")
 _LISTENING = "Started GRPCInferenceService"
@@ -29,20 +29,20 @@ _ANSWER_SECONDS = 1
 
 @dataclass(frozen=True)
 class Span:
-    """From, until: seconds since the epoch."""
+    """A time span in seconds since the epoch."""
 
     begin: float
     end: float
 
     @property
     def seconds(self) -> float:
-        """How long."""
+        """Its length."""
         return self.end - self.begin
 
 
 @dataclass(frozen=True)
 class Log:
-    """What tritonserver tells of its start."""
+    """A start, by tritonserver's log."""
 
     first_line: float
     listening: float
@@ -50,14 +50,14 @@ class Log:
 
     @property
     def loading(self) -> Span:
-        """From the first model's begin to the last one's end."""
+        """From the beginning of the first model to the end of the last."""
         spans = self.models.values()
         return Span(min(span.begin for span in spans), max(span.end for span in spans))
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a client and the caller see."""
+    """A start, as client and caller see it."""
 
     called: float
     ready: float
@@ -78,7 +78,7 @@ class Start:
 def watched(
     command: Sequence[str], folder: Path, endpoints: tuple[str, str], request: tuple[str, str]
 ) -> Seen:
-    """Run what starts a server; meanwhile ask as soon as it is ready.
+    """Run a command that starts a server; ask the server as soon as it is ready.
 
     endpoints: gRPC and HTTP; request: model and prompt.
     """
@@ -94,9 +94,9 @@ def watched(
             time.sleep(_POLL_SECONDS)
         ready = time.time()
         first_token = _ask(grpc, *request)
-        said = process.communicate()[1]
+        errors = process.communicate()[1]
         if process.returncode:
-            raise SystemExit(f"`{' '.join(command)}`: {said[-3000:]}")
+            raise SystemExit(f"`{' '.join(command)}`: {errors[-3000:]}")
         return Seen(called, ready, first_token, time.time())
 
 
@@ -112,7 +112,7 @@ def _is_ready(url: str) -> bool:
 
 
 def _ask(url: str, model: str, prompt: str) -> float:
-    """When the first piece of text was there."""
+    """Ask for a text; return when its first piece came."""
     with TritonClient(url) as client:
         for chunk in client.stream(model, prompt):
             if chunk.text:
@@ -121,20 +121,20 @@ def _ask(url: str, model: str, prompt: str) -> float:
 
 
 def read_log(text: str) -> Log:
-    """The moments of a start, from tritonserver's log; its clock is UTC."""
+    """The moments of a start in tritonserver's log, which is in UTC."""
     year = datetime.now(UTC).year
-    lines = [(_moment(year, when), said) for when, said in _LINE.findall(text)]
+    lines = [(_moment(year, when), message) for when, message in _LINE.findall(text)]
     queued: dict[str, float] = {}
     begun: dict[str, float] = {}
     models: dict[str, Span] = {}
-    for when, said in lines:
-        if found := _QUEUED.match(said):
-            queued.setdefault(found[1], when)
-        elif found := _BEGUN.match(said):
-            begun.setdefault(found[1], when)
-        elif found := _LOADED.match(said):
-            models[found[1]] = Span(begun.get(found[1], queued[found[1]]), when)
-    [listening] = [when for when, said in lines if _LISTENING in said]
+    for when, message in lines:
+        if match := _QUEUED.match(message):
+            queued.setdefault(match[1], when)
+        elif match := _BEGUN.match(message):
+            begun.setdefault(match[1], when)
+        elif match := _LOADED.match(message):
+            models[match[1]] = Span(begun.get(match[1], queued[match[1]]), when)
+    [listening] = [when for when, message in lines if _LISTENING in message]
     return Log(lines[0][0], listening, models)
 
 
@@ -144,13 +144,13 @@ def _moment(year: int, text: str) -> float:
 
 
 def docker_moment(text: str) -> float:
-    """Of Docker's records, which have nanoseconds."""
+    """A time in Docker's records, which has nanoseconds."""
     whole, _, rest = text.rstrip("Z").partition(".")
     when = datetime.fromisoformat(whole).replace(tzinfo=UTC)
     return when.timestamp() + float(f"0.{rest or 0}")
 
 
 def of_container(seen: Seen, record: dict[str, Any], log: str) -> Start:
-    """A start in a container, from Docker's record of it."""
+    """A start in a container, with Docker's record of it."""
     created, begun = record["Created"], record["State"]["StartedAt"]
     return Start(seen, read_log(log), docker_moment(created), docker_moment(begun))

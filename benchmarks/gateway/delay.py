@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""By how much the first token comes later through the gateway, and why.
+"""Measures how much later the first token comes through the gateway, and why.
 
-And what that leaves of the tokens per second, next to the other requests of the same round.
+Also the share of the tokens per second, next to the other requests of the same round.
 
 Usage: python benchmarks/gateway/delay.py [--requests 200] [--streams 1 8] [--tokens 0 128]
            [--containers] [--as-it-is]
 
-Every way is asked in turn with the same prompt, in an order drawn anew each round, so that what the
-machine and the server do meanwhile is the same for all; so many --streams do that at once. --tokens
-are the lengths of the answers, 0 is their own. With --containers Triton and Envoy run as Docker
-Compose runs them. Who has which cores: see run.py.
+Every way gets the same prompt in turn, in a new random order each round, so that other work of
+machine and server is the same for all; --streams of these run at once. --tokens: lengths of the
+answers, 0 for their own. --containers: Triton and Envoy run as Docker Compose runs them. Cores: see
+run.py.
 
 Exit code 1 if ours is more than 1 ms later than the direct way, by the median of the paired
-differences, or leaves less than 0.95 of the tokens per second. See ../README.md.
+differences, or has less than 0.95 of its tokens per second. See ../README.md.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE.parent / name) for name in ("docker", "loadtest")] + [str(HERE.parents[1])]
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / "docker"), str(BENCHMARKS.parent)]
 
 import yaml  # noqa: E402
 
-from bench import Bench, cores, heading, say  # noqa: E402
+from bench import MODEL, Bench, heading, on_cores, say  # noqa: E402
 from run import (  # noqa: E402
     LEAST_RATIO,
-    MODEL,
     MOST_MS,
     Cores,
     conditions,
@@ -47,10 +46,8 @@ from run import (  # noqa: E402
     served,
 )
 from tests.envoy_process import Envoy, upstream_of  # noqa: E402
-from tritonctl.console.voice import Console  # noqa: E402
-from tritonctl.protocol.client import AsyncTritonClient  # noqa: E402
-from tritonctl.protocol.generation import SamplingParameters  # noqa: E402
-from tritonctl.server.state import Server  # noqa: E402
+from tritonctl import AsyncTritonClient, SamplingParameters  # noqa: E402
+from tritonctl.server.state import EmbeddedServer  # noqa: E402
 from variants import VARIANTS  # noqa: E402
 
 DIRECT, AGAIN, OURS = "directly", "directly, a second time", "ours"
@@ -73,7 +70,7 @@ class Took(NamedTuple):
 
 
 Waits = dict[str, list[Took]]
-Ways = Mapping[str, str]  # where each is to be reached
+Ways = Mapping[str, str]  # address of each
 Envoys = Mapping[str, Envoy]
 Clients = Mapping[str, AsyncTritonClient]
 
@@ -89,12 +86,12 @@ def main() -> int:
     arguments = parser.parse_args()
     random.seed(1)
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        bench = Bench(Path(name), Console(quiet=True))
+        bench = Bench(Path(name))
         places = stack.enter_context(conditions(arguments.as_it_is))
         serving = composed if arguments.containers else varied
         ways, envoys = stack.enter_context(serving(bench, places))
         print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-        with cores(places.others):
+        with on_cores(places.others):
             kept = [
                 one_table(ways, envoys, arguments.requests, streams, tokens)
                 for tokens in arguments.tokens
@@ -105,13 +102,13 @@ def main() -> int:
 
 
 def one_table(ways: Ways, envoys: Envoys, requests: int, streams: int, tokens: int) -> bool:
-    """So many requests of each stream and way; whether ours keeps the goals."""
+    """Measure one load and print its table; return whether ours keeps the goals."""
     began = {way: processor_ms(envoy) for way, envoy in envoys.items()}
     waits = asyncio.run(asked(ways, requests, streams, sampling(tokens)))
     count = (requests + WARM_UP) * streams
     used = {way: (processor_ms(envoy) - began[way]) / count for way, envoy in envoys.items()}
     length = f"{tokens} tokens" if tokens else "the answers' own length"
-    told(f"Streams at a time: {streams}, {length}", waits, used)
+    print_table(f"Streams at a time: {streams}, {length}", waits, used)
     ours, direct = waits[OURS], waits[DIRECT]
     late = statistics.median(paired(ours, direct)) > MOST_MS
     return not late and share(ours, direct) >= LEAST_RATIO
@@ -119,15 +116,15 @@ def one_table(ways: Ways, envoys: Envoys, requests: int, streams: int, tokens: i
 
 @contextmanager
 def composed(bench: Bench, places: Cores) -> Iterator[tuple[Ways, Envoys]]:
-    """Ours alone, in containers: their processor time is not asked for."""
+    """Ours alone, in containers, without their processor time."""
     with in_containers(bench, places) as urls:
         yield {DIRECT: urls["direct"], AGAIN: urls["direct"], OURS: urls["gateway"]}, {}
 
 
 @contextmanager
 def varied(bench: Bench, places: Cores) -> Iterator[tuple[Ways, Envoys]]:
-    """All variants, each an Envoy of its own before the same server."""
-    with served(bench, places) as state, cores(places.others), ExitStack() as stack:
+    """All variants, each an Envoy in front of the same server."""
+    with served(bench, places) as state, on_cores(places.others), ExitStack() as stack:
         envoys = {
             way: stack.enter_context(changed(bench.folder / str(number), state, way))
             for number, way in enumerate(VARIANTS)
@@ -137,8 +134,8 @@ def varied(bench: Bench, places: Cores) -> Iterator[tuple[Ways, Envoys]]:
 
 
 @contextmanager
-def changed(folder: Path, state: Server, way: str) -> Iterator[Envoy]:
-    """An Envoy with the rendered configuration, which a variant has changed."""
+def changed(folder: Path, state: EmbeddedServer, way: str) -> Iterator[Envoy]:
+    """An Envoy with a variant of the rendered configuration."""
     folder.mkdir()
     envoy = Envoy(folder, [upstream_of(state)])
     configuration = yaml.safe_load(envoy.file.read_text(encoding="utf-8"))
@@ -149,14 +146,14 @@ def changed(folder: Path, state: Server, way: str) -> Iterator[Envoy]:
 
 
 def sampling(tokens: int) -> SamplingParameters:
-    """Greedy; past the answer's end where it shall be longer."""
+    """Greedy; a longer answer goes on past its end."""
     if not tokens:
         return SamplingParameters()
     return SamplingParameters(max_tokens=tokens, end_id=-1)
 
 
 async def asked(ways: Ways, requests: int, streams: int, how: SamplingParameters) -> Waits:
-    """How long it took, of every way in every round."""
+    """The times of every way in every round."""
     waits: Waits = {way: [] for way in ways}
     async with AsyncExitStack() as stack:
         clients = {
@@ -168,7 +165,7 @@ async def asked(ways: Ways, requests: int, streams: int, how: SamplingParameters
 
 
 async def rounds(clients: Clients, requests: int, how: SamplingParameters, waits: Waits) -> None:
-    """One stream after the other."""
+    """Ask one stream after the other."""
     for number in range(requests + WARM_UP):
         prompt = f"{random.randrange(1000, 999_999)} in English:"
         ways = random.sample([*clients], len(clients))
@@ -179,7 +176,7 @@ async def rounds(clients: Clients, requests: int, how: SamplingParameters, waits
 
 
 async def streamed(client: AsyncTritonClient, prompt: str, how: SamplingParameters) -> Took:
-    """One stream, read to its end."""
+    """Read one stream to its end."""
     began, first = time.perf_counter(), None
     async for chunk in client.stream(MODEL, prompt, how):
         if first is None and chunk.text:
@@ -190,37 +187,37 @@ async def streamed(client: AsyncTritonClient, prompt: str, how: SamplingParamete
 
 
 def processor_ms(envoy: Envoy) -> float:
-    """Milliseconds that Envoy has had a processor."""
+    """Milliseconds of processor time that Envoy has used."""
     tasks = Path(f"/proc/{envoy.process.pid}/task") if envoy.process else Path("/nowhere")
     return sum(int(file.read_text().split()[0]) for file in tasks.glob("*/schedstat")) / 1e6
 
 
-def told(title: str, waits: Waits, used: Mapping[str, float]) -> None:
-    """The table."""
+def print_table(title: str, waits: Waits, used: Mapping[str, float]) -> None:
+    """Print a row for each way."""
     heading(title, COLUMNS)
-    for way, found in waits.items():
-        first, whole = (statistics.median(each) for each in zip(*found, strict=True))
-        later, ratio = compared(found, waits[DIRECT]) if way != DIRECT else ("", "")
+    for way, times in waits.items():
+        first, whole = (statistics.median(each) for each in zip(*times, strict=True))
+        later, ratio = compared(times, waits[DIRECT]) if way != DIRECT else ("", "")
         cpu = f"{used[way]:.2f}" if way in used else ""
         say(way, f"{first:.2f}", later, f"{whole:.2f}", ratio, cpu)
 
 
-def compared(found: list[Took], direct: list[Took]) -> tuple[str, str]:
-    """How much later, and the share of the tokens per second, in words."""
-    delays = paired(found, direct)
+def compared(times: list[Took], direct: list[Took]) -> tuple[str, str]:
+    """The delay and the share of the tokens per second, as text."""
+    delays = paired(times, direct)
     low, high = interval(delays)
     later = f"{statistics.median(delays):+.2f} [{low:+.2f} to {high:+.2f}]"
-    return later, f"{share(found, direct):.3f}"
+    return later, f"{share(times, direct):.3f}"
 
 
-def paired(found: list[Took], direct: list[Took]) -> list[float]:
-    """By how much the first text was later in the same round, which had the same prompt."""
-    return [one.first - other.first for one, other in zip(found, direct, strict=True)]
+def paired(times: list[Took], direct: list[Took]) -> list[float]:
+    """The delay of the first text in each round, which had the same prompt."""
+    return [one.first - other.first for one, other in zip(times, direct, strict=True)]
 
 
-def share(found: list[Took], direct: list[Took]) -> float:
-    """Of the tokens per second of a stream: the texts are the same."""
-    return sum(each.whole for each in direct) / sum(each.whole for each in found)
+def share(times: list[Took], direct: list[Took]) -> float:
+    """The share of the direct tokens per second; the texts are the same."""
+    return sum(each.whole for each in direct) / sum(each.whole for each in times)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the gateway costs: one real Triton reached directly and through Envoy, in turns.
+"""Measures the gateway's cost: one real Triton asked directly and through Envoy, in turns.
 
 Usage: python benchmarks/gateway/run.py [--containers] [--as-it-is] [--rounds 12] [--seconds 4]
            [--concurrency 1 8] [--tokens 0 128]
 
-With --containers Triton and Envoy run as Docker Compose runs them, reached by published ports.
-Triton has one core, client and Envoy have the other, and idle cores do not sleep; with --as-it-is
-all share what there is. --tokens are the lengths of the answers, 0 is their own.
+--containers: Triton and Envoy run as Docker Compose runs them, reached by published ports. Triton
+has one core, client and Envoy have the other, and idle cores do not sleep; with --as-it-is all
+share the machine. --tokens: lengths of the answers, 0 for their own.
 
 Exit code 1 if, in the median over the rounds, tokens/s is below 0.95 of the direct rate or the
 median TTFT is more than 1 ms above. See ../README.md.
@@ -24,27 +24,28 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path += [str(HERE.parent / name) for name in ("docker", "loadtest")] + [str(HERE.parents[1])]
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / "docker"), str(BENCHMARKS.parent)]
 
-from bench import Bench, awake, cores, heading, say  # noqa: E402
+from bench import (  # noqa: E402
+    MODEL,
+    PROMPTS,
+    Bench,
+    awake,
+    heading,
+    on_cores,
+    running,
+    say,
+    speller,
+)
+from bench import write_project as write_plain_project  # noqa: E402
 from deployed import deploy, engine, override, published, up, write_project  # noqa: E402
 from tests.envoy_process import Envoy, upstream_of  # noqa: E402
-from tritonctl.console.voice import Console  # noqa: E402
-from tritonctl.engines.build.engine import build_engine  # noqa: E402
-from tritonctl.host import bundled  # noqa: E402
-from tritonctl.project.file import load_project  # noqa: E402
-from tritonctl.repository.publish import render  # noqa: E402
-from tritonctl.server.lifecycle import start, stop  # noqa: E402
-from tritonctl.server.ports import choose_ports  # noqa: E402
-from tritonctl.server.state import Server  # noqa: E402
+from tritonctl.server.ports import held_ports  # noqa: E402
+from tritonctl.server.state import EmbeddedServer  # noqa: E402
 
-MODEL = "speller"
 LEAST_RATIO, MOST_MS = 0.95, 1.0
-BUILD = {"builder": "openvino", "precision": "int8", "max_batch_size": 32, "max_seq_len": 512}
-SERVER = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
 RESAMPLINGS = 1000
 COLUMNS = ("tokens of an answer", "streams", "direct tokens/s", "gateway", "ratio",
            "direct TTFT P50 ms", "gateway", "difference ms", "goals")  # fmt: skip
@@ -52,7 +53,7 @@ COLUMNS = ("tokens of an answer", "streams", "direct tokens/s", "gateway", "rati
 
 @dataclass(frozen=True)
 class Cores:
-    """Who runs where: the server, and who sends and passes on."""
+    """The cores of the server, and those of client and Envoy."""
 
     server: set[int]
     others: set[int]
@@ -60,7 +61,7 @@ class Cores:
 
 @dataclass(frozen=True)
 class Load:
-    """A closed loop of so many streams; `tokens` of an answer, 0 for its own length."""
+    """A closed loop of `streams`; `tokens` of an answer, 0 for its own length."""
 
     streams: int
     tokens: int
@@ -77,14 +78,14 @@ class Measured:
 
 @dataclass(frozen=True)
 class Round:
-    """One run of each, one right after the other: what drifts is nearly the same for both."""
+    """One run of each, one right after the other, so that drift is nearly the same for both."""
 
     direct: Measured
     gateway: Measured
 
     @property
     def ratio(self) -> float:
-        """Of tokens per second."""
+        """The gateway's share of the direct tokens per second."""
         return self.gateway.tokens / self.direct.tokens
 
     @property
@@ -110,19 +111,16 @@ def main() -> int:
     ]
     serving = in_containers if arguments.containers else on_this_host
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        bench = Bench(Path(name), Console(quiet=True))
+        bench = Bench(Path(name))
         places = stack.enter_context(conditions(arguments.as_it_is))
         urls = stack.enter_context(serving(bench, places))
-        with cores(places.others):
+        with on_cores(places.others):
             return 0 if table(bench, urls, loads, arguments.rounds) else 1
 
 
 @contextmanager
 def conditions(as_it_is: bool) -> Iterator[Cores]:
-    """The server has the first core and the others have the rest, none of which sleeps.
-
-    As it is: all for all.
-    """
+    """The server gets the first core, the others get the rest, and none sleeps; or share all."""
     every = os.sched_getaffinity(0)
     if as_it_is:
         yield Cores(every, every)
@@ -137,39 +135,35 @@ def conditions(as_it_is: bool) -> Iterator[Cores]:
 
 @contextmanager
 def on_this_host(bench: Bench, places: Cores) -> Iterator[dict[str, str]]:
-    """The server, and an Envoy before it."""
+    """The server, with an Envoy in front."""
     with (
         served(bench, places) as state,
-        cores(places.others),
+        on_cores(places.others),
         Envoy(bench.folder, [upstream_of(state)]) as envoy,
     ):
         yield {"direct": state.grpc_url, "gateway": envoy.url}
 
 
 @contextmanager
-def served(bench: Bench, places: Cores) -> Iterator[Server]:
+def served(bench: Bench, places: Cores) -> Iterator[EmbeddedServer]:
     """The shipped speller on a real Triton."""
     root = bench.folder / "project"
-    write_project(root, speller(), server=SERVER)
-    project = load_project(root)
-    build_engine(project, MODEL, bench.console)
-    try:
-        with cores(places.server):
-            state, _ = start(project, render(project, bench.console), bench.console)
+    root.mkdir()
+    with running(write_plain_project(root, speller()), places.server) as state:
         yield state
-    finally:
-        stop(project, bench.console)
 
 
 @contextmanager
 def in_containers(bench: Bench, places: Cores) -> Iterator[dict[str, str]]:
-    """The same as `docker compose --profile cpu --profile gateway up` starts them."""
-    port, admin_port = choose_ports("127.0.0.1", {"port": 0, "admin_port": 0})
+    """The same, as `docker compose --profile cpu --profile gateway up` starts them."""
     root = bench.folder / f"tritonctl-gateway-{os.getpid()}"
-    gateway = {"port": port, "admin_port": admin_port}
-    write_project(root, speller(), server=SERVER, gateway=gateway)
-    # Docker's proxies of published ports run where its engine runs.
-    with cores(places.others), engine():
+    # Docker's proxies of published ports run on the cores of its engine.
+    with (
+        held_ports("127.0.0.1", {"port": 0, "admin_port": 0}) as (port, admin_port),
+        on_cores(places.others),
+        engine(),
+    ):
+        write_project(root, speller(), gateway={"port": port, "admin_port": admin_port})
         compose = deploy(root, "cpu", "gateway")
         override(compose, {"triton": cpuset(places.server), "envoy": cpuset(places.others)})
         with up(compose):
@@ -177,26 +171,20 @@ def in_containers(bench: Bench, places: Cores) -> Iterator[dict[str, str]]:
             yield {way: published(compose, *inside) for way, inside in services.items()}
 
 
-def cpuset(wanted: set[int]) -> dict[str, str]:
-    """As Compose spells it."""
-    return {"cpuset": ",".join(map(str, sorted(wanted)))}
-
-
-def speller() -> dict[str, Any]:
-    """The shipped checkpoint in int8."""
-    checkpoint = bundled.find("examples/number-speller") / "checkpoint"
-    return {MODEL: {"checkpoint": str(checkpoint), "engine": BUILD}}
+def cpuset(cores: set[int]) -> dict[str, str]:
+    """Cores in Compose's notation."""
+    return {"cpuset": ",".join(map(str, sorted(cores)))}
 
 
 def table(bench: Bench, urls: dict[str, str], loads: list[Load], rounds: int) -> bool:
-    """A row for each load; whether all of them keep the goals."""
+    """Print a row for each load; return whether all keep the goals."""
     print(f"load average before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     heading("One server, directly and through the gateway", COLUMNS)
     good = True
     for place, load in enumerate(loads):
         measured(bench, urls["direct"], load, f"{place}-warm-up")
-        those = [one_round(bench, urls, load, f"{place}-{n}", n % 2) for n in range(rounds)]
-        good &= table_row(load, those)
+        pairs = [one_round(bench, urls, load, f"{place}-{n}", n % 2) for n in range(rounds)]
+        good &= table_row(load, pairs)
     print(f"\nload average after: {os.getloadavg()[0]:.1f}")
     return good
 
@@ -204,7 +192,7 @@ def table(bench: Bench, urls: dict[str, str], loads: list[Load], rounds: int) ->
 def one_round(
     bench: Bench, urls: dict[str, str], load: Load, name: str, gateway_first: int
 ) -> Round:
-    """Who comes first changes from round to round."""
+    """One run of each way; the first way alternates."""
     ways = sorted(urls, reverse=bool(gateway_first))
     return Round(**{way: measured(bench, urls[way], load, f"{name}-{way}") for way in ways})
 
@@ -213,10 +201,9 @@ def measured(bench: Bench, url: str, load: Load, name: str) -> Measured:
     """A closed loop by the project's load generator."""
     arrivals = {"process": "closed", "concurrency": load.streams}
     plan = bench.plan(url, "text", arrivals, load.seconds)
-    prompts = bundled.find("examples/number-speller") / "prompts.jsonl"
-    # Past the end of the answer, where it shall be longer.
+    # A longer answer goes on past its end.
     parameters = {"max_tokens": load.tokens, "end_id": -1} if load.tokens else {}
-    one = {"name": "text", "prompts": str(prompts), "parameters": parameters}
+    one = {"name": "text", "prompts": str(PROMPTS), "parameters": parameters}
     summary = bench.run(name, plan | {"model": MODEL, "classes": [one]}, "asyncio").summary
     if summary.counts.ok != summary.counts.sent:
         raise SystemExit(f"{url}: requests failed: {summary.errors}")
@@ -227,7 +214,7 @@ def measured(bench: Bench, url: str, load: Load, name: str) -> Measured:
 
 
 def table_row(load: Load, rounds: list[Round]) -> bool:
-    """Medians over the rounds; of what is compared, with what they may be by resampling."""
+    """Print medians over the rounds, and intervals by resampling for the ratios."""
     ratios, laters = [r.ratio for r in rounds], [r.later for r in rounds]
     ratio, later = statistics.median(ratios), statistics.median(laters)
     good = ratio >= LEAST_RATIO and later <= MOST_MS
@@ -245,7 +232,7 @@ def table_row(load: Load, rounds: list[Round]) -> bool:
 
 
 def interval(values: list[float]) -> tuple[float, float]:
-    """Of the median, by resampling: 95 %."""
+    """The median's 95 % interval, by resampling."""
     medians = sorted(
         statistics.median(random.choices(values, k=len(values))) for _ in range(RESAMPLINGS)
     )

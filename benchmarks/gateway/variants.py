@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ways through Envoy: the rendered configuration, whole, without one part, and nothing of it."""
+"""Envoy configurations: as rendered, without one part, and with next to nothing."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ def ours(_: Configuration) -> None:
 
 
 def without_access_log(configuration: Configuration) -> None:
-    """Nothing is written."""
+    """Write no log."""
     del _manager(configuration)["access_log"]
 
 
 def without_retries(configuration: Configuration) -> None:
-    """Requests need not be kept."""
+    """Keep no requests to send again."""
     for route in _host(configuration)["routes"]:
         route.get("route", {}).pop("retry_policy", None)
 
 
 def without_health_checks(configuration: Configuration) -> None:
-    """Nobody asks the server each second."""
+    """Do not ask the server each second."""
     _drop_of_clusters(configuration, "health_checks")
 
 
 def without_outlier_ejection(configuration: Configuration) -> None:
-    """Nobody counts failures."""
+    """Count no failures."""
     _drop_of_clusters(configuration, "outlier_detection")
 
 
 def without_pings(configuration: Configuration) -> None:
-    """A frozen server is not noticed."""
+    """Do not notice a frozen server."""
     options = _triton(configuration)["typed_extension_protocol_options"][_HTTP]
     options["explicit_http_config"]["http2_protocol_options"] = {}
 
 
 def router_alone(configuration: Configuration) -> None:
-    """HTTP/2 on both sides and one route, no more."""
+    """HTTP/2 on both sides and one route."""
     for change in (
         without_access_log,
         without_retries,
@@ -71,7 +71,7 @@ def router_alone(configuration: Configuration) -> None:
 
 
 def bytes_alone(configuration: Configuration) -> None:
-    """Envoy as a proxy of TCP, which reads nothing of what it passes on."""
+    """Envoy as a TCP proxy, which reads nothing."""
     router_alone(configuration)
     proxy = {"@type": _TCP, "stat_prefix": "tcp", "cluster": _triton(configuration)["name"]}
     _chain(configuration)["filters"] = [
@@ -92,24 +92,24 @@ VARIANTS: dict[str, Callable[[Configuration], None]] = {
 
 
 def _chain(configuration: Configuration) -> Configuration:
-    found: Configuration = configuration["static_resources"]["listeners"][0]["filter_chains"][0]
-    return found
+    chain: Configuration = configuration["static_resources"]["listeners"][0]["filter_chains"][0]
+    return chain
 
 
 def _manager(configuration: Configuration) -> Configuration:
-    found: Configuration = _chain(configuration)["filters"][0]["typed_config"]
-    return found
+    manager: Configuration = _chain(configuration)["filters"][0]["typed_config"]
+    return manager
 
 
 def _host(configuration: Configuration) -> Configuration:
-    found: Configuration = _manager(configuration)["route_config"]["virtual_hosts"][0]
-    return found
+    host: Configuration = _manager(configuration)["route_config"]["virtual_hosts"][0]
+    return host
 
 
 def _triton(configuration: Configuration) -> Configuration:
     """The cluster of gRPC; REST's comes second."""
-    found: Configuration = configuration["static_resources"]["clusters"][0]
-    return found
+    cluster: Configuration = configuration["static_resources"]["clusters"][0]
+    return cluster
 
 
 def _drop_of_clusters(configuration: Configuration, part: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load test reports, against what the mock endpoint says that it really did."""
+"""Compares what a load test reports with what the mock endpoint did."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tritonctl.loadtest.run.execution import LoadRun
 
 from bench import ENGINES, Bench, heading, mock, read_lines, say
+from tritonctl.loadtest.run.execution import LoadRun
 
 CASES: dict[str, tuple[str, ...]] = {
     "constant": ("--ttft", "100", "--itl", "10"),
@@ -27,7 +27,7 @@ _SHARE, _MS = 0.02, 1.0
 
 @dataclass(frozen=True)
 class Checked:
-    """A figure in milliseconds: what was, and what was reported."""
+    """A figure in milliseconds: the true one and the reported one."""
 
     metric: str
     requests: int
@@ -36,13 +36,13 @@ class Checked:
 
     @property
     def within(self) -> bool:
-        """Median and 99th percentile within 2 % or 1 ms."""
+        """Whether median and 99th percentile agree within 2 % or 1 ms."""
         pairs = list(zip(self.true, self.reported, strict=True))[:2]
         return all(abs(r - t) <= max(_MS, _SHARE * t) for t, r in pairs)
 
 
 def compare(run: LoadRun, truth: Path) -> Iterator[Checked]:
-    """Every figure of a run; requests are paired in the order of sending and of arrival."""
+    """Every figure of a run; pairs requests by the order of sending and of arrival."""
     records = sorted(read_lines(run.folder / "records.jsonl"), key=lambda r: r["sent"])
     served = sorted(read_lines(truth), key=lambda r: r["arrival"])
     window = run.summary.window
@@ -53,18 +53,18 @@ def compare(run: LoadRun, truth: Path) -> Iterator[Checked]:
     ]
     for metric in METRICS:
         values = np.array([v for true in inside for v in true_values(metric, true)]) / 1000
-        told = run.summary.metrics[metric]
-        reported = [p.ms for q in (0.5, 0.99) if (p := told.percentile(q))]
+        figures = run.summary.metrics[metric]
+        reported = [p.ms for q in (0.5, 0.99) if (p := figures.percentile(q))]
         if len(reported) < 2:
             raise SystemExit(
                 f"{len(inside)} requests are too few for a P99: {window}; {run.summary}"
             )
         true = (*np.percentile(values, [50, 99]), values.max())
-        yield Checked(metric, len(inside), true, (*reported, told.max_ms))
+        yield Checked(metric, len(inside), true, (*reported, figures.max_ms))
 
 
 def true_values(metric: str, true: dict[str, Any]) -> list[float]:
-    """Microseconds of one request, by the mock's clock."""
+    """The durations of one request in microseconds, by the mock's clock."""
     if metric == "itl":
         gaps = zip(true["at"], true["at"][1:], true["n"][1:], strict=False)
         return [(later - earlier) / n for earlier, later, n in gaps for _ in range(n)]
@@ -72,14 +72,14 @@ def true_values(metric: str, true: dict[str, Any]) -> list[float]:
 
 
 def calibrate(bench: Bench, rate: float, seconds: float) -> bool:
-    """The table; whether everything is within its tolerance."""
-    heading("Calibration: reported against what really happened, ms", COLUMNS)
+    """Print the table; return whether every figure is within its tolerance."""
+    heading("Calibration: reported and true, ms", COLUMNS)
     good = True
     for case, options in CASES.items():
         for engine in ENGINES:
             name = f"{case.split()[0]}-{engine}"
             truth = bench.folder / f"{name}.truth"
-            with mock(bench.console, *options, "--truth", truth) as url:
+            with mock(*options, "--truth", truth) as url:
                 arrivals = {"process": "poisson", "rate": rate}
                 run = bench.run(name, bench.plan(url, "text", arrivals, seconds), engine)
             for checked in compare(run, truth):
@@ -90,7 +90,7 @@ def calibrate(bench: Bench, rate: float, seconds: float) -> bool:
 
 
 def cells(checked: Checked) -> list[str]:
-    """Pairs of true and reported, and the verdict."""
+    """True and reported figures in turn, then the verdict."""
     pairs = zip(checked.true, checked.reported, strict=True)
     return [f"{value:.2f}" for pair in pairs for value in pair] + [
         "yes" if checked.within else "NO"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether load tests tell the truth, and how much load one worker can make.
+"""How accurate load tests are, and how much load one worker can make.
 
 Usage: python benchmarks/loadtest/run.py [calibration] [rival] [throughput] [--seconds 20]
-See README.md beside this file for what is compared. Exit code 1 when a calibration is off.
+README.md describes the comparisons. Exit code 1 when a calibration is off.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.append(str(HERE.parent / "streaming"))
-
-from tritonctl.console.voice import Console  # noqa: E402
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCHMARKS), str(BENCHMARKS / "streaming")]
 
 from bench import Bench, awake  # noqa: E402
 from calibration import calibrate  # noqa: E402
@@ -39,7 +37,7 @@ def main() -> int:
     parts, good = arguments.parts or PARTS, True
     with tempfile.TemporaryDirectory() as name, awake() as granted:
         print(f"idle cores {'do not' if granted else 'may'} sleep")
-        bench = Bench(Path(name), Console(quiet=True))
+        bench = Bench(Path(name))
         if "calibration" in parts:
             good = calibrate(bench, arguments.rate, arguments.seconds)
         if "rival" in parts:

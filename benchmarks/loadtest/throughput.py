@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much one worker can send before it is the bottleneck itself, and what a second one adds."""
+"""How much one worker can send before it is the bottleneck, and how much two can."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from bench import ENGINES, Bench, heading, mock, on_cores, read_lines, say
 from tritonctl.loadtest.run.execution import LoadRun
-
-from bench import ENGINES, Bench, cores, heading, mock, read_lines, say
 
 _QUICK = ("--ttft", "0", "--itl", "0", "--tokens", "64", "--latency", "0")
 _BUSY = 0.8  # of a core: the share at which a run declares itself invalid
@@ -18,8 +17,8 @@ COLUMNS = ("engine", "load", "workers", "per second", "CPU of the workers", "per
 
 
 def saturate(bench: Bench, seconds: float) -> None:
-    """As fast as it goes: 16 users that never think."""
-    heading("As fast as it goes: closed loop of 16, the mock on the other core", COLUMNS)
+    """Measure the highest rate: 16 users without pauses."""
+    heading("The highest rate: closed loop of 16, the mock on the other core", COLUMNS)
     for engine in ENGINES:
         for kind, (unit, _) in _TARGETS.items():
             for workers in (1, 2):
@@ -31,9 +30,9 @@ def saturate(bench: Bench, seconds: float) -> None:
 
 
 def keep_up(bench: Bench, seconds: float) -> None:
-    """The rates that one worker must drive, in an open loop, and twice as much by two of them."""
+    """Measure the open-loop rates that one worker must reach, and twice those with two."""
     columns = ("engine", "load", "workers", "asked", "sent", "CPU", "send lag P99 ms", "valid")
-    heading("Poisson arrivals at a rate that each worker has to keep up with", columns)
+    heading("Poisson arrivals at the rate that each worker must reach", columns)
     for engine in ENGINES:
         for kind, (unit, target) in _TARGETS.items():
             for workers in (1, 2):
@@ -42,20 +41,20 @@ def keep_up(bench: Bench, seconds: float) -> None:
                 arrivals = {"process": "poisson", "rate": rate}
                 run = loaded(bench, engine, kind, arrivals, seconds, workers)
                 summary = run.summary
-                said = "yes" if summary.valid else "; ".join(summary.invalid_because)
+                valid = "yes" if summary.valid else "; ".join(summary.invalid_because)
                 lag = summary.generator.send_lag_p99_ms
                 say(engine, f"{unit}/s", workers, f"{asked:.0f}", f"{rate_of(run, kind):.0f}",
-                    f"{used_cores(run):.2f}", f"{lag or 0:.2f}", said)  # fmt: skip
+                    f"{used_cores(run):.2f}", f"{lag or 0:.2f}", valid)  # fmt: skip
 
 
 def loaded(
     bench: Bench, engine: str, kind: str, arrivals: dict[str, Any], seconds: float, workers: int
 ) -> LoadRun:
-    """One run: a single worker has a core to itself, as far as this machine lets it."""
-    with mock(bench.console, *_QUICK, cores={1} if workers == 1 else None) as url:
+    """One run; a single worker gets a core to itself where the machine has two."""
+    with mock(*_QUICK, cores={1} if workers == 1 else None) as url:
         plan = bench.plan(url, kind, arrivals, seconds)
         name = f"{engine}-{kind}-{arrivals['process']}-{workers}"
-        with cores({0} if workers == 1 else {0, 1}):
+        with on_cores({0} if workers == 1 else {0, 1}):
             return bench.run(name, plan, engine, workers)
 
 
@@ -66,7 +65,7 @@ def rate_of(run: LoadRun, kind: str) -> float:
 
 
 def used_cores(run: LoadRun) -> float:
-    """Cores that all workers used together while they sent, on average."""
+    """The mean number of cores that all workers used while they sent."""
     lines = [line for line in read_lines(run.folder / "progress.jsonl") if "t" in line]
     workers = {line["worker"] for line in lines}
     shares = [[x["cpu"] for x in lines if x["worker"] == worker][1:] for worker in workers]

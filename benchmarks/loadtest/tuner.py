@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tuner against an exhaustive sweep of the same settings, measured the same way.
+"""Compares the tuner with an exhaustive sweep of the same settings, measured the same way.
 
 Usage: python benchmarks/loadtest/tuner.py [simulated] [encoder] [speller] [--seconds 4]
 Exit code 1 when the tuner's settings stay below 95 % of the sweep's best or take more than 25 % of
-its trials. The best of many noisy capacities is one that had luck, and one disturbed trial makes
-a capacity of a fraction: so both choices are measured again, in turns, and the medians compared.
-The real subjects take a quarter to half an hour each.
+its trials. The best of many noisy capacities was lucky, and one disturbed trial ruins a capacity:
+both choices are measured again, in turns, and their medians compared. The real subjects take a
+quarter to half an hour each.
 """
 
 from __future__ import annotations
@@ -24,29 +24,25 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-CHECKOUT = HERE.parents[1]
-sys.path.append(str(CHECKOUT))
+BENCHMARKS = Path(__file__).resolve().parents[1]
+sys.path += [str(BENCHMARKS), str(BENCHMARKS.parent)]
 
+from bench import CHECKOUT, PROMPTS, SILENT, write_project  # noqa: E402
+from bench import speller as shipped  # noqa: E402
 from tests.unit.tuning.simulated import Knob, Laboratory, Machine  # noqa: E402
-from tritonctl.console.voice import Console  # noqa: E402
+from tritonctl import build_engine  # noqa: E402
 from tritonctl.engines.build.catalog import builder_named  # noqa: E402
-from tritonctl.engines.build.engine import build_engine  # noqa: E402
-from tritonctl.engines.build.runners import builder_recipe  # noqa: E402
-from tritonctl.host.environments import ensure, environment_python  # noqa: E402
-from tritonctl.host.progress import Silent  # noqa: E402
+from tritonctl.engines.build.runners import venv_python  # noqa: E402
 from tritonctl.loadtest.analysis.capacity import Trial as CapacityTrial  # noqa: E402
 from tritonctl.loadtest.analysis.capacity import find_capacity  # noqa: E402
-from tritonctl.loadtest.run.live import SilentBoard  # noqa: E402
 from tritonctl.loadtest.run.plan import chosen_scenario, slo_of  # noqa: E402
-from tritonctl.project.file import load_project  # noqa: E402
 from tritonctl.tuning.applying import TunedServer  # noqa: E402
 from tritonctl.tuning.explaining import by_bottleneck  # noqa: E402
 from tritonctl.tuning.knobs import space_of  # noqa: E402
 from tritonctl.tuning.measuring import Bench  # noqa: E402
-from tritonctl.tuning.outcome import Budget  # noqa: E402
+from tritonctl.tuning.outcome import Budget, Move  # noqa: E402
 from tritonctl.tuning.queueing import Server, ServiceCurve, capacity  # noqa: E402
-from tritonctl.tuning.search import Measure, Order, Predict, Search, as_found  # noqa: E402
+from tritonctl.tuning.search import Measure, Order, Predict, Search  # noqa: E402
 from tritonctl.tuning.service_time import measure_service_time, predictor  # noqa: E402
 from tritonctl.tuning.trials import Asked, Settings, Trial, TrialStore, Value  # noqa: E402
 
@@ -54,6 +50,11 @@ PRECISION = 0.05
 REQUESTS = 600
 ENCODER_TOKENS = 24
 TURNS = 3
+
+
+def unordered(_: Trial | None, moves: Sequence[Move]) -> Sequence[Move]:
+    """The moves as they come."""
+    return moves
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ class Subject:
     measure: Measure
     predict: Predict
     budget: Budget
-    order: Order = as_found
+    order: Order = unordered
     allowed: Callable[[Settings], bool] = lambda _: True
 
     def grid(self) -> list[Settings]:
-        """Every combination that is allowed."""
+        """Every allowed combination."""
         names = [knob.name for knob in self.knobs]
         rows = itertools.product(*(knob.values for knob in self.knobs))
         grid: list[Settings] = [dict(zip(names, row, strict=True)) for row in rows]
@@ -76,7 +77,7 @@ class Subject:
 
 
 class Counted:
-    """Counts what really is measured, apart for the tuner and the sweep."""
+    """Counts the trials of the tuner or of the sweep."""
 
     def __init__(self, measure: Measure, offset: int) -> None:
         self._measure = measure
@@ -84,19 +85,19 @@ class Counted:
         self.count = 0
 
     def __call__(self, asked: Asked) -> Trial:
-        """Other arrivals for the sweep than for the tuner."""
+        """Measure with arrivals of its own."""
         self.count += 1
         return self._measure(replace(asked, repeat=asked.repeat + self._offset))
 
 
 def swept(subject: Subject, measure: Measure) -> Mapping[str, float]:
-    """The capacity of every combination: doubled, then bisected, by `tritonctl.loadtest`."""
-    found = {}
+    """The capacity of every combination: `tritonctl.loadtest` doubles, then bisects the rate."""
+    rates = {}
     grid = subject.grid()
     for number, settings in enumerate(grid, 1):
-        found[_key(settings)] = rate = _capacity(subject, settings, measure)
+        rates[_key(settings)] = rate = _capacity(subject, settings, measure)
         say(f"  sweep {number} of {len(grid)}: {rate:.4g}/s with {dict(settings)}")
-    return found
+    return rates
 
 
 def _capacity(subject: Subject, settings: Settings, measure: Measure) -> float:
@@ -109,14 +110,13 @@ def _capacity(subject: Subject, settings: Settings, measure: Measure) -> float:
         trial = measure(asked)
         return CapacityTrial(rate, trial.verdict, trial.leans_met)
 
-    return (
-        find_capacity(at, lowest=budget.start / 4, highest=budget.highest, precision=PRECISION).rate
-        or 0.0
-    )
+    lowest = budget.start / 4
+    found = find_capacity(at, lowest=lowest, highest=budget.highest, precision=PRECISION)
+    return found.rate or 0.0
 
 
 def compare(name: str, subject: Subject) -> bool:
-    """Print a row; whether both bounds are kept."""
+    """Print a row; return whether both bounds are kept."""
     tuner, sweep = Counted(subject.measure, 0), Counted(subject.measure, 5000)
     outcome = Search(
         subject.knobs,
@@ -130,27 +130,29 @@ def compare(name: str, subject: Subject) -> bool:
     rates = swept(subject, sweep)
     champion, chosen = max(subject.grid(), key=lambda s: rates[_key(s)]), outcome.best.settings
     base = rates[_key({k.name: k.base for k in subject.knobs})]
-    best = found = rates[_key(champion)]
+    best = reached = rates[_key(champion)]
     if _key(chosen) != _key(champion):
-        best, found = measured_again(subject, champion, chosen)
-    share, cost = found / best, tuner.count / sweep.count
+        best, reached = measured_again(subject, champion, chosen)
+    share, cost = reached / best, tuner.count / sweep.count
     say(f"{name}: {len(rates)} settings, today's {base:.4g}/s")
     say(f"  sweep: {rates[_key(champion)]:.4g}/s after {sweep.count} trials with {champion}")
     say(f"  tuner: {rates[_key(chosen)]:.4g}/s after {tuner.count} trials with {dict(chosen)}")
-    say(f"  the tuner reaches {share:.1%} ({found:.4g}/s of {best:.4g}/s, in turns) at {cost:.1%}")
+    say(
+        f"  the tuner reaches {share:.1%} ({reached:.4g}/s of {best:.4g}/s, in turns) at {cost:.1%}"
+    )
     return share >= 0.95 and cost <= 0.25
 
 
 def measured_again(subject: Subject, one: Settings, other: Settings) -> tuple[float, float]:
-    """Median capacities of two settings, measured in turns under arrivals that nobody has seen."""
-    found: tuple[list[float], list[float]] = ([], [])
+    """Median capacities of two settings, measured in turns with new arrivals."""
+    rates: tuple[list[float], list[float]] = ([], [])
     for turn in range(TURNS):
         measure = Counted(subject.measure, 10_000 + 100 * turn)
-        pairs = [(one, found[0]), (other, found[1])]
+        pairs = [(one, rates[0]), (other, rates[1])]
         for settings, into in pairs if turn % 2 == 0 else pairs[::-1]:
             into.append(_capacity(subject, settings, measure))
             say(f"  again: {into[-1]:.4g}/s with {dict(settings)}")
-    return median(found[0]), median(found[1])
+    return median(rates[0]), median(rates[1])
 
 
 def _key(settings: Settings) -> str:
@@ -162,7 +164,7 @@ def say(text: str) -> None:
 
 
 def simulated() -> Subject:
-    """Four cores, batches that pay: the optimum is known to be 4 instances of batches of 16."""
+    """Four cores; large batches pay: the optimum is 4 instances with batches of 16."""
     machine = Machine()
     knobs = (
         Knob("instances", (1, 2, 3, 4, 6), 1),
@@ -186,17 +188,15 @@ def real(
     folder: Path, record: Mapping[str, Any], values: Mapping[str, Sequence[Value]], seconds: float
 ) -> Iterator[Subject]:
     """A project on a real server; `values`: the knobs and candidates of this comparison."""
-    file = folder / "tritonctl.yaml"
-    file.write_text(json.dumps({"schema": "tritonctl/v1", **record}), encoding="utf-8")
-    project = load_project(file)
+    project = write_project(folder, **record)
     name, scenario = chosen_scenario(project, None)
-    build_engine(project, scenario.model, Silent())
+    build_engine(project, scenario.model, SILENT)
     whole = space_of(project, scenario.model, 0, 2)
     knobs = tuple(replace(k, values=tuple(values[k.name])) for k in whole.knobs if k.name in values)
     space = replace(whole, knobs=knobs)
-    with TunedServer(space, folder / "tuning", Silent()) as server:
+    with TunedServer(space, folder / "tuning", SILENT) as server:
         store = TrialStore(folder / "trials", "benchmark")
-        bench = Bench(project, name, scenario, server, store, SilentBoard())
+        bench = Bench(project, name, scenario, server, store, SILENT)
         server.apply(space.base)
         service = measure_service_time(bench.run, knobs[0].model, folder)
         start = 0.5 * service.throughput if service else 5.0
@@ -211,27 +211,18 @@ def real(
         )
 
 
-SERVER = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
-
-
 @contextmanager
 def speller(seconds: float) -> Iterator[Subject]:
     """The shipped text model in int8."""
     with tempfile.TemporaryDirectory() as name:
-        example = CHECKOUT / "examples" / "number-speller"
-        prompts = str(example / "prompts.jsonl")
-        model = {
-            "checkpoint": str(example / "checkpoint"),
-            "engine": {"builder": "openvino", "precision": "int8", "max_seq_len": 512},
-            "slo": {"ttft_p99_ms": 500, "itl_p99_ms": 100},
-        }
         load = {
             "model": "speller",
-            "requests": [{"prompts": prompts, "max_tokens": 32}],
+            "requests": [{"prompts": str(PROMPTS), "max_tokens": 32}],
             "arrivals": {"process": "poisson", "rate": 10},
             "cool_down_seconds": 5,
         }
-        record = {"models": {"speller": model}, "loadtests": {"speller": load}, "server": SERVER}
+        models = shipped(slo={"ttft_p99_ms": 500, "itl_p99_ms": 100})
+        record = {"models": models, "loadtests": {"speller": load}}
         values: dict[str, Sequence[Value]] = {
             "engine.max_num_seqs": (4, 16, 32),
             "engine.INFERENCE_NUM_THREADS": (1, 0),
@@ -243,10 +234,10 @@ def speller(seconds: float) -> Iterator[Subject]:
 
 @contextmanager
 def encoder(seconds: float) -> Iterator[Subject]:
-    """A small BERT with random weights as an ONNX graph: a P99 needs hundreds of requests."""
+    """A small BERT with random weights as an ONNX graph, for hundreds of requests per second."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        python = environment_python(ensure(builder_recipe(builder_named("onnxruntime")), Silent()))
+        python = venv_python(builder_named("onnxruntime"), SILENT)
         script = CHECKOUT / "tests" / "tiny_encoder.py"
         subprocess.run([python, script, "BertModel", folder / "checkpoint"], check=True)
         _write_ids(folder / "ids.jsonl")
@@ -263,7 +254,7 @@ def encoder(seconds: float) -> Iterator[Subject]:
             "arrivals": {"process": "poisson", "rate": 10},
             "cool_down_seconds": 5,
         }
-        record = {"models": {"encoder": model}, "loadtests": {"encoder": load}, "server": SERVER}
+        record = {"models": {"encoder": model}, "loadtests": {"encoder": load}}
         values: dict[str, Sequence[Value]] = {
             "engine.instances": (1, 2),
             "engine.max_batch_size": (1, 4, 16),
@@ -275,7 +266,7 @@ def encoder(seconds: float) -> Iterator[Subject]:
 
 
 def _write_ids(file: Path) -> None:
-    """Sentences of one length, so that requests meet in a batch."""
+    """Write sentences of one length, which fit into one batch."""
     with file.open("w", encoding="utf-8") as stream:
         for first in range(64):
             ids = [1 + first + i for i in range(ENCODER_TOKENS)]
@@ -304,7 +295,7 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(unknown)}; known: {', '.join(known)}")
     good = True
     for name in arguments.subjects or known:
-        Console().note(f"{name} ...")
+        say(f"{name} ...")
         if name == "simulated":
             good &= compare(name, simulated())
             continue

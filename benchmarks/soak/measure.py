@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory, threads and shared memory of a running Triton, read from /proc and its metrics."""
+"""Memory, threads and shared memory of a running Triton, from /proc and its metrics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.errors import ServerError
+from tritonctl import ServerError
 from tritonctl.protocol.metrics import scrape
-from tritonctl.server.state import Server
+from tritonctl.server.state import EmbeddedServer
 
 SERVER = "tritonserver"
 _STUB = "triton_python_backend_stub"
@@ -19,9 +19,9 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend 
 
 @dataclass(frozen=True)
 class Sample:
-    """One look. rss: KiB by process; threads: by process; active: streams in the engine.
+    """One sample. rss: KiB by process; threads: by process; active: streams in the engine.
 
-    streams, cancelled: begun, and left by the client, so far.
+    streams, cancelled: begun and left by the client so far.
     """
 
     seconds: float
@@ -33,12 +33,12 @@ class Sample:
     active: float
 
     def head(self) -> str:
-        """The table's first line."""
+        """The table's head."""
         names = "".join(f"{name:>22}" for name in self.rss)
         return f"{'seconds':>8}{'streams':>9}{names}{'threads':>9}{'shm files':>10}{'active':>7}"
 
     def line(self) -> str:
-        """Memory in MiB."""
+        """A row, memory in MiB."""
         memory = "".join(f"{rss / 1024:>18.1f} MiB" for rss in self.rss.values())
         threads = sum(self.threads.values())
         return (
@@ -50,12 +50,12 @@ class Sample:
 class Sampler:
     """Samples one server."""
 
-    def __init__(self, state: Server) -> None:
+    def __init__(self, state: EmbeddedServer) -> None:
         self._state = state
         self._began = time.monotonic()
 
     async def sample(self, streams: int, cancelled: int) -> Sample:
-        """The state of affairs after so many streams; a server that has gone has no processes."""
+        """A sample after this many streams; a dead server has no processes."""
         return await asyncio.to_thread(self._sample, streams, cancelled)
 
     def _sample(self, streams: int, cancelled: int) -> Sample:
@@ -77,19 +77,19 @@ class Sampler:
             return float("nan")
 
     def _processes(self) -> dict[str, int]:
-        """Process id by what it does: tritonserver, and the stub of each model."""
-        found = {}
+        """Process ids: tritonserver's, and by model those of the stubs."""
+        pids = {}
         for entry in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 arguments = entry.read_bytes().decode().split("\0")
-            except OSError:  # it ended while we looked
+            except OSError:  # it has ended
                 continue
             program = Path(arguments[0]).name
             if program in {SERVER, _STUB} and any(
                 self._state.shm_prefix in argument for argument in arguments
             ):
-                found[_role(program, arguments)] = int(entry.parent.name)
-        return dict(sorted(found.items()))
+                pids[_role(program, arguments)] = int(entry.parent.name)
+        return dict(sorted(pids.items()))
 
 
 def _role(program: str, arguments: list[str]) -> str:

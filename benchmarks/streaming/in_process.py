@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same OpenVINO engine without a server: a closed loop of requests, tokens per second.
+"""Runs an OpenVINO engine without a server: a closed loop of requests, tokens per second.
 
-Usage: in_process.py SETTINGS_FILE, in the server's environment. Prints tokens_per_second and how
-many requests that took: as many as fit into `seconds`. No prompt comes twice, so that none is
-found in the prefix cache.
+Usage: in_process.py SETTINGS_FILE, in the server's environment. Prints tokens_per_second and the
+number of requests that fit into `seconds`. No prompt comes twice: none is in the prefix cache.
 """
 
 import json
@@ -38,14 +37,14 @@ def main() -> None:
 def timed(
     pipeline: Any, prompts: Iterator[list[int]], settings: dict[str, Any], requests: int
 ) -> tuple[float, int]:
-    """Seconds and tokens of that many requests."""
+    """Seconds and tokens of a number of requests."""
     started = time.perf_counter()
     tokens = load_once(pipeline, prompts, settings, requests)
     return time.perf_counter() - started, tokens
 
 
 def load(settings: dict[str, Any]) -> Any:
-    """The pipeline with the scheduler that the rendered config.pbtxt asks for."""
+    """The pipeline, with the scheduler of the rendered config.pbtxt."""
     scheduler = openvino_genai.SchedulerConfig()
     for name, value in settings["scheduler"].items():
         setattr(scheduler, name, value)
@@ -60,7 +59,7 @@ def load(settings: dict[str, Any]) -> Any:
 def load_once(
     pipeline: Any, prompts: Iterator[list[int]], settings: dict[str, Any], requests: int
 ) -> int:
-    """`requests` requests, `concurrency` of them at any time; the tokens they made."""
+    """Run requests, `concurrency` at a time; return the number of tokens."""
     config = openvino_genai.GenerationConfig()
     config.max_new_tokens = settings["tokens"]
     config.ignore_eos = True
@@ -79,7 +78,7 @@ def load_once(
 
 
 def read(handle: Any) -> int:
-    """Tokens that a request has made since the last look."""
+    """The number of new tokens of a request."""
     made = 0
     while handle.can_read():
         made += sum(len(output.generated_ids) for output in handle.read().values())

@@ -17,7 +17,7 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True)
 class Load:
-    """What to send: `tokens` are generated per request, `concurrency` streams at any time.
+    """A closed loop of `concurrency` streams with `tokens` for each request.
 
     seconds: how long, if a token takes 10 ms; or, instead, `requests`.
     """
@@ -44,22 +44,22 @@ class Measured:
 
 
 class PerfAnalyzer:
-    """The binary with the libraries it needs, against one server."""
+    """perf_analyzer, with its libraries, for one server."""
 
     def __init__(self, binary: Path, libraries: Path, url: str, shm_prefix: str) -> None:
         self._binary = binary
         self._libraries = libraries
-        self._url = url
+        self.url = url
         self._prefix = shm_prefix.encode()
 
     def at(self, url: str) -> PerfAnalyzer:
-        """The same against another server."""
+        """The same for another server."""
         return PerfAnalyzer(self._binary, self._libraries, url, self._prefix.decode())
 
     def run(self, load: Load, folder: Path) -> Measured:
-        """Run one load; ends the benchmark with perf_analyzer's words when it fails.
+        """Run one load; ends the benchmark with perf_analyzer's output when it fails.
 
-        perf_analyzer 2.51 now and then loses the end of its export: measured again then.
+        Runs again when the export's end is missing, as happens with perf_analyzer 2.51.
         """
         for _ in range(_ATTEMPTS - 1):
             with suppress(json.JSONDecodeError):
@@ -83,9 +83,9 @@ class PerfAnalyzer:
         return summarise(json.loads(profile.read_text(encoding="utf-8")), load, cpu)
 
     def _arguments(self, load: Load, profile: Path) -> list[str]:
-        # Counted requests instead of windows: every variant does the same work.
+        # Counted requests, not windows: every variant does the same work.
         rounds = max(2, round(load.seconds / max(load.tokens * 0.010, 0.02)))
-        arguments = [str(self._binary), "-m", load.model, "-u", self._url, "-i", "grpc"]
+        arguments = [str(self._binary), "-m", load.model, "-u", self.url, "-i", "grpc"]
         arguments += ["--async", "--input-data", str(load.input_data)]
         arguments += ["--concurrency-range", str(load.concurrency)]
         count = load.requests or load.concurrency * rounds

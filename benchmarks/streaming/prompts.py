@@ -44,15 +44,15 @@ def train_tokenizer(folder: Path) -> Tokenizer:
 
 def prompts_of(tokenizer: Tokenizer, length: int, number: int = PROMPTS) -> list[str]:
     """`number` different texts that encode to exactly `length` tokens each."""
-    found: list[str] = []
+    prompts: list[str] = []
     for text in corpus():
         ids = tokenizer.encode(text).ids
         for start in range(0, len(ids) - length, length):
             cut = tokenizer.decode(ids[start : start + length])
             if len(tokenizer.encode(cut).ids) == length:
-                found.append(cut)
-            if len(found) == number:
-                return found
+                prompts.append(cut)
+            if len(prompts) == number:
+                return prompts
     raise ValueError(f"the standard library has no {number} texts of {length} tokens")
 
 

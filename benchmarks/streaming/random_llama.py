@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama with random weights and a given tokenizer: its steps cost what a trained one's cost.
+"""A Llama with random weights and a given tokenizer: its steps take as long as a trained one's.
 
 Usage: random_llama.py TOKENIZER_FOLDER CHECKPOINT_FOLDER, in the OpenVINO builder's environment.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The OpenVINO engine through gRPC against the same engine called in-process, paired in one run.
+"""Compares the OpenVINO engine through gRPC with the same engine called in-process, in pairs.
 
 Usage: python benchmarks/streaming/real_engine.py [--seconds 10] [--repetitions 3]
        [--concurrency 1 8 32] [--checkpoint FOLDER]
@@ -18,33 +18,29 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from tritonctl.console.voice import Console
-from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.build.engine import Artefact, build_engine
-from tritonctl.engines.build.runners import venv_python
-from tritonctl.host.environments import ensure, environment_python
-from tritonctl.project.file import load_project
-from tritonctl.repository.plan import plan_repository
-from tritonctl.repository.server_environment import server_recipe
-
-from measure import Load
-from prompts import prompts_of, train_tokenizer, write_input
-from server import say, started
-
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from bench import SILENT, heading, say, write_project  # noqa: E402
+from measure import Load  # noqa: E402
+from prompts import prompts_of, train_tokenizer, write_input  # noqa: E402
+from server import started  # noqa: E402
+from tritonctl import build_engine  # noqa: E402
+from tritonctl.engines.build.catalog import builder_named  # noqa: E402
+from tritonctl.engines.build.engine import Artefact  # noqa: E402
+from tritonctl.engines.build.runners import venv_python  # noqa: E402
+from tritonctl.host.environments import ensure, environment_python  # noqa: E402
+from tritonctl.repository.plan import plan_repository  # noqa: E402
+from tritonctl.repository.server_environment import server_recipe  # noqa: E402
+
 TOKENS = 128
 MAX_SEQ_LEN = 512
 EXTRA: dict[str, list[Any]] = {"max_tokens": [TOKENS], "stream": [True]}
 PROMPT_TOKENS = 64
-PROMPTS = 512  # none is sent twice while the prefix cache remembers it
-PROJECT = """
-schema: tritonctl/v1
-models:
-  real:
-    checkpoint: {checkpoint}
-    engine: {{builder: openvino, precision: int8, max_batch_size: 32, max_seq_len: {longest}}}
-server: {{grpc_port: 0, http_port: 0, metrics_port: 0}}
-"""
+PROMPTS = 512  # so many that the prefix cache has forgotten one before it comes again
+ENGINE = {
+    "builder": "openvino", "precision": "int8", "max_batch_size": 32, "max_seq_len": MAX_SEQ_LEN,
+}  # fmt: skip
 
 
 def main() -> None:
@@ -60,20 +56,18 @@ def main() -> None:
 
 
 def measure(folder: Path, arguments: argparse.Namespace) -> None:
-    """Both ways in turn."""
-    console = Console()
+    """Measure both in turn."""
     tokenizer = train_tokenizer(folder / "tokenizer")
-    checkpoint = arguments.checkpoint or random_checkpoint(folder, console)
-    text = PROJECT.format(checkpoint=checkpoint.resolve(), longest=MAX_SEQ_LEN)
-    (folder / "tritonctl.yaml").write_text(text, encoding="utf-8")
-    project = load_project(folder)
-    artefact = build_engine(project, "real", console)
+    checkpoint = arguments.checkpoint or random_checkpoint(folder)
+    model = {"checkpoint": str(checkpoint.resolve()), "engine": ENGINE}
+    project = write_project(folder, {"real": model})
+    artefact = build_engine(project, "real", SILENT)
     prompts = deque(prompts_of(tokenizer, PROMPT_TOKENS, PROMPTS))
-    python = environment_python(ensure(server_recipe(plan_repository(project).backends), console))
+    python = environment_python(ensure(server_recipe(plan_repository(project).backends), SILENT))
     settings = engine_settings(artefact)
-    say("streams", "in-process tokens/s", "gRPC tokens/s", "gRPC to in-process")
-    say(*["---"] * 4)
-    with started(project, folder, console) as analyzer:
+    columns = ("streams", "in-process tokens/s", "gRPC tokens/s", "gRPC to in-process")
+    heading("One engine in-process and through gRPC", columns)
+    with started(project, folder) as analyzer:
         for concurrency in arguments.concurrency:
             pairs = []
             for repetition in range(arguments.repetitions):
@@ -96,9 +90,9 @@ def report(concurrency: int, pairs: list[tuple[float, float]]) -> None:
     say(concurrency, *medians, f"{statistics.median(ratios):.2f} {spread}")
 
 
-def random_checkpoint(folder: Path, console: Console) -> Path:
-    """What random_llama.py writes."""
-    python = venv_python(builder_named("openvino"), console)
+def random_checkpoint(folder: Path) -> Path:
+    """The folder of a Llama with random weights."""
+    python = venv_python(builder_named("openvino"), SILENT)
     checkpoint = folder / "checkpoint"
     command = [str(python), str(HERE / "random_llama.py"), str(folder / "tokenizer")]
     subprocess.run([*command, str(checkpoint)], check=True)
@@ -106,7 +100,7 @@ def random_checkpoint(folder: Path, console: Console) -> Path:
 
 
 def engine_settings(artefact: Artefact) -> dict[str, Any]:
-    """What the rendered engine gets, for in_process.py."""
+    """The rendered engine's settings, for in_process.py."""
     result = artefact.manifest.result
     blocks = -(-MAX_SEQ_LEN // int(str(result.runtime["block_size"])))
     return {
@@ -125,7 +119,7 @@ def engine_settings(artefact: Artefact) -> dict[str, Any]:
 
 
 def in_process(python: Path, settings: dict[str, Any], folder: Path) -> tuple[float, int]:
-    """Tokens per second without a server, and of how many requests."""
+    """Tokens per second without a server, and the number of requests."""
     file = folder / "in_process.json"
     file.write_text(json.dumps(settings), encoding="utf-8")
     command = [str(python), str(HERE / "in_process.py"), str(file)]

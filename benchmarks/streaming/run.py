@@ -2,7 +2,7 @@
 """Streamed text through four wirings of the same mock decoder, as paired ratios in one run.
 
 Usage: python benchmarks/streaming/run.py [--seconds 6] [--repetitions 3] [--concurrency 8 32 128]
-See README.md beside this file for what is compared and how far to trust it.
+../README.md describes the comparison and its limits.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tritonctl.console.voice import Console
-from tritonctl.engines.build.engine import build_engine
-from tritonctl.host import bundled
-from tritonctl.project.file import load_project
-
-from measure import Load, Measured, PerfAnalyzer
-from prompts import prompts_of, train_tokenizer, write_input
-from server import say, started
-
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent))
+
+from bench import CHECKOUT, heading, say  # noqa: E402
+from measure import Load, Measured, PerfAnalyzer  # noqa: E402
+from prompts import prompts_of, train_tokenizer, write_input  # noqa: E402
+from server import started  # noqa: E402
+from tritonctl import load_project  # noqa: E402
+
 TOKENS = 64
 # Name in the table → model in the repository. The first is what the others are compared with.
 STREAMS = {"sample": "sample", "ours": "ours", "inline": "inline", "single": "single_model"}
-STREAM_INPUT = ("ours", "inline")  # those that stream when asked to
+STREAM_INPUT = ("ours", "inline")  # those with an input `stream`
 TOKENISERS = {
     "sample": ("sample_preprocessing", "QUERY", {"REQUEST_OUTPUT_LEN": [TOKENS]}),
     "ours": ("ours_tokenizer", "text_input", {}),
@@ -54,7 +53,7 @@ def main() -> None:
 
 
 class Texts:
-    """Prompt files by length, made when first asked for."""
+    """Prompt files by length, made on first use."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -70,21 +69,17 @@ class Texts:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[PerfAnalyzer, Texts]]:
-    """All variants in one real Triton, and the tool that loads them."""
-    console = Console()
+    """All variants on one real Triton, and the tool that loads them."""
     shutil.copytree(HERE / "project", folder, dirs_exist_ok=True)
     declare_tensors(folder / "python_backends" / "mock_engine" / "backend.toml")
     texts = Texts(folder)
-    project = load_project(folder)
-    for name in project.models:
-        build_engine(project, name, console)
-    with started(project, folder, console) as analyzer:
+    with started(load_project(folder), folder) as analyzer:
         yield analyzer, texts
 
 
 def declare_tensors(mock: Path) -> None:
     """Give the mock engine the tensors of a real one."""
-    shipped = bundled.find("python_backends/openvino_engine/backend.toml")
+    shipped = CHECKOUT / "python_backends" / "openvino_engine" / "backend.toml"
     tensors = shipped.read_text(encoding="utf-8")
     tensors = tensors[tensors.index("[[inputs]]") :]
     mock.write_text(mock.read_text(encoding="utf-8") + "\n" + tensors, encoding="utf-8")
@@ -93,7 +88,7 @@ def declare_tensors(mock: Path) -> None:
 def measure_streams(
     analyzer: PerfAnalyzer, texts: Texts, arguments: argparse.Namespace, folder: Path
 ) -> Results:
-    """Variants interleaved, their order reversed every second time, so that drift cancels."""
+    """Interleave the variants, in reverse order every second time, so that drift cancels."""
     results: Results = defaultdict(list)
     for concurrency in arguments.concurrency:
         for repetition in range(arguments.repetitions):
@@ -137,9 +132,9 @@ def median(results: Results, key: int, name: str, field: str) -> float:
 def print_streams(results: Results) -> None:
     """The streaming table."""
     fields = ("tokens", "cpu_us", "ttft_p50", "gap_p50", "gap_p99")
-    say("streams", "wiring", "tokens/s", "CPU us/token", "TTFT p50 ms", "gap p50 ms", "gap p99 ms",
-        "tokens/s to sample", "CPU to sample", "TTFT to sample")  # fmt: skip
-    say(*["---"] * 10)
+    columns = ("streams", "wiring", "tokens/s", "CPU us/token", "TTFT p50 ms", "gap p50 ms",
+               "gap p99 ms", "tokens/s to sample", "CPU to sample", "TTFT to sample")  # fmt: skip
+    heading("Streamed text", columns)
     for concurrency, name in results:
         figures = [f"{median(results, concurrency, name, field):.1f}" for field in fields]
         ratios = [ratio(results, concurrency, name, f) for f in ("tokens", "cpu_us", "ttft_p50")]
@@ -148,9 +143,7 @@ def print_streams(results: Results) -> None:
 
 def print_tokenisers(results: Results) -> None:
     """The tokenisation table."""
-    sys.stdout.write("\n")
-    say("prompt tokens", "wiring", "requests/s", "to sample")
-    say(*["---"] * 4)
+    heading("Tokenisation", ("prompt tokens", "wiring", "requests/s", "to sample"))
     for length, name in results:
         rate = f"{median(results, length, name, 'requests'):.0f}"
         say(length, name, rate, ratio(results, length, name, "requests"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mock endpoint as a process of its own, and load plans for it."""
+"""What benchmarks share: the shipped speller, a mock endpoint, load plans, cores, tables."""
 
 from __future__ import annotations
 
@@ -8,27 +8,61 @@ import os
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl.console.voice import Console
-from tritonctl.host import bundled
+from tritonctl import Project, build_engine, load_project, render, start, stop
 from tritonctl.loadtest.run.environment import generator_python
 from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
+from tritonctl.loadtest.run.live import SilentBoard
+from tritonctl.server.state import EmbeddedServer
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+EXAMPLE = CHECKOUT / "examples" / "number-speller"
+PROMPTS = EXAMPLE / "prompts.jsonl"
+MODEL = "speller"
+FREE_PORTS = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
 ENGINES = ("asyncio", "locust")
 TEXT, TENSORS = "mock", "mock_tensors"
 LATENCY = "/dev/cpu_dma_latency"
+SILENT = SilentBoard()
+
+
+def speller(**fields: Any) -> dict[str, Any]:
+    """The shipped checkpoint in int8, with these fields."""
+    engine = {"builder": "openvino", "precision": "int8", "max_batch_size": 32, "max_seq_len": 512}
+    return {MODEL: {"checkpoint": str(EXAMPLE / "checkpoint"), "engine": engine, **fields}}
+
+
+def write_project(folder: Path, models: Mapping[str, Any], **sections: Any) -> Project:
+    """A project file; the server takes free ports unless `sections` say otherwise."""
+    record = {"schema": "tritonctl/v1", "models": models, "server": FREE_PORTS, **sections}
+    (folder / "tritonctl.yaml").write_text(json.dumps(record), encoding="utf-8")
+    return load_project(folder)
 
 
 @contextmanager
-def mock(console: Console, *options: str | Path, cores: set[int] | None = None) -> Iterator[str]:
-    """Its address; on these cores only, if they are given."""
-    program = bundled.find("loadtests/mock_endpoint.py")
-    command = [str(generator_python(console)), str(program), *map(str, options)]
+def running(project: Project, cores: set[int] | None = None) -> Iterator[EmbeddedServer]:
+    """All models built, then served by a real Triton on these cores."""
+    for name in project.models:
+        build_engine(project, name, SILENT)
+    try:
+        with on_cores(cores or os.sched_getaffinity(0)):
+            state, _ = start(project, render(project, SILENT), SILENT)
+        assert isinstance(state, EmbeddedServer)  # noqa: S101
+        yield state
+    finally:
+        stop(project, SILENT)
+
+
+@contextmanager
+def mock(*options: str | Path, cores: set[int] | None = None) -> Iterator[str]:
+    """The address of a mock endpoint, which runs on these cores."""
+    program = CHECKOUT / "loadtests" / "mock_endpoint.py"
+    command = [str(generator_python(SILENT)), str(program), *map(str, options)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             if cores:
@@ -40,10 +74,10 @@ def mock(console: Console, *options: str | Path, cores: set[int] | None = None) 
 
 
 @contextmanager
-def cores(wanted: set[int]) -> Iterator[None]:
-    """Children that are started meanwhile stay on these cores."""
+def on_cores(cores: set[int]) -> Iterator[None]:
+    """Keep children started within the context on these cores."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, wanted & before or before)
+    os.sched_setaffinity(0, cores & before or before)
     try:
         yield
     finally:
@@ -52,11 +86,11 @@ def cores(wanted: set[int]) -> Iterator[None]:
 
 @contextmanager
 def awake() -> Iterator[bool]:
-    """Idle cores poll meanwhile and do not sleep: True where this user may ask for that.
+    """Keep idle cores from sleeping; False where this user may not.
 
-    A core of a virtual machine that sleeps is woken by its host, which takes some 0.05 to 0.1 ms
-    for each hop of a token. Linux, PM Quality of Service: /dev/cpu_dma_latency, 32 bits, a wish in
-    microseconds that lasts as long as the file is open; `tuned`'s latency-performance has it open.
+    The host takes some 0.05 to 0.1 ms to wake a virtual machine's core, for each hop of a token.
+    Linux, PM Quality of Service: the microseconds in /dev/cpu_dma_latency (32 bits) hold while the
+    file is open; `tuned`'s latency-performance does the same.
     """
     try:
         file = os.open(LATENCY, os.O_WRONLY)
@@ -72,13 +106,12 @@ def awake() -> Iterator[bool]:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where runs lie, and what they are told with."""
+    """Runs load plans; each run has a folder in `folder`."""
 
     folder: Path
-    console: Console
 
     def plan(self, url: str, kind: str, arrivals: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """A plan of the mock's text model or of its identity model."""
+        """A plan for the mock's text model or its identity model."""
         return {
             "schema": "tritonctl/loadplan/v1",
             "endpoint": {"protocol": "grpc", "url": url},
@@ -101,11 +134,11 @@ class Bench:
         return file
 
     def run(self, name: str, plan: dict[str, Any], engine: str, workers: int = 1) -> LoadRun:
-        """Carry it out."""
+        """Run a plan."""
         folder = self.folder / name
         folder.mkdir()
         job = LoadJob(plan=plan, folder=folder, workers=workers, engine=engine)
-        return run_load(job, self.console)
+        return run_load(job, SILENT)
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ import build_memory_rules as memory
 import build_option_rules as options
 import build_rules as rules
 from build_facts import Plan
+from rule_check import check_rules
 
 RULES: tuple[rules.Rule, ...] = (
     rules.world_is_engine,
@@ -62,5 +63,4 @@ def check(plan: Plan) -> None:
     Raises:
         BuildError: the first that is broken; its id ends the problem.
     """
-    for rule in RULES:
-        rule(plan)
+    check_rules(RULES, plan)

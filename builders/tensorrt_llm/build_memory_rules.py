@@ -2,8 +2,8 @@
 """Rules about attention, the KV cache and sizes; build_rules.py says what a rule is."""
 
 from build_facts import Plan
-from build_rules import refuse
 from build_settings import FP8_ATTENTION, chunked_context, paged_context
+from rule_check import refuse
 
 _REDUCE_FUSION = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MedusaForCausalLM")
 _COMPILE = "engine.options.compile"
@@ -20,7 +20,6 @@ def engine_is_served_in_flight(plan: Plan) -> None:
         refuse(
             f"without {', '.join(wrong)} at its default an engine cannot batch in flight",
             f"Remove {', '.join(wrong)} from {_COMPILE}.",
-            engine_is_served_in_flight,
         )
 
 
@@ -31,7 +30,6 @@ def tokens_per_block_is_a_power_of_two(plan: Plan) -> None:
         refuse(
             f"tokens_per_block is {size}, and must be a power of two",
             f"Set {_COMPILE}.tokens_per_block to 32 or 64.",
-            tokens_per_block_is_a_power_of_two,
         )
 
 
@@ -42,7 +40,6 @@ def paged_context_needs_context_fmha(plan: Plan) -> None:
             refuse(
                 f"{name} is enabled and context_fmha disabled: the tool would disable both",
                 f"Remove {_COMPILE}.context_fmha, or {name}.",
-                paged_context_needs_context_fmha,
             )
 
 
@@ -52,7 +49,6 @@ def paged_context_excludes_streamingllm(plan: Plan) -> None:
         refuse(
             "streamingllm and use_paged_context_fmha exclude each other",
             f"Remove one of them from {_COMPILE}.",
-            paged_context_excludes_streamingllm,
         )
 
 
@@ -66,7 +62,6 @@ def paged_context_fits_the_kv_cache(plan: Plan) -> None:
             f"use_paged_context_fmha does not work with an {cache} KV cache and precision "
             f"{plan.request.precision}: the tool would disable it",
             "Remove engine.kv_cache_dtype, or use kv_cache_dtype fp8 with precision fp8.",
-            paged_context_fits_the_kv_cache,
         )
 
 
@@ -79,7 +74,6 @@ def kv_cache_reuse_needs_paged_context(plan: Plan) -> None:
             f"attention{_why_not_paged(plan)}",
             f"Set {_COMPILE}.kv_cache_config.enable_block_reuse to false, or let "
             "use_paged_context_fmha be enabled.",
-            kv_cache_reuse_needs_paged_context,
         )
 
 
@@ -90,7 +84,6 @@ def chunked_context_needs_paged_context(plan: Plan) -> None:
             "enable_chunked_prefill is true, and the engine has no paged context attention"
             + _why_not_paged(plan),
             f"Remove {_COMPILE}.enable_chunked_prefill, or let use_paged_context_fmha be enabled.",
-            chunked_context_needs_paged_context,
         )
 
 
@@ -103,7 +96,6 @@ def fp8_context_needs_an_fp8_precision(plan: Plan) -> None:
             f"use_fp8_context_fmha does not work with precision {plan.request.precision}: the "
             "tool would disable it",
             f"Remove {_COMPILE}.use_fp8_context_fmha, or set engine.precision to fp8.",
-            fp8_context_needs_an_fp8_precision,
         )
 
 
@@ -117,14 +109,12 @@ def fp8_context_goes_with_an_fp8_cache(plan: Plan) -> None:
             "use_fp8_context_fmha needs an FP8 KV cache where use_paged_context_fmha is enabled: "
             "the tool would disable it",
             "Set engine.kv_cache_dtype to fp8.",
-            fp8_context_goes_with_an_fp8_cache,
         )
     if plan.options.refused("use_fp8_context_fmha") and fp8_cache:
         refuse(
             "use_fp8_context_fmha is disabled, and paged context attention on an FP8 KV cache "
             "needs it: the tool would enable it",
             f"Remove {_COMPILE}.use_fp8_context_fmha, or disable use_paged_context_fmha too.",
-            fp8_context_goes_with_an_fp8_cache,
         )
 
 
@@ -136,7 +126,6 @@ def reduce_fusion_needs_tensor_parallelism(plan: Plan) -> None:
             f"reduce_fusion needs engine.tp_size above 1 and one of {', '.join(_REDUCE_FUSION)}; "
             f"this is {found} with tp_size {tp_size}",
             f"Remove {_COMPILE}.reduce_fusion.",
-            reduce_fusion_needs_tensor_parallelism,
         )
 
 
@@ -147,7 +136,6 @@ def user_buffer_needs_reduce_fusion(plan: Plan) -> None:
         refuse(
             "user_buffer needs reduce_fusion, precision fp8 and LlamaForCausalLM",
             f"Set {_COMPILE}.reduce_fusion to enable, or remove user_buffer.",
-            user_buffer_needs_reduce_fusion,
         )
 
 
@@ -161,7 +149,6 @@ def norm_quant_fusion_needs_nvfp4_llama(plan: Plan) -> None:
         refuse(
             "norm_quant_fusion needs precision nvfp4, LlamaForCausalLM and no reduce_fusion",
             f"Remove {_COMPILE}.norm_quant_fusion.",
-            norm_quant_fusion_needs_nvfp4_llama,
         )
 
 
@@ -175,7 +162,6 @@ def step_is_no_longer_than_a_batch(plan: Plan) -> None:
             f"engine.max_num_tokens is {asked}, and a full batch brings {most}: max_batch_size * "
             "max_seq_len",
             f"Set engine.max_num_tokens to {most} or less, or leave it out.",
-            step_is_no_longer_than_a_batch,
         )
 
 
@@ -187,7 +173,6 @@ def step_holds_a_block(plan: Plan) -> None:
             f"engine.max_num_tokens is {plan.limits.max_num_tokens}, less than a KV block of "
             f"{block} tokens (tokens_per_block)",
             f"Set engine.max_num_tokens to {block} or more.",
-            step_holds_a_block,
         )
 
 
@@ -201,7 +186,6 @@ def prompt_fits_into_a_step(plan: Plan) -> None:
         f"{limits.max_num_tokens} tokens (max_num_tokens) without chunked context",
         f"Set engine.max_num_tokens to {limits.max_input_len} or more, or "
         f"{_COMPILE}.enable_chunked_prefill to true (it needs paged context attention).",
-        prompt_fits_into_a_step,
     )
 
 
@@ -214,7 +198,6 @@ def chunks_are_whole_blocks(plan: Plan) -> None:
             f"engine.max_num_tokens is {plan.limits.max_num_tokens}, and chunked context needs a "
             f"multiple of tokens_per_block ({block})",
             f"Set engine.max_num_tokens to {fitting} or {fitting + block}.",
-            chunks_are_whole_blocks,
         )
 
 
@@ -225,7 +208,6 @@ def kv_cache_type_comes_from_the_checkpoint(plan: Plan) -> None:
         refuse(
             f"kv_cache_config.dtype is {cache['dtype']}, and an engine's KV cache is compiled in",
             f"Remove {_COMPILE}.kv_cache_config.dtype and set engine.kv_cache_dtype instead.",
-            kv_cache_type_comes_from_the_checkpoint,
         )
 
 
@@ -238,7 +220,6 @@ def blocks_are_those_of_the_engine(plan: Plan) -> None:
             f"kv_cache_config.tokens_per_block is {cache['tokens_per_block']}, and the engine is "
             f"compiled with {block}",
             f"Set {_COMPILE}.tokens_per_block alone.",
-            blocks_are_those_of_the_engine,
         )
 
 
@@ -248,7 +229,6 @@ def guides_of_engines_are_xgrammar(plan: Plan) -> None:
         refuse(
             "guided_decoding_backend llguidance is for the PyTorch runtime alone",
             f"Set {_COMPILE}.guided_decoding_backend to xgrammar.",
-            guides_of_engines_are_xgrammar,
         )
 
 

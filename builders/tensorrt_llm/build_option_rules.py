@@ -4,7 +4,8 @@
 from pathlib import Path
 
 from build_facts import Plan
-from build_rules import refuse, tensorrt_llm_version
+from build_rules import tensorrt_llm_version
+from rule_check import refuse
 
 _WITHOUT_SINKS = (1, 1)
 _EAGLE_BATCH, _EAGLE_DRAFT = 512, 256
@@ -16,7 +17,6 @@ def multiple_profiles_without_opt_num_tokens(plan: Plan) -> None:
         refuse(
             "multiple_profiles and opt_num_tokens exclude each other",
             "Remove engine.options.compile.opt_num_tokens.",
-            multiple_profiles_without_opt_num_tokens,
         )
 
 
@@ -30,7 +30,6 @@ def context_logits_without_draft_tokens(plan: Plan) -> None:
             "gather_context_logits and gather_all_token_logits do not work with max_draft_len "
             "above 0",
             "Use engine.options.compile.gather_generation_logits alone.",
-            context_logits_without_draft_tokens,
         )
 
 
@@ -42,7 +41,6 @@ def draft_tokens_need_a_mode(plan: Plan) -> None:
             f"max_draft_len is {options.number('max_draft_len')} without a "
             "speculative_decoding_mode",
             "Set engine.options.compile.speculative_decoding_mode, or remove max_draft_len.",
-            draft_tokens_need_a_mode,
         )
 
 
@@ -57,7 +55,6 @@ def draft_tokens_fit_into_a_step(plan: Plan) -> None:
             f"engine.max_num_tokens is {plan.limits.max_num_tokens}, and {least} draft tokens may "
             "come in one step: max_batch_size * (max_draft_len + 1)",
             f"Set engine.max_num_tokens to {least} or more.",
-            draft_tokens_fit_into_a_step,
         )
 
 
@@ -71,7 +68,6 @@ def eagle_is_bounded(plan: Plan) -> None:
             f"EAGLE takes at most {_EAGLE_BATCH} sequences and {_EAGLE_DRAFT} draft tokens, and "
             f"these are {batch} and {draft}",
             "Lower engine.max_batch_size or engine.options.compile.max_draft_len.",
-            eagle_is_bounded,
         )
 
 
@@ -85,7 +81,6 @@ def lora_options_need_lora_plugin(plan: Plan) -> None:
         refuse(
             f"{', '.join(given)} do nothing without lora_plugin",
             "Set engine.options.compile.lora_plugin to auto.",
-            lora_options_need_lora_plugin,
         )
 
 
@@ -98,7 +93,6 @@ def adapters_of_engines_have_different_names(plan: Plan) -> None:
         refuse(
             f"two adapters of lora_dir are called {twice[0]}",
             "Rename one of the folders, and correct engine.options.compile.lora_dir.",
-            adapters_of_engines_have_different_names,
         )
 
 
@@ -108,7 +102,6 @@ def custom_model_needs_trust(plan: Plan) -> None:
         refuse(
             "model_cls_file is code that the build would run",
             "Read it, then set engine.trust_remote_code to true.",
-            custom_model_needs_trust,
         )
 
 
@@ -119,7 +112,6 @@ def custom_model_has_a_name(plan: Plan) -> None:
         refuse(
             "model_cls_file and model_cls_name go together, and one of them is missing",
             "Set both in engine.options.compile, or neither.",
-            custom_model_has_a_name,
         )
 
 
@@ -129,7 +121,6 @@ def streamingllm_ended_with_1_0(plan: Plan) -> None:
         refuse(
             "streamingllm is not supported by TensorRT-LLM 1.1 and later",
             "Remove engine.options.compile.streamingllm, or set engine.target.release to 25.10.",
-            streamingllm_ended_with_1_0,
         )
 
 
@@ -140,7 +131,6 @@ def streamingllm_needs_llama(plan: Plan) -> None:
         refuse(
             f"streamingllm works with LlamaForCausalLM alone, and this is {found}",
             "Remove engine.options.compile.streamingllm.",
-            streamingllm_needs_llama,
         )
 
 
@@ -151,5 +141,4 @@ def pp_reduce_scatter_needs_mixtral(plan: Plan) -> None:
         refuse(
             f"pp_reduce_scatter works with MixtralForCausalLM alone, and this is {found}",
             "Remove engine.options.compile.pp_reduce_scatter.",
-            pp_reduce_scatter_needs_mixtral,
         )

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Refuses what trtllm-build cannot do, or would silently change, before anything runs.
 
-Each rule is a function, named for what it asks; its name with dashes is the rule's id, which every
-refusal ends with. Sources: TensorRT-LLM 1.2 (tensorrt_llm/commands/build.py, builder.py,
-_common.py, plugin/plugin.py, quantization/mode.py), its hardware matrix (docs/source/features/
-quantization.md) and the runtime's own checks. Standard library only.
+Sources: TensorRT-LLM 1.2 (tensorrt_llm/commands/build.py, builder.py, _common.py, plugin/plugin.py,
+quantization/mode.py), its hardware matrix (docs/source/features/quantization.md) and the runtime's
+own checks. Standard library only.
 """
 
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from build_facts import Plan, sm_of
 from build_settings import fused_mlp
 from buildlib.compatibility import kv_cache_dtypes, oldest_for_trtllm, precisions, quant_algo
-from buildlib.problems import BuildError
+from rule_check import refuse
 
 Rule = Callable[[Plan], None]
 
@@ -36,7 +35,6 @@ def world_is_engine(plan: Plan) -> None:
         refuse(
             f"the request has {found}, and only TensorRT-LLM up to 1.2.1 compiles engines",
             "Set engine.target.release to 26.07 or an earlier one.",
-            world_is_engine,
         )
 
 
@@ -46,7 +44,6 @@ def tool_is_of_the_known_table(plan: Plan) -> None:
         refuse(
             "this builder does not know the options of trtllm-build before TensorRT-LLM 0.20",
             "Set engine.target.release to 25.06 (TensorRT-LLM 0.20.0) or later.",
-            tool_is_of_the_known_table,
         )
 
 
@@ -59,7 +56,6 @@ def precision_is_that_of_the_checkpoint(plan: Plan) -> None:
             f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
             f"quantised checkpoint is {found or 'not quantised'}",
             "Quantise again: `tritonctl build --force`.",
-            precision_is_that_of_the_checkpoint,
         )
     cache = request.kv_cache_dtype
     wanted_cache = cache.upper() if cache and cache != "auto" else None
@@ -68,7 +64,6 @@ def precision_is_that_of_the_checkpoint(plan: Plan) -> None:
             f"engine.kv_cache_dtype is {cache or 'not set'}, and the quantised checkpoint has "
             f"kv_cache_quant_algo {plan.quantised.kv_cache_quant_algo}",
             "Quantise again: `tritonctl build --force`.",
-            precision_is_that_of_the_checkpoint,
         )
 
 
@@ -82,7 +77,6 @@ def parallelism_is_that_of_the_checkpoint(plan: Plan) -> None:
             f"checkpoint is cut for tp_size {mapping.tp_size}, pp_size {mapping.pp_size} "
             f"({mapping.world_size} GPUs)",
             "Quantise again with the new sizes: `tritonctl build --force`.",
-            parallelism_is_that_of_the_checkpoint,
         )
 
 
@@ -93,7 +87,6 @@ def gpu_is_supported(plan: Plan) -> None:
         refuse(
             f"TensorRT-LLM does not support compute capability {plan.compute_capability}",
             f"Use a GPU of compute capability {oldest} (Ampere) or later.",
-            gpu_is_supported,
         )
 
 
@@ -109,7 +102,6 @@ def gpu_runs_the_precision(plan: Plan) -> None:
             f"capability {gpu}",
             f"Set engine.precision to {nearest}, or build for a GPU of compute capability "
             f"{', '.join(chosen.compiled)}.",
-            gpu_runs_the_precision,
         )
 
 
@@ -125,7 +117,6 @@ def gpu_runs_the_kv_cache(plan: Plan) -> None:
             f"engine.kv_cache_dtype {cache.lower()} cannot be compiled for compute capability "
             f"{gpu or 'any'}",
             "Set engine.kv_cache_dtype to fp8.",
-            gpu_runs_the_kv_cache,
         )
 
 
@@ -139,7 +130,6 @@ def plugins_run_on_sm100(plan: Plan) -> None:
             refuse(
                 f"{name} is not implemented for compute capability 10.0",
                 f"Remove engine.options.compile.{name}.",
-                plugins_run_on_sm100,
             )
 
 
@@ -152,7 +142,6 @@ def swiglu_plugin_needs_fp8_on_hopper(plan: Plan) -> None:
             refuse(
                 f"{name} works with precision fp8 on Hopper (9.0) alone",
                 f"Remove engine.options.compile.{name}.",
-                swiglu_plugin_needs_fp8_on_hopper,
             )
 
 
@@ -163,7 +152,6 @@ def swiglu_plugin_needs_fused_mlp(plan: Plan) -> None:
             refuse(
                 f"{name} needs use_fused_mlp, which is disabled",
                 f"Set engine.options.compile.use_fused_mlp to enable, or remove {name}.",
-                swiglu_plugin_needs_fused_mlp,
             )
 
 
@@ -174,7 +162,6 @@ def fused_mlp_needs_fp8_or_no_quantisation(plan: Plan) -> None:
             f"use_fused_mlp does not work with precision {plan.request.precision}: the tool "
             "would disable it",
             "Remove engine.options.compile.use_fused_mlp, or set engine.precision to fp8.",
-            fused_mlp_needs_fp8_or_no_quantisation,
         )
 
 
@@ -190,14 +177,12 @@ def gemm_plugin_fits_the_precision(plan: Plan) -> None:
             refuse(
                 f"{name} {chosen} needs precision {chosen}, and this is {plan.request.precision}",
                 f"Set engine.options.compile.{name} to auto or disable.",
-                gemm_plugin_fits_the_precision,
             )
     rowwise = "FP8_PER_CHANNEL_PER_TOKEN"
     if plan.options.choice("fp8_rowwise_gemm_plugin") and plan.quantised.quant_algo != rowwise:
         refuse(
             f"fp8_rowwise_gemm_plugin needs a checkpoint with scales per row ({rowwise})",
             "Remove engine.options.compile.fp8_rowwise_gemm_plugin.",
-            gemm_plugin_fits_the_precision,
         )
 
 
@@ -212,7 +197,6 @@ def one_gemm_plugin_of_each_kind(plan: Plan) -> None:
             refuse(
                 f"{plain} and {quick} exclude each other",
                 f"Remove one of them from engine.options.compile; {quick} suits small batches.",
-                one_gemm_plugin_of_each_kind,
             )
 
 
@@ -222,7 +206,6 @@ def fp4_fusion_needs_nvfp4(plan: Plan) -> None:
         refuse(
             "fuse_fp4_quant needs precision nvfp4",
             "Remove engine.options.compile.fuse_fp4_quant.",
-            fp4_fusion_needs_nvfp4,
         )
 
 
@@ -233,7 +216,6 @@ def fast_build_needs_weight_only_plugin(plan: Plan) -> None:
             "fast_build does not work with INT8 or INT4 weights without their plugin "
             "(disable_weight_only_quant_plugin in the checkpoint)",
             "Remove engine.options.compile.fast_build.",
-            fast_build_needs_weight_only_plugin,
         )
 
 
@@ -242,13 +224,3 @@ def tensorrt_llm_version(plan: Plan) -> tuple[int, int]:
     target = plan.request.target
     found = re.match(r"(\d+)\.(\d+)", (target.tensorrt_llm if target else None) or "1.2")
     return (int(found[1]), int(found[2])) if found else (1, 2)
-
-
-def refuse(problem: str, remedy: str, rule: Rule) -> None:
-    """Raise BuildError, with the rule's id at the end of the problem."""
-    raise BuildError(f"{problem} [{rule_id(rule)}]", remedy=remedy)
-
-
-def rule_id(rule: Rule) -> str:
-    """Return a rule's id: its name, with dashes."""
-    return rule.__name__.replace("_", "-")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules about LoRA adapters in the PyTorch runtime; package_rules.py says what a rule is.
+"""Rules about LoRA adapters in the PyTorch runtime.
 
 Sources: TensorRT-LLM (_torch/pyexecutor/_util.py, lora_manager.py, llmapi/llm_args.py: LoraConfig).
 """
@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from adapters import MODULES
-from buildlib.problems import BuildError
 from package_facts import Package
+from rule_check import refuse
 
 _CONFIG = "engine.options.package.lora_config"
 
@@ -18,30 +18,27 @@ def lora_names_its_adapters(package: Package) -> None:
     """A request names an adapter, which lora_dir must hold."""
     asked = [name for name in ("enable_lora", "lora_config") if package.given.get(name)]
     if asked and not _config(package).get("lora_dir"):
-        _refuse(
+        refuse(
             f"{' and '.join(asked)} prepare for adapters, and none is named",
             f"Set {_CONFIG}.lora_dir to the adapters' folders, or remove {' and '.join(asked)}.",
-            lora_names_its_adapters,
         )
 
 
 def lora_is_not_switched_off(package: Package) -> None:
     """The runtime ignores enable_lora beside a lora_config."""
     if package.given.get("enable_lora") is False and _config(package):
-        _refuse(
+        refuse(
             "enable_lora is false, but lora_config is set",
             "Remove engine.options.package.enable_lora, or the lora_config.",
-            lora_is_not_switched_off,
         )
 
 
 def adapters_are_of_hugging_face(package: Package) -> None:
     """Requests name folders that PEFT wrote."""
     if _config(package).get("lora_ckpt_source") == "nemo":
-        _refuse(
+        refuse(
             "lora_config.lora_ckpt_source is nemo, and trtllm_engine serves adapters of PEFT",
             f"Convert the adapters, and remove {_CONFIG}.lora_ckpt_source.",
-            adapters_are_of_hugging_face,
         )
 
 
@@ -50,11 +47,10 @@ def adapters_have_different_names(package: Package) -> None:
     names = [adapter.name for adapter in package.adapters]
     twice = [adapter for adapter in package.adapters if names.count(adapter.name) > 1]
     if twice:
-        _refuse(
+        refuse(
             f"two adapters are called {twice[0].name}: "
             f"{', '.join(str(adapter.folder) for adapter in twice)}",
             f"Rename one of the folders, and correct {_CONFIG}.lora_dir.",
-            adapters_have_different_names,
         )
 
 
@@ -63,11 +59,10 @@ def adapters_fit_max_lora_rank(package: Package) -> None:
     most = _config(package).get("max_lora_rank")
     for adapter in package.adapters:
         if most and adapter.rank > most:
-            _refuse(
+            refuse(
                 f"the adapter {adapter.name} has the rank {adapter.rank}, and "
                 f"lora_config.max_lora_rank is {most}",
                 f"Set {_CONFIG}.max_lora_rank to {adapter.rank} or more, or leave it out.",
-                adapters_fit_max_lora_rank,
             )
 
 
@@ -78,13 +73,12 @@ def adapters_change_layers_that_the_runtime_knows(package: Package) -> None:
         unknown = [module for module in adapter.modules if module not in MODULES]
         if unknown or not (adapter.modules or given):
             found = f"changes {', '.join(unknown)}" if unknown else "does not list what it changes"
-            _refuse(
+            refuse(
                 f"the adapter {adapter.name} {found} (target_modules in its adapter_config.json), "
                 f"and the runtime knows {', '.join(MODULES)}",
                 f"Train it for these layers, or remove it from {_CONFIG}.lora_dir."
                 if unknown
                 else f"Set {_CONFIG}.lora_target_modules.",
-                adapters_change_layers_that_the_runtime_knows,
             )
 
 
@@ -95,11 +89,10 @@ def adapters_fit_lora_target_modules(package: Package) -> None:
         named = [MODULES[module] for module in adapter.modules if module in MODULES]
         left_out = [name for name in named if given and name not in given]
         if left_out:
-            _refuse(
+            refuse(
                 f"the adapter {adapter.name} changes {', '.join(left_out)}, which "
                 "lora_config.lora_target_modules leaves out",
                 f"Remove {_CONFIG}.lora_target_modules: it is read from the adapters.",
-                adapters_fit_lora_target_modules,
             )
 
 
@@ -108,11 +101,10 @@ def several_adapters_replace_no_modules(package: Package) -> None:
     replacing = [adapter for adapter in package.adapters if adapter.saved]
     if len(package.adapters) > 1 and replacing:
         first = replacing[0]
-        _refuse(
+        refuse(
             f"the adapter {first.name} replaces {', '.join(first.saved)} (modules_to_save in its "
             "adapter_config.json), which the runtime ignores with several adapters",
             f"Remove it from {_CONFIG}.lora_dir, or serve it as a separate model.",
-            several_adapters_replace_no_modules,
         )
 
 
@@ -130,7 +122,3 @@ RULES: tuple[Callable[[Package], None], ...] = (
 
 def _config(package: Package) -> Mapping[str, Any]:
     return package.given.get("lora_config") or {}
-
-
-def _refuse(problem: str, remedy: str, rule: Callable[[Package], None]) -> None:
-    raise BuildError(f"{problem} [{rule.__name__.replace('_', '-')}]", remedy=remedy)

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the PyTorch runtime cannot load or would refuse at load time: refused before packaging.
 
-As in build_rules.py: a rule is a function, its name with dashes its id, which ends the problem.
 Sources: TensorRT-LLM (_torch/modules/linear.py, llmapi/llm_args.py), ModelOpt (deployment/
 3_unified_hf.rst). Standard library only.
 """
@@ -10,9 +9,9 @@ import re
 from collections.abc import Callable
 
 from buildlib.compatibility import precisions, quant_algo
-from buildlib.problems import BuildError
 from package_facts import Package, chunked_prefill, kv_cache_config
 from package_lora_rules import RULES as LORA_RULES
+from rule_check import check_rules, refuse
 
 Rule = Callable[[Package], None]
 
@@ -25,30 +24,27 @@ def world_is_pytorch(package: Package) -> None:
     target = package.request.target
     if target is None or target.world != "pytorch":
         found = "no target" if target is None else f"the world {target.world}"
-        _refuse(
+        refuse(
             f"the request has {found}, and only the PyTorch runtime loads checkpoints",
             "Set engine.target.world to pytorch.",
-            world_is_pytorch,
         )
 
 
 def runtime_is_the_llm_api_s_own(package: Package) -> None:
     """tensorrt_llm.LLM is the PyTorch runtime since 1.0."""
     if _version(package) < _FIRST_PYTORCH:
-        _refuse(
+        refuse(
             f"TensorRT-LLM {_named(package)} has no PyTorch runtime",
             "Set engine.target.release to 25.09 (TensorRT-LLM 1.0.0) or later.",
-            runtime_is_the_llm_api_s_own,
         )
 
 
 def runtime_reads_unified_checkpoints(package: Package) -> None:
     """ModelOpt's unified checkpoints load since TensorRT-LLM 1.2.0."""
     if package.quant_algo is not None and _version(package) < _FIRST_UNIFIED:
-        _refuse(
+        refuse(
             f"TensorRT-LLM {_named(package)} does not load ModelOpt's unified checkpoints",
             "Set engine.target.release to 26.03 (TensorRT-LLM 1.2.0) or later.",
-            runtime_reads_unified_checkpoints,
         )
 
 
@@ -56,10 +52,9 @@ def runtime_executes_the_precision(package: Package) -> None:
     """SmoothQuant, GPTQ and INT4 by rows have no code there."""
     known = (one.quant_algo for one in precisions().values() if "pytorch" in one.worlds)
     if package.quant_algo not in (*known, "MIXED_PRECISION"):
-        _refuse(
+        refuse(
             f"the PyTorch runtime has no code for {package.quant_algo}",
             "Set engine.precision to fp8, or engine.target.world to engine.",
-            runtime_executes_the_precision,
         )
 
 
@@ -68,11 +63,10 @@ def precision_is_that_of_the_checkpoint(package: Package) -> None:
     request, found = package.request, package.quant_algo
     wanted = quant_algo(request.precision, found)
     if found not in (wanted, "MIXED_PRECISION"):
-        _refuse(
+        refuse(
             f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
             f"quantised checkpoint is {found or 'not quantised'}",
             "Quantise again: `tritonctl build --force`.",
-            precision_is_that_of_the_checkpoint,
         )
 
 
@@ -81,18 +75,16 @@ def kv_cache_fits_the_checkpoint(package: Package) -> None:
     asked = package.request.kv_cache_dtype
     found = package.kv_cache_quant_algo
     if asked == "int8":
-        _refuse(
+        refuse(
             "engine.kv_cache_dtype int8 is for compiled engines alone",
             "Set engine.kv_cache_dtype to fp8.",
-            kv_cache_fits_the_checkpoint,
         )
     wanted = asked.upper() if asked and asked != "auto" else None
     if found not in (wanted, None) or (wanted == "NVFP4" and found is None):
-        _refuse(
+        refuse(
             f"engine.kv_cache_dtype is {asked or 'not set'}, and the quantised checkpoint has "
             f"kv_cache_quant_algo {found}",
             "Quantise again: `tritonctl build --force`.",
-            kv_cache_fits_the_checkpoint,
         )
 
 
@@ -101,10 +93,9 @@ def kv_cache_type_is_said_once(package: Package) -> None:
     own = (package.given.get("kv_cache_config") or {}).get("dtype")
     asked = package.request.kv_cache_dtype or "auto"
     if own not in (None, "auto", asked):
-        _refuse(
+        refuse(
             f"kv_cache_config.dtype is {own}, and engine.kv_cache_dtype {asked}",
             f"Remove {_PACKAGE}.kv_cache_config.dtype and set engine.kv_cache_dtype to {own}.",
-            kv_cache_type_is_said_once,
         )
 
 
@@ -112,12 +103,11 @@ def prompt_fits_into_a_step(package: Package) -> None:
     """The runtime refuses prompts above max_num_tokens unless it may cut them into chunks."""
     limits = package.limits
     if limits.max_input_len > limits.max_num_tokens and not chunked_prefill(package):
-        _refuse(
+        refuse(
             f"engine.max_input_len is {limits.max_input_len}, and a step holds "
             f"{limits.max_num_tokens} tokens (max_num_tokens) without chunked prefill",
             f"Set {_PACKAGE}.enable_chunked_prefill to true, or engine.max_num_tokens to "
             f"{limits.max_input_len} or more.",
-            prompt_fits_into_a_step,
         )
 
 
@@ -127,11 +117,10 @@ def chunks_are_whole_blocks(package: Package) -> None:
     tokens = package.limits.max_num_tokens
     if chunked_prefill(package) and tokens % block:
         fitting = tokens // block * block
-        _refuse(
+        refuse(
             f"engine.max_num_tokens is {tokens}, and chunked prefill needs a multiple of "
             f"tokens_per_block ({block})",
             f"Set engine.max_num_tokens to {fitting or block} or {fitting + block}.",
-            chunks_are_whole_blocks,
         )
 
 
@@ -140,11 +129,10 @@ def graphs_are_given_in_one_way(package: Package) -> None:
     graphs = package.given.get("cuda_graph_config") or {}
     sizes, largest = graphs.get("batch_sizes"), graphs.get("max_batch_size")
     if sizes and largest and max(sizes) != largest:
-        _refuse(
+        refuse(
             f"cuda_graph_config.batch_sizes end at {max(sizes)}, and its max_batch_size is "
             f"{largest}",
             f"Remove {_PACKAGE}.cuda_graph_config.max_batch_size.",
-            graphs_are_given_in_one_way,
         )
 
 
@@ -153,11 +141,10 @@ def graphs_fit_the_batch(package: Package) -> None:
     graphs = package.given.get("cuda_graph_config") or {}
     largest = max([*(graphs.get("batch_sizes") or []), graphs.get("max_batch_size") or 0])
     if largest > package.limits.max_batch_size:
-        _refuse(
+        refuse(
             f"cuda_graph_config goes up to {largest} sequences, and engine.max_batch_size is "
             f"{package.limits.max_batch_size}",
             f"Lower it in {_PACKAGE}.cuda_graph_config, or raise engine.max_batch_size.",
-            graphs_fit_the_batch,
         )
 
 
@@ -172,10 +159,9 @@ def experts_fill_the_gpus(package: Package) -> None:
         product *= size
     if product != package.limits.tp_size:
         factors = " * ".join(f"{name} {size}" for name, size in given.items())
-        _refuse(
+        refuse(
             f"{factors} is {product}, and engine.tp_size is {package.limits.tp_size}",
             f"Let their product be engine.tp_size ({package.limits.tp_size}).",
-            experts_fill_the_gpus,
         )
 
 
@@ -183,10 +169,9 @@ def speculation_names_its_kind(package: Package) -> None:
     """The runtime chooses the class by it."""
     config = package.given.get("speculative_config")
     if config is not None and not isinstance(config.get("decoding_type"), str):
-        _refuse(
+        refuse(
             "speculative_config has no decoding_type",
             f"Add {_PACKAGE}.speculative_config.decoding_type, for example Eagle, MTP or NGram.",
-            speculation_names_its_kind,
         )
 
 
@@ -214,17 +199,7 @@ def check(package: Package) -> None:
     Raises:
         BuildError: the first that is broken; its id ends the problem.
     """
-    for rule in RULES:
-        rule(package)
-
-
-def rule_id(rule: Rule) -> str:
-    """Return a rule's id: its name, with dashes."""
-    return rule.__name__.replace("_", "-")
-
-
-def _refuse(problem: str, remedy: str, rule: Rule) -> None:
-    raise BuildError(f"{problem} [{rule_id(rule)}]", remedy=remedy)
+    check_rules(RULES, package)
 
 
 def _named(package: Package) -> str:

@@ -26,6 +26,7 @@ MODULES = (
     "build_settings",
     "build_tensors",
     "llm_arguments",
+    "rule_check",
     "folders",
     "package",
     "package_facts",
@@ -282,7 +283,7 @@ def test_rule(
 
 def test_every_rule_has_a_test(trt: SimpleNamespace) -> None:
     """A rule without a broken request above is not tested at all."""
-    rules = {trt.package_rules.rule_id(rule) for rule in trt.package_rules.RULES}
+    rules = {trt.rule_check.rule_id(rule) for rule in trt.package_rules.RULES}
     assert rules == {rule for rule, _, _ in BROKEN}
 
 
@@ -472,4 +473,4 @@ def test_the_documentation_has_every_rule(trt: SimpleNamespace) -> None:
     """docs/tensorrt-llm.md: a row for each rule of this stage, in the order they are asked."""
     text = (BUILDERS.parent / "docs" / "tensorrt-llm.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| package \| `([a-z0-9-]+)` \|", text, flags=re.MULTILINE)
-    assert rows == [trt.package_rules.rule_id(rule) for rule in trt.package_rules.RULES]
+    assert rows == [trt.rule_check.rule_id(rule) for rule in trt.package_rules.RULES]

@@ -32,6 +32,7 @@ MODULES = (
     "compile",
     "folders",
     "llm_arguments",
+    "rule_check",
 )
 
 
@@ -329,7 +330,7 @@ def test_rule(
 
 def test_every_rule_has_a_test(trt: SimpleNamespace) -> None:
     """A rule without a broken request above is not tested at all."""
-    rules = {trt.build_rules.rule_id(rule) for rule in trt.build_checks.RULES}
+    rules = {trt.rule_check.rule_id(rule) for rule in trt.build_checks.RULES}
     assert rules == {rule for rule, _, _ in BROKEN}
 
 
@@ -439,4 +440,4 @@ def test_the_documentation_has_every_rule(trt: SimpleNamespace) -> None:
     """docs/tensorrt-llm.md: a row for each rule of this stage, in the order they are asked."""
     text = (BUILDERS.parent / "docs" / "tensorrt-llm.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| compile \| `([a-z0-9-]+)` \|", text, flags=re.MULTILINE)
-    assert rows == [trt.build_rules.rule_id(rule) for rule in trt.build_checks.RULES]
+    assert rows == [trt.rule_check.rule_id(rule) for rule in trt.build_checks.RULES]

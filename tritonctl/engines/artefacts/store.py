@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The artefacts on disk: `.tritonctl/engines/<model>/<fingerprint>/`, found, addressed, verified.
 
-Reads the manifests of other versions of tritonctl, too: what cannot be served any more must still
-be seen to be removed.
+Reads the manifests of other versions of tritonctl, too, so that artefacts which cannot be served any
+more are still listed and removed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Stored:
     """A folder of the engine store. Without a readable manifest `problem` says why.
 
     `made` is when its manifest, the last file of a build, was written (seconds since the epoch; 0:
-    there is none).
+    it has none).
     """
 
     model: str

@@ -23,10 +23,10 @@ Profiles = Mapping[str | None, Project]
 
 @dataclass
 class Use:
-    """Why an artefact is needed; nothing of it: it is not.
+    """Why an artefact is needed; all empty: it is not.
 
-    `source_of` are names of kept artefacts that were made from this one. `undecided` says why it
-    cannot be told what the project needs of this model.
+    `source_of` are names of kept artefacts that were made from this one. `undecided` says why
+    the project's need of this model is unknown.
     """
 
     profiles: list[str | None] = field(default_factory=list)
@@ -89,7 +89,7 @@ def sources(stored: Stored, artefacts: Iterable[Stored]) -> Iterator[Stored]:
 def _needed(
     profiles: Profiles,
 ) -> tuple[dict[Path, list[str | None]], dict[str, list[str]]]:
-    """Folders with the profiles that need them; models of which that cannot be told, and why."""
+    """Folders with the profiles that need them; models whose need is unknown, and why."""
     needed: dict[Path, list[str | None]] = {}
     undecided: dict[str, list[str]] = {}
     for profile, project in profiles.items():
@@ -99,7 +99,7 @@ def _needed(
             except TritonctlError as error:
                 undecided.setdefault(name, []).append(error.problem)
                 continue
-            # Without the engine the next build goes on behind the last stage that is there.
+            # Without the engine the next build resumes after the last finished stage.
             for build in stages[-1:] if stages[-1].published else stages:
                 needed.setdefault(build.folder, []).append(profile)
     return needed, undecided

@@ -23,8 +23,7 @@ _SECONDS = 120
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A stage, its commands as argument lists (its program, then what that starts), and if it is
-    needed at all."""
+    """A stage, whether it is needed, and the argument lists of its program and what that starts."""
 
     build: StageBuild
     needed: bool

@@ -155,7 +155,7 @@ def test_raw_config_reaches_its_step_only(built: Sandbox) -> None:
 def test_raw_config_of_an_unknown_step(built: Sandbox) -> None:
     """The steps that exist are listed."""
     built.serving["config"] = {"engin": {}}
-    with pytest.raises(ConfigurationError, match="there is no step `engin`") as caught:
+    with pytest.raises(ConfigurationError, match="unknown step `engin`") as caught:
         _plan(built)
     assert caught.value.problem.startswith("models.speller.serving.config: ")
     assert caught.value.remedy == "steps: tokenizer, engine, detokenizer, ensemble"
@@ -213,7 +213,7 @@ def test_inline_detokenizer_folds_the_last_step(built: Sandbox) -> None:
 def test_inlined_step_is_no_step(built: Sandbox) -> None:
     """Raw settings for it would be lost."""
     built.serving.update(inline_detokenizer=True, config={"detokenizer": {}})
-    with pytest.raises(ConfigurationError, match="there is no step `detokenizer`") as caught:
+    with pytest.raises(ConfigurationError, match="unknown step `detokenizer`") as caught:
         _plan(built)
     assert caught.value.remedy == "steps: tokenizer, engine, ensemble"
 

@@ -99,7 +99,7 @@ def test_raw_fields_are_those_of_the_step(sandbox: Sandbox) -> None:
     sandbox.serving["config"] = {"engine": {"response_cache": {"enable": True}}}
     assert _config(_plan(sandbox))["response_cache"] == {"enable": True}
     sandbox.serving["config"] = {"ensemble": {}}
-    with pytest.raises(ConfigurationError, match="no step `ensemble`"):
+    with pytest.raises(ConfigurationError, match="unknown step `ensemble`"):
         plan_repository(sandbox.load())
 
 

@@ -150,7 +150,7 @@ def test_raw_fields_come_last(engine: Sandbox) -> None:
     engine.serving["config"] = {"engine": {"max_batch_size": 2}}
     assert config(engine)["max_batch_size"] == 2
     engine.serving["config"] = {"ensemble": {"max_batch_size": 2}}
-    with pytest.raises(ConfigurationError, match="there is no step `ensemble`") as caught:
+    with pytest.raises(ConfigurationError, match="unknown step `ensemble`") as caught:
         plan(engine)
     assert caught.value.remedy == "steps: engine"
 
@@ -170,7 +170,7 @@ REFUSED = [
     ({"runtime": {"decoding_mode": "lookahead"}}, "lookahead needs lookahead_window_size", "add"),
     (
         {"runtime": {"guided_decoding_backend": "xgrammar"}},
-        "cannot read a tokenizer by itself",
+        "cannot read a tokenizer",
         "add xgrammar_tokenizer_info_path",
     ),
     ({"runtime": {"gpu_device_ids": "0;1"}}, "has 2 sets of GPUs for 1 instances", "give one set"),

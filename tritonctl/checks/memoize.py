@@ -14,5 +14,5 @@ def memoized(thing: object, name: str, make: Callable[[], T]) -> T:
     kept, key = vars(thing), f"memoized {name}"  # no attribute is called so
     if key not in kept:
         kept[key] = make()
-    found: T = kept[key]
-    return found
+    value: T = kept[key]
+    return value

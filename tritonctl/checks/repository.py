@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model repository as it lies on disk, read without running or importing anything of it.
 
-Whatever is there - links in a circle, files nobody may read, gigabytes - becomes a value that rules
-can speak about; reading never fails.
+Whatever lies there - links in a circle, files nobody may read, gigabytes - becomes a value that
+rules can report; reading never fails.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class Model:
 
     @cached_property
     def entries(self) -> dict[str, os.stat_result | None]:
-        """What lies in the folder, links followed; None where that leads nowhere."""
+        """What lies in the folder, links followed; None for broken links."""
         return dict(_entries(self.path))
 
     @cached_property
@@ -213,7 +213,7 @@ class Model:
             return None
         path = self.path / str(version) / name
         try:
-            # With its weights beside it, a graph may be a folder of that name.
+            # With its weights next to it, a graph may be a folder of that name.
             path = path / name if path.is_dir() else path
             return reader(path) if path.is_file() else None
         except (OSError, UnjudgedError):

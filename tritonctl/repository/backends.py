@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python backends that exist: `python_backends/<name>/backend.toml` says what each one is."""
+"""The Python backends: `python_backends/<name>/backend.toml` describes each."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PythonBackend(BaseModel):
     def input_tensors(self) -> tuple[Tensor, ...]:
         """The inputs as they stand in config.pbtxt.
 
-        `execute` gets every request of a batch by itself, so their shapes need not agree.
+        `execute` gets the requests of a batch one by one, so their shapes need not agree.
         """
         return tuple(
             replace(tensor.tensor(), allow_ragged_batch=self.dynamic_batching and -1 in tensor.dims)

@@ -18,7 +18,7 @@ def _kv_blocks(serving: Serving, manifest: Manifest) -> int | None:
     limits, block = manifest.result.limits, manifest.result.runtime.get("block_size")
     if not isinstance(block, int) or limits.max_seq_len is None:
         return None
-    # Each sequence ends in a block of its own: round up per sequence, not in total.
+    # Each sequence ends in its own block: round up per sequence, not in total.
     per_sequence = -(-limits.max_seq_len // block)
     if serving.kv_cache_tokens is None:
         return limits.max_batch_size * per_sequence

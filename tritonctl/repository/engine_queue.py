@@ -59,7 +59,7 @@ def policy_of(queue: Queue, max_batch_size: int) -> dict[str, Any]:
 def batch_of_places(max_batch_size: int) -> int:
     """Requests that leave the queue together; they are out of its order, its bound and its timeout.
 
-    One by one would cost more: beside an engine that holds the interpreter lock during a step,
+    One by one would cost more: next to an engine that holds the interpreter lock during a step,
     each call of `execute` waits for a pause between two steps.
     """
     return -(-max_batch_size // 2)

@@ -42,7 +42,7 @@ class Step(_Record):
 class Ensemble(_Record):
     """A task's file; `steps` are in the order of the flow.
 
-    kind model: there is no ensemble. The only step is the public model, with tensors of its own.
+    kind model: no ensemble; the only step is the public model, with its own tensors.
     """
 
     schema_: Literal["tritonctl/ensemble/v1"] = Field(alias="schema")
@@ -196,7 +196,7 @@ def _require_foldable(condition: bool, name: str, into: str, problem: str) -> No
     if not condition:
         raise ConfigurationError(
             f"step {into} cannot take over step {name}: {problem}",
-            remedy=f"rewire ensembles/<task>.yaml, or serve {name} as a step of its own",
+            remedy=f"rewire ensembles/<task>.yaml, or serve {name} as a separate step",
         )
 
 

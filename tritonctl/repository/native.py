@@ -82,7 +82,7 @@ def native_backend(asked: str | None, artefact: Artefact, where: str) -> NativeB
         if name == own:
             return None
         raise ConfigurationError(
-            f"{where}.serving.backend: there is no backend `{name}` for engines of the builder "
+            f"{where}.serving.backend: unknown backend `{name}` for engines of the builder "
             f"{artefact.manifest.builder}",
             remedy=f"choose one of {', '.join(NATIVE)}, or remove `backend`",
         )
@@ -113,6 +113,6 @@ def graph_files(artefact: Artefact, native: NativeBackend) -> tuple[str, list[tu
             remedy="make the engine again: `tritonctl build --force`",
         )
     folder = Path(graphs[0]).parent
-    beside = [Path(f.path) for f in artefact.manifest.result.files if Path(f.path).parent == folder]
-    files = [(artefact.folder / path, path.name) for path in beside]
+    paths = (Path(file.path) for file in artefact.manifest.result.files)
+    files = [(artefact.folder / path, path.name) for path in paths if path.parent == folder]
     return Path(graphs[0]).name, files

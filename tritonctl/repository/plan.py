@@ -173,7 +173,7 @@ def _plan_model(
 
 
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
-    """The engine by itself, for NVIDIA's C++ backend."""
+    """The engine alone, for NVIDIA's C++ backend."""
     _refuse_other_steps(name, model, (ENGINE_STEP,))
     step = step_model_name(name, ENGINE_STEP)
     folder = project.repository / step / VERSION_FOLDER / "engine"
@@ -237,7 +237,7 @@ def _plan_step(
         inputs=backend.input_tensors(),
         outputs=tuple(tensor.tensor() for tensor in backend.outputs),
         decoupled=backend.decoupled,
-        # Over batches of one, without a queue of its own, a batcher does nothing.
+        # Over batches of one, without its own queue, a batcher does nothing.
         dynamic_batching=batching if batching or most > 1 else None,
         instance_group=_instance_group(step, model.serving),
         parameters=backend_parameters(backend, model.serving, artefact.manifest),
@@ -314,7 +314,7 @@ def _refuse_other_steps(name: str, model: Model, known: tuple[str, ...]) -> None
     for step in model.serving.config:
         if step not in known:
             raise ConfigurationError(
-                f"models.{name}.serving.config: there is no step `{step}`",
+                f"models.{name}.serving.config: unknown step `{step}`",
                 remedy=f"steps: {', '.join(known)}",
             )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publishes a plan as a model repository: stage beside it, verify, rename model by model.
+"""Publishes a plan as a model repository: stage next to it, verify, rename model by model.
 
 Triton must never see half a model, and every sub-folder of a repository is a model: so staging
 happens in a hidden sibling on the same file system. Composing models go in before ensembles.

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second set of a model's folders under names of its own, in a repository of its own.
+"""A second set of a model's folders, under other names and in another repository.
 
 Triton swaps a decoupled step under its ensemble badly (docs/decisions/14-…): a new version comes
-beside the old one, and only the ensemble, which has no work of its own, changes in place.
+next to the old one, and only the ensemble, which does no work itself, changes in place.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def steps_of(config: Config) -> list[str]:
 
 
 def place(models: Sequence[PlannedModel], repository: Path) -> None:
-    """Assemble models in the repository beside. Raises HostError."""
+    """Assemble models in the standby repository. Raises HostError."""
     folders = [repository / model.name for model in models]
     with explained(repository):
         for model, folder in zip(models, folders, strict=True):
@@ -68,7 +68,7 @@ def place(models: Sequence[PlannedModel], repository: Path) -> None:
 
 
 def emptied(repository: Path) -> Path:
-    """The repository beside for a server that starts. Raises HostError."""
+    """Prepare the standby repository for a server that starts. Raises HostError."""
     with explained(repository):
         shutil.rmtree(repository, ignore_errors=True)
         repository.mkdir(parents=True)
@@ -81,6 +81,6 @@ def names_in(repository: Path) -> set[str]:
 
 
 def remove(names: Collection[str], repository: Path) -> None:
-    """Remove models' folders from the repository beside."""
+    """Remove models' folders from the standby repository."""
     for name in names:
         shutil.rmtree(repository / name, ignore_errors=True)

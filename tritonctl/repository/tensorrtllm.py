@@ -4,7 +4,7 @@
 Triton images up to 26.07 have it; it runs compiled engines alone. Tensors and parameters are those
 of the backend's own template: triton_backend/all_models/inflight_batcher_llm/tensorrt_llm in
 https://github.com/NVIDIA/TensorRT-LLM (1.2). It answers with token ids, not with token chunks: the
-engine is rendered by itself, without tokenizer, detokenizer and ensemble.
+engine is rendered alone, without tokenizer, detokenizer and ensemble.
 """
 
 from __future__ import annotations
@@ -309,7 +309,7 @@ def _check_together(where: str, model: Model) -> None:
     if "guided_decoding_backend" in settings:
         _require(
             "xgrammar_tokenizer_info_path" in settings,
-            f"{where}.guided_decoding_backend: {BACKEND} cannot read a tokenizer by itself",
+            f"{where}.guided_decoding_backend: {BACKEND} cannot read a tokenizer",
             "add xgrammar_tokenizer_info_path: the file that TensorRT-LLM's "
             "examples/generate_xgrammar_tokenizer_info.py writes",
         )

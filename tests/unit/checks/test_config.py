@@ -315,7 +315,7 @@ def test_warm_up(tmp_path: Path) -> None:
     )
     more = CONFIG.replace("} ]\noutput", '}, { name: "B" data_type: TYPE_BOOL dims: 1 } ]\noutput')
     assert only(tmp_path / "c", more + SAMPLE.format("4", "random_data: true"))[2] == (
-        "the sample w lacks the input B"
+        "the sample w has no input B"
     )
     optional = more.replace("TYPE_BOOL", "TYPE_BOOL optional: true")
     assert findings(tmp_path / "d", optional + SAMPLE.format("4", "random_data: true")) == ()

@@ -62,7 +62,7 @@ def test_the_place_of_a_device(tmp_path: Path) -> None:
     """The number itself, and what there is."""
     [finding] = found(tmp_path, group("kind: KIND_GPU gpus: [ 0, 2 ]"), TWO)
     assert (finding.line, marked(finding)) == (6, "2")
-    assert finding.message == "there is no GPU 2: the target has 0 to 1"
+    assert finding.message == "the target has no GPU 2, only 0 to 1"
 
 
 def test_an_ensemble_has_no_instances(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ class CallGraph:
         return []
 
     def path(self, start: str, end: str) -> list[str]:
-        """The shortest way from one model to another, both included; [] if there is none."""
+        """The shortest way from one model to another, both included; [] without one."""
         came: dict[str, str] = {}
         waiting = deque([start])
         while waiting:

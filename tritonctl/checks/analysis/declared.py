@@ -65,7 +65,7 @@ def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:
 
 
 def _name(types: Any, number: int) -> str:
-    """Numbers that the enumeration lacks stay numbers: a config.pbtxt may hold any."""
+    """Unknown numbers stay numbers: a config.pbtxt may hold any."""
     return str(types.Name(number)) if number in types.values() else str(number)
 
 

@@ -63,8 +63,8 @@ def _below(model: Model) -> Iterator[Entry]:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(folder) as found:
-            return sorted(found, key=lambda one: one.name)
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda one: one.name)
     except OSError:
         return []
 

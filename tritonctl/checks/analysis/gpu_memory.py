@@ -29,7 +29,7 @@ HOST = -1
 # Whose one file is, or leads to, the weights.
 _OF_ONE_FILE = ("onnxruntime", "openvino", "pytorch", "tensorrt")
 # Beside a graph: the tensors that it keeps in other files.
-_BESIDE = {
+_WEIGHTS_BESIDE = {
     "onnxruntime": (".onnx_data", ".data", ".bin", ".weight", ".weights"),
     "openvino": (".bin",),
 }
@@ -77,8 +77,8 @@ def _weights_file(model: Model) -> int:
     main = files.get(name)
     if main is None or not stat.S_ISREG(main.st_mode):
         return 0
-    beside = _BESIDE.get(model.backend, ())
-    others = (status for n, status in files.items() if n != name and n.endswith(beside))
+    endings = _WEIGHTS_BESIDE.get(model.backend, ())
+    others = (status for n, status in files.items() if n != name and n.endswith(endings))
     return main.st_size + sum(status.st_size for status in others if status)
 
 
@@ -143,7 +143,7 @@ def trtllm_shares(model: Model, repository: Repository) -> Claim | None:
 
 
 def _llmapi_share(deployment: Deployment) -> Claim | None:
-    """The same of the LLM API, whose arguments are a file of their own."""
+    """The same for the LLM API, whose arguments are in model.yaml."""
     arguments, cache = deployment.arguments, "kv_cache_config"
     if arguments is None or arguments.root is None or arguments.text(cache, "max_tokens"):
         return None

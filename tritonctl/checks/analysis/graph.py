@@ -155,7 +155,7 @@ class Graph:
         return tuple(layers)
 
     def given(self, name: str) -> Side | None:
-        """What the ensemble says of an input or output of its own, as its steps see it."""
+        """What the ensemble declares of its own input or output, as its steps see it."""
         tensor = self.inputs.get(name) or self.outputs.get(name)
         if tensor is None:
             return None
@@ -167,17 +167,17 @@ class Graph:
     def sides(self) -> dict[str, list[tuple[Link | None, Side]]]:
         """What is said of each tensor, in the order in which Triton compares it.
 
-        A link is None where the ensemble itself speaks.
+        A link is None for what the ensemble itself declares.
         """
-        found: dict[str, list[tuple[Link | None, Side]]] = {}
+        sides: dict[str, list[tuple[Link | None, Side]]] = {}
         for name in (*self.inputs, *self.outputs):
-            if name not in found and (own := self.given(name)) is not None:
-                found[name] = [(None, own)]
+            if name not in sides and (own := self.given(name)) is not None:
+                sides[name] = [(None, own)]
         for step in self.steps:
             for link in (*step.inputs, *step.outputs):
                 if link.side is not None:
-                    found.setdefault(link.tensor, []).append((link, link.side))
-        return found
+                    sides.setdefault(link.tensor, []).append((link, link.side))
+        return sides
 
 
 def graph_of(model: Model, repository: Repository) -> Graph | None:

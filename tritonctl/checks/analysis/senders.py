@@ -110,7 +110,7 @@ class Senders:
 
     @cached_property
     def sends(self) -> tuple[Send, ...]:
-        """The calls that surely, or by the name of what they are called on, send a response."""
+        """The calls that certainly, or judging by names, send a response."""
         return tuple(send for function in self.functions for send in self._sends(function))
 
     def _sends(self, function: Function) -> Iterator[Send]:
@@ -190,7 +190,7 @@ class Senders:
         return any(keyword.arg in ("flags", None) for keyword in keywords)
 
     @cached_property
-    def once(self) -> bool:
+    def single_response(self) -> bool:
         """Whether a request surely gets one response with tensors at most."""
         with_tensors = [one for one in self.sends if one.call.argument(0, "response") is not None]
         sure = all(one.sure and loop_around(one) is None for one in self.sends)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The small files beside a model's code that say how its engine is set up."""
+"""The small files next to a model's code that configure its engine."""
 
 from __future__ import annotations
 

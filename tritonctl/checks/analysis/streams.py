@@ -109,7 +109,7 @@ def _streams(model: Model | None, repository: Repository) -> bool:
     if model is None or not decoupled(model, repository):
         return False
     senders = senders_of(model)
-    return senders is None or not senders.once
+    return senders is None or not senders.single_response
 
 
 def _inside(name: str, repository: Repository, above: frozenset[str]) -> Iterator[Model]:

@@ -50,7 +50,7 @@ class Deployment:
         return key in self.config.message.parameters
 
     def unfilled(self, key: str) -> bool:
-        """Whether a template's placeholder stands there, which has a finding of its own."""
+        """Whether the value is a template's placeholder, which TC109 reports."""
         return self.given(key) and "${" in self.config.message.parameters[key].string_value
 
     def span(self, key: str) -> Span:
@@ -98,7 +98,7 @@ class Deployment:
         return None
 
     def places(self, path: str) -> Iterator[Path]:
-        """Where a path of the server's may lie here: at that very place, or in this repository.
+        """Where a path of the server's may lie here: at that path, or in this repository.
 
         Servers in containers see the repository at another place: what follows a model's name is
         taken to be below that model.

@@ -80,7 +80,7 @@ def written_twice(graph: Graph) -> Iterator[Fault]:
         for link in links[1:]:
             yield Fault(
                 f"step {links[0].step + 1} writes {name} already",
-                "give each output a tensor of its own",
+                "give each output its own tensor",
                 link.path,
             )
 
@@ -91,7 +91,7 @@ def overwritten_inputs(graph: Graph) -> Iterator[Fault]:
         if name in graph.inputs and (name in graph.readers or name in graph.outputs):
             yield Fault(
                 f"{name} is an input of {graph.name}: step {links[0].step + 1} writes it again",
-                "give the step's output a tensor of its own",
+                "give the step's output its own tensor",
                 links[0].path,
             )
 

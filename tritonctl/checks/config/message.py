@@ -167,9 +167,9 @@ def _set_message(
     made: ConfigMessage, message: Any, descriptor: Any, one: Field, block: Block, path: Path
 ) -> None:
     if descriptor.is_repeated:
-        several = getattr(message, one.name)
-        path = (*path, len(several))
-        inner = several.add()
+        entries = getattr(message, one.name)
+        path = (*path, len(entries))
+        inner = entries.add()
         made.values[path] = block.span
         made.names[path] = one.name_span
     else:
@@ -210,9 +210,9 @@ def _set_scalar(
         names = _enum_names(descriptor) if value.kind == "identifier" else ()
         made.problems.append(Problem("type", text, value.span, names))
     elif descriptor.is_repeated:
-        several = getattr(message, descriptor.name)
-        made.values[(*path, len(several))] = value.span
-        several.append(converted)
+        values = getattr(message, descriptor.name)
+        made.values[(*path, len(values))] = value.span
+        values.append(converted)
     else:
         made.values[path] = value.span
         setattr(message, descriptor.name, converted)

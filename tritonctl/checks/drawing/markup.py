@@ -44,7 +44,7 @@ def _mermaid(picture: Picture, prefix: str, numbers: count[int], links: list[str
         if kind := "broken" if node.faults else "decoupled" if node.decoupled else "":
             yield f"  class {name} {kind}"
     for source, target, edges, broken in _arrows(picture, prefix):
-        labels = (_mermaid_text(_told(edge)).replace(" ", _UNBROKEN) for edge in edges)
+        labels = (_mermaid_text(_label(edge)).replace(" ", _UNBROKEN) for edge in edges)
         text = "<br/>".join(labels)
         links.append(f'  {source} {"-.->" if broken else "-->"}|"{text}"| {target}')
         number = next(numbers)
@@ -75,7 +75,7 @@ def _title(node: Node) -> str:
     return " · ".join(parts)
 
 
-def _told(edge: Edge) -> str:
+def _label(edge: Edge) -> str:
     optional = " optional" if edge.optional else ""
     mark = f"✗ {', '.join(edge.faults)} " if edge.faults else ""
     return f"{mark}{_names(edge)} {edge.dtype} {edge.shape}{optional}"
@@ -115,7 +115,7 @@ def _dot(picture: Picture, prefix: str, indent: str, links: list[str]) -> Iterat
         else:
             yield f'{indent}"{name}" [label={_quoted(_title(node))}{_dot_style(node)}]'
     for source, target, edges, broken in _arrows(picture, prefix):
-        text = "".join(f"{_told(edge)}\n" for edge in edges)
+        text = "".join(f"{_label(edge)}\n" for edge in edges)
         red = f', color="{_RED}", fontcolor="{_RED}", style=dashed' if broken else ""
         links.append(f'  "{source}" -> "{target}" [label={_quoted(text)}{red}]')
 

@@ -72,7 +72,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Picture:
-    """An ensemble, or a model by itself. findings: what is wrong, as `tritonctl check` tells it."""
+    """An ensemble, or a single model. findings: what `tritonctl check` reports."""
 
     name: str
     backend: str | None
@@ -272,9 +272,9 @@ def _edges(graph: Graph, faults: _Faults) -> Iterator[Edge]:
             yield Edge(name, REQUEST, NOTHING, name, "", side, None, False, mistakes)
 
 
-def _into_nothing(link: Link, found: tuple[str, ...]) -> Edge:
+def _into_nothing(link: Link, rules: tuple[str, ...]) -> Edge:
     return Edge(
-        link.tensor, str(link.step + 1), NOTHING, link.name, "", link.side, None, False, found
+        link.tensor, str(link.step + 1), NOTHING, link.name, "", link.side, None, False, rules
     )
 
 

@@ -137,7 +137,7 @@ class _Comparison:
             yield from self._only_there(other, field, path)
 
     def _only_there(self, other: Any, field: Any, path: Path) -> Iterator[Difference]:
-        """A whole message that the file lacks; of `optimization` only what is not a default."""
+        """A whole message that is not in the file; of `optimization` only what is not a default."""
         if path == ("optimization",):
             empty = type(other)()
             yield from self._message(empty, other, path)

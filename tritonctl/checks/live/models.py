@@ -77,7 +77,7 @@ def _state(model: Model, seen: ServerDescription) -> Iterator[Found]:
 
 
 def _without_index(model: Model, seen: ServerDescription) -> Iterator[Found]:
-    """The index takes a token: clients' own calls tell less, no reasons above all."""
+    """The index takes a token: clients' own calls say less, and give no reasons."""
     if model.name in seen.models:
         yield from _versions(model, {*seen.models[model.name].versions}, ())
     elif _UNKNOWN in seen.unserved.get(model.name, ""):
@@ -141,9 +141,9 @@ def _completes(model: Model) -> bool:
     return model.backend != "ensemble"
 
 
-def _drift(found: Iterable[Difference], model: Model) -> Iterator[Found]:
+def _drift(differences_: Iterable[Difference], model: Model) -> Iterator[Found]:
     completed = []
-    for difference in found:
+    for difference in differences_:
         if difference.kind == "completed":
             completed.append(difference)
         else:
@@ -179,10 +179,10 @@ def _metadata(served: ServedModel, config: Any) -> Iterator[Found]:
         )
 
 
-def _tensors(config: Any, several: Iterable[Any]) -> Iterator[TensorMetadata]:
+def _tensors(config: Any, tensors: Iterable[Any]) -> Iterator[TensorMetadata]:
     names = {number: name for name, number in model_config_schema().DataType.items()}
     batch = (-1,) if config.max_batch_size > 0 else ()
-    for one in several:
+    for one in tensors:
         kind = BY_CONFIG_NAME.get(names.get(one.data_type, ""))
         yield TensorMetadata(one.name, kind.wire if kind else "", (*batch, *one.dims))
 

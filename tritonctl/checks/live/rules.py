@@ -93,7 +93,7 @@ METADATA = LiveRule(
     "error",
     "tensors in the server's metadata that its configuration does not have",
     "Clients build their requests from the metadata: something between them and Triton, or an old "
-    "Triton, tells them wrongly.",
+    "Triton, changes them.",
 )
 CONTROL = LiveRule(
     "TCS20",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running server against the repositories that it shall serve: `check_server`."""
+"""A running server against the repositories that it should serve: `check_server`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _findings(models: Mapping[str, Model], seen: ServerDescription) -> Iterator[
 
 
 def _of_server(rule: LiveRule, hit: Hit, seen: ServerDescription) -> Finding:
-    """Its place is the server itself: there is no line."""
+    """Its place is the server itself, without a line."""
     severity = rule.severity
     if rule.on_loopback and not seen.beyond_loopback:
         severity = rule.on_loopback

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is certain about a model.py without running it: what surely runs, what a name stands for.
+"""What is certain about a model.py without running it: what always runs, what a name stands for.
 
 Every answer errs on the side of not knowing.
 """

@@ -18,7 +18,7 @@ class Named(NamedTuple):
     call: Call
 
     def keyword_is(self, keyword: str, value: object) -> bool:
-        """Whether an argument is given by that keyword, as that very constant."""
+        """Whether an argument is given by that keyword, as exactly that constant."""
         for given in self.call.node.keywords:
             if given.arg == keyword:
                 return isinstance(given.value, ast.Constant) and given.value.value is value

@@ -90,8 +90,8 @@ def _index() -> str:
 
 
 def _live_row(rule: LiveRule) -> str:
-    beside = rule.on_loopback or ""
-    return f"| {rule.id} | {rule.name} | {rule.severity} | {beside} | {_cell(rule.summary)} |"
+    on_loopback = rule.on_loopback or ""
+    return f"| {rule.id} | {rule.name} | {rule.severity} | {on_loopback} | {_cell(rule.summary)} |"
 
 
 def _page(rule: Rule) -> str:

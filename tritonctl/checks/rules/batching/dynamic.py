@@ -99,7 +99,7 @@ def preferred(config: ConfigMessage, batching: Any, model: Model) -> Iterator[Hi
     if model.backend not in _WITHOUT_PROFILES:
         return
     sizes, most = set(_sizes(config)), config.message.max_batch_size
-    # Triton itself prefers the largest; of the other two there are findings of their own.
+    # Triton itself prefers the largest; other rules report the other two.
     if not sizes or sizes == {most} or 1 in sizes:
         return
     if batching.max_queue_delay_microseconds == 0 and max(sizes) < most:

@@ -97,7 +97,7 @@ def equal_shapes(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         if -1 in (tensor.dims or ()) and not tensor.ragged:
             yield Hit(
                 f"only requests whose {tensor.name} has the same shape share a batch",
-                "add allow_ragged_batch: true if execute looks at each request by itself",
+                "add allow_ragged_batch: true if execute handles each request separately",
                 config.span(*tensor.path, "dims"),
             )
             return
@@ -105,8 +105,8 @@ def equal_shapes(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
 @advice(
     "TC534 ragged-without-lengths",
-    summary="a ragged input without a `batch_input` that tells its lengths",
-    why="The requests' tensors are laid one behind the other into one; without lengths a model "
+    summary="a ragged input without a `batch_input` with its lengths",
+    why="The requests' tensors are joined into one; without lengths a model "
     "that does more than treat each element alike cannot tell them apart.",
     shows="elsewhere",
 )
@@ -117,7 +117,7 @@ def ragged_alone(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for tensor in declared.inputs(model):
         if tensor.ragged and tensor.name not in covered:
             yield Hit(
-                f"nothing tells the model where one request's {tensor.name} ends and the next "
+                f"the model does not learn where one request's {tensor.name} ends and the next "
                 "begins",
                 f'add a batch_input with source_input: "{tensor.name}"',
                 config.span(*tensor.path, "allow_ragged_batch"),

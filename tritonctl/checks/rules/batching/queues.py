@@ -62,7 +62,7 @@ def starving(config: ConfigMessage) -> Iterator[Hit]:
     batching = config.message.dynamic_batching
     own = levels in batching.priority_queue_policy
     policy = batching.priority_queue_policy[levels] if own else batching.default_queue_policy
-    # Another rule reports a policy that speaks of a timeout and sets none.
+    # TC513 reports a policy about timeouts that sets none.
     if policy.default_timeout_microseconds or not all(one.whole for one in _policies(config)):
         return
     yield Hit(

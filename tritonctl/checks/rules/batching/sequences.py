@@ -21,7 +21,7 @@ _SECOND = 1_000_000
 @advice(
     "TC522 sequences-soon-forgotten",
     summary="a sequence batcher that forgets a sequence within a second",
-    why="The next request of a forgotten sequence is refused, for it lacks the START flag. "
+    why="The next request of a forgotten sequence is refused, as it has no START flag. "
     "Without max_sequence_idle_microseconds Triton takes one second.",
     answers=("server#3577", "server#6846"),
 )
@@ -76,7 +76,7 @@ def one_at_a_time(
         places = sequences.oldest.max_candidate_sequences
     if places == 1:
         yield Hit(
-            "there is one place: a second sequence waits until the first has ended",
+            "the model holds one sequence: a second one waits until the first has ended",
             "raise max_batch_size (or oldest.max_candidate_sequences), or the number of instances",
             config.name_span("sequence_batching"),
         )

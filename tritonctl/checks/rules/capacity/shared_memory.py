@@ -135,8 +135,8 @@ def _bytes(tensor: Tensor) -> int:
 @warning(
     "TC801 backend-setting-ignored",
     summary="a setting of the Python backend among a model's parameters",
-    why="It belongs on the server's command line; here Triton takes it for one of the model's "
-    "own parameters.",
+    why="It belongs on the server's command line; here Triton takes it for a parameter of the "
+    "model.",
     answers=("server#6156",),
 )
 def setting_ignored(config: ConfigMessage, model: Model) -> Iterator[Hit]:

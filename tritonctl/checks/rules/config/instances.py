@@ -149,7 +149,7 @@ def warm_up_unlike(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         ]
         if lacking:
             yield Hit(
-                f"{called} lacks the input {', '.join(lacking)}",
+                f"{called} has no input {', '.join(lacking)}",
                 "give it every input that is not optional",
                 config.span(*path),
             )
@@ -224,7 +224,7 @@ def force_cpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
 @error(
     "TC196 strategy-of-sequences",
-    summary="a batching strategy of one's own on a stateful model",
+    summary="a custom batching strategy on a stateful model",
     why="Triton refuses the model.",
 )
 def strategy_of_sequences(config: ConfigMessage) -> Iterator[Hit]:

@@ -214,7 +214,7 @@ def filled_in(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     lacking = [name for name in ("input", "output") if not len(getattr(message, name))]
     if lacking and not message.max_batch_size:
         yield Hit(
-            f"there is no {' and no '.join(lacking)}, and max_batch_size is 0: Triton fills them "
+            f"{' and '.join(lacking)} missing, and max_batch_size is 0: Triton fills them "
             "in, with a batch of up to 4 and dynamic_batching where the model takes batches",
             "write max_batch_size and the tensors; `tritonctl check --server` shows what it serves",
             config.span("max_batch_size"),

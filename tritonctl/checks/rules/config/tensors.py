@@ -24,7 +24,7 @@ def tensors(model: Model) -> tuple[Tensor, ...]:
 
 
 def called(tensor: Tensor) -> str:
-    """How a message speaks of it."""
+    """What messages call it."""
     direction, index = tensor.path
     return f"{direction} {tensor.name}" if tensor.name else f"{direction} number {int(index) + 1}"
 
@@ -145,7 +145,7 @@ def empty_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @error(
     "TC166 image-format",
     summary="an image format on an input without 3 dims",
-    why="Triton refuses the model: NHWC and NCHW name the 3 dims beside the batch.",
+    why="Triton refuses the model: NHWC and NCHW name the 3 dims after the batch.",
 )
 def image_format(config: ConfigMessage) -> Iterator[Hit]:
     for index, one in enumerate(config.message.input):

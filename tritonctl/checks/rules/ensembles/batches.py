@@ -99,7 +99,7 @@ def _refused(
 def _mixed(
     step: Step, batches: dict[str, Batch | None], sources: dict[str, Side]
 ) -> Iterator[_Lost]:
-    """A row that Triton makes a batch of 1 of, beside a batch of any size."""
+    """Inputs that Triton reads as a batch of 1, next to a batch of any size."""
     if not step.interface or not step.interface.max_batch_size:
         return
     read = {link.tensor: _as_read(link, batches.get(link.tensor), sources) for link in step.inputs}

@@ -52,7 +52,7 @@ def no_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         # From such a name Triton infers the backend.
         if value and (name == "backend" or TELLING_FILES.get(value) in _INFERRED):
             yield Hit(
-                f"an ensemble has no backend of its own, and {model.name} names {value}",
+                f"an ensemble takes no backend, and {model.name} names {value}",
                 f"remove `{name}`",
                 config.name_span(name),
             )
@@ -111,7 +111,7 @@ def missing_model(config: ConfigMessage, ensemble: Graph, repository: Repository
         if step.name and step.name not in repository.models:
             close = suggest(step.name, repository.models)
             yield Hit(
-                f"there is no model {step.name} in this repository",
+                f"{step.name} is not in this repository",
                 f"did you mean {close}?"
                 if close
                 else f"add it, or also start Triton with the --model-repository of {step.name}",

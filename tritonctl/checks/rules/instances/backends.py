@@ -34,7 +34,7 @@ def needs_gpu(config: ConfigMessage, model: Model, repository: Repository) -> It
     if repository.target.gpus != () or model.backend not in _GPU_ONLY:
         return
     if any(written_kind(group) == "KIND_GPU" for _, group in written_groups(model)):
-        return  # that has a finding of its own
+        return  # another rule reports that
     yield Hit(
         f"the backend {model.backend} needs a GPU, and the target has none",
         "serve it on a machine with a GPU, or say which GPUs the target has: --gpus 24G",
@@ -82,7 +82,7 @@ def secondary_device(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @warning(
     "TC609 one-gpu-for-all",
     summary="instances of a Python model on several GPUs that all use the first",
-    why="KIND_GPU only tells a Python model which GPU is its own. All instances share GPU 0 "
+    why="KIND_GPU only gives a Python model the number of its GPU. All instances share GPU 0 "
     "and the others stay idle.",
     shows="elsewhere",
     answers=("server#2157",),
@@ -93,7 +93,7 @@ def one_gpu_for_all(
     if _asks_for_its_gpu(code):
         return
     for group in groups(model, repository.target):
-        if group.index is not None and group.kind == "KIND_GPU" and _several(group):
+        if group.index is not None and group.kind == "KIND_GPU" and _on_several_gpus(group):
             cuda = _default_cuda(code)
             if cuda is not None:
                 yield Hit(
@@ -106,7 +106,7 @@ def one_gpu_for_all(
                 return
 
 
-def _several(group: Group) -> bool:
+def _on_several_gpus(group: Group) -> bool:
     return group.gpus is not None and len(set(group.gpus)) > 1
 
 

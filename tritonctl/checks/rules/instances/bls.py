@@ -21,7 +21,7 @@ from tritonctl.errors import suggest
 
 _SENDING = ("exec", "async_exec")
 _OUTSIDE = ("initialize", "finalize")
-_BREAK = "break the circle: put what is shared into a model of its own"
+_BREAK = "break the circle: put what is shared into a separate model"
 
 
 @error(
@@ -101,7 +101,7 @@ def absent_model(model: Model, repository: Repository) -> Iterator[Hit]:
         yield _hit(
             model,
             call,
-            f"there is no model {call.model} in this repository",
+            f"{call.model} is not in this repository",
             f"did you mean {close}?" if close else "add it, or serve it from another repository",
         )
 
@@ -120,16 +120,16 @@ def other_tensors(model: Model, repository: Repository) -> Iterator[Hit]:
         given = [t for t in _input_names(call) if t not in {one.name for one in inputs(asked)}]
         wanted = [t for t in _output_names(call) if t not in {one.name for one in outputs(asked)}]
         # Without any the backend completes them while loading.
-        for kind, names, there in (
+        for kind, names, known in (
             ("input", given, [one.name for one in inputs(asked)]),
             ("output", wanted, [one.name for one in outputs(asked)]),
         ):
-            if names and there:
+            if names and known:
                 yield _hit(
                     model,
                     call,
                     f"{asked.name} has no {kind} {names[0]}",
-                    f"its {kind}s are {', '.join(there)}",
+                    f"its {kind}s are {', '.join(known)}",
                 )
 
 

@@ -49,19 +49,19 @@ def absent_gpu(config: ConfigMessage, model: Model, repository: Repository) -> I
         for position, gpu in enumerate(group.gpus):
             if written_kind(group) == "KIND_GPU" and gpu not in range(len(gpus)):
                 yield Hit(
-                    f"there is no GPU {gpu}: the target has {_numbers(len(gpus))}",
+                    f"the target has no GPU {gpu}, only {_numbers(len(gpus))}",
                     "name one that it has; without `gpus` every GPU gets its instances",
                     config.span("instance_group", index, "gpus", position),
                 )
 
 
 def _numbers(count: int) -> str:
-    return "GPU 0 alone" if count == 1 else f"0 to {count - 1}"
+    return "GPU 0" if count == 1 else f"0 to {count - 1}"
 
 
 @error(
     "TC602 auto-with-gpus",
-    summary="a GPU in `gpus` that the target lacks, of a group with KIND_AUTO",
+    summary="a GPU in `gpus` that the target does not have, in a group with KIND_AUTO",
     why="KIND_AUTO becomes KIND_CPU when a listed GPU is absent, keeps the list, and is then "
     "refused for it.",
 )

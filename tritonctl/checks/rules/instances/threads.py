@@ -92,7 +92,7 @@ def models_over_cores(repository: Repository) -> Iterator[Hit]:
     shares: dict[str, Threads] = {}
     for name, model in repository.models.items():
         threads = cpu_threads(model, repository.target)
-        # A model with too many of its own has a finding already.
+        # TC620 reports a model that has too many alone.
         if threads is not None and threads.total(cores) <= cores:
             shares[name] = threads
     total = sum(threads.total(cores) for threads in shares.values())

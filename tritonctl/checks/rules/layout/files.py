@@ -63,9 +63,9 @@ def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, output in enumerate(config.message.output):
         name = output.label_filename
         if name and file_size(model.path, name) is None:
-            beside = f"; it is looked for beside {model.shown}/config.pbtxt"
+            searched = f"; Triton looks for it next to {model.shown}/config.pbtxt"
             yield Hit(
-                f"output {output.name} has its labels in {name}, which is not a file{beside}",
+                f"output {output.name} has its labels in {name}, which is not a file{searched}",
                 f"put it at {model.shown}/{name}",
                 config.span("output", index, "label_filename"),
             )
@@ -103,7 +103,7 @@ def _lines(path: Path) -> int | None:
 @error(
     "TC022 missing-data",
     summary="data for warm-up or a first state that does not exist",
-    why="Triton looks for it in warmup/ and initial_state/, beside config.pbtxt, when it loads "
+    why="Triton looks for it in warmup/ and initial_state/, next to config.pbtxt, when it loads "
     "the model, and refuses the model.",
     needs_valid_config=True,
 )
@@ -152,7 +152,7 @@ def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @error(
     "TC027 string-data",
     summary="strings for warm-up that are more or fewer than the tensor's",
-    why="Triton refuses the model: it reads each string behind its length, as clients send it.",
+    why="Triton refuses the model: it reads each string after its length, as clients send it.",
     needs_valid_config=True,
 )
 def string_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -165,13 +165,13 @@ def string_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         if data.folder == WARM_UP and count is not None and count != data.strings:
             yield Hit(
                 f"{data.folder}/{data.name} has {count} strings, and the tensor {data.strings}",
-                "write each string behind its length, 4 bytes, the lowest first",
+                "write each string after its length, 4 bytes, the lowest first",
                 config.span(*data.place),
             )
 
 
 def _strings(path: Path) -> int | None:
-    """How many strings a file has, each behind its length; a remainder does not count."""
+    """How many strings a file has, each after its length; a remainder does not count."""
     try:
         content = path.read_bytes()
     except OSError:
@@ -225,7 +225,7 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     path = model.path / value.removeprefix(_MODEL_FOLDER).lstrip("/")
     if not _exists(path):
         yield Hit(
-            f"there is no {path.relative_to(model.path)} in {model.shown}",
+            f"{model.shown} has no {path.relative_to(model.path)}",
             "put the environment there: conda-pack makes one",
             span,
         )

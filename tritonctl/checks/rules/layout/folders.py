@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC005 to TC019: what lies in a repository beside the models' own files.
+"""TC005 to TC019: what else lies in a repository, next to the models' own files.
 
 Sources: https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_repository.md
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_management.md
@@ -40,7 +40,7 @@ def _is_folder(status: os.stat_result | None) -> bool:
 
 @error(
     "TC005 dangling-link",
-    summary="a link to nowhere in a model's folder, or in the repository's",
+    summary="a broken link in a model's folder, or in the repository's",
     why="Triton looks at every entry for folders, and stops at a broken link: it refuses "
     "the model, or, in the repository's folder, all of them.",
 )
@@ -50,8 +50,8 @@ def dangling_link(repository: Repository) -> Iterator[Hit]:
         for name, status in model.entries.items():
             if status is None and name != CONFIG_NAME:
                 yield Hit(
-                    f"the link {name} leads nowhere",
-                    "remove it, or put back what it leads to",
+                    f"the link {name} is broken",
+                    "remove it, or restore its target",
                     place=name,
                     model=model,
                 )
@@ -68,7 +68,7 @@ def hidden_folder(repository: Repository) -> Iterator[Hit]:
         if name.startswith("."):
             yield Hit(
                 f"Triton takes {name} for a model: it does not skip hidden folders",
-                "keep the repository in a folder of its own, below this one",
+                "keep the models in a folder below this one, and serve that",
                 model=repository.folder(name),
             )
 
@@ -112,7 +112,7 @@ def nested_repository(model: Model) -> Iterator[Hit]:
         yield Hit(
             f"{model.name} is a repository itself: it has the model {nested[0]}"
             + (f" and {len(nested) - 1} more" if len(nested) > 1 else ""),
-            f"serve it by itself, --model-repository={model.shown}, or move its models up",
+            f"serve it instead, --model-repository={model.shown}, or move its models up",
         )
 
 
@@ -131,8 +131,8 @@ def no_repository(repository: Repository) -> Iterator[Hit]:
         )
     elif not repository.models:
         yield Hit(
-            "there is no model here",
-            "name the folder that has the models, each in a folder of its own",
+            "the repository has no models",
+            "name the folder that has the models, each in its own folder",
         )
 
 
@@ -143,7 +143,7 @@ def no_repository(repository: Repository) -> Iterator[Hit]:
 )
 def misspelt_config(model: Model) -> Iterator[Hit]:
     name = misspelt(model)
-    # Without a file that tells the backend, the model is refused, which has a rule of its own.
+    # Without a file that tells the backend, the model is refused, which another rule reports.
     guessed = "." in model.name or not model.versions
     if name and (
         guessed or backend_of_files(model_config_schema().ModelConfig(), model.first_folder)
@@ -169,14 +169,14 @@ def misspelt(model: Model) -> str | None:
 @warning(
     "TC011 config-in-version",
     summary="a config.pbtxt in a version folder",
-    why="Triton reads the one beside the version folders, for all of them.",
+    why="Triton reads one file for all versions, next to their folders.",
 )
 def config_in_version(model: Model) -> Iterator[Hit]:
     for version in model.versions:
         if CONFIG_NAME in model.files_of(version):
             yield Hit(
                 f"Triton does not read {version}/{CONFIG_NAME}",
-                f"there is one {CONFIG_NAME} for all versions, beside their folders: "
+                f"all versions share the {CONFIG_NAME} next to their folders: "
                 f"{model.shown}/{CONFIG_NAME}",
                 place=f"{version}/{CONFIG_NAME}",
             )
@@ -184,7 +184,7 @@ def config_in_version(model: Model) -> Iterator[Hit]:
 
 @warning(
     "TC012 file-beside-versions",
-    summary="a model file beside the version folders",
+    summary="a model file next to the version folders",
     why="Triton reads the one in the version's folder: a change here changes nothing.",
 )
 def file_beside_versions(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
@@ -203,7 +203,7 @@ def file_beside_versions(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
 
 def _leads_to(model: Model, version: int, name: str, place: Path) -> bool:
-    """Whether a version has a link to it; or lacks the file, which another rule tells."""
+    """Whether a version links to it, or has no such file, which another rule reports."""
     if name not in model.files_of(version):
         return True
     try:

@@ -96,7 +96,7 @@ def _wanted_files(model: Model) -> tuple[str, ...]:
     if message.platform and message.platform not in PLATFORMS.get(
         message.backend, (message.platform,)
     ):
-        return ()  # which of both is meant has a rule of its own
+        return ()  # another rule reports that they contradict each other
     return model.file_names if model.backend in DEFAULT_FILES else ()
 
 

@@ -40,7 +40,7 @@ def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
     else:
         yield Hit(
-            f"version_policy serves {wanted}, and there is {existing}",
+            f"version_policy serves {wanted}, and the folders are {existing}",
             "name versions that have a folder",
             config.span("version_policy", "specific"),
         )
@@ -59,7 +59,7 @@ def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         if version not in model.versions:
             existing = ", ".join(map(str, model.versions))
             yield Hit(
-                f"version_policy serves {version}, and there is {existing}",
+                f"version_policy serves {version}, and the folders are {existing}",
                 f"add the folder {model.shown}/{version}, or do not name it",
                 config.span("version_policy", "specific", "versions", index),
             )

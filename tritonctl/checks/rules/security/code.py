@@ -90,7 +90,7 @@ def _is_true(node: ast.expr) -> bool:
     "TC902 unpickling",
     summary="a model.py that unpickles",
     why="Reading a pickle runs a program: whoever can replace the file, or send the "
-    "bytes, runs code in the server. torch.load refuses that by itself from PyTorch 2.6 on.",
+    "bytes, runs code in the server. torch.load refuses that by default from PyTorch 2.6 on.",
 )
 def unpickling(code: PythonSource) -> Iterator[Hit]:
     for named, fix in unpickles(code):
@@ -156,7 +156,7 @@ def _is_fixed(node: ast.expr) -> bool:
 
 
 def _defined(code: PythonSource, name: str) -> bool:
-    """Whether the file has a function of its own by that name."""
+    """Whether the file defines a function of that name."""
     return any(isinstance(node, ast.FunctionDef) and node.name == name for node in code.nodes)
 
 

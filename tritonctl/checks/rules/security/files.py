@@ -146,7 +146,7 @@ def _leads(model: Model, place: str, target: str) -> Hit:
 
 @advice(
     "TC908 pickled-file",
-    summary="a pickled file beside a model.py",
+    summary="a pickled file next to a model.py",
     why="Reading a pickle runs a program: whoever can replace the file runs code in the server.",
 )
 def pickled(code: PythonSource, model: Model) -> Iterator[Hit]:

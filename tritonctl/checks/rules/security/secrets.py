@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC91x: secrets that stand in a repository, and releases with known holes.
+"""TC91x: secrets that stand in a repository, and releases with known vulnerabilities.
 
 What is found is never shown: findings point at it, with its text blotted out.
 
@@ -44,7 +44,7 @@ _NAMED = re.compile(
 )
 _SHORTEST = 8
 _FEWEST = 6  # different characters, below which it stands for a secret
-_TOLD = 3
+_LISTED = 3
 
 
 @warning(
@@ -106,7 +106,7 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
 @warning(
     "TC911 known-holes",
     summary="a target version with known vulnerabilities",
-    why="NVIDIA's bulletins tell everybody how to use them; only a later release fixes them.",
+    why="NVIDIA's bulletins show everybody how to use them; only a later release fixes them.",
     shows="elsewhere",
 )
 def holes(repository: Repository) -> Iterator[Hit]:
@@ -117,9 +117,9 @@ def holes(repository: Repository) -> Iterator[Hit]:
         return
     cves = [cve for hole in known for cve in hole.cves]
     fixed = max((hole.fixed for hole in known), key=lambda name: tuple(map(int, name.split("."))))
-    more = f" and {len(cves) - _TOLD} more" if len(cves) > _TOLD else ""
+    more = f" and {len(cves) - _LISTED} more" if len(cves) > _LISTED else ""
     yield Hit(
-        f"Triton {target.version} has known vulnerabilities: {', '.join(cves[:_TOLD])}{more}; "
+        f"Triton {target.version} has known vulnerabilities: {', '.join(cves[:_LISTED])}{more}; "
         f"the worst: {known[0].summary} (CVSS {known[0].score:g})",
         f"serve with release {fixed} or later, or let only this machine reach it",
         model.config.span("name"),
@@ -129,8 +129,8 @@ def holes(repository: Repository) -> Iterator[Hit]:
 
 def _first(repository: Repository) -> Model | None:
     """The first model whose configuration can be read: vulnerabilities are reported there."""
-    readable = (model for _, model in sorted(repository.models.items()) if model.has_config)
-    return next(readable, None)
+    with_config = (model for _, model in sorted(repository.models.items()) if model.has_config)
+    return next(with_config, None)
 
 
 @warning(
@@ -148,6 +148,6 @@ def shared_environment(config: ConfigMessage) -> Iterator[Hit]:
     if path.startswith(("/tmp/", "/var/tmp/", "/dev/shm/")):  # noqa: S108 - looked for, not used
         yield Hit(
             f"{key} is {path}, in a folder where everybody on the machine may put files",
-            "keep the environment beside the model: $$TRITON_MODEL_DIRECTORY/env.tar.gz",
+            "keep the environment with the model: $$TRITON_MODEL_DIRECTORY/env.tar.gz",
             config.span("parameters", key, "string_value"),
         )

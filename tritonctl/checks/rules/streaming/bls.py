@@ -118,8 +118,8 @@ def _over_responses(loop: ast.For | ast.AsyncFor, function: Function) -> bool:
         for node in own_nodes(function)
         if isinstance(node, ast.Assign) and [dotted_name(one) for one in node.targets] == [name]
     ]
-    several = [one for one, _ in bound(own_nodes(function)) if one == name]
-    return len(several) == 1 and len(values) == 1 and _is_stream(values[0])
+    bindings = [one for one, _ in bound(own_nodes(function)) if one == name]
+    return len(bindings) == 1 and len(values) == 1 and _is_stream(values[0])
 
 
 def _is_stream(node: ast.expr) -> bool:

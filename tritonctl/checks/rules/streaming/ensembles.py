@@ -72,7 +72,7 @@ def alone(repository: Repository) -> Iterator[Hit]:
         if batched or _completes_batching(one.model):
             continue
         yield Hit(
-            f"each response of {one.source} in {one.ensemble} becomes an execution of its own",
+            f"each response of {one.source} in {one.ensemble} is executed alone",
             "add dynamic_batching { }"
             + ("" if config.message.max_batch_size > 1 else " and a max_batch_size"),
             config.name_span("max_batch_size"),

@@ -174,7 +174,7 @@ def sent_after_final(model: Model) -> Iterator[Hit]:
             code,
             call,
             f"{name} has sent the final flag above: this raises",
-            "send the final flag once, with the last response or behind it",
+            "send the final flag once, with the last response or after it",
         )
 
 
@@ -191,7 +191,7 @@ def asked_after_final(model: Model) -> Iterator[Hit]:
             code,
             call,
             "the final flag has been sent above: asking now crashes tritonserver",
-            "ask before the final flag is sent, and leave the function behind it",
+            "ask before the final flag is sent, and then leave the function",
         )
 
 
@@ -222,5 +222,5 @@ def final_in_loop(model: Model) -> Iterator[Hit]:
                 senders.code,
                 send.call.node,
                 "the loop sends the final flag in its first turn, and raises in its second",
-                "send the final flag once, behind the loop",
+                "send the final flag once, after the loop",
             )

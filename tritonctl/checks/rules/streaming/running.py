@@ -35,7 +35,7 @@ from tritonctl.checks.rule import advice, error, warning
 def uncancellable(repository: Repository) -> Iterator[Hit]:
     steps = composing(repository)
     for model in repository.models.values():
-        # Within an ensemble Triton 2.51 tells a step nothing of a cancellation.
+        # Triton 2.51 does not pass a cancellation on to the steps of an ensemble.
         code = streaming_code(model) if model.name not in steps else None
         senders = senders_of(model) if code else None
         if code is None or senders is None or "cancel" in code.source.text:
@@ -103,7 +103,7 @@ def never_ready(code: PythonSource) -> Iterator[Hit]:
                 code,
                 node,
                 f"initialize waits for a thread whose {loop} never ends",
-                "leave out join(): the thread runs on beside execute",
+                "leave out join(): the thread keeps running during execute",
             )
             return
 

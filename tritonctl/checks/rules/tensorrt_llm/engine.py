@@ -41,7 +41,7 @@ def unreadable(deployment: Deployment) -> Iterator[Hit]:
 @error(
     "TC721 engine-file-missing",
     summary="an engine folder without an engine file for every GPU",
-    why="Each GPU of tp_size × pp_size loads a file of its own; without it the model is refused.",
+    why="Each GPU of tp_size × pp_size loads its own file; without it Triton refuses the model.",
 )
 def _ranks(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     world = engine.world_size if _here(deployment, engine) else None
@@ -63,7 +63,7 @@ def _here(deployment: Deployment, engine: Engine) -> bool:
 @error(
     "TC725 gpus-of-engine",
     summary="a different number of GPUs than the engine was built for",
-    why="Each part of an engine runs on a GPU of its own: TensorRT-LLM says `MPI worldSize is "
+    why="Each part of an engine runs on its own GPU: TensorRT-LLM says `MPI worldSize is "
     "expected to be equal to tp*pp` or asserts the number of devices.",
     answers=("TensorRT-LLM#2021", "TensorRT-LLM#1992"),
 )
@@ -83,7 +83,7 @@ def _gpus(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
                     deployment.span(key),
                 )
     if gpus == () and deployment.kind == "cpp":
-        return  # the backend runs on no such machine, which another rule says
+        return  # TC603: the backend needs a GPU
     yield from _beyond(deployment)
     if gpus is not None and len(gpus) < world:
         yield Hit(

@@ -68,5 +68,5 @@ def _guides_refused(template: Deployment) -> Iterator[Hit]:
 
 
 def _missing(deployment: Deployment, key: str) -> bool:
-    """Whether it is not given; an unfilled placeholder has a finding of its own."""
+    """Whether it is not given; TC109 reports an unfilled placeholder."""
     return deployment.text(key) is None and not deployment.unfilled(key)

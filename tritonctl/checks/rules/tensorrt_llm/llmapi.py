@@ -127,7 +127,7 @@ def _decoupled(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     decoupled = outside and message.model_transaction_policy.decoupled
     if inside is None or decoupled == inside or not (decoupled or inside):
         return
-    streams = "says decoupled: false" if outside else "says nothing of it"
+    streams = "says decoupled: false" if outside else "does not say it"
     yield Hit(
         f"model.yaml says decoupled: {str(inside).lower()}, and config.pbtxt "
         + ("says decoupled: true" if decoupled else streams),
@@ -148,7 +148,7 @@ def _batches(arguments: YamlFile) -> Iterator[Hit]:
     if size:
         yield Hit(
             f"{_TRITON}.max_batch_size is {size}, and this model answers one prompt per request",
-            "set it to 0; TensorRT-LLM batches the requests by itself",
+            "set it to 0; TensorRT-LLM batches the requests",
             arguments.place(_TRITON, "max_batch_size"),
             arguments.source,
         )

@@ -112,7 +112,7 @@ def _demanded(template: Deployment) -> Iterator[Hit]:
 
 
 def _recent(deployment: Deployment) -> bool:
-    """Whether this is surely for a backend that knows of guided decoding."""
+    """Whether the backend certainly supports guided decoding."""
     version = deployment.repository.target.version
     if version is not None:
         return reaches(version, _DEMANDING)
@@ -229,7 +229,7 @@ def _lookahead(template: Deployment) -> Iterator[Hit]:
     if template.text("decoding_mode") != "lookahead" or not missing:
         return
     if template.kind == "python" and len(missing) == len(LOOKAHEAD):
-        return  # which there is allowed, and left to the engine
+        return  # allowed there: the engine decides
     yield Hit(
         f"decoding_mode is lookahead, and {', '.join(missing)} is not given as a whole number",
         "give all three, as the engine was built with",

@@ -38,7 +38,7 @@ _MIGRATE = (
     "TC740 engine-of-another-release",
     summary="an engine that another TensorRT-LLM compiled than the target has",
     why="TensorRT says `Version tag does not match` when the model loads: an engine runs with "
-    "the very version that compiled it.",
+    "exactly the version that compiled it.",
     answers=("tensorrtllm_backend#531", "tensorrtllm_backend#190", "tensorrtllm_backend#424"),
 )
 def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
@@ -60,7 +60,7 @@ def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
 
 
 def _elsewhere(deployment: Deployment, version: str) -> bool:
-    """Whether TensorRT-LLM is surely not the image's: of an environment, or for tritonctl's own."""
+    """Whether the model certainly runs another TensorRT-LLM than the image's."""
     if deployment.kind == "own" and not reaches(version, _OWN_NEEDS):
         return True
     return _brings_its_own(deployment)
@@ -81,7 +81,7 @@ def _name(version: str) -> tuple[str, ...]:
 
 
 def _release(repository: Repository, compatibility: Compatibility) -> Release | None:
-    """The release of the target's version, if the table has that very version."""
+    """The release of the target's version, if the table has exactly that."""
     version = repository.target.version
     known = {release.triton: release for release in compatibility.releases}
     return known.get(version) if version else None

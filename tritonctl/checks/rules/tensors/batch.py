@@ -46,7 +46,7 @@ def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Ite
     first = fixed[0]
     yield Hit(
         f"max_batch_size: {size} asks for a batch dimension in front, and "
-        f"{_told(fixed)} {'have' if len(fixed) > 1 else 'has'} none in {graph.path.name}: "
+        f"{_listed(fixed)} {'have' if len(fixed) > 1 else 'has'} none in {graph.path.name}: "
         f"{first.name} is {shown(first.shape or ())}"
         f"{', its first dimension fixed' if first.shape else ''}",
         "export the graph with its first dimension dynamic; or set max_batch_size: 0 and write "
@@ -100,7 +100,7 @@ def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Ite
     tensor, one, _dims = short[0]
     whole = ("-1" if isinstance(size, str) else str(size) for size in one.shape or ())
     yield Hit(
-        f"without max_batch_size, dims are whole shapes: {_told([g for _, g, _ in short])} "
+        f"without max_batch_size, dims are whole shapes: {_listed([g for _, g, _ in short])} "
         f"{'leave' if len(short) > 1 else 'leaves'} out the first dimension, the batch; "
         f"{one.name} is {shown(one.shape or ())} in the graph",
         f"set max_batch_size, e.g. 8, or write dims: [ {', '.join(whole)} ]",
@@ -164,7 +164,7 @@ def scalar(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     "TC215 narrower-output",
     summary="dims of an output that fix a size which the graph leaves open",
     why="The ONNX Runtime backend wants dims of outputs to be exactly the graph's: the model "
-    "is refused, unless ONNX Runtime works out that very size when it loads the graph.",
+    "is refused, unless ONNX Runtime works out that size when it loads the graph.",
     shows="elsewhere",
 )
 def narrower_output(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
@@ -246,7 +246,7 @@ def _written(dims: Dims) -> str:
     return ", ".join(map(str, dims))
 
 
-def _told(tensors: list[GraphTensor], most: int = 4) -> str:
+def _listed(tensors: list[GraphTensor], most: int = 4) -> str:
     names = [tensor.name for tensor in tensors]
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

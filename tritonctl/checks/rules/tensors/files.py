@@ -43,7 +43,7 @@ def weights_missing(graph: Graph, model: Model) -> Iterator[Hit]:
         if problem := _weights_problem(model, graph, weights):
             yield Hit(
                 f"the weights of {graph.path.name} are in {weights.location[:80]!r}, {problem}",
-                f"put that file beside {graph.path.name}, complete and under that name",
+                f"put that file next to {graph.path.name}, complete and under that name",
                 place=_place(model, graph.path),
             )
 
@@ -61,7 +61,7 @@ def _weights_problem(model: Model, graph: Graph, weights: Weights) -> str | None
     except OSError:
         return None
     if is_pointer(path):
-        # Of a file in the version folder itself, TC016 tells that.
+        # In the version folder itself, TC016 reports it.
         inside = path.parent == model.path / str(model.served_version)
         return None if inside else "which is a Git LFS pointer"
     if size < weights.size:

@@ -23,7 +23,7 @@ from tritonctl.formats.graph_file import Graph, GraphTensor
 _WHY_INTERFACE = "The backend compares names, types and shapes when it loads the model, and refuses"
 
 
-def found(name: str, tensors: tuple[GraphTensor, ...]) -> GraphTensor | None:
+def tensor_named(name: str, tensors: tuple[GraphTensor, ...]) -> GraphTensor | None:
     """The tensor of that name."""
     return next((tensor for tensor in tensors if name in tensor.names), None)
 
@@ -31,10 +31,10 @@ def found(name: str, tensors: tuple[GraphTensor, ...]) -> GraphTensor | None:
 def pairs(model: Model, graph: Graph) -> Iterator[tuple[Tensor, GraphTensor]]:
     """Declared tensors, each with the one of the graph that has its name."""
     for tensor in inputs(model):
-        if one := found(tensor.name, graph.inputs + graph.defaults):
+        if one := tensor_named(tensor.name, graph.inputs + graph.defaults):
             yield tensor, one
     for tensor in outputs(model):
-        if one := found(tensor.name, graph.outputs):
+        if one := tensor_named(tensor.name, graph.outputs):
             yield tensor, one
 
 
@@ -101,7 +101,7 @@ def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
     ):
         names = [one.name for one in there]
         for tensor in tensors:
-            if tensor.name and found(tensor.name, there) is None:
+            if tensor.name and tensor_named(tensor.name, there) is None:
                 yield Hit(
                     f"{judged.path.name} has no {tensor.path[0]} {tensor.name}; it has "
                     f"{_listed(names)}",
@@ -114,7 +114,7 @@ def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
 def _unknown_controls(config: ConfigMessage, graph: Graph) -> Iterator[Hit]:
     controls = config.message.sequence_batching.control_input
     for index, control in enumerate(controls):
-        if control.name and found(control.name, graph.inputs + graph.defaults) is None:
+        if control.name and tensor_named(control.name, graph.inputs + graph.defaults) is None:
             yield Hit(
                 f"{graph.path.name} has no input {control.name} for the sequence's control",
                 "name the input that takes it, or leave that control out",
@@ -143,7 +143,7 @@ def _listed(names: list[str], most: int = 8) -> str:
 )
 def undeclared_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     declared = inputs(model)
-    if any(found(one.name, judged.inputs + judged.defaults) is None for one in declared):
+    if any(tensor_named(one.name, judged.inputs + judged.defaults) is None for one in declared):
         return
     fed = fed_names(config, model)
     for one in judged.inputs:
@@ -217,7 +217,7 @@ def _runs_python(model: Model) -> bool:
 def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     unknown = UNKNOWN_TYPES.get(model.backend or "", set()) | {"TYPE_INVALID"}
     for tensor, one in pairs(model, judged):
-        # The OpenVINO backend converts, hence a graph of that format tells no types.
+        # The OpenVINO backend converts types, so its graphs have none.
         if one.dtype and tensor.dtype != one.dtype and tensor.dtype not in unknown:
             span = config.span(*tensor.path, "data_type")
             yield Hit(
@@ -240,8 +240,8 @@ def optional_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
     if judged.format != "ONNX":
         return
     for tensor in inputs(model):
-        has_default = found(tensor.name, judged.defaults) is not None
-        needed = found(tensor.name, judged.inputs) is not None
+        has_default = tensor_named(tensor.name, judged.defaults) is not None
+        needed = tensor_named(tensor.name, judged.inputs) is not None
         span = config.name_span(*tensor.path, "optional")
         if tensor.optional and needed:
             yield Hit(

@@ -59,7 +59,7 @@ def _unknown_lookups(model: Model) -> Iterator[tuple[PythonSource, Call, str]]:
 
 
 def _is_subscripted(flow: Flow, call: Call, function: Function) -> bool:
-    """Whether None, which it returns, is surely asked for an item."""
+    """Whether the None that it returns is certainly subscripted."""
     if not flow.surely_runs(call.node, function):
         return False
     around = flow.parent(call.node)

@@ -78,12 +78,12 @@ def _undeclared_reads(
 
 
 def _all_named(tensors: tuple[Tensor, ...]) -> bool:
-    """Whether there are any, and none lacks its name."""
+    """Whether at least one is declared, and all have names."""
     return bool(tensors) and all(tensor.name for tensor in tensors)
 
 
 def makes_requests(code: PythonSource) -> bool:
-    """Whether it sends requests to other models, whose tensors have names of their own."""
+    """Whether it sends requests to other models, whose tensors have other names."""
     return any(call.name == "InferenceRequest" for call in code.calls)
 
 
@@ -125,7 +125,7 @@ def _surely_used(code: PythonSource, flow: Flow, call: Call) -> bool:
 
 
 def _is_request(node: ast.expr | None, requests: str | None) -> bool:
-    """A name of its own, or `requests[0]`."""
+    """A plain name, or `requests[0]`."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Name) and node.value.id == requests
     return isinstance(node, ast.Name)
@@ -212,10 +212,10 @@ def _names_in_responses(code: PythonSource) -> set[str] | None:
         if not isinstance(tensors, ast.List):
             return None
         for node in tensors.elts:
-            found = _tensor_names(flow, node)
-            if found is None:
+            made = _tensor_names(flow, node)
+            if made is None:
                 return None
-            names.update(found)
+            names.update(made)
     return names
 
 

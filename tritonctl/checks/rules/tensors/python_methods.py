@@ -47,7 +47,7 @@ def imported_too_early(code: PythonSource) -> Iterator[Hit]:
 
 @warning(
     "TC225 own-backend-utils",
-    summary="a copy of triton_python_backend_utils.py beside the model",
+    summary="a copy of triton_python_backend_utils.py next to the model",
     why="It comes first, so that the model runs with the functions of another release than the "
     "server's; where one is missing, it is refused.",
     answers=("server#3332",),
@@ -59,7 +59,7 @@ def own_utils(model: Model) -> Iterator[Hit]:
     name = f"{BACKEND_UTILS}.py"
     if name in model.files_of(version):
         yield Hit(
-            f"{name} beside the model hides the one that the server brings",
+            f"{name} next to the model hides the server's own",
             "remove it: the backend finds its own",
             place=f"{version}/{name}",
         )

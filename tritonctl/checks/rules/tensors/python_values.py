@@ -48,15 +48,15 @@ def element_type(code: PythonSource, model: Model) -> Iterator[Hit]:
             continue
         if dtype and dtype not in _TYPES.get(tensor.dtype, {dtype}):
             yield Hit(
-                f"{tensor.name} is declared {tensor.dtype} and made of an array of {_told(dtype)}",
+                f"{tensor.name} is declared {tensor.dtype} and made of an array of {_shown(dtype)}",
                 _instead(tensor),
                 code.place(call.node),
                 source=code.source,
             )
 
 
-def _told(found: str) -> str:
-    return "numpy's own strings, which Triton has no type for" if found == "str" else found
+def _shown(dtype: str) -> str:
+    return "numpy's own strings, which Triton has no type for" if dtype == "str" else dtype
 
 
 def _instead(tensor: Tensor) -> str:

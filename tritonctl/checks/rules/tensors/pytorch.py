@@ -52,7 +52,7 @@ def _problem(tensors: Sequence[Tensor], numbers: Sequence[int | None], place: in
     # Outputs may be left out, inputs may not.
     is_input = tensors[place].path[0] == "input"
     if is_input and number is not None and number >= len(tensors):
-        return f"of which there are {len(tensors)}, counted from 0"
+        return f"which has {len(tensors)}, counted from 0"
     return None
 
 

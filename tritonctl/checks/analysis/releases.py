@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of releases, for rules: imported only where a rule asks.
+"""The table of releases, imported only for the rules that need it.
 
-It takes longer to import (pydantic) than a model takes to check, and mostly nobody asks.
+Importing it (pydantic) takes longer than checking a model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def releases() -> Compatibility:
-    """The whole table."""
+    """Everything in builders/compatibility.toml."""
     from tritonctl.compatibility.table import table
 
     return table(None)
@@ -36,7 +36,7 @@ def newer_fields(version: str) -> dict[str, str]:
 
 
 def known_holes(version: str) -> list[KnownHole]:
-    """The security holes of a version, worst first."""
+    """The known vulnerabilities of a version, worst first."""
     from tritonctl.compatibility import exposure
 
     return exposure.known_holes(version)

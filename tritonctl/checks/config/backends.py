@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-# The platforms that may stand beside a backend, or in its place. Other backends take any.
+# The platforms that may be given with a backend, or instead of it. Other backends take any.
 PLATFORMS = {
     "tensorflow": ("tensorflow_savedmodel", "tensorflow_graphdef"),
     "tensorrt": ("tensorrt_plan",),

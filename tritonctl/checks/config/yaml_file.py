@@ -37,7 +37,7 @@ class YamlFile:
 
     def text(self, *path: str) -> str | None:
         """A scalar as written; None where it is missing or null."""
-        import yaml  # as elsewhere here: slow, and few models have such a file
+        import yaml  # slow, and few models have such a file
 
         node = self.node(*path)
         if not isinstance(node, yaml.ScalarNode) or node.tag == "tag:yaml.org,2002:null":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A picture for a terminal: one node below the other, with a line for each tensor that it reads.
 
-Rails run beside them, one for each node whose tensors are still to be read, as `git log --graph`
+Rails run next to them, one for each node whose tensors are still to be read, as `git log --graph`
 draws branches.
 """
 
@@ -37,7 +37,7 @@ class _Rails:
         return self.lanes.index(None)
 
     def shown(self) -> str:
-        """What runs on beside a line of text."""
+        """The lanes that continue next to a line of text."""
         return " ".join("│" if owner else " " for owner in self.lanes)
 
 
@@ -56,7 +56,7 @@ def drawn(picture: Picture, width: int) -> list[Line]:
 
 
 def plain(lines: Sequence[Line]) -> str:
-    """Without colours."""
+    """The lines as plain text."""
     texts = ("".join(text for text, _ in line).rstrip() for line in lines)
     return "\n".join(texts) + "\n"
 
@@ -96,16 +96,16 @@ def _node(picture: Picture, node: Node, rails: _Rails, width: int) -> Iterator[L
     if node.faults:
         title.append((f"  ✗ {', '.join(node.faults)}", "fault"))
     yield ((row, "dim"), *title)
-    beside = rails.shown()
-    yield from _tensors(edges, beside, width)
+    prefix = rails.shown()
+    yield from _tensors(edges, prefix, width)
     if node.inner is not None:
-        yield from _inner(node.inner, beside, width)
+        yield from _inner(node.inner, prefix, width)
     if any(rails.lanes):
-        yield ((beside, "dim"),)
+        yield ((prefix, "dim"),)
 
 
 def _row(node: Node, sources: set[str], rails: _Rails) -> str:
-    """The line of a node's own: from the lanes that it reads to its own."""
+    """A node's line, from the lanes that it reads to its own."""
     ending = set()
     for source in sources:
         rails.left[source].discard(node.name)
@@ -151,15 +151,15 @@ def _said(node: Node) -> str:
     return f"  {node.backend or 'not in this repository'}"
 
 
-def _tensors(edges: list[Edge], beside: str, width: int) -> Iterator[Line]:
+def _tensors(edges: list[Edge], prefix: str, width: int) -> Iterator[Line]:
     """A line for each tensor that a node reads; two where one is too narrow."""
     rows = [(_named(edge), edge.dtype, edge.shape, _origin(edge)) for edge in edges]
-    margin = len(beside) + 3
+    margin = len(prefix) + 3
     wide = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
     room = width - margin - wide[1] - wide[2] - 2 * _GAP
     wide[0] = max(min(wide[0], room), _LEAST_NAME)
     for edge, row in zip(edges, rows, strict=True):
-        segments: list[Segment] = [(f"{beside}   ", "dim")]
+        segments: list[Segment] = [(f"{prefix}   ", "dim")]
         segments.append((row[0].ljust(wide[0]), "fault" if edge.faults else ""))
         segments.append((f"  {row[1].ljust(wide[1])}  {row[2].ljust(wide[2])}", "dim"))
         used = margin + max(len(row[0]), wide[0]) + wide[1] + wide[2] + 2 * _GAP
@@ -168,7 +168,7 @@ def _tensors(edges: list[Edge], beside: str, width: int) -> Iterator[Line]:
         for text, style in rest:
             if text and used + len(text) + _GAP > width:
                 yield tuple(segments)
-                segments, used = [(f"{beside}     ", "dim")], margin + 2
+                segments, used = [(f"{prefix}     ", "dim")], margin + 2
             if text:
                 segments.append((f"  {text}", style))
                 used += len(text) + _GAP
@@ -187,10 +187,10 @@ def _origin(edge: Edge) -> str:
     return f"{arrow} optional".strip() if edge.optional else arrow
 
 
-def _inner(picture: Picture, beside: str, width: int) -> Iterator[Line]:
+def _inner(picture: Picture, prefix: str, width: int) -> Iterator[Line]:
     """A nested ensemble, in a frame."""
-    room = width - len(beside) - 5
-    yield ((f"{beside}   ┌╌ ", "dim"), *_heading(picture))
+    room = width - len(prefix) - 5
+    yield ((f"{prefix}   ┌╌ ", "dim"), *_heading(picture))
     for line in _body(picture, room):
-        yield ((f"{beside}   ┊ ", "dim"), *line)
-    yield ((f"{beside}   └╌", "dim"),)
+        yield ((f"{prefix}   ┊ ", "dim"), *line)
+    yield ((f"{prefix}   └╌", "dim"),)

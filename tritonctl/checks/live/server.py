@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tritonctl.checks.checker import ANY, finding_of, shown
 from tritonctl.checks.findings import Finding, Hit, Report
@@ -14,16 +13,13 @@ from tritonctl.checks.live.models import compare, of_no_repository
 from tritonctl.checks.live.rules import LIVE_RULES, LiveRule
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.errors import ConfigurationError
+from tritonctl.protocol.channel import Endpoint
+from tritonctl.protocol.inspection import inspect
 from tritonctl.protocol.server_description import ServerDescription
-
-if TYPE_CHECKING:
-    from tritonctl.protocol.channel import Endpoint
 
 
 def inspect_for(paths: Sequence[Path], endpoint: Endpoint) -> ServerDescription:
     """Ask a server what `check_server` needs to know. Raises ServerError, UsageError, OSError."""
-    from tritonctl.protocol.inspection import inspect
-
     return inspect(endpoint, _models(paths))
 
 

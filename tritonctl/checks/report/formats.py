@@ -56,7 +56,7 @@ def _plain(text: str) -> str:
 
 
 def summary(report: Report) -> str:
-    """One sentence."""
+    """Counts of models and findings, in a sentence."""
     models = f"{report.models} model{'s' if report.models != 1 else ''}"
     counts = [(report.count(severity), severity) for severity in SEVERITIES]
     parts = [f"{n} {name}{'s' if n != 1 and name != 'advice' else ''}" for n, name in counts if n]
@@ -101,7 +101,7 @@ def described(file: File) -> str:
 
 
 def as_json(report: Report) -> str:
-    """For programs."""
+    """The report as JSON."""
     record = {
         "models": report.models,
         "counts": {severity: report.count(severity) for severity in SEVERITIES},
@@ -111,7 +111,7 @@ def as_json(report: Report) -> str:
 
 
 def as_github(report: Report) -> str:
-    """Workflow commands, which GitHub shows beside the lines of a pull request."""
+    """Workflow commands, which GitHub shows at the lines of a pull request."""
     return "\n".join(_command(finding) for finding in report.findings)
 
 

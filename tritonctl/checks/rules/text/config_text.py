@@ -75,7 +75,7 @@ def _blank(match: re.Match[str]) -> str:
 @error(
     "TC103 invalid-text-format",
     summary="a config.pbtxt that is not protobuf's text format",
-    why="Triton refuses the model: it uses nothing of a file with a syntax error.",
+    why="Triton refuses the model: it ignores a file with a syntax error entirely.",
 )
 def syntax(file: ConfigFile) -> Iterator[Hit]:
     if file.broken and not any(placeholder(file)):

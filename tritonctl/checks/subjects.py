@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 from tritonctl.checks.analysis.graph import graph_of
 from tritonctl.checks.analysis.judged_graph import judged_graph
+from tritonctl.checks.analysis.senders import senders_of
+from tritonctl.checks.analysis.streams import streaming_code
 from tritonctl.checks.analysis.trtllm_model import (
     arguments_of,
     deployment_of,
@@ -36,6 +38,9 @@ SUBJECTS: Mapping[str, Subject] = {
     "sequences": lambda model, _: _scheduler(model, "sequence_batching"),
     # Of the served version: the Python backend's model.py, and a graph such as model.onnx.
     "code": lambda model, _: model.code,
+    # Of Python models that stream: the code of a decoupled one, and how any sends responses.
+    "streaming": lambda model, _: streaming_code(model),
+    "senders": lambda model, _: senders_of(model),
     "graph": lambda model, _: model.graph,
     "judged": lambda model, _: judged_graph(model),
     "ensemble": graph_of,

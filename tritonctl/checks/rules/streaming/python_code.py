@@ -11,14 +11,14 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.senders import (
     Function,
+    Senders,
     bound,
     hit_at,
     leaves,
     loop_around,
     own_nodes,
-    senders_of,
 )
-from tritonctl.checks.analysis.streams import streaming_code, surely_not_decoupled
+from tritonctl.checks.analysis.streams import surely_not_decoupled
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
@@ -36,10 +36,9 @@ _ASKS = "transaction_policy"
     "anything but None.",
     shows="traffic",
 )
-def returns_responses(model: Model) -> Iterator[Hit]:
-    code = streaming_code(model)
-    execute = code.method("execute") if code else None
-    if code is None or not isinstance(execute, ast.FunctionDef) or _ASKS in code.source.text:
+def returns_responses(streaming: PythonSource) -> Iterator[Hit]:
+    execute = streaming.method("execute")
+    if not isinstance(execute, ast.FunctionDef) or _ASKS in streaming.source.text:
         return
     if not any(isinstance(node, ast.Return) for node in execute.body):
         return
@@ -49,7 +48,7 @@ def returns_responses(model: Model) -> Iterator[Hit]:
         return
     if _is_list(returned[0].value, execute):
         yield hit_at(
-            code,
+            streaming,
             returned[0],
             "the model is decoupled, and execute returns its responses: every request fails",
             "send them with request.get_response_sender().send(...), or remove decoupled",
@@ -78,12 +77,9 @@ def _is_list(node: ast.expr | None, function: Function) -> bool:
     "in `send`, which fails the request.",
     answers=("tensorrtllm_backend#626",),
 )
-def several_undecoupled(model: Model) -> Iterator[Hit]:
-    senders = senders_of(model)
-    if senders is None or not surely_not_decoupled(model):
-        return
+def several_undecoupled(senders: Senders, model: Model) -> Iterator[Hit]:
     code = senders.code
-    if _ASKS in code.source.text:
+    if _ASKS in code.source.text or not surely_not_decoupled(model):
         return
     for send in senders.sends:
         loop = loop_around(send) if send.sure else None
@@ -148,14 +144,11 @@ def _demands(node: ast.If, asked: frozenset[str]) -> bool | None:
     shows="traffic",
     answers=("server#6003", "server#4999", "tensorrtllm_backend#552"),
 )
-def never_final(model: Model) -> Iterator[Hit]:
-    code, senders = streaming_code(model), senders_of(model)
-    if code is None or senders is None:
-        return
+def never_final(streaming: PythonSource, senders: Senders) -> Iterator[Hit]:
     sure = [send for send in senders.sends if send.sure]
     if sure and not senders.may_end:
         yield hit_at(
-            code,
+            streaming,
             sure[-1].call.node,
             "no response is ever the last: no request to this model ends",
             "send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL) when all is sent",
@@ -168,10 +161,10 @@ def never_final(model: Model) -> Iterator[Hit]:
     why="The sender is closed by then, and `send` raises: the code after it does not run, "
     "and the other requests of the batch fail.",
 )
-def sent_after_final(model: Model) -> Iterator[Hit]:
-    for code, name, call in _after_final(model, "send"):
+def sent_after_final(senders: Senders) -> Iterator[Hit]:
+    for name, call in _after_final(senders, "send"):
         yield hit_at(
-            code,
+            senders.code,
             call,
             f"{name} has sent the final flag above: this raises",
             "send the final flag once, with the last response or after it",
@@ -185,23 +178,20 @@ def sent_after_final(model: Model) -> Iterator[Hit]:
     "request, with all models that it serves.",
     shows="traffic",
 )
-def asked_after_final(model: Model) -> Iterator[Hit]:
-    for code, _name, call in _after_final(model, "is_cancelled"):
+def asked_after_final(senders: Senders) -> Iterator[Hit]:
+    for _name, call in _after_final(senders, "is_cancelled"):
         yield hit_at(
-            code,
+            senders.code,
             call,
             "the final flag has been sent above: asking now crashes tritonserver",
             "ask before the final flag is sent, and then leave the function",
         )
 
 
-def _after_final(model: Model, method: str) -> Iterator[tuple[PythonSource, str, ast.Call]]:
-    senders = senders_of(model)
-    if senders is None:
-        return
+def _after_final(senders: Senders, method: str) -> Iterator[tuple[str, ast.Call]]:
     for name, call in senders.after_final:
         if dotted_name(call.func).rpartition(".")[2] == method:
-            yield senders.code, name, call
+            yield name, call
 
 
 @warning(
@@ -209,10 +199,7 @@ def _after_final(model: Model, method: str) -> Iterator[tuple[PythonSource, str,
     summary="a loop that sends the final flag with every response",
     why="The first turn ends the request; the second raises, for the sender is closed.",
 )
-def final_in_loop(model: Model) -> Iterator[Hit]:
-    senders = senders_of(model)
-    if senders is None:
-        return
+def final_in_loop(senders: Senders) -> Iterator[Hit]:
     for send in senders.sends:
         loop = loop_around(send) if send.final else None
         if loop is None or leaves(loop):

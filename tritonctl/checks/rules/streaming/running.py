@@ -11,6 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.senders import (
+    Senders,
     hit_at,
     is_true,
     leaves,
@@ -36,9 +37,8 @@ def uncancellable(repository: Repository) -> Iterator[Hit]:
     steps = composing(repository)
     for model in repository.models.values():
         # Triton 2.51 does not pass a cancellation on to the steps of an ensemble.
-        code = streaming_code(model) if model.name not in steps else None
-        senders = senders_of(model) if code else None
-        if code is None or senders is None or "cancel" in code.source.text:
+        code, senders = streaming_code(model), senders_of(model)
+        if not code or not senders or model.name in steps or "cancel" in code.source.text:
             continue
         streamed = [send for send in senders.sends if loop_around(send) is not None]
         if streamed:
@@ -58,16 +58,16 @@ def uncancellable(repository: Repository) -> Iterator[Hit]:
     "token of the last of 32 streams came after 20 s.",
     answers=("tensorrtllm_backend#651",),
 )
-def one_by_one(model: Model, repository: Repository) -> Iterator[Hit]:
-    code = streaming_code(model)
-    execute = code.method("execute") if code else None
-    senders = senders_of(model) if execute else None
-    if code is None or senders is None or instances(model, repository.target) > 1:
+def one_by_one(
+    streaming: PythonSource, senders: Senders, model: Model, repository: Repository
+) -> Iterator[Hit]:
+    execute = streaming.method("execute")
+    if instances(model, repository.target) > 1:
         return
     for send in senders.sends if isinstance(execute, ast.FunctionDef) else ():
         if send.function is execute and send.sure and loop_around(send) is not None:
             yield hit_at(
-                code,
+                streaming,
                 send.call.node,
                 "a stream keeps the only instance: others wait until it has ended",
                 "stream in a thread or with `async def execute`, or give the model more instances",
@@ -149,15 +149,14 @@ def _thread_of(code: PythonSource, node: ast.Assign) -> str | None:
     why="The requests of an instance run side by side in one event loop: a wait without `await` "
     "blocks all of them.",
 )
-def blocked(model: Model) -> Iterator[Hit]:
-    code = streaming_code(model)
-    execute = code.method("execute") if code else None
-    if code is None or not isinstance(execute, ast.AsyncFunctionDef):
+def blocked(streaming: PythonSource) -> Iterator[Hit]:
+    execute = streaming.method("execute")
+    if not isinstance(execute, ast.AsyncFunctionDef):
         return
-    for call in code.called("sleep"):
+    for call in streaming.called("sleep"):
         if call.dotted == "time.sleep" and any(call.node is one for one in own_nodes(execute)):
             yield hit_at(
-                code,
+                streaming,
                 call.node,
                 "this stops all requests of the instance, not only its own",
                 "await asyncio.sleep(...) instead",

@@ -125,7 +125,7 @@ def test_refusal_inside_the_stream(actor: Actor, generate: Generate) -> None:
     [
         (
             "in ensemble 'speller', [request id: <id_unknown>] Exceeds maximum queue size",
-            "UNAVAILABLE: speller has a full queue as its queue holds",
+            "UNAVAILABLE: speller has a full queue",
             "raise serving.queue.max_queue_size",
         ),
         (

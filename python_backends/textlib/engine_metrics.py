@@ -63,16 +63,15 @@ COUNTERS = {
     _OUTPUT: "Tokens sent in responses",
     _PREFIX_BLOCKS: "Blocks of prompts by what the prefix cache had of them: reused or missed",
     _RESPONSES: "Responses with tokens; output tokens per response is the coalescing factor",
-    f"{_TTFT}_bucket": "Submission to first response, at most le seconds",
-    f"{_TTFT}_sum": "Submission to first response, sum of seconds",
-    f"{_TTFT}_count": "Submission to first response, number",
-    f"{_ITL}_bucket": "Time per token after the first response, at most le seconds",
-    f"{_ITL}_sum": "Time per token after the first response, sum of seconds",
-    f"{_ITL}_count": "Time per token after the first response, number",
-    f"{_E2E}_bucket": "Submission to last response of a whole answer, at most le seconds",
-    f"{_E2E}_sum": "Submission to last response of a whole answer, sum of seconds",
-    f"{_E2E}_count": "Submission to last response of a whole answer, number",
 }
+for _name, _text in (
+    (_TTFT, "Submission to first response"),
+    (_ITL, "Time per token after the first response"),
+    (_E2E, "Submission to last response of a whole answer"),
+):
+    COUNTERS[f"{_name}_bucket"] = f"{_text}, at most le seconds"
+    COUNTERS[f"{_name}_sum"] = f"{_text}, sum of seconds"
+    COUNTERS[f"{_name}_count"] = f"{_text}, number"
 _OUTCOMES = ("stop", "length", "cancelled", "error")
 _WHOLE = ("stop", "length")
 _REASONS = ("invalid", "queue_full", "unavailable", "failed")

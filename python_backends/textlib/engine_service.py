@@ -60,7 +60,10 @@ class EngineModel:
             receipts=self._answers.watch(),
         )
         self._loop.start()
-        self._metrics = _metrics(args, self._measure) if service.publishes else None
+        self._metrics = None
+        if service.publishes:
+            self._metrics = MetricsThread(TritonPublisher(args), self._measure)
+            self._metrics.start()
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the requests to the loop; it answers through their response senders."""
@@ -95,11 +98,3 @@ class EngineModel:
     def _refuse(self, sink: ResponseSink, error: TextPathError) -> None:
         sink.fail(error)
         self._loop.errors.add(error)
-
-
-def _metrics(
-    args: Mapping[str, str], measure: Callable[[], tuple[dict[Key, float], Gauges]]
-) -> MetricsThread:
-    thread = MetricsThread(TritonPublisher(args), measure)
-    thread.start()
-    return thread

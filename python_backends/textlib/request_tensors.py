@@ -21,21 +21,16 @@ ReadTensor = Callable[[str], NDArray[Any] | None]
 PUBLIC_NAMES = {
     "request_output_len": "max_tokens",
     "streaming": "stream",
-    "temperature": "temperature",
     "runtime_top_k": "top_k",
     "runtime_top_p": "top_p",
-    "repetition_penalty": "repetition_penalty",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
     "seed": "random_seed",
-    "min_tokens": "min_tokens",
-    "end_id": "end_id",
-    "stop_words": "stop_words",
-    "include_stop_word": "include_stop_word",
-    "bad_words": "bad_words",
-    "exclude_input_in_output": "exclude_input_in_output",
-    "return_log_probs": "return_log_probs",
-    "resume_ids": "resume_ids",
+} | {
+    name: name
+    for name in (
+        *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+        *("min_tokens", "end_id", "stop_words", "include_stop_word", "bad_words"),
+        *("exclude_input_in_output", "return_log_probs", "resume_ids"),
+    )
 }
 _LISTS = ("end_id", "stop_words", "bad_words", "resume_ids")
 MAX_END_IDS = 64

@@ -71,32 +71,19 @@ class Queueing:
     timeout: float | None = None
 
 
-@dataclass(frozen=True)
-class _Wire:
-    datatype: str
-    format: str  # of struct, little-endian as the protocol demands
-
-
-_WIRE = {
-    "max_tokens": _Wire("INT32", "<i"),
-    "temperature": _Wire("FP32", "<f"),
-    "top_k": _Wire("INT32", "<i"),
-    "top_p": _Wire("FP32", "<f"),
-    "repetition_penalty": _Wire("FP32", "<f"),
-    "presence_penalty": _Wire("FP32", "<f"),
-    "frequency_penalty": _Wire("FP32", "<f"),
-    "random_seed": _Wire("UINT64", "<Q"),
-    "min_tokens": _Wire("INT32", "<i"),
-    "end_id": _Wire("INT32", "<i"),
-    "stop_words": _Wire("BYTES", "<I"),  # of each length
-    "include_stop_word": _Wire("BOOL", "<?"),
-    "bad_words": _Wire("BYTES", "<I"),
-    "exclude_input_in_output": _Wire("BOOL", "<?"),
-    "return_log_probs": _Wire("BOOL", "<?"),
-    "lora_name": _Wire("BYTES", "<I"),
-    "guided_decoding_guide_type": _Wire("BYTES", "<I"),
-    "guided_decoding_guide": _Wire("BYTES", "<I"),
+# Data types by the letter of struct; the protocol demands little-endian. BYTES: of each length.
+_FORMATS = {"INT32": "<i", "FP32": "<f", "UINT64": "<Q", "BOOL": "<?", "BYTES": "<I"}
+_FIELDS = {
+    "INT32": ("max_tokens", "top_k", "min_tokens", "end_id"),
+    "FP32": ("temperature", "top_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    "UINT64": ("random_seed",),
+    "BOOL": ("include_stop_word", "exclude_input_in_output", "return_log_probs"),
+    "BYTES": (
+        *("stop_words", "bad_words", "lora_name"),
+        *("guided_decoding_guide_type", "guided_decoding_guide"),
+    ),
 }
+_DATATYPES = {name: datatype for datatype, names in _FIELDS.items() for name in names}
 FIRST_COME = Queueing()
 _MOST_QUEUE_SECONDS = 24 * 3600
 _OUTPUTS = ("text_output", "num_input_tokens", "num_output_tokens", "finish_reason")
@@ -209,7 +196,7 @@ def generation_request(
         if value is not None:
             values = value if isinstance(value, tuple | list) else (value,)
             content = b"".join(_packed(field.name, item) for item in values)
-            _add(request, field.name, _WIRE[field.name].datatype, content, len(values))
+            _add(request, field.name, _DATATYPES[field.name], content, len(values))
     if resume_ids:
         content = struct.pack(f"<{len(resume_ids)}i", *resume_ids)
         _add(request, "resume_ids", "INT32", content, len(resume_ids))
@@ -251,15 +238,16 @@ def _prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
 
 
 def _packed(name: str, value: float | str) -> bytes:
+    datatype = _DATATYPES[name]
     try:
         if isinstance(value, str):
             content = value.encode("utf-8", "surrogatepass")
-            return struct.pack(_WIRE[name].format, len(content)) + content
-        return struct.pack(_WIRE[name].format, value)
+            return struct.pack(_FORMATS[datatype], len(content)) + content
+        return struct.pack(_FORMATS[datatype], value)
     except (struct.error, OverflowError) as error:
         raise RequestRejectedError(
-            f"{name}: {value} does not fit into {_WIRE[name].datatype}",
-            remedy=f"give a {name} within the range of {_WIRE[name].datatype}",
+            f"{name}: {value} does not fit into {datatype}",
+            remedy=f"give a {name} within the range of {datatype}",
         ) from error
 
 

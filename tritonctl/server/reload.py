@@ -30,7 +30,7 @@ from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
 from tritonctl.repository.pbtxt import parse_pbtxt
-from tritonctl.repository.plan import Plan, PlannedModel, plan_repository
+from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import compile_python, render
 from tritonctl.server.containers.capacity import refuse_other_container
 from tritonctl.server.embedded.installation import install
@@ -90,7 +90,8 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
             lambda server: _reload_one(project, name, plan, server, progress, ask=ask),
         )
         unloaded = list(dict.fromkeys(model for each in done for model in each.unloaded))
-        write_state(files, replace(state, models=_models(state, unloaded, planned)))
+        served = {*state.models} - {*unloaded} | {model.name for model in planned}
+        write_state(files, replace(state, models=sorted(served)))
     return Reloaded(
         model=name,
         fingerprint=artefact.manifest.fingerprint,
@@ -151,10 +152,6 @@ def _reload_one(
         work = _Reload(project, name, plan, state, files, control, progress)
         asked, unloaded, abandoned = work.run(ask=ask)
     return _Done(asked, unloaded, abandoned, work.held, sum(gaps))
-
-
-def _models(state: Server, unloaded: Collection[str], planned: Sequence[PlannedModel]) -> list[str]:
-    return sorted({*state.models} - {*unloaded} | {model.name for model in planned})
 
 
 def _refuse_other_server(

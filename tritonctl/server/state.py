@@ -138,6 +138,16 @@ def from_record(record: Mapping[str, Any]) -> Server:
     return ContainerServer(**known, deployment=Deployment(**deployment))
 
 
+class _File:
+    """A path in the folder of ServerFiles."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, files: ServerFiles, _: type) -> Path:
+        return files.folder / self._name
+
+
 @dataclass(frozen=True)
 class ServerFiles:
     """The files of a project's server."""
@@ -149,40 +159,15 @@ class ServerFiles:
         """Those of a project."""
         return cls(project.state / "server")
 
-    @property
-    def state(self) -> Path:
-        """The state of the running server."""
-        return self.folder / "state.json"
-
-    @property
-    def log(self) -> Path:
-        """Everything Triton and its models print."""
-        return self.folder / "triton.log"
-
-    @property
-    def specification(self) -> Path:
-        """What the supervisor is told."""
-        return self.folder / "supervisor.json"
-
-    @property
-    def exit(self) -> Path:
-        """How the last server ended, written by its supervisor."""
-        return self.folder / "exit.json"
-
-    @property
-    def beside(self) -> Path:
-        """A second model repository: where `tritonctl reload` puts a version beside the served."""
-        return self.folder / "beside"
-
-    @property
-    def paths(self) -> Path:
-        """Where an embedded server runs, and finds what it cannot name otherwise."""
-        return self.folder / "paths"
-
-    @property
-    def lock(self) -> Path:
-        """Held while a server is started or stopped."""
-        return self.folder / "lock"
+    state = _File("state.json")  # the running server
+    log = _File("triton.log")  # everything Triton and its models print
+    specification = _File("supervisor.json")  # for the supervisor
+    exit = _File("exit.json")  # how the last server ended, written by its supervisor
+    # A second model repository: where `tritonctl reload` puts a version beside the served one.
+    beside = _File("beside")
+    # Where an embedded server runs, and finds what it cannot name otherwise.
+    paths = _File("paths")
+    lock = _File("lock")  # held while a server is started or stopped
 
 
 def read_state(files: ServerFiles) -> Server | None:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Self
 
 import grpc
@@ -51,13 +51,8 @@ class Statistics:
 
     def since(self, before: Statistics) -> Statistics:
         """The growth since `before`."""
-        return Statistics(
-            self.inferences - before.inferences,
-            self.executions - before.executions,
-            self.requests - before.requests,
-            self.queue_ms - before.queue_ms,
-            self.compute_ms - before.compute_ms,
-        )
+        pairs = zip(astuple(self), astuple(before), strict=True)
+        return Statistics(*(now - earlier for now, earlier in pairs))
 
 
 class RecordingClient:

@@ -33,7 +33,7 @@ from tritonctl.server.containers.entrypoint import (
 from tritonctl.server.containers.host_paths import host_paths
 from tritonctl.server.containers.images import gpu_builders, ngc_image
 from tritonctl.server.containers.presence import PORTS
-from tritonctl.server.containers.sizes import Sizes, container_sizes
+from tritonctl.server.containers.sizes import container_sizes
 from tritonctl.server.gateway.files import gateway_files
 from tritonctl.server.gateway.placement import secret_files as gateway_secrets
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
@@ -91,7 +91,8 @@ def render_compose(project: Project, backends: Iterable[PythonBackend], output: 
         "grafana": GRAFANA_IMAGE if observability else None,
         "profiles": _profiles(profile, observability, gateway),
     }
-    variables["secrets"] = _relative_files(secret_files(project, gateway=bool(gateway)), output)
+    secrets = sorted(secret_files(project, gateway=bool(gateway)).items())
+    variables["secrets"] = {name: _relative(path, output) for name, path in secrets}
     text = _compose_text(project, variables)
     return Rendering({COMPOSE_FILE: text, **files, **observability, **gateway}, profile)
 
@@ -180,12 +181,6 @@ def _variables(project: Project, output: Path, digest: str, profile: str) -> dic
         "replicas": project.docker.replicas,
         "services": _services(project, digest, profile),
         **_gpus(project),
-        **_size_variables(sizes),
-    }
-
-
-def _size_variables(sizes: Sizes) -> dict[str, Any]:
-    return {
         "memory": str(sizes.memory),
         "shm": str(sizes.shm),
         "tmp": sizes.tmp,
@@ -303,10 +298,6 @@ def container_user(repository: Path) -> str:
 def _relative(path: Path, folder: Path) -> str:
     """As compose wants it: relative to its file, so that the repository can be moved."""
     return Path(os.path.relpath(path, folder)).as_posix()
-
-
-def _relative_files(files: Mapping[str, Path], folder: Path) -> dict[str, str]:
-    return {name: _relative(path, folder) for name, path in sorted(files.items())}
 
 
 def _compose_text(project: Project, variables: Mapping[str, Any]) -> str:

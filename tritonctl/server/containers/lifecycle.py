@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from tritonctl.compatibility.exposure import plain_address
 from tritonctl.errors import CommandFailedError, HostError
@@ -69,7 +68,9 @@ def start(
     up, after removing whatever had started.
     """
     docker = require_docker()
-    service = "triton-gpu" if gpu_builders(project) else "triton"
+    gpu = bool(gpu_builders(project))
+    service, served = ("triton-gpu", "gpu") if gpu else ("triton", "cpu")
+    profiles = (served, "gateway") if project.gateway else (served,)
     require_gpu(project)
     check_gateway(project, COMPOSE_SERVICE)
     require_readable(project)
@@ -78,7 +79,7 @@ def start(
     token = new_token()
     beside = emptied(files.beside)
     variables = {**ports, TOKEN_VARIABLE: token, BESIDE_VARIABLE: str(beside)}
-    compose = Compose(docker, folder, deployment_name(project), _profiles(project), variables)
+    compose = Compose(docker, folder, deployment_name(project), profiles, variables)
     _refuse_other(compose)
     with progress.step("Building or finding the image") as step:
         require_image(compose, service, step.update)
@@ -123,11 +124,6 @@ def compose_of(deployment: Deployment) -> Compose:
     profiles = tuple(deployment.profiles)
     folder = Path(deployment.folder)
     return Compose(docker, folder, deployment.name, profiles, deployment.variables)
-
-
-def _profiles(project: Project) -> tuple[str, ...]:
-    served = "gpu" if gpu_builders(project) else "cpu"
-    return (served, "gateway") if project.gateway else (served,)
 
 
 def require_gpu(project: Project) -> None:
@@ -244,17 +240,12 @@ def _wait_until_ready(
 def _problems(servers: Sequence[ContainerServer]) -> Iterator[str]:
     """Every 0.3 s: why a container ended; "" while all run."""
     while True:
-        for status in map(_status, servers):
+        for deployment in (server.deployment for server in servers):
+            status = container_status("docker", deployment.container, deployment.variables)
             if not status or status["Status"] not in _ALIVE or status["RestartCount"]:
                 yield _ended(status)
         yield ""
         time.sleep(_POLL_SECONDS)
-
-
-def _status(server: ContainerServer) -> dict[str, Any]:
-    """Docker's record of the container's state; {} when it is gone."""
-    deployment = server.deployment
-    return container_status("docker", deployment.container, deployment.variables)
 
 
 def _ended(status: Mapping[str, object]) -> str:

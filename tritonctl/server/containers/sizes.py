@@ -62,7 +62,8 @@ def container_sizes(project: Project) -> Sizes:
     stubs = sum(_instances(config) for config in configs if config.get("backend") == "python")
     shm, shm_reason = _shm(project, configs)
     memory, memory_reason = _memory(project, stubs, shm)
-    nofile = _power_of_two(BASE_FILES + CONNECTIONS + FILES_PER_MODEL * (len(configs) + stubs))
+    files = BASE_FILES + CONNECTIONS + FILES_PER_MODEL * (len(configs) + stubs)
+    nofile = 1 << (files - 1).bit_length()  # the next power of two
     return Sizes(
         memory,
         shm,
@@ -132,17 +133,14 @@ def _shm(project: Project, configs: Iterable[Mapping[str, Any]]) -> tuple[int, s
     if project.docker.shm_size:
         return parse_bytes(project.docker.shm_size), "docker.shm_size of tritonctl.yaml"
     python = [config for config in configs if config.get("backend") == "python"]
-    longest = max(_longest(model.engine.max_seq_len) for model in project.models.values())
+    engines = (model.engine for model in project.models.values())
+    longest = max(engine.max_seq_len or _DEFAULT_LENGTH for engine in engines)
     needed = sum(_stub_shm(config, longest) * _instances(config) for config in python)
     reason = (
         f"{len(python)} Python models: a region of {human_bytes(REGION_BYTES)} each, growing with "
         f"the tensors of a batch up to {longest} elements long, doubled; never below Docker's own"
     )
     return max(DOCKER_DEFAULT_SHM, _round_up(2 * needed, 16 * MIB)), reason
-
-
-def _longest(max_seq_len: int | None) -> int:
-    return max_seq_len or _DEFAULT_LENGTH
 
 
 def _stub_shm(config: Mapping[str, Any], longest: int) -> int:
@@ -158,7 +156,3 @@ def _tensor_bytes(tensor: Mapping[str, Any], longest: int) -> int:
 
 def _round_up(size: float, step: int) -> int:
     return math.ceil(size / step) * step
-
-
-def _power_of_two(count: int) -> int:
-    return 1 << (count - 1).bit_length()

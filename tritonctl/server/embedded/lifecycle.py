@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tritonctl.compatibility.exposure import plain_address, refuse_known_holes
@@ -28,7 +28,7 @@ from tritonctl.server import supervisor
 from tritonctl.server.arguments import server_arguments
 from tritonctl.server.embedded.installation import Installation, install
 from tritonctl.server.embedded.plain_paths import PlainPaths
-from tritonctl.server.health import Health, health
+from tritonctl.server.health import health
 from tritonctl.server.log import explain_failure, keep_previous
 from tritonctl.server.ports import held_ports, refuse_names
 from tritonctl.server.presence import alive
@@ -177,9 +177,8 @@ def _wait_until_ready(
 ) -> None:
     deadline = time.monotonic() + project.server.ready_timeout_seconds
     with progress.step("Starting Triton") as step:
-        for seen in _poll(server):
-            if seen is None:
-                raise explain_failure(files.log, "tritonserver ended while it started")
+        while alive(server):
+            seen = health(server)
             if seen.ready:
                 return
             if time.monotonic() > deadline:
@@ -188,13 +187,8 @@ def _wait_until_ready(
                     f"not every model was ready within {project.server.ready_timeout_seconds} s",
                 )
             step.update(seen.summary())
-
-
-def _poll(server: EmbeddedServer) -> Iterator[Health | None]:
-    """The server's health every 0.1 s; None once its supervisor has ended."""
-    while True:
-        yield health(server) if alive(server) else None
-        time.sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
+        raise explain_failure(files.log, "tritonserver ended while it started")
 
 
 def _refuse_native(project: Project, rendered: Rendered) -> None:

@@ -20,7 +20,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.health import health
 from tritonctl.server.lifecycle import running_server
-from tritonctl.server.presence import each_present
+from tritonctl.server.presence import current_servers
 from tritonctl.server.state import ContainerServer
 
 OVERRIDE = {"services": {"triton": BUILD}}
@@ -124,7 +124,7 @@ class Deployed(ServerHandle[ContainerServer]):
         if self.spent or not self._states:
             return False
         try:
-            servers = each_present(running_server(self.project))
+            servers = current_servers(running_server(self.project))
             if len(servers) < self.project.docker.replicas:
                 return False
             return all(health(server).ready for server in servers) and self._generates()

@@ -34,7 +34,7 @@ from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.containers.compose import deployment_name
 from tritonctl.server.lifecycle import running_server
-from tritonctl.server.presence import each_present
+from tritonctl.server.presence import current_servers
 from tritonctl.server.security.certificates import make_certificates, tls_section
 from tritonctl.server.state import ContainerServer, Server, ServerFiles, read_state
 
@@ -152,7 +152,7 @@ def asked(client: TritonClient) -> str:
 
 def servers(project: Project) -> list[Server]:
     """Both of them."""
-    return each_present(running_server(project))
+    return current_servers(running_server(project))
 
 
 def test_a_server_in_a_container_speaks_mutual_tls(project: Project, cli: Cli) -> None:

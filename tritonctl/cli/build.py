@@ -107,7 +107,7 @@ def _build(
         refuse_drift(project, profile, name, stages[name])
     built: list[tuple[str, Artefact]] = []
     try:
-        with console.board(several=steps["jobs"] > 1) as board:
+        with console.board(parallel=steps["jobs"] > 1) as board:
             for name, artefact in build_engines(project, names, console, board, **steps):
                 built.append((name, artefact))
                 if locked:

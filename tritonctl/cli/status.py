@@ -81,17 +81,17 @@ def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator
         count = sum(server.health.ready for server in servers)
         yield f"Triton {word}: {count} of {len(servers)} servers are ready"
     for server in servers:
-        yield _where(server, several=len(servers) > 1)
+        yield _where(server, alone=len(servers) == 1)
     for name, model_state in first.health.models.items():
         yield f"  {model_state:<12} {name}"
 
 
-def _where(server: Status, *, several: bool) -> str:
+def _where(server: Status, *, alone: bool) -> str:
     state = server.state
     urls = f"gRPC {state.grpc_url}  HTTP {state.http_url}  metrics {state.metrics_url}"
     if readiness := _readiness(state):
         urls += f"  readiness {readiness}"
-    if not several:
+    if alone:
         return f"  {urls}"
     if not state.grpc_port:
         return f"  {server.container}: no port"

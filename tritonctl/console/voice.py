@@ -146,12 +146,12 @@ class Console:
         self._stderr.print(f"  [green]try[/]: {escape(error.remedy)}", soft_wrap=True)
 
     @contextmanager
-    def board(self, *, several: bool) -> Iterator[Board]:
-        """Show builds: a live table on a terminal, else lines. several: they run in parallel."""
+    def board(self, *, parallel: bool) -> Iterator[Board]:
+        """Show builds: a live table on a terminal, else lines."""
         from tritonctl.console.build_view import BuildTable, PlainBoard
 
         if self.quiet or not self._stderr.is_terminal:
-            yield PlainBoard(self.note) if several else Unordered(self)
+            yield PlainBoard(self.note) if parallel else Unordered(self)
             return
         table = BuildTable(self.note)
         with table.live(self._stderr):

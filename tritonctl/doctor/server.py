@@ -13,7 +13,7 @@ from tritonctl.errors import TritonctlError
 from tritonctl.project.schema import Project
 from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.server.ports import is_free
-from tritonctl.server.presence import present_state
+from tritonctl.server.presence import current_server
 from tritonctl.server.state import Server, ServerFiles
 
 _NAMED = 3
@@ -69,7 +69,7 @@ def _wanted(project: Project) -> Iterator[_Wanted]:
 
 def _running(project: Project) -> Server | None:
     try:
-        return present_state(ServerFiles.of(project))
+        return current_server(ServerFiles.of(project))
     except TritonctlError:  # Docker does not answer: a finding of its own
         return None
 

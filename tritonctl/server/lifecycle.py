@@ -16,7 +16,7 @@ from tritonctl.server.containers.presence import at
 from tritonctl.server.containers.presence import containers as containers_of
 from tritonctl.server.embedded import lifecycle as embedded
 from tritonctl.server.health import Health, health
-from tritonctl.server.presence import present, present_state
+from tritonctl.server.presence import current, current_server
 from tritonctl.server.security.certificate_checks import checked_tls
 from tritonctl.server.security.digests import verify_repository
 from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state
@@ -71,7 +71,7 @@ def running_server(project: Project) -> Server:
     One in containers is looked up in Docker: HostError when that does not answer.
     """
     files = ServerFiles.of(project)
-    state = present_state(files)
+    state = current_server(files)
     if state is not None:
         return state
     crashed = "; the last one crashed" if files.state.exists() else ""
@@ -105,7 +105,7 @@ def status(project: Project) -> list[Status]:
 def _running(files: ServerFiles) -> Server | None:
     """The server if it is alive; what a dead one left behind is removed."""
     state = read_state(files)
-    running = None if state is None else present(state)
+    running = None if state is None else current(state)
     if state is not None and running is None:
         _end(state, files)
     return running

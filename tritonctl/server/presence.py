@@ -8,32 +8,32 @@ from tritonctl.server.containers import presence as containers
 from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state
 
 
-def present(server: Server) -> Server | None:
+def current(server: Server) -> Server | None:
     """The server where it is now, None if it has ended: containers return on other ports.
 
     Raises HostError when Docker does not answer, ServerError while it starts containers again.
     """
     if isinstance(server, EmbeddedServer):
         return server if process_started(server.pid) == server.process_started else None
-    return containers.present(server)
+    return containers.current(server)
 
 
 def alive(server: Server) -> bool:
-    """Whether its supervisor, or a container, still runs. Raises as `present`."""
-    return present(server) is not None
+    """Whether its supervisor, or a container, still runs. Raises as `current`."""
+    return current(server) is not None
 
 
-def each_present(server: Server) -> list[Server]:
+def current_servers(server: Server) -> list[Server]:
     """Every server of a deployment, by number; an embedded one is the only one.
 
-    Raises as `present`.
+    Raises as `current`.
     """
     if isinstance(server, EmbeddedServer):
         return [server]
-    return [*containers.each_present(server)]
+    return [*containers.current_servers(server)]
 
 
-def present_state(files: ServerFiles) -> Server | None:
-    """The running server as it is now, or None. Raises as `present`."""
+def current_server(files: ServerFiles) -> Server | None:
+    """The running server as it is now, or None. Raises as `current`."""
     server = read_state(files)
-    return None if server is None else present(server)
+    return None if server is None else current(server)

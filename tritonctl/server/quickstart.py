@@ -12,7 +12,7 @@ from tritonctl.host.files import explained
 from tritonctl.project.file import FILE_NAME, find_project_file, load_project
 from tritonctl.project.schema import Project
 from tritonctl.server.ports import is_free
-from tritonctl.server.presence import present_state
+from tritonctl.server.presence import current_server
 from tritonctl.server.state import ServerFiles
 
 MODEL = "speller"
@@ -56,7 +56,7 @@ def _with_free_ports(file: Path) -> Project:
 
 
 def _running(project: Project) -> bool:
-    return present_state(ServerFiles.of(project)) is not None
+    return current_server(ServerFiles.of(project)) is not None
 
 
 def _copy_into(folder: Path) -> None:

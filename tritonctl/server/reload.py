@@ -35,7 +35,7 @@ from tritonctl.repository.publish import compile_python, render
 from tritonctl.server.containers.capacity import refuse_other_container
 from tritonctl.server.embedded.installation import install
 from tritonctl.server.lifecycle import running_server
-from tritonctl.server.presence import each_present
+from tritonctl.server.presence import current_servers
 from tritonctl.server.state import ContainerServer, Server, ServerFiles, write_state
 from tritonctl.smoke.single_request import Smoke, smoke
 
@@ -86,7 +86,7 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
         _refuse_other_server(project, plan, state, files, name, progress)
         _refuse_damaged(project, artefact, progress)
         done = _reload_each(
-            each_present(state),
+            current_servers(state),
             lambda server: _reload_one(project, name, plan, server, progress, ask=ask),
         )
         unloaded = list(dict.fromkeys(model for each in done for model in each.unloaded))

@@ -25,7 +25,7 @@ from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import Rendered, render
 from tritonctl.server.lifecycle import start, stop
-from tritonctl.server.presence import alive, present_state
+from tritonctl.server.presence import alive, current_server
 from tritonctl.server.state import Server, ServerFiles, from_record, to_record, write_state
 from tritonctl.tuning.space import Space, overlaid
 from tritonctl.tuning.trials import Settings
@@ -96,7 +96,7 @@ class TunedServer:
         return self._state
 
     def __enter__(self) -> Self:
-        running = present_state(ServerFiles.of(self._space.project))
+        running = current_server(ServerFiles.of(self._space.project))
         left = _Before.read(self._folder / _BEFORE)
         if running is not None:
             self._take_over(running, left)

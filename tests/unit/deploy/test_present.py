@@ -16,7 +16,7 @@ import pytest
 from tests.unit.deploy.test_compose_command import WITH_COMPOSE, install
 from tests.unit.test_server_state import STATE
 from tritonctl.errors import HostError, ServerError
-from tritonctl.server.containers.presence import containers, each_present, present
+from tritonctl.server.containers.presence import containers, current, current_servers
 from tritonctl.server.presence import alive
 from tritonctl.server.state import ContainerServer, Deployment, from_record, to_record, write_state
 
@@ -80,7 +80,7 @@ def state(programs: Path, *records: dict[str, Any]) -> ContainerServer:
 
 def test_the_same_container_on_other_ports(programs: Path) -> None:
     """And under another process id; nothing else is asked for."""
-    here = present(state(programs, record(FIRST, 1, "running", 40000)))
+    here = current(state(programs, record(FIRST, 1, "running", 40000)))
     assert here is not None
     assert (here.grpc_port, here.http_port, here.metrics_port) == (40000, 40001, 40002)
     assert (here.pid, here.deployment) == (4001, DEPLOYMENT)
@@ -90,14 +90,14 @@ def test_the_same_container_on_other_ports(programs: Path) -> None:
 def test_another_one_while_it_is_away(programs: Path, status: str) -> None:
     """As long as one serves there is a server."""
     two = (record(FIRST, 1, status, 0), record(SECOND, 2, "running", 40000))
-    here = present(state(programs, *two))
+    here = current(state(programs, *two))
     assert here is not None
     assert (here.deployment.container, here.grpc_port) == (SECOND, 40000)
 
 
 def test_containers_that_compose_has_made_anew(programs: Path) -> None:
     """The one that was written down is gone, Docker says so, and its labels name the new one."""
-    here = present(state(programs, record(SECOND, 1, "running", 40000)))
+    here = current(state(programs, record(SECOND, 1, "running", 40000)))
     assert here is not None
     assert here.deployment.container == SECOND
 
@@ -109,7 +109,7 @@ def test_a_frozen_one_is_there(programs: Path) -> None:
 
 def test_a_fixed_port_stays_while_it_starts_again(programs: Path) -> None:
     """Docker tells it only as what was asked for."""
-    here = present(state(programs, record(FIRST, 1, "restarting", 0, asked="8001")))
+    here = current(state(programs, record(FIRST, 1, "restarting", 0, asked="8001")))
     assert here is not None
     assert here.grpc_port == 8001
 
@@ -118,25 +118,25 @@ def test_none_while_docker_has_chosen_no_port(programs: Path) -> None:
     """Somebody else may listen where it was."""
     starting = state(programs, record(FIRST, 1, "restarting", 0), record(SECOND, 2, "exited", 0))
     with pytest.raises(ServerError, match="Docker is restarting the servers of demo") as error:
-        present(starting)
+        current(starting)
     assert "tritonctl logs" in error.value.remedy
 
 
 def test_all_of_them_by_number(programs: Path) -> None:
     """A reload takes those that run, and waits for those that are about to."""
     two = (record(FIRST, 1, "running", 40000), record(SECOND, 2, "running", 50000))
-    assert [each.grpc_port for each in each_present(state(programs, *two))] == [40000, 50000]
+    assert [each.grpc_port for each in current_servers(state(programs, *two))] == [40000, 50000]
     assert [each.number for each in containers(DEPLOYMENT)] == [1, 2]
     one = state(programs, two[0], record(SECOND, 2, "exited", 0))
-    assert [each.grpc_port for each in each_present(one)] == [40000]
+    assert [each.grpc_port for each in current_servers(one)] == [40000]
     with pytest.raises(ServerError, match="no ports yet"):
-        each_present(state(programs, two[0], record(SECOND, 2, "restarting", 0)))
+        current_servers(state(programs, two[0], record(SECOND, 2, "restarting", 0)))
 
 
 def test_none_at_all(programs: Path) -> None:
     """They have ended, or are gone."""
-    assert present(state(programs, record(FIRST, 1, "exited", 0))) is None
-    assert present(state(programs)) is None
+    assert current(state(programs, record(FIRST, 1, "exited", 0))) is None
+    assert current(state(programs)) is None
 
 
 def test_a_docker_that_does_not_answer_is_told_as_that(programs: Path) -> None:
@@ -144,7 +144,7 @@ def test_a_docker_that_does_not_answer_is_told_as_that(programs: Path) -> None:
     here = state(programs)
     install(programs, "docker", WITH_COMPOSE)
     with pytest.raises(HostError, match="engine does not answer"):
-        present(here)
+        current(here)
 
 
 def test_commands_end_with_4_where_docker_has_gone(

@@ -20,7 +20,7 @@ from tritonctl.repository.backends import PythonBackend
 from tritonctl.server.containers.compose import COMPOSE_FILE, render_compose
 from tritonctl.server.containers.compose_command import docker_json
 from tritonctl.server.containers.entrypoint import BESIDE
-from tritonctl.server.containers.presence import each_present
+from tritonctl.server.containers.presence import current_servers
 from tritonctl.server.containers.sizes import model_bytes
 from tritonctl.server.state import ContainerServer, Deployment
 
@@ -37,7 +37,7 @@ def refuse_other_container(
     deployment = state.deployment
     files = render_compose(project, backends, Path(deployment.folder)).files
     wanted = yaml.safe_load(files[COMPOSE_FILE])["services"][deployment.service]
-    for server in each_present(state):
+    for server in current_servers(state):
         record = docker_json(server.deployment, "inspect", server.deployment.container)
         _refuse_other_image(wanted, record, name)
         _refuse_other_mounts(wanted, record, name)

@@ -40,7 +40,7 @@ class Container:
         return self.status in _STARTED and bool(self.ports["grpc"])
 
 
-def present(state: ContainerServer) -> ContainerServer | None:
+def current(state: ContainerServer) -> ContainerServer | None:
     """The server as it is now: its own container, else the first other one that serves.
 
     None if none serves. Raises HostError when Docker does not answer, ServerError while it restarts
@@ -59,8 +59,8 @@ def present(state: ContainerServer) -> ContainerServer | None:
     return None
 
 
-def each_present(state: ContainerServer) -> list[ContainerServer]:
-    """A state for every server of the deployment, by number. Raises as `present`."""
+def current_servers(state: ContainerServer) -> list[ContainerServer]:
+    """A state for every server of the deployment, by number. Raises as `current`."""
     started = [one for one in containers(state.deployment) if one.status in _STARTED]
     if not all(container.serves for container in started):
         raise _being_started(state.deployment)

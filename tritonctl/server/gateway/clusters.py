@@ -36,37 +36,34 @@ def typed(name: str, **fields: Any) -> Message:
 def _grpc(gateway: Gateway, placement: Placement) -> Message:
     pings = {"interval": "5s", "timeout": "5s"}
     http2 = {"http2_protocol_options": {"connection_keepalive": pings}}
-    endpoints = [
-        {
-            "endpoint": {
-                "address": socket(upstream.host, upstream.grpc_port),
-                "health_check_config": {"port_value": upstream.health_port},
-            }
-        }
-        for upstream in placement.upstreams
-    ]
-    cluster = _replicas(GRPC, gateway, endpoints, http2)
+    ports = [(upstream, upstream.grpc_port) for upstream in placement.upstreams]
+    cluster = _replicas(GRPC, gateway, ports, http2)
     return cluster | _tls_to_triton(placement)
 
 
 def _rest(gateway: Gateway, placement: Placement) -> Message:
-    endpoints = [
-        {
-            "endpoint": {
-                "address": socket(upstream.host, upstream.http_port),
-                "health_check_config": {"port_value": upstream.health_port},
-            }
-        }
-        for upstream in placement.upstreams
-    ]
+    ports = [(upstream, upstream.http_port) for upstream in placement.upstreams]
     # As for health checks: a kept connection would hold up the end of a server that drains.
     common = {"common_http_protocol_options": {"idle_timeout": "2s"}}
-    return _replicas(REST, gateway, endpoints, {"http_protocol_options": {}}, **common)
+    return _replicas(REST, gateway, ports, {"http_protocol_options": {}}, **common)
 
 
 def _replicas(
-    name: str, gateway: Gateway, endpoints: list[Message], protocol: Message, **common: Any
+    name: str,
+    gateway: Gateway,
+    ports: list[tuple[Upstream, int]],
+    protocol: Message,
+    **common: Any,
 ) -> Message:
+    endpoints = [
+        {
+            "endpoint": {
+                "address": socket(upstream.host, port),
+                "health_check_config": {"port_value": upstream.health_port},
+            }
+        }
+        for upstream, port in ports
+    ]
     options = typed(_HTTP_OPTIONS, explicit_http_config=protocol, **common)
     return {
         "name": name,

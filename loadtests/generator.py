@@ -42,7 +42,11 @@ def main() -> int:
     try:
         plan = read_plan(arguments.plan)
         workload = Workload(plan)
-        outlet = Driven() if arguments.driven else _standalone(arguments, plan)
+        outlet = (
+            Driven()
+            if arguments.driven
+            else Standalone(arguments.output, arguments.worker, plan.started_at)
+        )
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             runner.run(_carry_out(plan, workload, outlet, arguments.worker, arguments.workers))
     except Refusal as refusal:
@@ -67,10 +71,6 @@ def _arguments() -> argparse.Namespace:
     if any(paths) if arguments.driven else not all(paths):
         parser.error("give --plan and --output, or --driven alone")
     return arguments
-
-
-def _standalone(arguments: argparse.Namespace, plan: Plan) -> Standalone:
-    return Standalone(arguments.output, arguments.worker, plan.started_at)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -63,7 +63,7 @@ async def serve(arguments: argparse.Namespace) -> None:
     sys.stdout.write(json.dumps({"grpc": f"{arguments.host}:{port}"}) + "\n")
     sys.stdout.flush()
     gc.collect()
-    gc.freeze()  # a full collection of what never goes away would be a stall of its own
+    gc.freeze()  # a full collection would itself be a stall
     await ended.wait()
     await server.stop(grace=None)
     flushing.cancel()

@@ -11,7 +11,7 @@ Chinese   Simplified; 二 throughout (never 两); 10..19 begin with 十, not 一
 Emoji     One keycap sequence a digit: the ASCII digit, U+FE0F, U+20E3.
 Thai      เอ็ด for a final 1 of any number above 9, ยี่สิบ for 20..29, no spaces.
 Hindi     Indian grouping (सौ, हज़ार, लाख), the irregular forms of 0..99 from a table; the nukta is
-          a code point of its own, as normal form C wants it.
+          a separate code point, as normal form C wants it.
 Korean    Sino-Korean numerals; 일 is dropped before 십, 백, 천 and a lone 만; a space after 만.
 ========  =======================================================================================
 """

@@ -28,8 +28,3 @@ def key_headers(file: Path | None) -> dict[str, str]:
             remedy="write the key there, in ASCII",
         )
     return {HEADER: key}
-
-
-def key_metadata(file: Path | None) -> tuple[tuple[str, str], ...] | None:
-    """The same for gRPC."""
-    return tuple(key_headers(file).items()) or None

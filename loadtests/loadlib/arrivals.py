@@ -17,11 +17,10 @@ from itertools import islice, takewhile
 from random import Random
 from typing import Any, NamedTuple
 
+from loadlib.clock import US
 from loadlib.distributions import Distribution, parse
 from loadlib.schema import refused
 from loadlib.trace import TraceEntry, read_trace
-
-US = 1_000_000
 
 
 class Piece(NamedTuple):

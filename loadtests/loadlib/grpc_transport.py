@@ -9,7 +9,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from loadlib import grpc_wire
-from loadlib.api_key import key_metadata
+from loadlib.api_key import key_headers
 from loadlib.failures import Failure, WireError, rpc_failure
 from loadlib.listener import Listener
 from loadlib.plan import Plan, RequestClass
@@ -27,7 +27,7 @@ class GrpcTransport:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._metadata = key_metadata(plan.api_key_file)
+        self._metadata = tuple(key_headers(plan.api_key_file).items()) or None
         self._channel = channel(plan.url, plan.tls, grpc_wire.CHANNEL_OPTIONS)
         path = grpc_wire.STREAM if plan.kind == "text" else grpc_wire.INFER
         # One request a stream: on the wire this is the bidirectional call, half closed at once.

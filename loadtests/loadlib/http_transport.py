@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import resource
 from typing import Any
 
@@ -49,19 +50,18 @@ class HttpTransport:
         self._bodies = http_wire.Bodies(self._plan, signature)
 
     async def _signature(self) -> Signature:
-        model = self._plan.model
-        async with self._get(http_wire.metadata_path(model)) as answer:
-            if answer.status != _OK:
-                raise not_answered(self._plan, answer.status, await answer.text())
-            signature = Signature.of_json(await answer.json())
-        async with self._get(http_wire.ready_path(model)) as answer:
-            if answer.status != _OK:
-                raise not_answered(self._plan, answer.status, await answer.text())
+        model = f"/v2/models/{self._plan.model}"
+        signature = Signature.of_json(json.loads(await self._get(model)))
+        await self._get(f"{model}/ready")
         return signature
 
-    def _get(self, path: str) -> Any:
+    async def _get(self, path: str) -> str:
         # A redirect leads away from the server under test, and would take the key along.
-        return self._session.get(path, timeout=_PROBE, allow_redirects=False)
+        async with self._session.get(path, timeout=_PROBE, allow_redirects=False) as answer:
+            text: str = await answer.text()
+            if answer.status != _OK:
+                raise not_answered(self._plan, answer.status, text)
+            return text
 
     def body(
         self, request_class: RequestClass, turn: Turn, messages: list[Message] | None

@@ -27,16 +27,6 @@ _OK = 200
 _DATA = b"data:"
 
 
-def ready_path(model: str) -> str:
-    """Answers 200 when the model is ready."""
-    return f"/v2/models/{model}/ready"
-
-
-def metadata_path(model: str) -> str:
-    """Describes the model."""
-    return f"/v2/models/{model}"
-
-
 def path(plan: Plan, request_class: RequestClass) -> str:
     """Where requests of a class go."""
     if plan.kind == "tensors":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as Locust's statistics: its request event, and entries of their own for TTFT and ITL.
+"""Records as Locust's statistics: its request event, and separate entries for TTFT and ITL.
 
 Response times run from the planned moment. TTFT and ITL stay out of the "Aggregated" row, which
 would otherwise mix three kinds of times and count a request three times over. Locust rounds

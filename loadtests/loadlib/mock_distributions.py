@@ -18,14 +18,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Distribution:
-    """`kind` and its numbers, as the table in this module's docstring has them."""
+    """A kind and its numbers, as in this module's docstring."""
 
     kind: str
     numbers: tuple[float, ...]
 
     @classmethod
     def parse(cls, text: str) -> Distribution:
-        """Read `exponential:20`. Raises ValueError with what was expected."""
+        """Read `exponential:20`. Raises ValueError."""
         kind, *parts = text.split(":")
         try:
             if not parts:
@@ -33,7 +33,7 @@ class Distribution:
             numbers = tuple(float(part) for part in parts)
         except ValueError:
             raise ValueError(f"invalid distribution {text!r}; {_EXPECTED}") from None
-        if kind not in _FORMS or len(numbers) != _FORMS[kind].numbers:
+        if kind not in _FORMS or len(numbers) != _FORMS[kind][0]:
             raise ValueError(f"invalid distribution {text!r}; {_EXPECTED}")
         if not all(math.isfinite(number) and number >= 0 for number in numbers):
             raise ValueError(f"{text!r}: its numbers must be 0 or more")
@@ -45,47 +45,16 @@ class Distribution:
 
     def draw(self, generator: random.Random) -> float:
         """One value."""
-        return _FORMS[self.kind].draw(self.numbers, generator)
-
-    @property
-    def is_random(self) -> bool:
-        """Whether a draw needs the generator at all."""
-        return self.kind != "constant"
+        return _FORMS[self.kind][1](generator, *self.numbers)
 
 
-@dataclass(frozen=True)
-class _Form:
-    numbers: int
-    draw: Callable[[tuple[float, ...], random.Random], float]
-
-
-def _constant(numbers: tuple[float, ...], _: random.Random) -> float:
-    return numbers[0]
-
-
-def _exponential(numbers: tuple[float, ...], generator: random.Random) -> float:
-    return generator.expovariate(1 / numbers[0]) if numbers[0] else 0.0
-
-
-def _bimodal(numbers: tuple[float, ...], generator: random.Random) -> float:
-    usual, rare, share = numbers
-    return rare if generator.random() < share else usual
-
-
-def _lognormal(numbers: tuple[float, ...], generator: random.Random) -> float:
-    return generator.lognormvariate(math.log(numbers[0]), numbers[1])
-
-
-def _uniform(numbers: tuple[float, ...], generator: random.Random) -> float:
-    return generator.uniform(*numbers)
-
-
-_FORMS = {
-    "constant": _Form(1, _constant),
-    "exponential": _Form(1, _exponential),
-    "bimodal": _Form(3, _bimodal),
-    "lognormal": _Form(2, _lognormal),
-    "uniform": _Form(2, _uniform),
+# How many numbers a kind has, and how it draws.
+_FORMS: dict[str, tuple[int, Callable[..., float]]] = {
+    "constant": (1, lambda _, value: value),
+    "exponential": (1, lambda draw, mean: draw.expovariate(1 / mean) if mean else 0.0),
+    "bimodal": (3, lambda draw, usual, rare, share: rare if draw.random() < share else usual),
+    "lognormal": (2, lambda draw, median, sigma: draw.lognormvariate(math.log(median), sigma)),
+    "uniform": (2, random.Random.uniform),
 }
 _EXPECTED = (
     "expected a number, exponential:MEAN, bimodal:USUAL:RARE:SHARE, lognormal:MEDIAN:SIGMA or "

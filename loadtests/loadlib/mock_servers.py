@@ -81,7 +81,8 @@ class Servers:
         if self._free is None:
             place.start = arrival
             return place
-        if not self._free and self._is_full():
+        full = self._waiting_most is not None and self.waiting >= self._waiting_most
+        if not self._free and full:
             raise QueueFullError
         self._waiting.append(place)
         self._hand_out()
@@ -101,9 +102,6 @@ class Servers:
             self._free.append(at)
             self._hand_out()
 
-    def _is_full(self) -> bool:
-        return self._waiting_most is not None and self.waiting >= self._waiting_most
-
     def _give_up(self, place: Place) -> None:
         if place in self._waiting:
             self._waiting.remove(place)
@@ -111,7 +109,11 @@ class Servers:
             self.leave(place, asyncio.get_running_loop().time())
 
     def _hand_out(self) -> None:
-        while self._free and self._drop_cancelled():
+        while self._free:
+            if any(place.granted.cancelled() for place in self._waiting):
+                self._waiting = deque(p for p in self._waiting if not p.granted.cancelled())
+            if not self._waiting:
+                return
             free_since = min(self._free)
             self._free.remove(free_since)
             start = max(free_since, self._waiting[0].arrival)
@@ -119,12 +121,6 @@ class Servers:
             for place in batch:
                 place.start, place.size, place.batch = start, len(batch), batch
                 place.granted.set_result(None)
-
-    def _drop_cancelled(self) -> bool:
-        """Whether anybody waits, without the cancelled ones."""
-        if any(place.granted.cancelled() for place in self._waiting):
-            self._waiting = deque(p for p in self._waiting if not p.granted.cancelled())
-        return bool(self._waiting)
 
     def _take(self, start: float) -> list[Place]:
         batch = [self._waiting.popleft()]

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-US = 1_000_000
+from loadlib.clock import US
+
 LOWEST_US, HIGHEST_US, DIGITS = 1, 3_600_000_000, 3
 METRICS = ("ttft", "e2e", "itl")
 _OUTCOMES = ("ok", "error", "cancelled", "timeout", "abandoned")

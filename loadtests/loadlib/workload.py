@@ -3,7 +3,7 @@
 
 Everything is drawn from the plan's seed in the order of the schedule, before it is needed: each
 worker draws the whole sequence and keeps its own part, so all of them see the same requests.
-Each of these has a random stream of its own: more prompts do not change the lengths.
+Each of these has its own random stream: more prompts do not change the lengths.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from itertools import islice, repeat
 from random import Random
 
 from loadlib.arrivals import Closed, Trace, schedule
+from loadlib.clock import US
 from loadlib.distributions import Distribution
 from loadlib.plan import Cancel, Plan, RequestClass
 from loadlib.prompts import Prompt, PromptOrder, read_prompts, resized
 from loadlib.trace import TraceEntry
 
-US = 1_000_000
 _AHEAD = 1000
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 import pytest
-from loadlib.api_key import key_headers, key_metadata
+from loadlib.api_key import key_headers
 from loadlib.refusal import Refusal
 
 from tests.conftest import Cli, write_project
@@ -149,4 +149,3 @@ def test_bad_key_files(tmp_path: Path, content: bytes | None, told: str) -> None
     with pytest.raises(Refusal, match=told) as caught:
         key_headers(file)
     assert caught.value.problem.startswith("endpoint.api_key_file: ")
-    assert key_metadata(None) is None

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from loadlib.arrivals import US, Arrivals, Open, Trace, parse_arrivals, schedule
+from loadlib.arrivals import Arrivals, Open, Trace, parse_arrivals, schedule
+from loadlib.clock import US
 from loadlib.refusal import Refusal
 from loadlib.schema import SCHEMA, checked
 

@@ -10,16 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritonctl.loadtest.analysis.capacity import (
-    MET,
-    MISSED,
-    UNDECIDED,
-    Capacity,
-    Trial,
-    find_capacity,
-)
+from tritonctl.loadtest.analysis.capacity import Capacity, Trial, find_capacity
+from tritonctl.loadtest.analysis.percentiles import new_histogram
+from tritonctl.loadtest.analysis.summary import MET, MISSED, UNDECIDED
 from tritonctl.loadtest.run.capacity import clearly_missed, overload_of
-from tritonctl.loadtest.run.live import LiveFigures, LiveMerger, new_histogram
+from tritonctl.loadtest.run.live import LiveFigures, LiveMerger
 from tritonctl.project.base import Slo
 
 

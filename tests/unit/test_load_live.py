@@ -10,13 +10,8 @@ from rich.console import Console as RichConsole
 
 from tritonctl.console.loadtest_view import LoadLines, LoadView
 from tritonctl.console.voice import Console
-from tritonctl.loadtest.run.live import (
-    EngineFigures,
-    LiveFigures,
-    LiveMerger,
-    engine_figures,
-    new_histogram,
-)
+from tritonctl.loadtest.analysis.percentiles import new_histogram
+from tritonctl.loadtest.run.live import EngineFigures, LiveFigures, LiveMerger, engine_figures
 
 
 def _encoded(*milliseconds: float) -> str:

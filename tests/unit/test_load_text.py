@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.loadtest_records import SyntheticRun
-from tritonctl.loadtest.analysis.capacity import MET, MISSED, UNDECIDED, Capacity, Trial
+from tritonctl.loadtest.analysis.capacity import Capacity, Trial
 from tritonctl.loadtest.analysis.summarise import summarise
-from tritonctl.loadtest.analysis.summary import Summary
+from tritonctl.loadtest.analysis.summary import MET, MISSED, UNDECIDED, Summary
 from tritonctl.loadtest.report.capacity_text import CAPACITY_HEADINGS, capacity_rows, conclusion
 from tritonctl.loadtest.report.summary_text import HEADINGS, closing, opening, rows
 from tritonctl.loadtest.run.capacity import CapacityRun, Overload, trial_of

@@ -77,7 +77,7 @@ def _engine_trouble(error: HostError) -> tuple[str, str]:
 
 
 def compose_finding() -> Finding:
-    """Compose v2 is a plugin of docker; v1 was a program of its own."""
+    """Compose v2 is a plugin of docker; v1 was a separate program."""
     compose = ask("docker", "compose", "version", "--short")
     if compose.status == 0:
         return Finding("Compose", "ok", compose.text.removeprefix("v"), why=_WHY_COMPOSE)

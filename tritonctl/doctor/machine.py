@@ -79,7 +79,7 @@ def libpython_finding(library: str | None) -> Finding:
 
 
 def libpython() -> str | None:
-    """The shared library of this interpreter; None where there is none."""
+    """The shared library of this interpreter, or None."""
     folder = sysconfig.get_config_var("LIBDIR")
     name = sysconfig.get_config_var("INSTSONAME")
     if folder and name and ".so" in name and (Path(folder) / name).exists():
@@ -153,9 +153,8 @@ def clock_finding(synchronised: bool | None, newest: float, now: float) -> Findi
         detail = f"{newest - now:.0f} s behind files that were already written"
         return Finding("clock", "warning", detail, "timedatectl set-ntp true", why=_WHY_CLOCK)
     if synchronised is None:
-        return Finding(
-            "clock", "ok", "the kernel does not say whether it is synchronised", why=_WHY_CLOCK
-        )
+        detail = "the kernel does not say whether it is synchronised"
+        return Finding("clock", "ok", detail, why=_WHY_CLOCK)
     if synchronised:
         return Finding("clock", "ok", "synchronised, says the kernel", why=_WHY_CLOCK)
     detail = "not synchronised, says the kernel"

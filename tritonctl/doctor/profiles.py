@@ -17,7 +17,7 @@ Profiles = dict[str | None, Project]
 def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
     """The project without a profile (None) and with each; a finding if it cannot be read.
 
-    Nothing if there is no project. Raises ConfigurationError when `path` cannot be read.
+    Nothing without a project. Raises ConfigurationError when `path` cannot be read.
     """
     if path is not None:
         return load_profiles(path), []

@@ -70,7 +70,7 @@ def _wanted(project: Project) -> Iterator[_Wanted]:
 def _running(project: Project) -> Server | None:
     try:
         return current_server(ServerFiles.of(project))
-    except TritonctlError:  # Docker does not answer: a finding of its own
+    except TritonctlError:  # Docker does not answer: another finding says so
         return None
 
 

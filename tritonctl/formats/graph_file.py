@@ -55,7 +55,7 @@ class Weights(NamedTuple):
 class Graph(NamedTuple):
     """A model file. `broken`: why no server can read it; it has no tensors then.
 
-    inputs: the inputs that a request must have; defaults: those that have a value of their own.
+    inputs: the inputs that a request must have; defaults: those with a default value.
     """
 
     path: Path

@@ -29,7 +29,7 @@ class ContainerEngine:
 def engine() -> ContainerEngine:
     """TRITONCTL_CONTAINER_ENGINE, else the first of docker and podman that is installed.
 
-    Raises HostError when there is none, or when it does not answer.
+    Raises HostError without one, or when it does not answer.
     """
     names = _names()
     programs = {name: program for name in names if (program := shutil.which(name))}
@@ -87,7 +87,7 @@ def image_digests(engine: ContainerEngine, image: str) -> list[str]:
 
 
 def remove(engine: ContainerEngine, name: str) -> None:
-    """Remove a container, running or not; no error if there is none."""
+    """Remove a container, running or not, if it exists."""
     _ask(engine.program, "rm", "--force", name)
 
 

@@ -99,6 +99,6 @@ def _triton(project: Project, targets: Sequence[str] | None) -> Data:
 def _discovery(targets: Sequence[str] | None, services: Sequence[str], port: int) -> Data:
     if targets is not None:
         return {"static_configs": [{"targets": list(targets)}]}
-    # Every replica has an address of its own behind the service's name.
+    # Each replica has its own address behind the service's name.
     search = {"names": list(services), "type": "A", "port": port, "refresh_interval": "10s"}
     return {"dns_sd_configs": [search]}

@@ -47,7 +47,7 @@ class Reading:
         return _matching(self.values, name, labels)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """Their sum; None where there is no such series."""
+        """The sum of such series; None without any."""
         return _sum(value for _, value in self.series(name, **labels))
 
     def names(self, label: str, prefix: str = "") -> set[str]:
@@ -87,7 +87,7 @@ class Increases:
         return _matching(self._grown, name, labels)
 
     def total(self, name: str, **labels: str) -> float | None:
-        """The sum of their rises; None where there is no such series."""
+        """The sum of their rises; None without any."""
         return _sum(value for _, value in self.series(name, **labels))
 
 

@@ -153,8 +153,10 @@ class _Window:
     ) -> ModelFigures:
         """`workers`: the models that do the work, the model itself or the ensemble's steps."""
         failures = self._failures(name, workers, ensemble=bool(steps))
-        requests = self._rise(_SUCCESS, [name])
+        requests, count = self._rise(_SUCCESS, [name]), self._rise(f"{_TRITON}count", [name])
+        executions = self._rise(f"{_TRITON}exec_count", [name])
         tokens = [self._rise(series, workers) for series in _TOKENS]
+        used, free = self._gauge(_KV_USED, workers), self._gauge(_KV_FREE, workers)
         return ModelFigures(
             model=name,
             requests_per_s=(requests or 0.0) / self._seconds,
@@ -162,17 +164,20 @@ class _Window:
             failures=failures,
             latency_ms=_ratio(self._us("request", [name]), requests, 1e-3),
             queue_share=_ratio(self._us("queue", workers), self._us("request", workers)),
-            batch_factor=None if steps else self._batch_factor(name),
+            batch_factor=None if steps else _ratio(count, executions),
             waiting=self._waiting(workers),
             ttft=self._times(_TTFT, workers),
             itl=self._times(_ITL, workers),
             e2e=self._times(_E2E, workers),
             tokens_per_s=next((t / self._seconds for t in tokens if t is not None), None),
             active_streams=self._gauge(_ACTIVE, workers),
-            kv_used=self._kv_used(workers),
+            kv_used=_ratio(used, None if used is None or free is None else used + free),
             instances=None if steps else self._instances(name),
             silent=0 if steps else self._silent(name),
-            restarted=any(dict(labels).get("model") == name for _, labels in self._fallen()),
+            restarted=any(
+                series == _SUCCESS and ("model", name) in labels
+                for series, labels in self._grown.fallen
+            ),
             steps=steps,
         )
 
@@ -181,10 +186,6 @@ class _Window:
 
     def _us(self, part: str, models: Sequence[str]) -> float | None:
         return self._rise(f"{_TRITON}{part}_duration_us", models)
-
-    def _batch_factor(self, model: str) -> float | None:
-        count = self._rise(f"{_TRITON}count", [model])
-        return _ratio(count, self._rise(f"{_TRITON}exec_count", [model]))
 
     def _failures(self, name: str, workers: Sequence[str], *, ensemble: bool) -> dict[str, float]:
         """Failures by reason.
@@ -233,10 +234,6 @@ class _Window:
         ]
         return _ratio(_all(sums), sum(value is not None for value in sums))
 
-    def _kv_used(self, models: Sequence[str]) -> float | None:
-        used, free = self._gauge(_KV_USED, models), self._gauge(_KV_FREE, models)
-        return None if used is None or free is None else _ratio(used, used + free)
-
     def _times(self, sources: Mapping[str, float], models: Sequence[str]) -> Times | None:
         for name, to_ms in sources.items():
             buckets: dict[float, float] = {}
@@ -249,7 +246,7 @@ class _Window:
         return None
 
     def _instances(self, model: str) -> int | None:
-        """Those that publish something of their own, else those configured: Triton is silent."""
+        """Instances with their own series, else those configured: Triton publishes no count."""
         names = {
             value
             for _, labels in self._readings[-1].values
@@ -258,9 +255,6 @@ class _Window:
             if key == "model_instance"
         }
         return len(names) or self._configured.get(model)
-
-    def _fallen(self) -> list[tuple[str, frozenset[tuple[str, str]]]]:
-        return [key for key in self._grown.fallen if key[0] == _SUCCESS]
 
 
 def _server(readings: Sequence[Reading], seconds: float) -> ServerFigures:

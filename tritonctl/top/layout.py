@@ -12,7 +12,7 @@ from tritonctl.top.figures import Layout
 
 
 def layout_of(repository: Path) -> Layout:
-    """From each readable config.pbtxt; a missing or damaged one is skipped."""
+    """The layout by each readable config.pbtxt; skips missing or damaged ones."""
     from tritonctl.repository.pbtxt import parse_pbtxt
 
     configs: dict[str, Mapping[str, Any]] = {}

@@ -89,10 +89,7 @@ class TunedServer:
     def state(self) -> Server:
         """The running server. Raises ServerError when it has ended."""
         if self._state is None or not alive(self._state):
-            raise ServerError(
-                "the server ended while it was tuned",
-                remedy=_ADVICE.unreachable,
-            )
+            raise ServerError("the server ended while it was tuned", remedy=_ADVICE.unreachable)
         return self._state
 
     def __enter__(self) -> Self:

@@ -13,7 +13,7 @@ from typing import Any
 from tritonctl.errors import ConfigurationError, ServerError, SettingsRefusedError
 from tritonctl.loadtest.analysis.slo import ERROR_RATE, Limit, limits
 from tritonctl.loadtest.analysis.summary import MET, MISSED, SloVerdict, Summary
-from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
+from tritonctl.loadtest.run.execution import LoadRun, run_load
 from tritonctl.loadtest.run.jobs import load_job, target_of
 from tritonctl.loadtest.run.live import LiveFigures, LoadBoard
 from tritonctl.loadtest.run.plan import Overrides, slo_of
@@ -78,18 +78,16 @@ class Bench:
         if patience is not None:
             waits = {"timeout_seconds": patience, "cool_down_seconds": patience}
             wanted = wanted.model_copy(update=waits)
-        done = run_load(self._job(wanted, folder), self._board, stop=self._hopeless)
+        shutil.rmtree(folder, ignore_errors=True)
+        target = target_of(self._project, wanted.protocol)
+        job = load_job(self._project, self._name, wanted, target, output=folder)
+        done = run_load(job, self._board, stop=lambda live: hopeless(live, self._limits))
         if done.summary.counts.abandoned:
             self._server.distrust()
         if done.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
             raise Interrupted
         return done
-
-    def _job(self, scenario: Scenario, folder: Path) -> LoadJob:
-        shutil.rmtree(folder, ignore_errors=True)
-        target = target_of(self._project, scenario.protocol)
-        return load_job(self._project, self._name, scenario, target, output=folder)
 
     def _measured(self, asked: Asked) -> Trial:
         """A new trial; a server that refuses the settings or dies under them misses the SLO."""
@@ -135,9 +133,6 @@ class Bench:
             raise SettingsRefusedError(
                 "no request of the warm-up was answered in time", remedy="see `tritonctl logs`"
             )
-
-    def _hopeless(self, live: LiveFigures) -> str | None:
-        return hopeless(live, self._limits)
 
 
 def hopeless(live: LiveFigures, wanted: list[Limit]) -> str | None:

@@ -175,15 +175,6 @@ def decoder_capacity(decoder: Decoder) -> float:
     return _highest(decoder.meets, most)
 
 
-def useful_delay(curve: ServiceCurve, max_batch: int, rate: float, limit: float) -> float:
-    """The longest queue delay, in seconds, that can pay.
-
-    After it a batch is full, and a request that has waited still has time for its own batch.
-    """
-    full = (max_batch - 1) / rate if rate > 0 else math.inf
-    return max(0.0, min(full, limit - curve.seconds(max_batch)))
-
-
 def _highest(met: Callable[[float], bool], most: float) -> float:
     low, high = 0.0, most
     for _ in range(_BISECTIONS):

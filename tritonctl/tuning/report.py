@@ -59,7 +59,7 @@ def conclusion(tuned: Tuned) -> list[str]:
     if invalid:
         sentences.append(
             f"in {invalid} of {len(outcome.trials)} trials the load generator itself was late or "
-            "busy, which counts against the settings: give it a machine, or cores, of its own"
+            "busy, which counts against the settings: give it its own cores, or a machine"
         )
     return sentences
 

@@ -32,7 +32,7 @@ from tritonctl.tuning.outcome import Budget, Knob, Move, Outcome, Standing, Step
 from tritonctl.tuning.trials import Asked, Settings, Trial, pooled
 
 Measure = Callable[[Asked], Trial]
-# Estimated highest rate of settings; None where there is no estimate.
+# Estimated highest rate of settings; None without an estimate.
 Predict = Callable[[Settings], float | None]
 Order = Callable[[Trial | None, Sequence[Move]], Sequence[Move]]
 
@@ -122,7 +122,7 @@ class Search:
         return share <= tolerated, trial
 
     def _capacity(self, settings: Settings) -> Standing:
-        rate, trial = self._budget.start, None
+        rate = self._budget.start
         met, trial = self._race(settings, rate)
         standing = Standing(settings, 0.0, rate, trial)
         if met:
@@ -312,7 +312,7 @@ class Search:
     ) -> tuple[bool, str]:
         """Run new and old alternately, between the rate the old missed and the one the new met."""
         rate = (best.met * before.missed) ** 0.5 if before.met else best.met / _CLIMB
-        self._spent = -math.inf  # a spent budget does not stop this: there is no result without it
+        self._spent = -math.inf  # a spent budget does not stop this: the result needs it
         agreed = True
         for turn in range(_DUELS):
             pair = (best.settings, before.settings)

@@ -81,7 +81,7 @@ def _step_point(summary: Summary, users: int, tokens: float) -> tuple[float, flo
 def predictor(space: Space, slo: Slo, service: ServiceTime | None) -> Predict:
     """The queueing estimate of settings, from the measured service time.
 
-    There is none where threads change, because their effect on a batch is unknown.
+    None where threads change, because their effect on a batch is unknown.
     """
 
     def predict(settings: Settings) -> float | None:
@@ -102,7 +102,7 @@ def predictor(space: Space, slo: Slo, service: ServiceTime | None) -> Predict:
         decoder = Decoder(
             service.curve,
             instances,
-            int(settings.get(PLACES, _places(space))),
+            int(settings.get(PLACES, space.project.models[space.model].engine.max_batch_size)),
             service.tokens,
             ttft=_seconds(slo.ttft_p99_ms),
             itl=_seconds(slo.itl_p99_ms),
@@ -112,10 +112,6 @@ def predictor(space: Space, slo: Slo, service: ServiceTime | None) -> Predict:
         return decoder_capacity(decoder)
 
     return predict
-
-
-def _places(space: Space) -> int:
-    return space.project.models[space.model].engine.max_batch_size
 
 
 def _seconds(ms: float | None) -> float:

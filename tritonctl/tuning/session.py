@@ -98,8 +98,8 @@ def last_session(folder: Path, context: str) -> Session:
     if sessions:
         return Session(sessions[-1].parent, context)
     others = list(folder.glob(f"*/{_FILE}"))
-    reason = "the engine, the load, the SLO or the settings have changed since" if others else ""
+    reason = ": the engine, the load, the SLO or the settings have changed since" if others else ""
     raise UsageError(
-        "there is no session to resume" + (f": {reason}" if reason else ""),
+        f"no session to resume{reason}",
         remedy="run the same command without --resume",
     )

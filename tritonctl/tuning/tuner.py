@@ -21,13 +21,7 @@ from tritonctl.tuning.measuring import Bench
 from tritonctl.tuning.outcome import Budget, Outcome, Standing, Step
 from tritonctl.tuning.search import Predict, Search
 from tritonctl.tuning.service_time import ServiceTime, measure_service_time, predictor
-from tritonctl.tuning.session import (
-    Session,
-    context_of,
-    last_session,
-    new_session,
-    tuning_folder,
-)
+from tritonctl.tuning.session import Session, context_of, last_session, new_session, tuning_folder
 from tritonctl.tuning.space import Space
 from tritonctl.tuning.trials import Asked, Trial, TrialStore
 from tritonctl.tuning.validate import Validation, validate, validated
@@ -125,7 +119,9 @@ def tune(job: TuneJob, board: LoadBoard, watcher: Watcher) -> Tuned:
             on_trial=watcher.trial,
         )
         service, budget = session.read() or _begin(job, session, space, server, bench, watcher)
-        budget = replace(budget, seconds=_budget_seconds(job, store))
+        # On top of what a resumed session has already spent.
+        seconds = job.minutes * 60 * _SEARCH_SHARE + store.seconds_spent()
+        budget = replace(budget, seconds=seconds)
         predict = predictor(space, slo_of(job.project, job.scenario), service)
         outcome = _searched(space, bench, budget, predict, watcher)
         validation = None
@@ -161,7 +157,7 @@ def _space(job: TuneJob) -> Space:
     slo = slo_of(job.project, job.scenario)
     if not limits(slo.model_dump()):
         raise ConfigurationError(
-            f"models.{model}.slo: there is no limit on a time, so every rate would meet it",
+            f"models.{model}.slo: no limit on a time, so every rate would meet it",
             remedy="add an SLO target, e.g. `slo: {ttft_p99_ms: 500}`",
         )
     priorities = max((request.priority or 0 for request in job.scenario.requests), default=0)
@@ -202,11 +198,6 @@ def _begin(
     )
     session.record(service, budget)
     return service, budget
-
-
-def _budget_seconds(job: TuneJob, store: TrialStore) -> float:
-    """The search's share of the budget, on top of what a resumed session has already spent."""
-    return job.minutes * 60 * _SEARCH_SHARE + store.seconds_spent()
 
 
 def changes(space: Space, outcome: Outcome) -> Sequence[tuple[str, Any, Any]]:

@@ -174,8 +174,8 @@ def test_runs_that_measured_nothing(write: Write) -> None:
     """Invalid and unsettled runs are compared, and said to be what they are."""
     found = compare([write("a", lag_us=9000.0)], [write("b", rate=40.0, seed=2, cpu=0.95)])
     assert [text.split(":")[0] for text in found.warnings] == [
-        "a is no valid measurement",
-        "b is no valid measurement",
+        "a is not a valid measurement",
+        "b is not a valid measurement",
     ]
 
 

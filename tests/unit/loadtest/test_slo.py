@@ -220,7 +220,7 @@ def test_promises() -> None:
     found = limits({"ttft_p95_ms": 1.0, "e2e_p999_ms": 2.0, "itl_p99_ms": None, "error_rate": 0.1})
     assert [(limit.metric, limit.ms) for limit in found] == [("ttft", 1.0), ("e2e", 2.0)]
     assert [limit.allowed for limit in found] == [0.05, 0.001]
-    with pytest.raises(ConfigurationError, match=r"slo\.ttfb_p99_ms is no SLO target"):
+    with pytest.raises(ConfigurationError, match=r"slo\.ttfb_p99_ms is not an SLO target"):
         limits({"ttfb_p99_ms": 3.0})
 
 

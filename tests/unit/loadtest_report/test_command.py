@@ -89,7 +89,7 @@ def test_unknown_and_ambiguous_names(invoke: Report) -> None:
     """Said which runs it can be, and how to make one."""
     with pytest.raises(UsageError, match="20260101-000000-speller, 20260102-000000-speller"):
         invoke("2026")
-    with pytest.raises(UsageError, match="no load test `yesterday`") as caught:
+    with pytest.raises(UsageError, match="unknown load test `yesterday`") as caught:
         invoke("yesterday")
     assert "loadtest run" in caught.value.remedy
 

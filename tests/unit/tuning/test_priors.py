@@ -17,7 +17,6 @@ from tritonctl.tuning.queueing import (
     erlang_c,
     fitted_curve,
     response_p99,
-    useful_delay,
     waiting_p99,
 )
 
@@ -81,14 +80,6 @@ def test_response_grows_without_end_beyond_saturation() -> None:
     """No finite P99 is promised there."""
     server = Server(ServiceCurve(0.01, 0.0), 1, 1)
     assert response_p99(server, 101.0) == math.inf
-
-
-def test_useful_delay() -> None:
-    """Not longer than a batch takes to fill, nor than the SLO leaves."""
-    curve = ServiceCurve(0.008, 0.001)
-    assert useful_delay(curve, 5, 1000.0, 1.0) == pytest.approx(0.004)
-    assert useful_delay(curve, 32, 10.0, 0.1) == pytest.approx(0.06)
-    assert useful_delay(curve, 32, 10.0, 0.01) == 0
 
 
 def test_a_decoder_is_bound_by_its_places_or_its_pace() -> None:

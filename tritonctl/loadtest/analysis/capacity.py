@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The highest rate that keeps the SLO: bracketed by doubling, then bisected. Pure.
 
-For one server as it is. The tuner brackets by itself (`tritonctl/tuning/search.py`): it begins
+For one server as it is. The tuner has its own search (`tritonctl/tuning/search.py`): it begins
 anywhere, goes both ways, and shares one budget among many settings.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import sqrt
 from pathlib import Path
 
-MET, MISSED, UNDECIDED = "met", "missed", "undecided"
+from tritonctl.loadtest.analysis.summary import MET, UNDECIDED
 
 
 @dataclass(frozen=True)

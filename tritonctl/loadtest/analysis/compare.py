@@ -111,7 +111,7 @@ def compare(left: Sequence[Path], right: Sequence[Path], *, force: bool = False)
     if refusals and not force:
         raise UsageError(
             f"the runs cannot be compared: {explain(refusals)}",
-            remedy="run both with the same scenario, or say --force to compare all the same",
+            remedy="run both with the same scenario, or give --force",
         )
     changes = tuple(_changes(*sides))
     return Comparison(
@@ -129,7 +129,7 @@ def _warnings(sides: tuple[_Side, _Side]) -> Iterator[str]:
     for side in sides:
         for run, window, columns in zip(side.runs, side.windows, side.measured, strict=True):
             for reason in problems_of(run, columns):
-                yield f"{run.folder.name} is no valid measurement: {reason}"
+                yield f"{run.folder.name} is not a valid measurement: {reason}"
             if not len(columns):
                 yield f"{run.folder.name} measured no request"
             if not window.stationary:
@@ -159,8 +159,12 @@ def _changes(left: _Side, right: _Side) -> Iterator[Change]:
         estimates = [_rate(per_second(side)) for side in (left, right)]
         if all(estimate.value > 0 for estimate in estimates):
             yield ratio(f"{name}_per_s", "1/s", *estimates, words=("higher", "lower"))
-    for name, flags in (("goodput_share", _good), ("error_share", _failed)):
-        estimates = [_share(side, flags) for side in (left, right) if _count(side)]
+    shares: dict[str, Callable[[Run, Columns], Mask]] = {
+        "goodput_share": lambda run, columns: good(columns, run.slo),
+        "error_share": lambda run, columns: failed(columns, run.cool_down_us),
+    }
+    for name, flags in shares.items():
+        estimates = [_share(side, flags) for side in (left, right) if any(map(len, side.measured))]
         if len(estimates) == 2:  # noqa: PLR2004
             yield difference(name, *estimates)
 
@@ -226,18 +230,6 @@ def _rate(counts: Floats) -> Estimate:
     return Estimate(mean, max(mean - margin, 0.0), mean + margin)
 
 
-def _count(side: _Side) -> int:
-    return sum(len(columns) for columns in side.measured)
-
-
-def _good(run: Run, columns: Columns) -> Mask:
-    return good(columns, run.slo)
-
-
-def _failed(run: Run, columns: Columns) -> Mask:
-    return failed(columns, run.cool_down_us)
-
-
 def _share(side: _Side, flags: Callable[[Run, Columns], Mask]) -> Estimate:
     pairs = list(zip(side.runs, side.measured, strict=True))
     over = np.concatenate([flags(run, columns) for run, columns in pairs]).astype(np.float64)
@@ -285,14 +277,14 @@ def _change(
     change, low, high = interval
     differs = low > 0 or high < 0
     verdict = _size_in_words(interval, words, " points" if unit == "share" else " %")
-    # expm1 of minus infinity is -1: nothing less is possible, and nothing is said by it.
+    # expm1 of minus infinity is -1, the least possible: not a bound.
     lower = None if low == -1 or math.isinf(low) else low
     higher = None if math.isinf(high) else high
     return Change(name, unit, *sides, change, lower, higher, differs, verdict)
 
 
 def _size_in_words(interval: tuple[float, float, float], words: tuple[str, str], unit: str) -> str:
-    """`faster by 12 % [8, 15]`, or that there is no difference, or that it is unknown."""
+    """`faster by 12 % [8, 15]`, no difference, or unknown."""
     change, low, high = interval
     if low <= 0 <= high:
         return UNKNOWN if low == -1 or math.isinf(high) else NO_DIFFERENCE

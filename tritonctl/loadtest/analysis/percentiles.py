@@ -165,11 +165,16 @@ def _ms(microseconds: float) -> float:
     return round(microseconds / 1000, 6)
 
 
-def histogram(series: Series) -> Any:
-    """The durations as an HdrHistogram of microseconds; below one counts as one."""
+def new_histogram() -> Any:
+    """An empty HdrHistogram of microseconds, in the generators' form."""
     from hdrh.histogram import HdrHistogram
 
-    made = HdrHistogram(LOWEST, HIGHEST, DIGITS)
+    return HdrHistogram(LOWEST, HIGHEST, DIGITS)
+
+
+def histogram(series: Series) -> Any:
+    """The durations as an HdrHistogram of microseconds; below one counts as one."""
+    made = new_histogram()
     whole = np.clip(np.rint(series.values), LOWEST, HIGHEST).astype(np.int64)
     # As hdrh would sort each of them into its buckets, but all at once.
     shift = np.maximum(np.frexp(whole.astype(np.float64))[1] - _SUB_BUCKET_BITS, 0)
@@ -203,9 +208,7 @@ def decode(encoded: str) -> Any:
 
 def merge(encoded: Iterable[str]) -> Any:
     """The histogram of the union of what several histograms hold."""
-    from hdrh.histogram import HdrHistogram
-
-    merged = HdrHistogram(LOWEST, HIGHEST, DIGITS)
+    merged = new_histogram()
     for text in encoded:
         merged.add(decode(text))
     return merged

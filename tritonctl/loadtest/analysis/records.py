@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from tritonctl.errors import ConfigurationError
 
-RECORDS = "records.jsonl"
+PLAN, FACTS, RECORDS = "plan.json", "facts.json", "records.jsonl"
+PROGRESS, SERVER = "progress.jsonl", "server.jsonl"
 _BY_WORKER = "records-*.jsonl"
 _REMEDY = (
     "lines that a killed generator cut off are left out only at the end of a file: move this "

@@ -48,7 +48,7 @@ def limits(slo: Mapping[str, float | None]) -> list[Limit]:
         match = _LATENCY.fullmatch(name)
         if match is None:
             raise ConfigurationError(
-                f"slo.{name} is no SLO target",
+                f"slo.{name} is not an SLO target",
                 remedy=f"use one like ttft_p99_ms, itl_p99_ms, e2e_p99_ms or {ERROR_RATE}",
             )
         # p999 is 99.9 %: the digits after the point of the share.
@@ -97,14 +97,12 @@ def _latency(
     verdict, why = decide(share, limit.allowed, f"take longer than {limit.ms:g} ms")
     count = int(lost.sum())
     why = f"{count} without an answer in time count as longer: {why}" if count else why
-    if verdict == MET and series and _outgrown(series, limit, growth):
-        verdict = UNDECIDED
-        why += "; but response times rose until the end: a longer run may break it"
+    if verdict == MET and series:
+        quantile = Sample.of(series).quantile(1 - limit.allowed)
+        if outgrows(quantile, limit.ms * 1000, growth):
+            verdict = UNDECIDED
+            why += "; but response times rose until the end: a longer run may break it"
     return _verdict(limit, share, why, verdict)
-
-
-def _outgrown(series: Series, limit: Limit, growth: float) -> bool:
-    return outgrows(Sample.of(series).quantile(1 - limit.allowed), limit.ms * 1000, growth)
 
 
 def _share(limit: Limit, requests: int, series: Series | None, lost: Mask) -> Share:
@@ -120,8 +118,8 @@ def _share(limit: Limit, requests: int, series: Series | None, lost: Mask) -> Sh
     # A lost request would have had as many tokens as the others.
     each = total[total > 0].mean() if total.any() else 1.0
     total, over, usual = (np.where(lost, each, column) for column in (total, over, usual))
-    seen = total > 0
-    return share_interval(over[seen], total[seen], usual=usual[seen], bulk=bulk)
+    counted = total > 0
+    return share_interval(over[counted], total[counted], usual=usual[counted], bulk=bulk)
 
 
 def _over(series: Series, limit: float, requests: int) -> Floats:

@@ -59,12 +59,9 @@ def warm_up(values: Floats) -> int:
     cut = mser(means)
     low, high = np.quantile(means[max(cut, batches // 2) :], _CENTRAL)
     windows = np.lib.stride_tricks.sliding_window_view(means, _SMOOTH)
-    reached = np.flatnonzero((np.median(windows, axis=1) >= low) & _at_most(windows, high))
+    medians = np.median(windows, axis=1)
+    reached = np.flatnonzero((medians >= low) & (medians <= high))
     return _BATCH * min(cut, int(reached[0]) if len(reached) else cut)
-
-
-def _at_most(windows: Floats, high: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.asarray(np.median(windows, axis=1) <= high)
 
 
 def mser(values: Floats) -> int:

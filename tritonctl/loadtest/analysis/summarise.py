@@ -16,7 +16,16 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.loadtest.analysis.columns import NEVER, Columns, Floats, Integers, Mask
 from tritonctl.loadtest.analysis.limiting import limited_by
 from tritonctl.loadtest.analysis.percentiles import distribution
-from tritonctl.loadtest.analysis.records import Record, read_lines, read_records, record_files
+from tritonctl.loadtest.analysis.records import (
+    FACTS,
+    PLAN,
+    PROGRESS,
+    SERVER,
+    Record,
+    read_lines,
+    read_records,
+    record_files,
+)
 from tritonctl.loadtest.analysis.series import measured
 from tritonctl.loadtest.analysis.server_figures import server_figures
 from tritonctl.loadtest.analysis.slo import good, judge, overall
@@ -40,7 +49,6 @@ from tritonctl.loadtest.analysis.validity import (
     problems,
 )
 
-PLAN, PROGRESS, SERVER, FACTS = "plan.json", "progress.jsonl", "server.jsonl", "facts.json"
 _SECOND = 1_000_000
 _COOL_DOWN_SECONDS = 30.0
 # Arrival processes whose response times are not meant to keep their level.
@@ -78,11 +86,12 @@ class Run:
 
 
 def read_run(folder: Path) -> Run:
-    """Everything of a run's folder. Raises ConfigurationError."""
+    """Read a run's folder. Raises ConfigurationError."""
     plan, facts = _json(folder / PLAN), _json(folder / FACTS)
     # A run that failed before its first request was sent has a plan and no records.
     records = read_records(folder) if record_files(folder) or not plan else []
-    workers = len({record.worker for record in records} | set(_logs(folder)))
+    logs = (path.stem.rpartition("-")[2] for path in folder.glob("generator-*.log"))
+    numbers = {record.worker for record in records} | {int(log) for log in logs if log.isdigit()}
     return Run(
         folder=folder,
         plan=plan,
@@ -90,15 +99,10 @@ def read_run(folder: Path) -> Run:
         records=records,
         columns=Columns.of(records),
         progress=Progress.of(
-            read_lines(folder / PROGRESS), int(facts.get("workers") or max(workers, 1))
+            read_lines(folder / PROGRESS), int(facts.get("workers") or max(len(numbers), 1))
         ),
         server=[line for line in read_lines(folder / SERVER) if "t" in line],
     )
-
-
-def _logs(folder: Path) -> list[int]:
-    names = (path.stem.rpartition("-")[2] for path in folder.glob("generator-*.log"))
-    return [int(name) for name in names if name.isdigit()]
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -156,7 +160,7 @@ def _metrics(columns: Columns, cool_down_us: int) -> dict[str, Distribution]:
 
 
 def problems_of(run: Run, columns: Columns) -> list[str]:
-    """Why the run is no valid measurement, judged by the requests of its window."""
+    """Why the run is not a valid measurement, by the requests of its window."""
     return problems(run.progress, run.slo, _lag_p99_ms(columns))
 
 

@@ -221,8 +221,8 @@ class Summary:
         if schema != SCHEMA:
             raise ConfigurationError(
                 f"{origin}: its schema is {schema!r}, not {SCHEMA!r}",
-                remedy="it was written by another version of tritonctl, or is no summary of a "
-                "load test: `tritonctl loadtest report FOLDER` makes it anew from the records",
+                remedy="it was written by another version of tritonctl, or is not a load test's "
+                "summary: `tritonctl loadtest report FOLDER` makes it again from the records",
             )
         try:
             return TypeAdapter(cls).validate_python(record)
@@ -231,7 +231,7 @@ class Summary:
             place = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise ConfigurationError(
                 f"{origin}: {place}: {first['msg']}",
-                remedy="make it anew from the records: `tritonctl loadtest report FOLDER`",
+                remedy="make it again from the records: `tritonctl loadtest report FOLDER`",
             ) from error
 
 
@@ -249,12 +249,12 @@ def read_summary(folder: Path) -> Summary:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(
-            f"{path} does not exist: the run was killed, or this is no folder of a load test",
+            f"{path} does not exist: the run was killed, or this is not a load test",
             remedy=f"make it from what was recorded: `tritonctl loadtest report {folder}`",
         ) from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"{path} cannot be read: {error}",
-            remedy=f"make it anew from the records: `tritonctl loadtest report {folder}`",
+            remedy=f"make it again from the records: `tritonctl loadtest report {folder}`",
         ) from error
     return Summary.from_record(record, origin=str(path))

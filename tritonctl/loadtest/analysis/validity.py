@@ -88,7 +88,7 @@ def lag_limit_ms(slo: Mapping[str, float | None]) -> float:
 def problems(
     progress: Progress, slo: Mapping[str, float | None], lag_p99_ms: float | None
 ) -> list[str]:
-    """Why the run is no valid measurement; empty when it is one."""
+    """Why the run is not a valid measurement; empty when it is."""
     reasons = [
         f"worker {worker} was lost: it never reported its end (see generator-{worker}.log)"
         for worker in progress.lost
@@ -98,7 +98,7 @@ def problems(
     if woke is not None and woke > limit:
         reasons.append(
             f"the generator woke late, so it read late: P99 {woke:.3g} ms, more than "
-            f"{limit:.3g} ms (leave it a core of its own, or use another machine)"
+            f"{limit:.3g} ms (give it its own core, or use another machine)"
         )
     if lag_p99_ms is not None and lag_p99_ms > limit:
         reasons.append(

@@ -17,7 +17,6 @@ Layout = dict[str, Any]
 
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon", "hexagon", "star", "cross")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-PATTERNS = ("", "/", "x", ".", "\\", "-", "+", "|")
 SERIES = 8
 MANY_ROWS = 4
 
@@ -136,7 +135,7 @@ def on_row(trace: Trace, row: int) -> Trace:
 
 
 def series_colour(index: int) -> str:
-    """One of the colours for things that have none of their own."""
+    """The colour of a numbered series."""
     return f"--series-{index % SERIES}"
 
 

@@ -1,5 +1,5 @@
 // Draws the figures of the page from the JSON in it. Colours are named ("--e2e") and looked up in
-// the style sheet, so that a change of the colour scheme, or printing, draws them anew.
+// the style sheet, so that a change of the colour scheme, or printing, draws them again.
 (async () => {
   "use strict";
   const CONFIG = {

@@ -48,7 +48,7 @@ class Section:
     words: Sequence[str] = field(default=())
 
     def __bool__(self) -> bool:
-        """Whether there is anything in it."""
+        """Whether it has any content."""
         return bool(self.figures or self.pair or self.tables)
 
 
@@ -62,27 +62,22 @@ def write_report(folder: Path, output: Path | None = None) -> Path:
 def render_report(run: Run) -> str:
     """The page as text."""
     summary = run.summary
-    sections = _sections(run)
     return render_page(
         title=f"Load test of {summary.model}",
         subtitle=_subtitle(run),
-        badges=_badges(run),
+        # Beside a run that is not valid, the SLO's verdict would say too much.
+        badges=[tables.badge(summary)],
         words=tables.verdict_words(summary),
         invalid_title="These figures are not to be trusted:",
         invalid_because=summary.invalid_because,
         limited_title="What limited it:",
         limited_by=summary.limited_by,
         tiles=tables.tiles(summary, run.streams),
-        sections=sections,
+        sections=_sections(run),
         versions=tables.versions_table(run),
         settings=_settings(run),
         folder=run.folder.name,
     )
-
-
-def _badges(run: Run) -> list[tables.Badge]:
-    """The run's verdict; where it is not valid, the SLO's beside it would say too much."""
-    return [tables.badge(run.summary)]
 
 
 def _subtitle(run: Run) -> str:

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ConfigurationError, UsageError
-from tritonctl.loadtest.analysis.records import RECORDS, Record, read_lines
-from tritonctl.loadtest.analysis.summarise import PLAN, PROGRESS, read_run, summarise, summary_of
+from tritonctl.loadtest.analysis.records import PLAN, PROGRESS, RECORDS, Record, read_lines
+from tritonctl.loadtest.analysis.summarise import read_run, summarise, summary_of
 from tritonctl.loadtest.analysis.summary import Summary, read_summary, write_summary
+from tritonctl.loadtest.run.folder import RUNS
 
 MICROSECONDS = 1e6
 MILLISECOND = 1e3  # in microseconds
-RUNS = "loadtests"
 FAILED = ("error", "timeout", "abandoned")
 
 
@@ -116,7 +116,7 @@ def load_run(folder: Path) -> Run:
     """Read a run's folder. Raises UsageError where it is none, ConfigurationError."""
     if not (folder / PLAN).is_file():
         raise UsageError(
-            f"{folder} is no folder of a load test: there is no {PLAN} in it",
+            f"{folder} is not a load test: it has no {PLAN}",
             remedy="name a folder of .tritonctl/loadtests/; `tritonctl loadtest run` makes one",
         )
     read = read_run(folder)
@@ -144,7 +144,7 @@ def restore_summary(folder: Path) -> bool:
 
     Raises ConfigurationError.
     """
-    # Each worker has a file of its own until the run has ended.
+    # Each worker has its own file until the run has ended.
     if _stored_summary(folder) or not (folder / RECORDS).is_file():
         return False
     write_summary(folder, summarise(folder))
@@ -173,7 +173,7 @@ def find_run(name: str | None, state: Callable[[], Path]) -> Path:
 
 def _no_run(name: str | None, parent: Path, matching: Sequence[Path]) -> str:
     if name is None:
-        return f"there is no load test in {parent} yet"
+        return f"no load test in {parent} yet"
     if matching:
-        return f"`{name}` can be {', '.join(folder.name for folder in matching)}"
-    return f"there is no load test `{name}`: no such folder, and none of {parent} begins so"
+        return f"`{name}` is ambiguous: {', '.join(folder.name for folder in matching)}"
+    return f"unknown load test `{name}`: not a folder, and no name in {parent} begins with it"

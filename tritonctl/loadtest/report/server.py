@@ -119,7 +119,7 @@ def queue(run: Run) -> Figure | None:
         colour, dash = series_colour(number), {"dash": DASHES[number % len(DASHES)]}
         waiting = [
             pending(run, model),
-            per_request(run, model, "queue_us"),
+            _ratio(run, model, lambda m: m["queue_us"] / 1e3, lambda m: m["success"]),
             batch_factor(run, model),
         ]
         for row, (at, values) in enumerate(waiting):
@@ -143,11 +143,6 @@ def pending(run: Run, model: str) -> Points:
 def batch_factor(run: Run, model: str) -> Points:
     """Inferences for each execution between two scrapes; a gap where nothing was executed."""
     return _ratio(run, model, lambda m: m["count"], lambda m: m["exec"])
-
-
-def per_request(run: Run, model: str, counter: str) -> Points:
-    """Milliseconds of a duration for each request that ended between two scrapes."""
-    return _ratio(run, model, lambda m: m[counter] / 1e3, lambda m: m["success"])
 
 
 def _ratio(
@@ -212,7 +207,7 @@ def _machine_note(cpu: Sequence[float | None], memory: Sequence[float]) -> str:
 
 
 def engine(run: Run) -> Figure | None:
-    """What the text engine tells of itself: KV cache, slots; those that change."""
+    """The text engine's own figures that change: KV cache, slots."""
     names = _changing(run)
     if not names:
         return None

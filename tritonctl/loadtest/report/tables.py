@@ -118,15 +118,10 @@ def tiles(summary: Summary, streams: bool) -> list[Tile]:
     ]
     if streams:
         tiles.append(Tile("Tokens", f"{rates.tokens_per_s:,.4g}/s"))
-    tiles.append(
-        Tile("Failed", f"{failed:,}", f"of {counts.planned:,}{_cancelled(counts.cancelled)}")
-    )
+    cancelled = f", {counts.cancelled:,} cancelled on purpose" if counts.cancelled else ""
+    tiles.append(Tile("Failed", f"{failed:,}", f"of {counts.planned:,}{cancelled}"))
     size = "large enough to decide" if summary.decisive else f"decisive from {DECISIVE_REQUESTS:,}"
     return [*tiles, Tile("Sample", f"{counts.sent:,}", size)]
-
-
-def _cancelled(count: int) -> str:
-    return f", {count:,} cancelled on purpose" if count else ""
 
 
 def _share(share: float | None) -> str:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ServerError, UsageError
-from tritonctl.loadtest.analysis.capacity import MISSED, UNDECIDED, Capacity, Trial, find_capacity
+from tritonctl.loadtest.analysis.capacity import Capacity, Trial, find_capacity
 from tritonctl.loadtest.analysis.stationarity import outgrows
-from tritonctl.loadtest.analysis.summary import SloVerdict, Summary
+from tritonctl.loadtest.analysis.summary import MISSED, UNDECIDED, SloVerdict, Summary
 from tritonctl.loadtest.run.execution import LoadRun, Stop, run_load
 from tritonctl.loadtest.run.folder import SEARCHES, new_folder, write_json
 from tritonctl.loadtest.run.jobs import Target, load_job

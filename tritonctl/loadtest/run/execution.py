@@ -19,24 +19,12 @@ from typing import Any
 
 from tritonctl.errors import HostError, TritonctlError
 from tritonctl.host.files import explained
+from tritonctl.loadtest.analysis.records import FACTS, PLAN, PROGRESS
 from tritonctl.loadtest.analysis.summarise import summarise
 from tritonctl.loadtest.analysis.summary import Summary, write_summary
 from tritonctl.loadtest.run.environment import generator_facts, generator_program, generator_python
-from tritonctl.loadtest.run.folder import (
-    FACTS,
-    PLAN,
-    PROGRESS,
-    Lines,
-    merge_records,
-    write_json,
-)
-from tritonctl.loadtest.run.live import (
-    LiveFigures,
-    LiveMerger,
-    LoadBoard,
-    Show,
-    engine_figures,
-)
+from tritonctl.loadtest.run.folder import Lines, merge_records, write_json
+from tritonctl.loadtest.run.live import LiveFigures, LiveMerger, LoadBoard, Show, engine_figures
 from tritonctl.loadtest.run.plan import described, expected_seconds
 from tritonctl.loadtest.run.sampling import ServerSampler
 from tritonctl.loadtest.run.workers import Interruptions, Workers
@@ -70,11 +58,6 @@ class LoadJob:
     def models(self) -> list[str]:
         """The models that take part: the ensemble's steps, and the model itself."""
         return [*self.facts.get("ensemble", ()), self.plan["model"]]
-
-    @property
-    def engine_model(self) -> str:
-        """The model that does the work."""
-        return next((m for m in self.models if m.endswith("_engine")), self.plan["model"])
 
 
 @dataclass(frozen=True)
@@ -163,7 +146,8 @@ class _Run:
         """Listen for a fifth of a second and act on what the workers report."""
         for record, line in self._workers.hear(_POLL_SECONDS):
             self._heard = time.monotonic()
-            self._note_start(record)
+            if "t" in record and self._sampler.started_at is None:
+                self._sampler.run_started(time.time() - float(record["t"]))
             self._lines.write(line)
             self._merger.add(record)
         self._pass_on_interruptions()
@@ -172,10 +156,6 @@ class _Run:
             self._look(show)
         if time.monotonic() - self._heard > _SILENCE_SECONDS:
             self._workers.end()
-
-    def _note_start(self, record: dict[str, Any]) -> None:
-        if "t" in record and self._sampler.started_at is None:
-            self._sampler.run_started(time.time() - float(record["t"]))
 
     def _pass_on_interruptions(self) -> None:
         while self._passed_on < self._interruptions.count:
@@ -186,8 +166,9 @@ class _Run:
             self._workers.interrupt()
 
     def _look(self, show: Show) -> None:
-        engine = engine_figures(self._sampler.recent, self._job.engine_model)
-        figures = self._merger.figures(engine)
+        models = self._job.models
+        model = next((name for name in models if name.endswith("_engine")), models[-1])
+        figures = self._merger.figures(engine_figures(self._sampler.recent, model))
         if figures is None:
             return
         show(figures)

@@ -13,10 +13,9 @@ from typing import Any
 
 from tritonctl.errors import UsageError
 from tritonctl.host.files import explained, write_atomically
+from tritonctl.loadtest.analysis.records import RECORDS
 from tritonctl.project.schema import Project
 
-PLAN, FACTS, RECORDS = "plan.json", "facts.json", "records.jsonl"
-PROGRESS, SERVER = "progress.jsonl", "server.jsonl"
 # Folders of the project's state: one per run, one per search with its runs inside.
 RUNS, SEARCHES = "loadtests", "capacity"
 
@@ -55,11 +54,6 @@ def _names(scenario: str) -> Iterator[str]:
         yield f"{name}-{number}"
 
 
-def records_of(worker: int) -> str:
-    """The name of a worker's file of records."""
-    return f"records-{worker}.jsonl"
-
-
 def write_json(path: Path, record: Mapping[str, Any]) -> None:
     """Write a JSON file, whole or not at all. Raises HostError."""
     write_atomically(path, json.dumps(record, ensure_ascii=False, indent=1) + "\n")
@@ -71,7 +65,7 @@ def merge_records(folder: Path, workers: int) -> None:
     Their own files are removed. A cut last line (killed writer, full disk) is left out.
     """
     lines: list[tuple[int, int, str]] = []
-    parts = [folder / records_of(worker) for worker in range(workers)]
+    parts = [folder / f"records-{worker}.jsonl" for worker in range(workers)]
     for part in parts:
         lines += _records(part)
     lines.sort()

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 from hdrh.histogram import HdrHistogram
 
 from tritonctl.host.progress import Progress, Silent
+from tritonctl.loadtest.analysis.percentiles import new_histogram
 
 METRICS = ("ttft", "itl", "e2e")
 RECENT_SECONDS = 10
-_HIGHEST_US, _DIGITS = 3_600_000_000, 3
 _US_PER_MS = 1000
 _COUNTS = ("planned", "sent", "done", "failed", "in_flight", "tokens")
 
@@ -183,11 +183,6 @@ def engine_figures(samples: Sequence[Mapping[str, Any]], model: str) -> EngineFi
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
-
-
-def new_histogram() -> Any:
-    """An empty histogram of microseconds, in the workers' form."""
-    return HdrHistogram(1, _HIGHEST_US, _DIGITS)
 
 
 def _quantiles(histograms: Mapping[str, Any]) -> dict[str, Quantiles]:

@@ -133,7 +133,7 @@ def slo_of(project: Project, scenario: Scenario) -> Slo:
 def load_plan(root: Path, scenario: Scenario, server: Endpoint) -> dict[str, Any]:
     """What the generators read; relative paths of the scenario start at `root`.
 
-    Of certificates and API keys they are told where the files are, never what is in them.
+    Certificates and API keys appear as paths, never with their content.
     """
     endpoint: dict[str, Any] = {"protocol": scenario.protocol, "url": server.url}
     if server.tls is not None:

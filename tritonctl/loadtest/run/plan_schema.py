@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load plan's JSON schema, made of the project file's models; the generators check plans by it.
 
-They read it from a file of their own folder. After a change here or in the models, write it anew:
+They read it from a file in their folder. After a change here or in the models, write it again:
 
     python -c "from tritonctl.formats.json_schema import *
     from tritonctl.loadtest.run.plan_schema import *

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import TritonctlError
-from tritonctl.loadtest.run.folder import SERVER, Lines
+from tritonctl.loadtest.analysis.records import SERVER
+from tritonctl.loadtest.run.folder import Lines
 from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.protocol.metrics import Metrics, Sample, scrape
 

@@ -84,7 +84,7 @@ def _make_artefact(request: Record) -> None:
 def _result(request: Record) -> Record:
     wanted = request["limits"]
     longest = wanted["max_seq_len"] or 64
-    limits = {"max_seq_len": longest, "max_input_len": longest - 1, "max_num_tokens": 256}
+    limits = {"max_seq_len": longest, "max_input_len": max(longest - 1, 1), "max_num_tokens": 256}
     return {
         "schema": SCHEMA,
         "status": "ok",

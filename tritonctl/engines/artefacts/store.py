@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The artefacts on disk: `.tritonctl/engines/<model>/<fingerprint>/`, found, addressed, verified.
 
-Reads the manifests of other versions of tritonctl, too, so that artefacts which cannot be served any
-more are still listed and removed.
+Reads the manifests of other versions of tritonctl, too, so that artefacts which cannot be served
+any more are still listed and removed.
 """
 
 from __future__ import annotations

@@ -367,7 +367,7 @@ def test_who_listens_everywhere() -> None:
             assert reached_from_elsewhere(f"127.0.0.1:{port}") is expected
     assert reached_from_elsewhere("triton.example.com:8001")
     for wrong in ("127.0.0.1", "http://127.0.0.1:8000", "127.0.0.1:grpc", ""):
-        with pytest.raises(UsageError, match="no address"):
+        with pytest.raises(UsageError, match="is not the address"):
             reached_from_elsewhere(wrong)
 
 

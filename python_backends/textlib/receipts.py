@@ -3,7 +3,7 @@
 
 Triton 2.51 tells a step of an ensemble nothing when the client cancels or vanishes, but it stops
 calling the steps behind it. So the detokenizer notes each response that reaches it on a page of
-shared memory, and the engine takes silence there for departure.
+shared memory, and silence on it means departure to the engine.
 
 The page is a file of unsigned 64-bit words in /dev/shm:
 
@@ -13,14 +13,14 @@ The page is a file of unsigned 64-bit words in /dev/shm:
     4..   one word per stream, at stream_id % PAGE_STREAMS: stream_id << 32 | responses received
 
 Its name is a random key, which travels in every token_chunk, behind the prefix that the shared
-memory of this Triton server has: several servers, models and instances never meet, and whoever
-removes the server's regions after a crash removes the page too.
+memory of this Triton server has: several servers, models and instances never meet, and removing
+the server's regions after a crash removes the page too.
 
 *Silence* counts only while it means something: the detokenizer stands idle, or has received
 responses that were sent after the missing one. A detokenizer that is slow, in a long batch or
 behind by any backlog is neither, so a living client is not cut off. Nor does the time count that
-the watching thread waited for a processor: the detokenizer then waits for one, too. Streams that
-nobody acknowledged on purpose (a direct call of the engine) are not watched at all.
+the watching thread waited for a processor: the detokenizer then waits for one, too. Streams
+without receipts on purpose (a direct call of the engine) are not watched at all.
 """
 
 import logging
@@ -238,7 +238,7 @@ class ReceiptWatch:
             watched.under_way.append((index, self._sent))
 
     def under_way(self, stream_id: int) -> int:
-        """Responses of a stream that have not arrived; 0 if nobody acknowledges them."""
+        """Responses of a stream that have not arrived; 0 without receipts."""
         watched = self._watched.get(stream_id)
         if watched is None or not self._page.words[_ATTACHED]:
             return 0

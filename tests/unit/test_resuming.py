@@ -292,7 +292,9 @@ def test_another_model_is_noticed(ask: Ask) -> None:
     first, second = Replica(2, vanish), Replica(prompt_tokens=7)
     with (
         serving(first, second) as urls,
-        pytest.raises(ServerError, match=r"serves another model: .* 7 tokens at this endpoint and 3 at"),
+        pytest.raises(
+            ServerError, match=r"serves another model: .* 7 tokens at this endpoint and 3 at"
+        ),
     ):
         ask(urls, GREEDY)
 

@@ -113,7 +113,7 @@ class ResumableAnswer:
         try:
             chunk, self.complete = read_chunk(response)
         except (RequestRejectedError, ServerBusyError) as error:
-            if not self._ids:  # nobody has accepted this request yet
+            if not self._ids:  # no server has accepted this request yet
                 raise
             self._give_up(error)
         return None if chunk is None else self._joined(chunk)

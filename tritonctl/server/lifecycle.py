@@ -45,7 +45,7 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
 
 
 def require_machine(project: Project) -> None:
-    """Raise HostError where this machine cannot serve the project, whatever is built."""
+    """Raise HostError if this machine cannot serve the project at all."""
     if project.server.mode == "docker":
         containers.require_gpu(project)
 

@@ -69,7 +69,7 @@ def _claim(held: ExitStack, probes: ExitStack, address: str, field: str, port: i
 def _bound(sockets: ExitStack, address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made = sockets.enter_context(socket.socket(family))
-    # As Triton does: a port in TIME_WAIT is usable, one that somebody listens on is not.
+    # As Triton does: a port in TIME_WAIT is usable, one that a process listens on is not.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.bind((address, port))
     return made

@@ -4,8 +4,8 @@
     load it beside the served one → smoke request → switch the ensemble → the old version's streams
     finish → unload it → the same files under their own names → switch back → unload those beside
 
-At the end server and repository are as after `tritonctl up`. Whatever fails before the first switch
-leaves the old version serving, whatever fails later the new one. Why so: docs/decisions/14-….
+At the end server and repository are as after `tritonctl up`. A failure before the first switch
+leaves the old version serving, a later one the new version. Why so: docs/decisions/14-….
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Reloaded:
 
 
 def reload(project: Project, name: str, progress: Progress, *, ask: bool = True) -> Reloaded:
-    """Serve what has been built of a model now instead of what runs; `ask`: after a smoke request.
+    """Serve a model's latest build instead of the running one; `ask`: after a smoke request.
 
     Raises ServerError when no server runs or the new version does not load or answer: the old one
     then goes on. RepositoryError when the engine is not built.

@@ -65,7 +65,7 @@ def start(
     """Build what has to be built, start the containers, wait until every model is ready.
 
     Raises HostError for what this machine lacks and ServerError for a server that does not come
-    up, after removing whatever had started.
+    up, after removing what had started.
     """
     docker = require_docker()
     gpu = bool(gpu_builders(project))

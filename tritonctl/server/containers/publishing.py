@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a rendered deployment into a folder that belongs to the user.
 
-`.rendered.json` there remembers the digest of every file as it was written. A file that no longer
-has it was changed by hand, and is not overwritten unless asked.
+`.rendered.json` in it records the digest of every file as written. A file with another digest
+was changed by hand, and is not overwritten unless asked.
 """
 
 from __future__ import annotations

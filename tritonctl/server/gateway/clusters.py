@@ -97,7 +97,7 @@ def _health_check() -> Message:
         "no_traffic_interval": "1s",  # a minute by default
         "unhealthy_threshold": 2,
         "healthy_threshold": 1,
-        "reuse_connection": False,  # Triton does not end while anybody keeps one to its HTTP port
+        "reuse_connection": False,  # Triton does not end while its HTTP port has one
         "http_health_check": {"path": "/v2/health/ready"},
         "transport_socket_match_criteria": _PLAIN,
     }

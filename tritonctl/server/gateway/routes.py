@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may pass the gateway: inference, health and metadata. Everything else is refused there.
+"""What may pass the gateway: inference, health and metadata. It refuses everything else.
 
-Model control, shared memory, logging, tracing, configurations and statistics belong to whoever
-operates the server, who reaches it directly.
+Model control, shared memory, logging, tracing, configurations and statistics are for the
+server's operators, who reach it directly.
 """
 
 from __future__ import annotations

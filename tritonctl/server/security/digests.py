@@ -38,16 +38,13 @@ def verify_repository(project: Project, plan: Plan, progress: Progress) -> int:
         ):
             if actual != digest:
                 threads.shutdown(cancel_futures=True)
-                raise _different(model, file)
+                raise RepositoryError(
+                    f"{file} is not what was built: its SHA-256 differs from the manifest of "
+                    f"{model}",
+                    remedy=f"build it again: `tritonctl build --force {model}`, then `tritonctl "
+                    "up`; `tritonctl artefacts verify` shows what else has changed",
+                )
     return len(files)
-
-
-def _different(model: str, file: Path) -> RepositoryError:
-    return RepositoryError(
-        f"{file} is not what was built: its SHA-256 differs from the manifest of {model}",
-        remedy=f"build it again: `tritonctl build --force {model}`, then `tritonctl up`; "
-        "`tritonctl artefacts verify` shows what else has changed",
-    )
 
 
 def _expected(plan: Plan) -> Iterator[tuple[Path, tuple[str, str]]]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from tritonctl.checks.findings import Hit
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name
 from tritonctl.checks.repository import Model
@@ -65,11 +64,6 @@ def _blocks(function: Function, own: Iterable[ast.AST]) -> Iterator[list[ast.stm
             block = getattr(one, name, None)
             if isinstance(block, list) and block:
                 yield block
-
-
-def hit_at(code: PythonSource, node: ast.expr | ast.stmt, message: str, fix: str) -> Hit:
-    """A hit at a piece of a model.py."""
-    return Hit(message, fix, code.place(node), code.source)
 
 
 def is_true(node: ast.expr | None) -> bool:

@@ -54,6 +54,10 @@ class YamlFile:
         fits = text.isascii() and text.isdecimal() and len(text) <= _LONGEST
         return int(text) if fits else None
 
+    def at(self, *path: str) -> tuple[Span, Source]:
+        """The place of a value, with the text that it is a place in."""
+        return self.place(*path), self.source
+
     def place(self, *path: str) -> Span:
         """Where a value stands; where it is absent, the nearest thing around it."""
         while path and self.node(*path) is None:

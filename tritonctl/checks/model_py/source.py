@@ -90,6 +90,10 @@ class PythonSource:
         end = self._offset(node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
         return Span(start, end)
 
+    def at(self, node: ast.expr | ast.stmt) -> tuple[Span, Source]:
+        """The place of a node, with the text that it is a place in."""
+        return self.place(node), self.source
+
     def _offset(self, line: int, column: int) -> int:
         start = self.source.start(line)
         before = self.source.line(line).encode("utf-8", "surrogateescape")[:column]

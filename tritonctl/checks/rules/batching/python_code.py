@@ -69,8 +69,7 @@ def one_by_one(model: Model) -> Iterator[Hit]:
             yield Hit(
                 "dynamic batching brings several requests at a time, and this runs once for each",
                 "join the requests' inputs, run once, and share the outputs among the answers",
-                code.place(call.func),
-                code.source,
+                *code.at(call.func),
             )
 
 

@@ -100,8 +100,7 @@ def one_gpu_for_all(
                     "this is GPU 0 in every instance, though they are given "
                     f"GPUs {', '.join(map(str, group.gpus or ()))}",
                     'read args["model_instance_device_id"] in initialize and use that GPU',
-                    code.place(cuda),
-                    source=code.source,
+                    *code.at(cuda),
                 )
                 return
 

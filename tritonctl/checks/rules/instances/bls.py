@@ -84,7 +84,7 @@ def _least(repository: Repository, way: list[str]) -> int | None:
 def _hit(model: Model, call: BlsCall, message: str, fix: str) -> Hit:
     code = model.code
     assert code is not None  # noqa: S101 - the call is from it
-    return Hit(message, fix, code.place(call.call.node), code.source, model=model)
+    return Hit(message, fix, *code.at(call.call.node), model=model)
 
 
 @warning(
@@ -194,8 +194,7 @@ def unawaited(code: PythonSource, model: Model) -> Iterator[Hit]:
         yield Hit(
             "async_exec needs a running event loop, which `def execute` does not have",
             "write `async def execute` and await the answers, or call exec",
-            code.place(call),
-            source=code.source,
+            *code.at(call),
         )
 
 
@@ -218,6 +217,5 @@ def one_at_a_time(code: PythonSource, model: Model, repository: Repository) -> I
             "starts meanwhile",
             "make more instances: instance_group { count: 4 kind: KIND_CPU }, or write `async def "
             "execute` and await async_exec for all at once",
-            code.place(first),
-            source=code.source,
+            *code.at(first),
         )

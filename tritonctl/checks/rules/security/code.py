@@ -62,7 +62,7 @@ def trusts_remote_code(config: ConfigMessage, code: PythonSource, model: Model) 
         yield Hit(message, fix, config.span("parameters", _TRUST, "string_value"))
     if _TRUST in code.source.text:
         for node in _trusting(code):
-            yield Hit(message, fix, code.place(node), code.source)
+            yield Hit(message, fix, *code.at(node))
     for source in small_files(model):
         if _TRUST in source.text:
             pattern = _SET_IN_JSON if source.name.endswith(".json") else _SET
@@ -97,8 +97,7 @@ def unpickling(code: PythonSource) -> Iterator[Hit]:
         yield Hit(
             f"{named.call.dotted} runs the code that is in what it reads",
             fix,
-            code.place(named.call.node),
-            code.source,
+            *code.at(named.call.node),
         )
 
 
@@ -144,8 +143,7 @@ def evaluating(code: PythonSource) -> Iterator[Hit]:
             "call subprocess.run with a list of arguments, without shell=True"
             if shell
             else "read values with ast.literal_eval or json.loads",
-            code.place(named.call.node),
-            code.source,
+            *code.at(named.call.node),
         )
 
 
@@ -176,7 +174,7 @@ def plain_http(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]:
         host = _far(named.call.text(0, "url") or "")
         if host:
             message = f"{named.call.dotted} fetches from {host} without encryption"
-            yield Hit(message, fix, code.place(named.call.node), code.source)
+            yield Hit(message, fix, *code.at(named.call.node))
 
 
 def _far(text: str) -> str | None:

@@ -50,8 +50,7 @@ def paths(code: PythonSource) -> Iterator[Hit]:
                 yield Hit(
                     "the name of this file is what the request says",
                     "keep to a list of names, or to one folder: resolve() and is_relative_to()",
-                    code.place(call),
-                    code.source,
+                    *code.at(call),
                 )
 
 

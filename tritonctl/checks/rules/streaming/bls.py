@@ -86,8 +86,7 @@ def refused_call(code: PythonSource, repository: Repository) -> Iterator[Hit]:
             yield Hit(
                 f"{one.model} is decoupled: this call is answered with an error",
                 "call it with decoupled=True, and go through the responses",
-                code.place(one.call),
-                code.source,
+                *code.at(one.call),
             )
 
 
@@ -141,8 +140,7 @@ def _careless(code: PythonSource, loop: ast.For | ast.AsyncFor) -> Iterator[Hit]
             yield Hit(
                 "the last response may be empty, and this is None then",
                 f"skip a response without outputs: `if not {response}.output_tensors(): continue`",
-                code.place(of),
-                code.source,
+                *code.at(of),
             )
 
 

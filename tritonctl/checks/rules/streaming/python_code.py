@@ -13,7 +13,6 @@ from tritonctl.checks.analysis.senders import (
     Function,
     Senders,
     bound,
-    hit_at,
     leaves,
     loop_around,
     own_nodes,
@@ -47,11 +46,10 @@ def returns_responses(streaming: PythonSource) -> Iterator[Hit]:
     if len(returned) != 1 or returned[0] not in execute.body or yields:
         return
     if _is_list(returned[0].value, execute):
-        yield hit_at(
-            streaming,
-            returned[0],
+        yield Hit(
             "the model is decoupled, and execute returns its responses: every request fails",
             "send them with request.get_response_sender().send(...), or remove decoupled",
+            *streaming.at(returned[0]),
         )
 
 
@@ -84,11 +82,10 @@ def several_undecoupled(senders: Senders, model: Model) -> Iterator[Hit]:
     for send in senders.sends:
         loop = loop_around(send) if send.sure else None
         if loop is not None and not leaves(loop):
-            yield hit_at(
-                code,
-                send.call.node,
+            yield Hit(
                 "the model is not decoupled, so that the second response to a request is an error",
                 "add model_transaction_policy { decoupled: true } to config.pbtxt",
+                *code.at(send.call.node),
             )
 
 
@@ -108,11 +105,10 @@ def policy_refused(config: ConfigMessage, code: PythonSource, model: Model) -> I
     for node in initialize.body:
         if isinstance(node, ast.If) and _demands(node, asked) == (not said):
             wanted = "is not decoupled" if not said else "is decoupled"
-            yield hit_at(
-                code,
-                node.body[0],
+            yield Hit(
                 f"the model {wanted}, for which initialize raises this",
                 f"set model_transaction_policy {{ decoupled: {str(not said).lower()} }}",
+                *code.at(node.body[0]),
             )
 
 
@@ -147,11 +143,10 @@ def _demands(node: ast.If, asked: frozenset[str]) -> bool | None:
 def never_final(streaming: PythonSource, senders: Senders) -> Iterator[Hit]:
     sure = [send for send in senders.sends if send.sure]
     if sure and not senders.may_end:
-        yield hit_at(
-            streaming,
-            sure[-1].call.node,
+        yield Hit(
             "no response is ever the last: no request to this model ends",
             "send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL) when all is sent",
+            *streaming.at(sure[-1].call.node),
         )
 
 
@@ -163,11 +158,10 @@ def never_final(streaming: PythonSource, senders: Senders) -> Iterator[Hit]:
 )
 def sent_after_final(senders: Senders) -> Iterator[Hit]:
     for name, call in _after_final(senders, "send"):
-        yield hit_at(
-            senders.code,
-            call,
+        yield Hit(
             f"{name} has sent the final flag above: this raises",
             "send the final flag once, with the last response or after it",
+            *senders.code.at(call),
         )
 
 
@@ -180,11 +174,10 @@ def sent_after_final(senders: Senders) -> Iterator[Hit]:
 )
 def asked_after_final(senders: Senders) -> Iterator[Hit]:
     for _name, call in _after_final(senders, "is_cancelled"):
-        yield hit_at(
-            senders.code,
-            call,
+        yield Hit(
             "the final flag has been sent above: asking now crashes tritonserver",
             "ask before the final flag is sent, and then leave the function",
+            *senders.code.at(call),
         )
 
 
@@ -205,9 +198,8 @@ def final_in_loop(senders: Senders) -> Iterator[Hit]:
         if loop is None or leaves(loop):
             continue
         if any(isinstance(one, ast.Expr) and one.value is send.call.node for one in loop.body):
-            yield hit_at(
-                senders.code,
-                send.call.node,
+            yield Hit(
                 "the loop sends the final flag in its first turn, and raises in its second",
                 "send the final flag once, after the loop",
+                *senders.code.at(send.call.node),
             )

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.senders import (
     Senders,
-    hit_at,
     is_true,
     leaves,
     loop_around,
@@ -45,8 +44,7 @@ def uncancellable(repository: Repository) -> Iterator[Hit]:
             yield Hit(
                 "the loop goes on for clients that have gone",
                 "ask sender.is_cancelled() in every turn, and send the final flag if it is",
-                code.place(streamed[0].call.node),
-                code.source,
+                *code.at(streamed[0].call.node),
                 model=model,
             )
 
@@ -66,11 +64,10 @@ def one_by_one(
         return
     for send in senders.sends if isinstance(execute, ast.FunctionDef) else ():
         if send.function is execute and send.sure and loop_around(send) is not None:
-            yield hit_at(
-                streaming,
-                send.call.node,
+            yield Hit(
                 "a stream keeps the only instance: others wait until it has ended",
                 "stream in a thread or with `async def execute`, or give the model more instances",
+                *streaming.at(send.call.node),
             )
             return
 
@@ -90,20 +87,18 @@ def never_ready(code: PythonSource) -> Iterator[Hit]:
         if isinstance(node, ast.Return):
             return
         if _endless(node):
-            yield hit_at(
-                code,
-                node,
+            yield Hit(
                 "initialize never returns from this loop",
                 "start the loop in a thread, and let initialize return",
+                *code.at(node),
             )
             return
         loop = _thread_of(code, node) if isinstance(node, ast.Assign) else None
         if loop and isinstance(node, ast.Assign) and dotted_name(node.targets[0]) in joined:
-            yield hit_at(
-                code,
-                node,
+            yield Hit(
                 f"initialize waits for a thread whose {loop} never ends",
                 "leave out join(): the thread keeps running during execute",
+                *code.at(node),
             )
             return
 
@@ -155,11 +150,10 @@ def blocked(streaming: PythonSource) -> Iterator[Hit]:
         return
     for call in streaming.called("sleep"):
         if call.dotted == "time.sleep" and any(call.node is one for one in own_nodes(execute)):
-            yield hit_at(
-                streaming,
-                call.node,
+            yield Hit(
                 "this stops all requests of the instance, not only its own",
                 "await asyncio.sleep(...) instead",
+                *streaming.at(call.node),
             )
 
 

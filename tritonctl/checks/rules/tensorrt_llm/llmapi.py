@@ -104,8 +104,7 @@ def _for_triton(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
         yield Hit(
             f"{_TRITON} has no {' and no '.join(missing)}, which model.py reads",
             f"write {_TRITON} with `decoupled: True` for streams, and `max_batch_size: 0`",
-            arguments.place(_TRITON),
-            arguments.source,
+            *arguments.at(_TRITON),
         )
 
 
@@ -133,8 +132,7 @@ def _decoupled(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
         + ("says decoupled: true" if decoupled else streams),
         "write both: `decoupled: True` in model.yaml, and `model_transaction_policy { decoupled: "
         "true }` in config.pbtxt",
-        arguments.place(_TRITON, "decoupled"),
-        arguments.source,
+        *arguments.at(_TRITON, "decoupled"),
     )
 
 
@@ -149,8 +147,7 @@ def _batches(arguments: YamlFile) -> Iterator[Hit]:
         yield Hit(
             f"{_TRITON}.max_batch_size is {size}, and this model answers one prompt per request",
             "set it to 0; TensorRT-LLM batches the requests",
-            arguments.place(_TRITON, "max_batch_size"),
-            arguments.source,
+            *arguments.at(_TRITON, "max_batch_size"),
         )
 
 
@@ -190,8 +187,7 @@ def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
             f"tensor_parallel_size × pipeline_parallel_size is {wanted}, and the target has "
             f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}",
             "serve it on a machine with enough GPUs, or make one of them smaller",
-            arguments.place("tensor_parallel_size"),
-            arguments.source,
+            *arguments.at("tensor_parallel_size"),
         )
 
 
@@ -232,8 +228,7 @@ def _values(arguments: YamlFile) -> Iterator[Hit]:
             yield Hit(
                 f"unknown {key}: {given}",
                 f"expected one of {', '.join(words)}",
-                arguments.place(key),
-                arguments.source,
+                *arguments.at(key),
             )
     path = ("kv_cache_config", "free_gpu_memory_fraction")
     share = arguments.text(*path)
@@ -241,8 +236,7 @@ def _values(arguments: YamlFile) -> Iterator[Hit]:
         yield Hit(
             f"free_gpu_memory_fraction is {share}: it is a share, from 0 to 1",
             "write a share such as 0.9",
-            arguments.place(*path),
-            arguments.source,
+            *arguments.at(*path),
         )
 
 
@@ -264,6 +258,5 @@ def _engine(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
         yield Hit(
             "model is a compiled engine, and the PyTorch runtime loads checkpoints",
             "name the checkpoint that it was made of",
-            arguments.place("model"),
-            arguments.source,
+            *arguments.at("model"),
         )

@@ -128,8 +128,7 @@ def engines_gone(deployment: Deployment, repository: Repository) -> Iterator[Hit
         yield Hit(
             f"Triton {version} no longer has `backend: tensorrt`: {last.name} was the last with it",
             "write `backend: pytorch`, and a checkpoint for `model`",
-            arguments.place("backend"),
-            arguments.source,
+            *arguments.at("backend"),
         )
 
 
@@ -236,8 +235,7 @@ def kv_cache_type(deployment: Deployment) -> Iterator[Hit]:
             yield Hit(
                 f"kv_cache_config.dtype is {given}: {known.world_reason}",
                 "write auto, fp8 or nvfp4",
-                arguments.place("kv_cache_config", "dtype"),
-                arguments.source,
+                *arguments.at("kv_cache_config", "dtype"),
             )
     elif deployment.kind == "own" and deployment.text("world") == "engine":
         given = deployment.settings("kv_cache_config").get("dtype", "auto")

@@ -107,8 +107,7 @@ def no_execute(code: PythonSource) -> Iterator[Hit]:
     yield Hit(
         f"{_CLASS} has no method execute" + (f", but {near}" if near else ""),
         "add def execute(self, requests), which returns a response for each of them",
-        code.place(model_class),
-        source=code.source,
+        *code.at(model_class),
     )
 
 
@@ -144,8 +143,7 @@ def contradicts(_config: ConfigMessage, code: PythonSource, model: Model) -> Ite
             yield Hit(
                 f"auto_complete_config says {problem} in config.pbtxt",
                 "write the same in both, or leave it out of config.pbtxt",
-                code.place(call.node),
-                source=code.source,
+                *code.at(call.node),
             )
 
 

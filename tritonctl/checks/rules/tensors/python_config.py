@@ -32,8 +32,7 @@ def unknown_lookup(model: Model) -> Iterator[Hit]:
             f"the {side} {call.text(1, 'name')} is not declared, so initialize fails here; "
             f"declared: {names}",
             "ask for one of those, or declare it in config.pbtxt",
-            code.place(call.node),
-            source=code.source,
+            *code.at(call.node),
         )
 
 
@@ -102,8 +101,7 @@ def unparsed(code: PythonSource) -> Iterator[Hit]:
             yield Hit(
                 f'{arguments}["model_config"] is a text in JSON, which has no items',
                 f'parse it: json.loads({arguments}["model_config"])',
-                code.place(node),
-                source=code.source,
+                *code.at(node),
             )
 
 
@@ -133,6 +131,5 @@ def bfloat16(code: PythonSource, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{name} is TYPE_BF16, which numpy does not have",
                 "read it with to_dlpack(), as torch does: torch.from_dlpack(tensor.to_dlpack())",
-                code.place(call.node),
-                source=code.source,
+                *code.at(call.node),
             )

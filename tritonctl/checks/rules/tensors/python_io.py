@@ -56,8 +56,7 @@ def _undeclared_read(model: Model, code: PythonSource, call: Call, then: str) ->
     return Hit(
         f"the input {call.text(1, 'name')} is not declared, so {then}; declared: {names}",
         "declare it in config.pbtxt, or read one of those",
-        code.place(call.node),
-        source=code.source,
+        *code.at(call.node),
     )
 
 
@@ -146,8 +145,7 @@ def undeclared_output(config: ConfigMessage, code: PythonSource, model: Model) -
             f"the output {call.text(0, 'name')} is made and not declared, so no client receives "
             f"it; declared: {names}",
             "declare it in config.pbtxt, or give it one of those names",
-            code.place(call.node),
-            source=code.source,
+            *code.at(call.node),
         )
 
 
@@ -255,8 +253,7 @@ def only_first(config: ConfigMessage, code: PythonSource, model: Model) -> Itera
             f"execute reads {requests}[0] and no other request, and dynamic_batching brings up to "
             f"{config.message.max_batch_size} at once",
             f"loop over {requests} and return a response for each",
-            code.place(firsts[0]),
-            source=code.source,
+            *code.at(firsts[0]),
         )
 
 

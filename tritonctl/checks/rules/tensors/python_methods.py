@@ -40,8 +40,7 @@ def imported_too_early(code: PythonSource) -> Iterator[Hit]:
                 f"{BACKEND_UTILS} has no {' and no '.join(early)} yet when the backend imports "
                 f"{code.path.name}",
                 f"import {BACKEND_UTILS} as pb_utils, and say pb_utils.{early[0]} where it is used",
-                code.place(node),
-                source=code.source,
+                *code.at(node),
             )
 
 
@@ -107,8 +106,7 @@ def _wrong_signatures(model: Model, wanted: dict[str, int]) -> Iterator[Hit]:
             f"write def {_CALLED[name].removeprefix('@staticmethod ')}"
             if name != "__init__"
             else "move what needs arguments into initialize(self, args)",
-            code.place(method),
-            source=code.source,
+            *code.at(method),
         )
 
 
@@ -151,8 +149,7 @@ def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]
         yield Hit(
             "execute returns nothing, so nobody receives its responses",
             "return them: a list with one for each request, in their order",
-            code.place(execute),
-            source=code.source,
+            *code.at(execute),
         )
 
 
@@ -188,15 +185,14 @@ def wrong_argument(code: PythonSource) -> Iterator[Hit]:
     flow = Flow.of(code)
     for call in (*code.called("Tensor"), *code.called("InferenceResponse")):
         if problem := _problem_of_call(flow, call):
-            yield Hit(problem[0], problem[1], code.place(call.node), source=code.source)
+            yield Hit(problem[0], problem[1], *code.at(call.node))
     for node in _own_nodes(execute) if execute else ():
         value = node.value if isinstance(node, ast.Return) else None
         if value is not None and flow.calls_backend(value, "InferenceResponse"):
             yield Hit(
                 "execute returns a response instead of a list of them",
                 "return a list with one response for each request",
-                code.place(value),
-                source=code.source,
+                *code.at(value),
             )
 
 

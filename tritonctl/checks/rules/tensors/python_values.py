@@ -50,8 +50,7 @@ def element_type(code: PythonSource, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{tensor.name} is declared {tensor.dtype} and made of an array of {_shown(dtype)}",
                 _instead(tensor),
-                code.place(call.node),
-                source=code.source,
+                *code.at(call.node),
             )
 
 
@@ -84,8 +83,7 @@ def bytes_as_text(code: PythonSource, model: Model) -> Iterator[Hit]:
             yield Hit(
                 f"{name} has bytes, of which this makes the text b'…' with the b and the quotes",
                 "decode them: .decode()",
-                code.place(value),
-                source=code.source,
+                *code.at(value),
             )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tritonctl.checks.analysis.declared import judged_graph
 from tritonctl.checks.analysis.graph import graph_of
-from tritonctl.checks.analysis.judged_graph import judged_graph
 from tritonctl.checks.analysis.senders import senders_of
 from tritonctl.checks.analysis.streams import streaming_code
 from tritonctl.checks.analysis.trtllm_model import (

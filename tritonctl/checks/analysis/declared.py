@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
 
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model
+from tritonctl.formats.graph_file import Graph
 
 Direction = Literal["input", "output"]
 
@@ -51,11 +52,10 @@ def _tensors(model: Model, direction: Direction) -> tuple[Tensor, ...]:
 
 
 def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:
-    types = model_config_schema().DataType
     for index, one in enumerate(getattr(config.message, direction)):
         yield Tensor(
             name=one.name,
-            dtype=_name(types, one.data_type),
+            dtype=type_name(one.data_type),
             dims=tuple(one.dims) or None,
             path=(direction, index),
             optional=direction == "input" and one.optional,
@@ -64,9 +64,15 @@ def _declared(config: ConfigMessage, direction: Direction) -> Iterator[Tensor]:
         )
 
 
-def _name(types: Any, number: int) -> str:
-    """Unknown numbers stay numbers: a config.pbtxt may hold any."""
+def type_name(number: int) -> str:
+    """The name of a DataType; unknown numbers stay numbers, as a config.pbtxt may hold any."""
+    types = model_config_schema().DataType
     return str(types.Name(number)) if number in types.values() else str(number)
+
+
+def size_fits(size: Sequence[int], dims: Sequence[int]) -> bool:
+    """Whether a tensor of that size, with no -1, has these dims."""
+    return -1 not in size and dims_match(tuple(size), tuple(dims))
 
 
 def dims_match(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
@@ -74,3 +80,15 @@ def dims_match(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(one) == len(other) and all(
         a == b or -1 in (a, b) for a, b in zip(one, other, strict=True)
     )
+
+
+def judged_graph(model: Model) -> Graph | None:
+    """The graph in the model's file, where the backend holds the configuration against it.
+
+    It completes a configuration that lacks its inputs or its outputs instead.
+    """
+    graph, config = model.graph, model.config
+    if graph is None or graph.broken:
+        return None
+    has_inputs = config.message.input or config.message.batch_input
+    return graph if has_inputs and config.message.output else None

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from tritonctl.checks.analysis.declared import type_name
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.live import rules
@@ -180,10 +181,9 @@ def _metadata(served: ServedModel, config: Any) -> Iterator[Found]:
 
 
 def _tensors(config: Any, tensors: Iterable[Any]) -> Iterator[TensorMetadata]:
-    names = {number: name for name, number in model_config_schema().DataType.items()}
     batch = (-1,) if config.max_batch_size > 0 else ()
     for one in tensors:
-        kind = BY_CONFIG_NAME.get(names.get(one.data_type, ""))
+        kind = BY_CONFIG_NAME.get(type_name(one.data_type))
         yield TensorMetadata(one.name, kind.wire if kind else "", (*batch, *one.dims))
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tritonctl.checks.analysis.declared import type_name
 from tritonctl.checks.config.message import ConfigMessage
-from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.rule import error
 
@@ -150,7 +150,7 @@ def batch_input(config: ConfigMessage) -> Iterator[Hit]:
         path = ("batch_input", index)
         called = f"batch_input {', '.join(one.target_name) or index + 1}"
         yield from _unknown_kind(config, path, called, one)
-        type_ = _type_name(one.data_type)
+        type_ = type_name(one.data_type)
         if type_ not in _BATCH_INPUT_TYPES:
             yield Hit(
                 f"{called} has data_type {type_}",
@@ -219,8 +219,3 @@ def _sources(
             f"name one of {', '.join(sorted(known)) or 'its inputs'}",
             config.span(*path, "source_input", 0),
         )
-
-
-def _type_name(number: int) -> str:
-    types = model_config_schema().DataType
-    return str(types.Name(number)) if number in types.values() else str(number)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tritonctl.checks.analysis.declared import Tensor, inputs
+from tritonctl.checks.analysis.declared import Tensor, inputs, size_fits, type_name
 from tritonctl.checks.config.backends import SHELL
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
@@ -158,27 +158,20 @@ def warm_up_unlike(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 def _unlike(
     config: ConfigMessage, path: Path, called: str, one: Any, tensor: Tensor
 ) -> Iterator[Hit]:
-    types = one.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
-    type_ = types[one.data_type].name if one.data_type in types else str(one.data_type)
+    type_ = type_name(one.data_type)
     if type_ != tensor.dtype:
         yield Hit(
             f"{called} has {tensor.name} as {type_}, and it is declared as {tensor.dtype}",
             f"write data_type: {tensor.dtype}",
             config.span(*path, "data_type"),
         )
-    elif tensor.dims is not None and -1 not in one.dims and not _fits(list(one.dims), tensor.dims):
+    elif tensor.dims is not None and -1 not in one.dims and not size_fits(one.dims, tensor.dims):
         yield Hit(
             f"{called} has {tensor.name} with dims {list(one.dims)}, and it is declared with "
             f"{list(tensor.dims)}",
             "write dims that fit, without the batch dimension",
             config.span(*path, "dims"),
         )
-
-
-def _fits(dims: list[int], declared: tuple[int, ...]) -> bool:
-    return len(dims) == len(declared) and all(
-        wanted in (-1, size) for size, wanted in zip(dims, declared, strict=True)
-    )
 
 
 @warning(

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tritonctl.checks.analysis.declared import size_fits, type_name
 from tritonctl.checks.config.message import ConfigMessage, Path
-from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.rule import error
 
@@ -110,9 +110,8 @@ def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
     why="Triton refuses the model.",
 )
 def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
-    types = model_config_schema().DataType
     for path, tensor, control, kind in _controls(sequences):
-        name = types.Name(control.data_type) if control.data_type in types.values() else "unknown"
+        name = type_name(control.data_type)
         if kind == _CORRELATION and name not in _CORRELATION_TYPES:
             yield Hit(
                 f"the control {tensor}, {kind}, has data_type {name}",
@@ -173,8 +172,7 @@ def _wrong_initial(initial: Any, state: Any) -> tuple[str, str, str] | None:
     dims, wanted = list(initial.dims), list(state.dims)
     if -1 in dims:
         return "dims", f"has dims {dims}, and a first state has a size", "write it without -1"
-    fits = len(dims) == len(wanted) and all(w in (-1, d) for d, w in zip(dims, wanted, strict=True))
-    if not fits:
+    if not size_fits(dims, wanted):
         return "dims", f"has dims {dims}, and the state {wanted}", "write dims that fit the state's"
     if initial.WhichOneof("state_data") is None:
         return "name", "has no content", "write zero_data: true, or name a data_file"

@@ -14,10 +14,9 @@ from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tritonctl.checks.analysis.declared import outputs
+from tritonctl.checks.analysis.declared import outputs, type_name
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.message import Path as Place
-from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
@@ -295,9 +294,7 @@ def named_data(model: Model) -> Iterator[Data]:
 
 
 def _data(folder: str, name: str, place: Place, tensor: Any) -> Data:
-    types = model_config_schema().DataType
-    type_ = types.Name(tensor.data_type) if tensor.data_type in types.values() else "unknown"
-    row = BY_CONFIG_NAME.get(type_)
+    row = BY_CONFIG_NAME.get(type_name(tensor.data_type))
     if row is None or any(size < 0 for size in tensor.dims):
         return Data(folder, name, place, None, None)
     elements = prod(tensor.dims)

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.declared import Tensor, batches
-from tritonctl.checks.analysis.judged_graph import judged_graph
+from tritonctl.checks.analysis.declared import Tensor, batches, judged_graph
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span

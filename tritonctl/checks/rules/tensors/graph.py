@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.declared import Tensor, batches, inputs, outputs
-from tritonctl.checks.analysis.judged_graph import judged_graph
+from tritonctl.checks.analysis.declared import Tensor, batches, inputs, judged_graph, outputs
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.bls import own_nodes
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow, Function
@@ -84,7 +85,6 @@ def execute_signature(model: Model) -> Iterator[Hit]:
     yield from _wrong_signatures(model, {"execute": 2})
 
 
-_OWN_BODIES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _NO_RETURN = (ast.Yield, ast.YieldFrom, ast.Raise)
 _CALLED = {
     "__init__": "TritonPythonModel()",
@@ -141,7 +141,7 @@ def nothing_returned(config: ConfigMessage, code: PythonSource) -> Iterator[Hit]
         return
     if config.message.model_transaction_policy.decoupled:
         return
-    nodes = list(_own_nodes(execute))
+    nodes = list(own_nodes(execute))
     handed = any(isinstance(node, ast.Return) and node.value is not None for node in nodes)
     if handed or any(isinstance(node, _NO_RETURN) for node in nodes):
         return
@@ -163,16 +163,6 @@ def _answers_otherwise(code: PythonSource) -> bool:
     )
 
 
-def _own_nodes(function: Function) -> Iterator[ast.AST]:
-    """What belongs to a function itself, not to those that are defined in it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, _OWN_BODIES):
-            waiting.extend(ast.iter_child_nodes(node))
-
-
 @error(
     "TC229 wrong-argument",
     summary="a list where the backend takes one thing, or one thing where it takes a list",
@@ -186,7 +176,7 @@ def wrong_argument(code: PythonSource) -> Iterator[Hit]:
     for call in (*code.called("Tensor"), *code.called("InferenceResponse")):
         if problem := _problem_of_call(flow, call):
             yield Hit(problem[0], problem[1], *code.at(call.node))
-    for node in _own_nodes(execute) if execute else ():
+    for node in own_nodes(execute) if execute else ():
         value = node.value if isinstance(node, ast.Return) else None
         if value is not None and flow.calls_backend(value, "InferenceResponse"):
             yield Hit(

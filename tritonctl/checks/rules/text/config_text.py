@@ -108,6 +108,11 @@ def _problems(config: ConfigMessage, mistake: Mistake) -> list[Problem]:
     return [problem for problem in config.problems if problem.mistake == mistake]
 
 
+def _given_twice(config: ConfigMessage, mistake: Mistake) -> Iterator[Hit]:
+    for problem in _problems(config, mistake):
+        yield Hit(problem.text, "remove the wrong one", problem.span)
+
+
 def _with_nearest(config: ConfigMessage, file: ConfigFile, mistake: Mistake) -> Iterator[Hit]:
     for problem in _problems(config, mistake):
         written = file.source.text[problem.span.start : problem.span.end].strip("\"'")
@@ -132,8 +137,7 @@ def _instead(problem: Problem, nearest: str | None) -> str:
     why="Triton refuses the model.",
 )
 def given_again(config: ConfigMessage) -> Iterator[Hit]:
-    for problem in _problems(config, "again"):
-        yield Hit(problem.text, "remove the wrong one", problem.span)
+    return _given_twice(config, "again")
 
 
 @warning(
@@ -142,8 +146,7 @@ def given_again(config: ConfigMessage) -> Iterator[Hit]:
     why="Triton silently takes the last one, so the values above it have no effect.",
 )
 def key_again(config: ConfigMessage) -> Iterator[Hit]:
-    for problem in _problems(config, "key-again"):
-        yield Hit(problem.text, "remove the wrong one", problem.span)
+    return _given_twice(config, "key-again")
 
 
 @warning(
@@ -153,8 +156,7 @@ def key_again(config: ConfigMessage) -> Iterator[Hit]:
     "none: it silently takes the last value.",
 )
 def overwritten(config: ConfigMessage) -> Iterator[Hit]:
-    for problem in _problems(config, "overwritten"):
-        yield Hit(problem.text, "remove the wrong one", problem.span)
+    return _given_twice(config, "overwritten")
 
 
 @error(

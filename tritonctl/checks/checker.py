@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from pathlib import Path
 
-from tritonctl.checks.findings import Finding, Hit, Report, finding_at
+from tritonctl.checks.findings import Finding, Hit, Report
 from tritonctl.checks.live.rules import LiveRule
 from tritonctl.checks.places import Source
 from tritonctl.checks.repository import Model, Repository, Target
@@ -67,13 +67,24 @@ def shown(path: Path) -> str:
 def finding_of(rule: Rule | LiveRule, model: Model, hit: Hit) -> Finding | None:
     """The hit with its place; None where a comment says to ignore it."""
     source = hit.source or (model.file.source if model.file and hit.span else None)
-    finding = finding_at(
-        hit,
+    line = column = end = 1
+    text = ""
+    if source and hit.span:
+        line, column = source.position(hit.span.start)
+        text = source.line(line)
+        end = max(min(column + hit.span.end - hit.span.start, len(text) + 1), column + 1)
+    finding = Finding(
         path=source.name if source else "/".join(filter(None, (model.shown, hit.place))),
-        source=source,
+        line=line,
+        column=column,
+        end=end if text else column,
+        text=text,
         rule=rule.id,
         severity=rule.severity,
+        message=hit.message,
         why=rule.why,
+        fix=hit.fix,
+        edits=hit.edits,
     )
     return None if source is not None and _ignored(source, finding) else finding
 

@@ -99,29 +99,3 @@ def merged(reports: Sequence[Report]) -> Report:
         models=sum(report.models for report in reports),
         sources={name: source for report in reports for name, source in report.sources.items()},
     )
-
-
-def finding_at(
-    hit: Hit, *, path: str, source: Source | None, rule: str, severity: Severity, why: str
-) -> Finding:
-    """A hit with its place worked out."""
-    line = column = end = 1
-    text = ""
-    if source is not None and hit.span is not None:
-        line, column = source.position(hit.span.start)
-        text = source.line(line)
-        length = hit.span.end - hit.span.start
-        end = min(column + length, len(text) + 1)
-    return Finding(
-        path=path,
-        line=line,
-        column=column,
-        end=max(end, column + 1) if text else column,
-        text=text,
-        rule=rule,
-        severity=severity,
-        message=hit.message,
-        why=why,
-        fix=hit.fix,
-        edits=hit.edits,
-    )

@@ -102,10 +102,15 @@ class Model:
         return dict(_entries(self.path))
 
     @cached_property
+    def folders(self) -> list[str]:
+        """The names of the folders in it."""
+        statuses = self.entries.items()
+        return [name for name, status in statuses if status and stat.S_ISDIR(status.st_mode)]
+
+    @cached_property
     def versions(self) -> list[int]:
         """The version folders that Triton sees: whole numbers, written without a leading zero."""
-        names = (name for name, status in self.entries.items() if _is_folder(status))
-        numbers = (int(name) for name in names if _VERSION.fullmatch(name))
+        numbers = (int(name) for name in self.folders if _VERSION.fullmatch(name))
         return sorted(version for version in numbers if version <= LARGEST_VERSION)
 
     @cached_property
@@ -166,8 +171,7 @@ class Model:
 
     def first_folder(self) -> Iterable[str]:
         """What lies in the first folder by name, in which Triton looks for a file that it knows."""
-        folders = [name for name, status in self.entries.items() if _is_folder(status)]
-        return (name for name, _ in _entries(self.path / folders[0])) if folders else ()
+        return [name for one in self.folders[:1] for name, _ in _entries(self.path / one)]
 
     @cached_property
     def served_versions(self) -> list[int]:
@@ -246,7 +250,7 @@ class Repository:
     def at(cls, path: Path, shown: str, target: Target) -> Repository:
         """Read a folder. Raises OSError when the folder itself cannot be read."""
         list(path.iterdir())
-        names = [n for n, s in _entries(path) if _is_folder(s) and not n.startswith(".")]
+        names = [name for name in Model("", path, shown).folders if not name.startswith(".")]
         models = {n: Model(n, path / n, f"{shown}/{n}" if shown != "." else n) for n in names}
         return cls(path, target, models, shown)
 
@@ -265,10 +269,6 @@ def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result | None]]:
             yield path.name, path.stat()
         except OSError:  # a link to nowhere, or to itself
             yield path.name, None
-
-
-def _is_folder(status: os.stat_result | None) -> bool:
-    return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 def read_config(path: Path, shown: str) -> ConfigFile:

@@ -50,9 +50,9 @@ def cpu_threads(model: Model, target: Target) -> Threads | None:
     if model.backend == "onnxruntime":
         return _of_onnxruntime(model, count)
     if model.backend == "openvino":
-        return _of_parameter(model, _OPENVINO, 1)
+        return _of_parameter(model, _OPENVINO)
     if model.backend == "pytorch":
-        return _of_parameter(model, (_PYTORCH,), 1)
+        return _of_parameter(model, (_PYTORCH,))
     return _of_python(model.code, count) if model.code else None
 
 
@@ -77,11 +77,11 @@ def _of_onnxruntime(model: Model, count: int) -> Threads | None:
     return Threads(count, each or None, span)
 
 
-def _of_parameter(model: Model, keys: tuple[str, ...], pools: int) -> Threads | None:
+def _of_parameter(model: Model, keys: tuple[str, ...]) -> Threads | None:
     """What the model shares among its instances, where a parameter says how much."""
     for key in keys:
         if each := whole(parameter(model, key)):
-            return Threads(pools, each, model.config.span("parameters", key))
+            return Threads(1, each, model.config.span("parameters", key))
     return None
 
 

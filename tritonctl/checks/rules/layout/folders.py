@@ -7,8 +7,6 @@ https://github.com/triton-inference-server/server/blob/main/docs/user_guide/mode
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,15 +25,6 @@ from tritonctl.formats.graph_file import LFS_POINTER, is_pointer
 _MISSPELT = ("config.pbtx", "config.pbtext", "config.prototxt", "model.pbtxt", "config.txt")
 _LIKE = 0.85
 _POINTER_SIZE = 1024
-
-
-def folders(model: Model) -> list[str]:
-    """The names of the folders in a model's folder."""
-    return [name for name, status in model.entries.items() if _is_folder(status)]
-
-
-def _is_folder(status: os.stat_result | None) -> bool:
-    return status is not None and stat.S_ISDIR(status.st_mode)
 
 
 @error(
@@ -64,7 +53,7 @@ def dangling_link(repository: Repository) -> Iterator[Hit]:
     "model, cannot load it, and ends.",
 )
 def hidden_folder(repository: Repository) -> Iterator[Hit]:
-    for name in folders(repository.folder()):
+    for name in repository.folder().folders:
         if name.startswith("."):
             yield Hit(
                 f"Triton takes {name} for a model: it does not skip hidden folders",
@@ -96,7 +85,7 @@ def models_inside(model: Model) -> list[str]:
     """The models in a folder that is not a model itself."""
     if model.file is not None or model.versions:
         return []
-    return [name for name in folders(model) if (model.path / name / CONFIG_NAME).exists()]
+    return [name for name in model.folders if (model.path / name / CONFIG_NAME).exists()]
 
 
 @error(
@@ -159,9 +148,9 @@ def misspelt(model: Model) -> str | None:
     """What may be meant as the configuration of a model that has none."""
     if model.file is not None:
         return None
-    for name, status in model.entries.items():
+    for name in model.entries:
         close = suggest(name.lower(), (CONFIG_NAME,), likeness=_LIKE)
-        if (close or name.lower() in _MISSPELT) and not _is_folder(status):
+        if (close or name.lower() in _MISSPELT) and name not in model.folders:
             return name
     return None
 
@@ -270,7 +259,7 @@ def other_letters(model: Model) -> Iterator[Hit]:
     why="The model is not warmed up with it.",
 )
 def unused_data(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if WARM_UP not in folders(model) or model.variants:
+    if WARM_UP not in model.folders or model.variants:
         return
     used = {data.name.lstrip("/") for data in named_data(model) if data.folder == WARM_UP}
     for path in sorted(_files(model.path / WARM_UP)):

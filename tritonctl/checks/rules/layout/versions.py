@@ -14,7 +14,6 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import LARGEST_VERSION, Model
 from tritonctl.checks.rule import error, warning
-from tritonctl.checks.rules.layout.folders import folders
 
 # As std::stoll reads a number: spaces, a sign, digits, and whatever follows.
 _DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
@@ -74,7 +73,7 @@ def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     needs_valid_config=True,
 )
 def like_a_version(model: Model) -> Iterator[Hit]:
-    taken = {name: number for name in folders(model) if (number := _number(name)) is not None}
+    taken = {name: number for name in model.folders if (number := _number(name)) is not None}
     for name, number in taken.items() if model.versions else ():
         if number > LARGEST_VERSION:
             yield Hit(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, batches, judged_graph
+from tritonctl.checks.analysis.placement import some
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
@@ -45,8 +46,8 @@ def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Ite
     first = fixed[0]
     yield Hit(
         f"max_batch_size: {size} asks for a batch dimension in front, and "
-        f"{_listed(fixed)} {'have' if len(fixed) > 1 else 'has'} none in {graph.path.name}: "
-        f"{first.name} is {shown(first.shape or ())}"
+        f"{some((one.name for one in fixed), 4)} {'have' if len(fixed) > 1 else 'has'} none in "
+        f"{graph.path.name}: {first.name} is {shown(first.shape or ())}"
         f"{', its first dimension fixed' if first.shape else ''}",
         "export the graph with its first dimension dynamic; or set max_batch_size: 0 and write "
         f"whole shapes into dims, {shown(first.shape or ())} for {first.name}",
@@ -99,9 +100,9 @@ def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Ite
     tensor, one, _dims = short[0]
     whole = ("-1" if isinstance(size, str) else str(size) for size in one.shape or ())
     yield Hit(
-        f"without max_batch_size, dims are whole shapes: {_listed([g for _, g, _ in short])} "
-        f"{'leave' if len(short) > 1 else 'leaves'} out the first dimension, the batch; "
-        f"{one.name} is {shown(one.shape or ())} in the graph",
+        "without max_batch_size, dims are whole shapes: "
+        f"{some((one.name for _, one, _ in short), 4)} {'leave' if len(short) > 1 else 'leaves'} out the first "
+        f"dimension, the batch; {one.name} is {shown(one.shape or ())} in the graph",
         f"set max_batch_size, e.g. 8, or write dims: [ {', '.join(whole)} ]",
         _place(config, tensor),
     )
@@ -243,12 +244,6 @@ def _suggested(shape: Shape) -> str:
 
 def _written(dims: Dims) -> str:
     return ", ".join(map(str, dims))
-
-
-def _listed(tensors: list[GraphTensor], most: int = 4) -> str:
-    names = [tensor.name for tensor in tensors]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _dims_path(tensor: Tensor) -> tuple[str | int, ...]:

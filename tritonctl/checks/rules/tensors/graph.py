@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import Tensor, batches, inputs, judged_graph, outputs
+from tritonctl.checks.analysis.placement import some
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model
@@ -103,7 +104,7 @@ def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
             if tensor.name and tensor_named(tensor.name, there) is None:
                 yield Hit(
                     f"{judged.path.name} has no {tensor.path[0]} {tensor.name}; it has "
-                    f"{_listed(names)}",
+                    f"{some(names, 8) or 'none'}",
                     _nearest(tensor.name, names),
                     config.span(*tensor.path, "name"),
                 )
@@ -125,12 +126,6 @@ def _nearest(name: str, names: list[str]) -> str:
     lower = {one.lower(): one for one in names}
     close = suggest(name.lower(), lower)
     return f"did you mean {lower[close]}?" if close else "name it as the graph does"
-
-
-def _listed(names: list[str], most: int = 8) -> str:
-    if not names:
-        return "none"
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" * (len(names) > most))
 
 
 @error(

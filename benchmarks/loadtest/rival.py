@@ -35,7 +35,7 @@ from bench import (
 )
 from measure import Load, PerfAnalyzer
 from server import started
-from tritonctl.loadtest.run.folder import FACTS
+from tritonctl.loadtest.analysis.records import FACTS
 
 CONCURRENCY = 4
 RIVAL = "perf_analyzer"

@@ -77,9 +77,7 @@ def gpu_report(gpu: InstalledGpu, compatibility: Compatibility) -> GpuReport:
             continue
         try:
             resolve_target(
-                compatibility,
-                release=release.name,
-                compute_capability=gpu.compute_capability,
+                compatibility, release=release.name, compute_capability=gpu.compute_capability
             )
             warning = refuse_driver(release, gpu.driver, compatibility, data_center=gpu.data_center)
         except ConfigurationError:

@@ -38,7 +38,7 @@ def read_ir(path: Path) -> Graph:
         with path.open("rb") as file:
             reader.read(file.read(LARGEST))
     except (expat.ExpatError, BrokenFileError) as error:
-        return Graph(path, "OpenVINO IR", broken=f"it is no OpenVINO IR: {error}")
+        return Graph(path, "OpenVINO IR", broken=f"it is not an OpenVINO IR: {error}")
     return reader.graph(path)
 
 

@@ -27,10 +27,10 @@ LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verific
 DEMANDED = ("tokenizer_dir", "xgrammar_tokenizer_info_path", "guided_decoding_backend")
 # Names that earlier releases read, and what became of each.
 FORMER = {
-    "worker_path": "it is called executor_worker_path now",
-    "max_kv_cache_length": "it is called max_attention_window_size now",
-    "max_num_sequences": "the engine's own max_batch_size counts now",
-    "enable_trt_overlap": "it is no longer there",
+    "worker_path": "it is now called executor_worker_path",
+    "max_kv_cache_length": "it is now called max_attention_window_size",
+    "max_num_sequences": "the engine's max_batch_size counts now",
+    "enable_trt_overlap": "it was removed",
 }
 
 

@@ -113,7 +113,7 @@ def read_json(file: Path, mode: int | None = None) -> dict[str, Any] | str:
     try:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode if mode is None else mode):
-            return "it is no file"
+            return "it is not a file"
         if status.st_size > LARGEST_JSON:
             return f"it has over {LARGEST_JSON >> 20} MiB"
         read = json.loads(file.read_bytes())
@@ -123,7 +123,7 @@ def read_json(file: Path, mode: int | None = None) -> dict[str, Any] | str:
         return "it is nested too deeply"
     except ValueError as error:  # not UTF-8, or not JSON
         return f"it is not JSON: {error}"
-    return read if isinstance(read, dict) else "it holds no JSON object"
+    return read if isinstance(read, dict) else "it is not a JSON object"
 
 
 def _object(value: object) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def fields(file: WireFile, at: int, stop: int) -> Iterator[tuple[int, int, int, 
         key, at = _varint(data, at, stop)
         number, wire = key >> 3, key & 7
         if number == 0 or wire not in _WIRES:
-            raise BrokenFileError(f"it is no protobuf at byte {begin}")
+            raise BrokenFileError(f"it is not protobuf at byte {begin}")
         if wire == VARINT:
             value, at = _varint(data, at, stop)
             yield number, wire, value, 0
@@ -99,4 +99,4 @@ def _varint(data: _Bytes, at: int, stop: int) -> tuple[int, int]:
         if byte & 0x80 == 0:
             return value & 0xFFFF_FFFF_FFFF_FFFF, at
         shift += 7
-    raise BrokenFileError(f"it is no protobuf, or cut off, at byte {at}")
+    raise BrokenFileError(f"it is not protobuf, or cut off, at byte {at}")

@@ -29,7 +29,7 @@ class InstalledGpu:
 
 
 def installed_gpus() -> tuple[list[InstalledGpu], str]:
-    """The GPUs, and the reason if there are none."""
+    """The GPUs, and the reason for an empty list."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return [], "nvidia-smi is not installed"

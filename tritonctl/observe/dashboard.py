@@ -214,9 +214,7 @@ def _models() -> tuple[Panel, ...]:
             stacked=True,
         ),
         Panel(
-            "Pending requests",
-            "In Triton's queues.",
-            (Query(pending, "{{model}} {{instance}}"),),
+            "Pending requests", "In Triton's queues.", (Query(pending, "{{model}} {{instance}}"),)
         ),
         Panel(
             "Processes alive",

@@ -68,8 +68,7 @@ def _steps() -> list[Rule]:
     return [
         record("model:nv_inference_request_success:rate5m", rate(_SUCCESS, _STEP)),
         record(
-            "model:nv_inference_queue:share5m",
-            f"{rate(queue, _STEP)} / ({rate(whole, _STEP)} > 0)",
+            "model:nv_inference_queue:share5m", f"{rate(queue, _STEP)} / ({rate(whole, _STEP)} > 0)"
         ),
         record(
             "model:nv_inference_batch:factor5m",
@@ -134,8 +133,7 @@ def _tokens() -> list[Rule]:
         record("public_model:tokens_per_response:ratio5m", f"{output} / ({responses} > 0)"),
         # The fullest cache: an average would hide the one that refuses streams.
         record(
-            "public_model:kv_blocks:used_ratio",
-            f"max by (public_model) ({used} / ({every} > 0))",
+            "public_model:kv_blocks:used_ratio", f"max by (public_model) ({used} / ({every} > 0))"
         ),
         record(
             "public_model:prefix_cache:hit_ratio5m",

@@ -108,8 +108,7 @@ class Docker(Strict):
         None, description="what that build starts from; the compatibility table's when absent"
     )
     memory: str | None = Field(
-        None,
-        description="limit of the container, e.g. 8g; computed when absent",
+        None, description="limit of the container, e.g. 8g; computed when absent"
     )
     shm_size: str | None = Field(None, description="of /dev/shm, e.g. 1g; computed when absent")
     replicas: Positive = Field(1, description="servers behind the gateway")

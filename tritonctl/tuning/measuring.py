@@ -112,9 +112,7 @@ class Bench:
         if applied.loaded or applied.restarted:
             self._warm_up(folder.with_name(f"{folder.name}.warm-up"))
         changes = Overrides(
-            rate=asked.rate,
-            duration_seconds=asked.seconds,
-            seed=self._scenario.seed + asked.repeat,
+            rate=asked.rate, duration_seconds=asked.seconds, seed=self._scenario.seed + asked.repeat
         )
         done = self.run(changes, folder)
         if not self._server.alive:

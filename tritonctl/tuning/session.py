@@ -100,6 +100,5 @@ def last_session(folder: Path, context: str) -> Session:
     others = list(folder.glob(f"*/{_FILE}"))
     reason = ": the engine, the load, the SLO or the settings have changed since" if others else ""
     raise UsageError(
-        f"no session to resume{reason}",
-        remedy="run the same command without --resume",
+        f"no session to resume{reason}", remedy="run the same command without --resume"
     )

@@ -59,9 +59,9 @@ def test_fields_may_come_again(tmp_path: Path) -> None:
         (b"\x08\x08", "it has no graph"),
         (WHOLE[:-1], "it is cut off"),
         (b"ir_version: 8\n", "it is"),
-        (b"\x00" * 50, "it is no protobuf at byte 0"),
-        (b"\x0b", "it is no protobuf at byte 0"),
-        (b"\xff" * 20, "it is no protobuf"),
+        (b"\x00" * 50, "it is not protobuf at byte 0"),
+        (b"\x0b", "it is not protobuf at byte 0"),
+        (b"\xff" * 20, "it is not protobuf"),
     ],
 )
 def test_what_is_no_graph(content: bytes, problem: str, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_large_files_take_no_time_and_no_memory(tmp_path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(len(head) + size)
     tracemalloc.start()
-    assert "no protobuf" in str(read_onnx(path).broken)  # the zeros behind the weight
+    assert "not protobuf" in str(read_onnx(path).broken)  # the zeros behind the weight
     assert tracemalloc.get_traced_memory()[1] < 4 << 20
     tracemalloc.stop()
 

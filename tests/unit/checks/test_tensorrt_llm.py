@@ -95,7 +95,7 @@ def test_an_untouched_template_says_nothing_of_its_own(tmp_path: Path) -> None:
         ({"gpt_model_type": None}, "tensorrtllm", "TC701", "requires it"),
         ({"gpt_model_type": "Inflight_Batching"}, "tensorrtllm", "TC701", "did you mean"),
         ({"gpt_model_type": "static"}, "python", "TC701", "unknown gpt_model_type"),
-        ({"worker_path": "/x"}, "tensorrtllm", "TC705", "it is called executor_worker_path now"),
+        ({"worker_path": "/x"}, "tensorrtllm", "TC705", "it is now called executor_worker_path"),
         ({"author": "us"}, "tensorrtllm", "TC705", "no parameter author, and ignores it"),
         ({"max_beam_widht": "1"}, "python", "TC705", "did you mean max_beam_width?"),
         ({"max_beam_width": "two"}, "tensorrtllm", "TC706", "the backend uses 1 instead"),

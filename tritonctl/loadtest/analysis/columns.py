@@ -18,16 +18,7 @@ Mask = npt.NDArray[np.bool_]
 
 OUTCOMES = ("ok", "error", "cancelled", "timeout", "abandoned")
 NEVER = -1
-_PER_REQUEST = (
-    "planned",
-    "sent",
-    "first",
-    "last",
-    "end",
-    "tokens",
-    "outcome",
-    "class_index",
-)
+_PER_REQUEST = ("planned", "sent", "first", "last", "end", "tokens", "outcome", "class_index")
 
 
 @dataclass(frozen=True)

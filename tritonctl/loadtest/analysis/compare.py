@@ -30,12 +30,7 @@ from tritonctl.loadtest.analysis.summary import P99_REQUESTS, Window
 
 LEVEL = 0.99
 NO_DIFFERENCE, UNKNOWN = "no difference", "too few requests to tell"
-_PERCENTILES = {
-    "ttft": (0.5, 0.99),
-    "itl": (0.5, 0.99),
-    "tpot": (0.5,),
-    "e2e": (0.5, 0.99),
-}
+_PERCENTILES = {"ttft": (0.5, 0.99), "itl": (0.5, 0.99), "tpot": (0.5,), "e2e": (0.5, 0.99)}
 _SECOND = 1_000_000
 
 

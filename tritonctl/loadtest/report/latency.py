@@ -178,14 +178,9 @@ def _add_limits(layout: Layout, run: Run, metrics: Sequence[str]) -> None:
 
 def percentile_curves(run: Run) -> Figure | None:
     """TTFT and end to end, response and service time, on an axis of nines."""
-    curves = [("ttft", "service_ttft"), ("e2e", "service_e2e")]
-    return _percentiles(
-        run,
-        "percentiles",
-        "Percentiles of the response time",
-        [(metric, False) for metric, _ in curves] + [(service, True) for _, service in curves],
-        ("ttft", "e2e"),
-    )
+    metrics = [("ttft", False), ("e2e", False), ("service_ttft", True), ("service_e2e", True)]
+    title = "Percentiles of the response time"
+    return _percentiles(run, "percentiles", title, metrics, ("ttft", "e2e"))
 
 
 def gap_curves(run: Run) -> Figure | None:
@@ -320,21 +315,16 @@ def with_interval(percentile: Percentile) -> str:
 
 
 def _percentile_note(distributions: dict[str, Distribution], metrics: Sequence[str]) -> str:
-    """The figures themselves, for who cannot see the chart."""
-    parts = []
+    """The figures as text, for those who cannot see the chart."""
+    parts, unbounded = [], False
     for metric in metrics:
         known = distributions[metric].percentiles if metric in distributions else ()
+        unbounded |= any(p.low_ms is None or p.high_ms is None for p in known)
         if known:
             ends = dict.fromkeys((known[0], known[-1]))
             values = ", ".join(f"{percentile_name(p.q)} {with_interval(p)}" for p in ends)
             parts.append(f"{METRICS[metric][0]}: {values}.")
-    shown = [
-        p
-        for metric in metrics
-        if metric in distributions
-        for p in distributions[metric].percentiles
-    ]
-    if any(p.low_ms is None or p.high_ms is None for p in shown):
+    if unbounded:
         parts.append("A bar without an end has no bound there.")
     return " ".join(parts) + " Bars: 95 % intervals. Dotted: too few samples to say."
 

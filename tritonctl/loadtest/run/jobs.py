@@ -37,10 +37,7 @@ class Target:
 
 
 def target_of(
-    project: Project,
-    protocol: str,
-    named: Endpoint | None = None,
-    metrics_url: str | None = None,
+    project: Project, protocol: str, named: Endpoint | None = None, metrics_url: str | None = None
 ) -> Target:
     """The named endpoint, or else the project's running server.
 

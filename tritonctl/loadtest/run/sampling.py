@@ -47,11 +47,7 @@ class ServerSampler:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        models: Collection[str],
-        metrics_url: str | None,
-        shm_prefix: str | None,
+        self, folder: Path, models: Collection[str], metrics_url: str | None, shm_prefix: str | None
     ) -> None:
         self._lines = Lines(folder / SERVER)
         self._models = frozenset(models)

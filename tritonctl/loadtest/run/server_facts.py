@@ -12,8 +12,10 @@ import os
 import platform
 import urllib.error
 import urllib.request
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2
@@ -27,68 +29,48 @@ from tritonctl.protocol.connection import Connection
 _TIMEOUT_SECONDS = 5.0
 
 
-class _Server(Protocol):
-    def metadata(self) -> dict[str, Any] | None: ...
-
-    def config(self, model: str) -> dict[str, Any] | None: ...
-
-
-class _GrpcServer:
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-
-    def metadata(self) -> dict[str, Any] | None:
-        return self._ask(service_pb2.ServerMetadataRequest())
-
-    def config(self, model: str) -> dict[str, Any] | None:
-        answer = self._ask(service_pb2.ModelConfigRequest(name=model))
-        return None if answer is None else answer.get("config")
-
-    def _ask(self, request: Any) -> dict[str, Any] | None:
-        try:
-            answer = self._connection.ask(request, seconds=_TIMEOUT_SECONDS)
-        except TritonctlError:
-            return None
-        record: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
-        return record
-
-
-class _HttpServer:
-    def __init__(self, endpoint: Endpoint) -> None:
-        url = endpoint.url
-        self._url = url if "://" in url else f"http://{url}"
-        self._metadata = endpoint.metadata
-
-    def metadata(self) -> dict[str, Any] | None:
-        return self._ask("/v2")
-
-    def config(self, model: str) -> dict[str, Any] | None:
-        return self._ask(f"/v2/models/{model}/config")
-
-    def _ask(self, path: str) -> dict[str, Any] | None:
-        request = urllib.request.Request(self._url.rstrip("/") + path)  # noqa: S310
-        for name, value in self._metadata:
-            request.add_unredirected_header(name, value)  # a key must not follow redirects
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
-                record: dict[str, Any] = json.loads(answer.read())
-        except (OSError, ValueError):
-            return None
-        return record
+# Asks for a model's configuration, or (None) for the server's metadata; None without an answer.
+_Ask = Callable[[str | None], dict[str, Any] | None]
 
 
 def server_facts(protocol: str, endpoint: Endpoint, model: str) -> dict[str, Any]:
     """`server`, `models` and `ensemble` of facts.json."""
     if protocol == "http":
-        return _answers(_HttpServer(endpoint), model)
+        return _answers(partial(_ask_http, endpoint), model)
     with Connection(endpoint) as connection:
-        return _answers(_GrpcServer(connection), model)
+        return _answers(partial(_ask_grpc, connection), model)
 
 
-def _answers(server: _Server, model: str) -> dict[str, Any]:
-    metadata = server.metadata()
+def _ask_grpc(connection: Connection, model: str | None) -> dict[str, Any] | None:
+    request: Any = service_pb2.ServerMetadataRequest()
+    if model is not None:
+        request = service_pb2.ModelConfigRequest(name=model)
+    try:
+        answer = connection.ask(request, seconds=_TIMEOUT_SECONDS)
+    except TritonctlError:
+        return None
+    record: dict[str, Any] = MessageToDict(answer, preserving_proto_field_name=True)
+    return record if model is None else record.get("config")
+
+
+def _ask_http(endpoint: Endpoint, model: str | None) -> dict[str, Any] | None:
+    url = endpoint.url if "://" in endpoint.url else f"http://{endpoint.url}"
+    path = "/v2" if model is None else f"/v2/models/{model}/config"
+    request = urllib.request.Request(url.rstrip("/") + path)  # noqa: S310
+    for name, value in endpoint.metadata:
+        request.add_unredirected_header(name, value)  # a key must not follow redirects
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
+            record: dict[str, Any] = json.loads(answer.read())
+    except (OSError, ValueError):
+        return None
+    return record
+
+
+def _answers(ask: _Ask, model: str) -> dict[str, Any]:
+    metadata = ask(None)
     configs: dict[str, Any] = {}
-    _collect(server, model, configs)
+    _collect(ask, model, configs)
     return {
         "server": metadata
         and {name: metadata.get(name) for name in ("name", "version", "extensions")},
@@ -97,14 +79,14 @@ def _answers(server: _Server, model: str) -> dict[str, Any]:
     }
 
 
-def _collect(server: _Server, model: str, configs: dict[str, Any]) -> None:
+def _collect(ask: _Ask, model: str, configs: dict[str, Any]) -> None:
     """The configurations of a model and of the steps that it is composed of."""
-    config = server.config(model)
+    config = ask(model)
     if config is None or model in configs:
         return
     configs[model] = config
     for step in _steps(config):
-        _collect(server, step, configs)
+        _collect(ask, step, configs)
 
 
 def _steps(config: dict[str, Any] | None) -> list[str]:

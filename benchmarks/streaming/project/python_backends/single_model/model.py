@@ -27,9 +27,7 @@ class TritonPythonModel:
         with loading(args) as parameters:
             file = version_folder(args) / "tokenizer" / "tokenizer.json"
             self._encoder = PromptEncoder(
-                file,
-                max_input_len=parameters.integer("max_input_len"),
-                add_special_tokens=True,
+                file, max_input_len=parameters.integer("max_input_len"), add_special_tokens=True
             )
             self._answers = Answers(load_token_bytes(file, skip_special_tokens=True))
             engine = MockDecoder(parameters.integer("vocab_size"))

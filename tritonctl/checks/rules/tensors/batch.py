@@ -101,8 +101,8 @@ def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Ite
     whole = ("-1" if isinstance(size, str) else str(size) for size in one.shape or ())
     yield Hit(
         "without max_batch_size, dims are whole shapes: "
-        f"{some((one.name for _, one, _ in short), 4)} {'leave' if len(short) > 1 else 'leaves'} out the first "
-        f"dimension, the batch; {one.name} is {shown(one.shape or ())} in the graph",
+        f"{some((one.name for _, one, _ in short), 4)} {'leave' if len(short) > 1 else 'leaves'} "
+        f"out the first dimension, the batch; {one.name} is {shown(one.shape or ())} in the graph",
         f"set max_batch_size, e.g. 8, or write dims: [ {', '.join(whole)} ]",
         _place(config, tensor),
     )

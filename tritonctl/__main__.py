@@ -25,7 +25,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """End now: a gRPC channel that an interruption broke may wait for ever when Python ends."""
+    """End now: a gRPC channel that an interruption broke may never let Python end."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError, AttributeError):
             stream.flush()

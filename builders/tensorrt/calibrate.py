@@ -59,16 +59,16 @@ def _shapes(files: Sequence[Path], network: Network) -> dict[str, tuple[int, ...
     Raises:
         BuildError: it is not.
     """
-    found: dict[str, tuple[int, ...]] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         for name, array in zip(_names(network), read_sample(file, network), strict=True):
-            if found.setdefault(name, array.shape) != array.shape:
+            if shapes.setdefault(name, array.shape) != array.shape:
                 raise BuildError(
                     f"{file}: {name} has the shape {list(array.shape)}, and {files[0].name} has "
-                    f"{list(found[name])}: a plan is calibrated with one shape",
+                    f"{list(shapes[name])}: a plan is calibrated with one shape",
                     remedy="Save all samples with the same shapes.",
                 )
-    return found
+    return shapes
 
 
 def _names(network: Network) -> list[str]:
@@ -90,9 +90,9 @@ def read_sample(file: Path, network: Network) -> list[Any]:
         ) from error
     for tensor in network.inputs:
         wanted = trt.nptype(getattr(trt.DataType, tensor.data_type))
-        found = sample.get(tensor.name)
-        if found is None or found.dtype != wanted or found.ndim != len(tensor.shape):
-            what = "nothing" if found is None else f"{found.dtype}{list(found.shape)}"
+        array = sample.get(tensor.name)
+        if array is None or array.dtype != wanted or array.ndim != len(tensor.shape):
+            what = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise BuildError(
                 f"{file}: has {what} for the input {tensor.name}, which takes "
                 f"{np.dtype(wanted).name}{list(tensor.shape)}",

@@ -50,11 +50,11 @@ def _check_version(plan: Plan, config: dict[str, Any]) -> None:
 
 def _check_ranks(plan: Plan) -> None:
     wanted = [f"rank{rank}.engine" for rank in range(plan.quantised.world_size)]
-    found = sorted(path.name for path in ENGINE.glob("rank*.engine"))
-    if found != sorted(wanted):
+    engines = sorted(path.name for path in ENGINE.glob("rank*.engine"))
+    if engines != sorted(wanted):
         raise BuildError(
             f"an engine for {len(wanted)} GPUs has the files {', '.join(wanted)}, and {ENGINE} "
-            f"has {', '.join(found) or 'none'}",
+            f"has {', '.join(engines) or 'none'}",
             remedy=_AGAIN,
         )
     empty = [name for name in wanted if (ENGINE / name).stat().st_size == 0]

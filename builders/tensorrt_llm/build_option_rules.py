@@ -126,19 +126,19 @@ def streamingllm_ended_with_1_0(plan: Plan) -> None:
 
 def streamingllm_needs_llama(plan: Plan) -> None:
     """The tool knows it for LLaMA alone."""
-    found = plan.quantised.architecture
-    if plan.options.enabled("streamingllm") and found != "LlamaForCausalLM":
+    architecture = plan.quantised.architecture
+    if plan.options.enabled("streamingllm") and architecture != "LlamaForCausalLM":
         refuse(
-            f"streamingllm works with LlamaForCausalLM alone, and this is {found}",
+            f"streamingllm works with LlamaForCausalLM alone, and this is {architecture}",
             "Remove engine.options.compile.streamingllm.",
         )
 
 
 def pp_reduce_scatter_needs_mixtral(plan: Plan) -> None:
     """The tool knows it for Mixtral alone."""
-    found = plan.quantised.architecture
-    if plan.options.enabled("pp_reduce_scatter") and found != "MixtralForCausalLM":
+    architecture = plan.quantised.architecture
+    if plan.options.enabled("pp_reduce_scatter") and architecture != "MixtralForCausalLM":
         refuse(
-            f"pp_reduce_scatter works with MixtralForCausalLM alone, and this is {found}",
+            f"pp_reduce_scatter works with MixtralForCausalLM alone, and this is {architecture}",
             "Remove engine.options.compile.pp_reduce_scatter.",
         )

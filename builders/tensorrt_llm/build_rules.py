@@ -222,5 +222,5 @@ def fast_build_needs_weight_only_plugin(plan: Plan) -> None:
 def tensorrt_llm_version(plan: Plan) -> tuple[int, int]:
     """Return major and minor version of the target's TensorRT-LLM; not known: the last one's."""
     target = plan.request.target
-    found = re.match(r"(\d+)\.(\d+)", (target.tensorrt_llm if target else None) or "1.2")
-    return (int(found[1]), int(found[2])) if found else (1, 2)
+    match = re.match(r"(\d+)\.(\d+)", (target.tensorrt_llm if target else None) or "1.2")
+    return (int(match[1]), int(match[2])) if match else (1, 2)

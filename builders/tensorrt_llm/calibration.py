@@ -51,13 +51,13 @@ def _chosen(texts: Iterable[str], count: int, seed: int) -> tuple[list[str], int
     """Return `count` of the texts, each as likely as any other, and how many there are."""
     draw = random.Random(seed)  # noqa: S311 - a choice of samples, not a secret
     kept: list[str] = []
-    found = 0
-    for found, text in enumerate(texts, start=1):
+    seen = 0
+    for seen, text in enumerate(texts, start=1):
         if len(kept) < count:
             kept.append(text)
-        elif (place := draw.randrange(found)) < count:
+        elif (place := draw.randrange(seen)) < count:
             kept[place] = text
-    return kept, found
+    return kept, seen
 
 
 def _texts(data: Path) -> Iterator[str]:

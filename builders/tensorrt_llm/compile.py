@@ -123,21 +123,21 @@ def make_plan(file: Path, *, only_shown: bool) -> Plan:
 
 def _installed(plan: Plan) -> dict[str, str]:
     """Return the versions of what compiles, after comparing TensorRT-LLM's with the target's."""
-    found = {}
+    installed = {}
     for name in ("tensorrt_llm", "tensorrt", "torch"):
         try:
-            found[name] = importlib.metadata.version(name)
+            installed[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     target = plan.request.target
-    here, wanted = found.get("tensorrt_llm"), target.tensorrt_llm if target else None
+    here, wanted = installed.get("tensorrt_llm"), target.tensorrt_llm if target else None
     if target and here and wanted and here != wanted:
         raise BuildError(
             f"TensorRT-LLM {here} is installed here, and release {target.release} serves with "
             f"{wanted}: engines do not load across versions",
             remedy=f"Compile in its container ({target.image}), or correct engine.target.release.",
         )
-    return found
+    return installed
 
 
 def _environment(gpus: list[Gpu]) -> dict[str, str]:

@@ -53,8 +53,8 @@ class Weights:
     def layer(self, name: str, world: str) -> Layer:
         """Return the linear layer called `name`."""
         fields = _ENGINE_FIELDS if world == "engine" else _PYTORCH_FIELDS
-        found = {field: self.get(f"{name}.{suffix}") for suffix, field in fields.items()}
-        return Layer(name=name, **found)
+        tensors = {field: self.get(f"{name}.{suffix}") for suffix, field in fields.items()}
+        return Layer(name=name, **tensors)
 
 
 def safetensors_of(folder: Path) -> list[Path]:
@@ -89,10 +89,10 @@ class Original:
 
     def get(self, name: str) -> Any:
         """Return a tensor as fp32, None for an unknown name."""
-        found = self._weights.get(name)
-        if found is None and name == "lm_head.weight":
-            found = self._weights.get("model.embed_tokens.weight")
-        return None if found is None else found.to(self._dtype).float()
+        tensor = self._weights.get(name)
+        if tensor is None and name == "lm_head.weight":
+            tensor = self._weights.get("model.embed_tokens.weight")
+        return None if tensor is None else tensor.to(self._dtype).float()
 
 
 def engine_parts(

@@ -120,15 +120,15 @@ def copy_checkpoint(source: Path, copy: Path) -> None:
     """Link the checkpoint's files into the artefact; copy them where links are not possible."""
     copy.mkdir()
     for path in sorted(source.rglob("*")):
-        there = copy / path.relative_to(source)
+        target = copy / path.relative_to(source)
         if path.is_dir():
-            there.mkdir()
+            target.mkdir()
             continue
         try:
             # Gigabytes, and the artefact of the stage before may go without taking them along.
-            os.link(path, there)
+            os.link(path, target)
         except OSError:
-            shutil.copyfile(path, there)
+            shutil.copyfile(path, target)
 
 
 def shown_commands(file: Path) -> list[list[str]]:

@@ -73,17 +73,17 @@ def precision_is_that_of_the_checkpoint(package: Package) -> None:
 def kv_cache_fits_the_checkpoint(package: Package) -> None:
     """FP8 can be forced at load, NVFP4 has to be calibrated, INT8 is for engines."""
     asked = package.request.kv_cache_dtype
-    found = package.kv_cache_quant_algo
+    calibrated = package.kv_cache_quant_algo
     if asked == "int8":
         refuse(
             "engine.kv_cache_dtype int8 is for compiled engines alone",
             "Set engine.kv_cache_dtype to fp8.",
         )
     wanted = asked.upper() if asked and asked != "auto" else None
-    if found not in (wanted, None) or (wanted == "NVFP4" and found is None):
+    if calibrated not in (wanted, None) or (wanted == "NVFP4" and calibrated is None):
         refuse(
             f"engine.kv_cache_dtype is {asked or 'not set'}, and the quantised checkpoint has "
-            f"kv_cache_quant_algo {found}",
+            f"kv_cache_quant_algo {calibrated}",
             "Quantise again: `tritonctl build --force`.",
         )
 
@@ -208,5 +208,5 @@ def _named(package: Package) -> str:
 
 
 def _version(package: Package) -> tuple[int, int]:
-    found = re.match(r"(\d+)\.(\d+)", _named(package))
-    return (int(found[1]), int(found[2])) if found else _FIRST_UNIFIED
+    match = re.match(r"(\d+)\.(\d+)", _named(package))
+    return (int(match[1]), int(match[2])) if match else _FIRST_UNIFIED

@@ -122,10 +122,10 @@ def _align_kv_cache(model: Any, choices: Choices) -> None:
         return
     least = KV_LARGEST["fp8"] if choices.kv_cache_dtype == "fp8" else 0.0
     for module in model.modules():
-        found = [getattr(module, name) for name in _KV_QUANTISERS if hasattr(module, name)]
-        if found:
-            largest = max(least, *(float(quantiser.amax) for quantiser in found))
-            for quantiser in found:
+        quantisers = [getattr(module, name) for name in _KV_QUANTISERS if hasattr(module, name)]
+        if quantisers:
+            largest = max(least, *(float(quantiser.amax) for quantiser in quantisers))
+            for quantiser in quantisers:
                 quantiser.amax = torch.full_like(quantiser.amax, largest)
 
 

@@ -56,10 +56,10 @@ def files(parts: Sequence[Path]) -> list[dict[str, Any]]:
 
     `parts`: the artefact's folders, and files beside them.
     """
-    found = (path for part in parts for path in (part, *part.rglob("*")) if path.is_file())
+    files = (path for part in parts for path in (part, *part.rglob("*")) if path.is_file())
     return [
         {"path": path.as_posix(), "size": path.stat().st_size, "sha256": _sha256(path)}
-        for path in sorted(found)
+        for path in sorted(files)
     ]
 
 

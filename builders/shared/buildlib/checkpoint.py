@@ -178,8 +178,8 @@ def _ids(generation: dict[str, Any], config: dict[str, Any], name: str) -> tuple
     """Return the ids under `name`; the generation config wins, as in transformers."""
     for source in (generation, config):
         value = source.get(name)
-        found = value if isinstance(value, list) else [value]
-        ids = tuple(item for item in found if isinstance(item, int) and item >= 0)
+        values = value if isinstance(value, list) else [value]
+        ids = tuple(item for item in values if isinstance(item, int) and item >= 0)
         if ids:
             return ids
     return ()

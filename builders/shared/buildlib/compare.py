@@ -42,14 +42,14 @@ def compare(
         want, have = _texts(tokenizer, expected[index], got[index])
         text, token = prompts[index].text, positions[index]
         first = {"prompt": text, "token": token, "expected": want, "got": have}
-    found = [position for position in positions if position is not None]
+    divergences = [position for position in positions if position is not None]
     return Outcome(
         prompts=len(prompts),
         exact_match=(len(prompts) - len(diverged)) / len(prompts),
         answer_match=_answer_match(prompts, got, tokenizer),
         diverged=len(diverged),
         first_divergence=first,
-        mean_divergence_token=fmean(found) if found else None,
+        mean_divergence_token=fmean(divergences) if divergences else None,
     )
 
 

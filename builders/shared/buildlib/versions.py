@@ -9,8 +9,8 @@ from pathlib import Path
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
     """Return the versions of installed `packages`, and of Python."""
-    found = {name: importlib.metadata.version(name) for name in packages}
-    return {**found, "python": platform.python_version()}
+    installed = {name: importlib.metadata.version(name) for name in packages}
+    return {**installed, "python": platform.python_version()}
 
 
 def cpu_name() -> str:

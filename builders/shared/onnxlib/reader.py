@@ -82,13 +82,13 @@ def _dimension(dimension: Any) -> int | str | None:
 def external_data(model: Any) -> list[ExternalData]:
     """Return every weight that lies in another file."""
     outside = (t for t in model.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL)
-    found = []
+    weights = []
     for tensor in outside:
         facts = {entry.key: entry.value for entry in tensor.external_data}
         length = int(facts["length"]) if "length" in facts else None
         offset = int(facts.get("offset", 0))
-        found.append(ExternalData(tensor.name, facts.get("location", ""), offset, length))
-    return found
+        weights.append(ExternalData(tensor.name, facts.get("location", ""), offset, length))
+    return weights
 
 
 def write_model(model: Any, path: Path, *, external: bool) -> None:

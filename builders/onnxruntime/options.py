@@ -2,10 +2,12 @@
 """What a request may ask of this builder. Standard library only."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from buildlib.limits import require_single
 from buildlib.problems import BuildError, nearest
-from buildlib.request import Limits, Request, known_keys, known_precision
+from buildlib.request import Request, known_keys, known_precision
 
 PRECISIONS = ("fp32", "fp16", "int8")
 
@@ -59,7 +61,7 @@ def read_options(request: Request) -> Options:
             f"kv_cache_dtype {request.kv_cache_dtype!r}: a graph of this builder has no KV cache",
             remedy="Remove kv_cache_dtype.",
         )
-    _refuse_decoder_limits(request.limits)
+    require_single(request.limits, Path(__file__).parent)
     raw = request.options
     known_keys(raw, tuple(Options.__dataclass_fields__), "engine.options")
     for key, value in raw.items():
@@ -69,16 +71,6 @@ def read_options(request: Request) -> Options:
     _check_calibration(options, request)
     _check_pooling(options)
     return options
-
-
-def _refuse_decoder_limits(limits: Limits) -> None:
-    for key in ("tp_size", "pp_size", "max_beam_width"):
-        if getattr(limits, key) != 1:
-            raise BuildError(
-                f"engine.{key} is {getattr(limits, key)}, and the onnxruntime builder supports "
-                "1 only: a graph runs whole on one device and does not decode",
-                remedy=f"Remove engine.{key}.",
-            )
 
 
 def _check(key: str, value: Any) -> None:

@@ -3,10 +3,10 @@
 
 from pathlib import Path
 
-from buildlib.builder_toml import architectures
+from buildlib.builder_toml import read_description
 from onnxlib.graph import Runtime
 
-ARCHITECTURES = architectures(Path(__file__).parent)
+ARCHITECTURES = tuple(read_description(Path(__file__).parent)["architectures"])
 
 # These count positions from the padding id on: so many of the table are never used.
 OFFSET_POSITIONS = ("Camembert", "MPNet", "Roberta", "XLMRoberta")

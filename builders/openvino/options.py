@@ -2,10 +2,12 @@
 """What a request may ask of this builder. Standard library only."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from buildlib.limits import require_single
 from buildlib.problems import BuildError
-from buildlib.request import Limits, Request, known_keys, known_precision
+from buildlib.request import Request, known_keys, known_precision
 from precisions import PRECISIONS
 
 GROUP_SIZES = (-1, 32, 64, 128, 256)
@@ -33,20 +35,8 @@ def read_options(request: Request) -> Options:
             remedy="Remove kv_cache_dtype: the precision decides the type of the KV cache.",
         )
     known_precision(request, "openvino", tuple(PRECISIONS))
-    _single(request.limits, "tp_size", "one engine runs on one machine's CPU")
-    _single(request.limits, "pp_size", "one engine runs on one machine's CPU")
-    reason = "requests that join and leave each step decode one beam"
-    _single(request.limits, "max_beam_width", reason)
+    require_single(request.limits, Path(__file__).parent)
     return _options(request.options, request.precision)
-
-
-def _single(limits: Limits, key: str, reason: str) -> None:
-    value = getattr(limits, key)
-    if value != 1:
-        raise BuildError(
-            f"engine.{key} is {value}, and the openvino builder supports 1 only: {reason}",
-            remedy=f"Set engine.{key} to 1, or use the tensorrt_llm builder on GPUs.",
-        )
 
 
 def _options(raw: dict[str, Any], precision: str) -> Options:

@@ -3,15 +3,13 @@
 
 from pathlib import Path
 
-from buildlib.builder_toml import architectures
+from buildlib.builder_toml import read_description
 
-ARCHITECTURES = architectures(Path(__file__).parent)
+_DESCRIPTION = read_description(Path(__file__).parent)
+ARCHITECTURES = tuple(_DESCRIPTION["architectures"])
+DEFAULT_MAX_NUM_TOKENS: int = _DESCRIPTION["max_num_tokens"]
 
 # Position scalings that survive the export. The others (longrope, dynamic) choose their
 # frequencies by the length of each sequence; traced, the choice becomes a constant, and the
 # engine answers wrongly without an error (measured: 13 of 32 prompts with longrope).
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-
-# Tokens one step of the engine works on: short steps keep streams smooth, because a step holds
-# the interpreter lock of the process that serves it.
-DEFAULT_MAX_NUM_TOKENS = 256

@@ -2,8 +2,10 @@
 """What a request may ask of this builder. Standard library only."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from buildlib.limits import require_single
 from buildlib.problems import BuildError, nearest
 from buildlib.request import Request, known_keys, known_precision
 
@@ -48,12 +50,7 @@ def read_options(request: Request) -> Options:
             f"kv_cache_dtype {request.kv_cache_dtype!r}: a plan of this builder has no KV cache",
             remedy="Remove kv_cache_dtype, or use the tensorrt_llm builder for text generation.",
         )
-    for key in ("tp_size", "pp_size", "max_beam_width"):
-        if getattr(request.limits, key) != 1:
-            raise BuildError(
-                f"engine.{key} is {getattr(request.limits, key)}; a plan runs whole on one GPU",
-                remedy=f"Remove engine.{key}, or use the tensorrt_llm builder.",
-            )
+    require_single(request.limits, Path(__file__).parent)
     raw = dict(request.options)
     known_keys(raw, tuple(Options.__dataclass_fields__), "engine.options")
     if isinstance(raw.get("profiles"), dict):

@@ -6,13 +6,14 @@ runtime the second as well (tensorrt_llm/llmapi/llm_args.py: BaseLlmArgs, TorchL
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from buildlib.builder_toml import read_description
 from buildlib.problems import BuildError, nearest
 
 Check = Callable[[Any], bool]
-# Tokens in one step where the project does not say: the default of both worlds.
-DEFAULT_MAX_NUM_TOKENS = 8192
+DEFAULT_MAX_NUM_TOKENS: int = read_description(Path(__file__).parent)["max_num_tokens"]
 # The check, and what it expects in words.
 Rule = tuple[Check, str]
 Table = Mapping[str, "Rule | dict[str, Rule]"]

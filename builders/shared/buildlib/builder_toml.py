@@ -3,9 +3,9 @@
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 
-def architectures(folder: Path) -> tuple[str, ...]:
-    """Return the model classes that the builder in `folder` takes."""
-    data = tomllib.loads((folder / "builder.toml").read_text(encoding="utf-8"))
-    return tuple(data["architectures"])
+def read_description(folder: Path) -> dict[str, Any]:
+    """Return the builder.toml of the builder in `folder`."""
+    return tomllib.loads((folder / "builder.toml").read_text(encoding="utf-8"))

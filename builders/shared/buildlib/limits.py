@@ -1,25 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sizes of an engine, as the checkpoint allows them. Standard library only."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
+from buildlib.builder_toml import read_description
 from buildlib.checkpoint import Checkpoint
 from buildlib.problems import BuildError
 from buildlib.request import Limits
 
 
 @dataclass(frozen=True)
-class ResolvedLimits:
-    """The `limits` object of the build result. Lengths are tokens, sizes GPUs."""
+class ResolvedLimits(Limits):
+    """The `limits` object of the build result: nothing is left open."""
 
-    max_batch_size: int
-    max_input_len: int
-    max_seq_len: int
+    # field(): without it they would inherit None.
+    max_input_len: int = field()
+    max_seq_len: int = field()
     # Tokens in one step of the engine, over all its sequences.
-    max_num_tokens: int
-    max_beam_width: int = 1
-    tp_size: int = 1
-    pp_size: int = 1
+    max_num_tokens: int = field()
+
+
+def require_single(limits: Limits, builder: Path) -> None:
+    """Raise BuildError for limits above 1 that builder.toml lists under `[single]`, with why."""
+    description = read_description(builder)
+    for key, reason in description["single"].items():
+        value = getattr(limits, key)
+        if value != 1:
+            raise BuildError(
+                f"engine.{key} is {value}, and the {description['name']} builder supports only 1: "
+                f"{reason}",
+                remedy=f"Remove engine.{key}, or generate text on GPUs with the tensorrt_llm "
+                "builder.",
+            )
 
 
 def resolve_limits(
@@ -53,12 +66,9 @@ def resolve_limits(
             f"{limits.max_batch_size}: one step could not give every request its token",
             remedy=f"Set engine.max_num_tokens to {limits.max_batch_size} or more.",
         )
-    return ResolvedLimits(
-        max_batch_size=limits.max_batch_size,
-        max_input_len=max_input_len,
-        max_seq_len=max_seq_len,
-        max_num_tokens=max_num_tokens,
-        max_beam_width=limits.max_beam_width,
-        tp_size=limits.tp_size,
-        pp_size=limits.pp_size,
-    )
+    lengths = {
+        "max_input_len": max_input_len,
+        "max_seq_len": max_seq_len,
+        "max_num_tokens": max_num_tokens,
+    }
+    return ResolvedLimits(**asdict(limits) | lengths)

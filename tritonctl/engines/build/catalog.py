@@ -63,6 +63,8 @@ class Builder(BaseModel):
     kv_cache_dtypes: list[str] = []
     architectures: list[str]
     python_backend: str
+    max_num_tokens: int = 1  # where the project leaves it open
+    single: dict[str, str] = {}  # limits that can only be 1, and why; its program refuses others
     targets: Literal["tensorrt_llm", "tensorrt"] | None = None
     runners: list[RunnerName] = []
     shares: list[str] = []

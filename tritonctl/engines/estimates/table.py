@@ -49,7 +49,7 @@ class BuilderFigures(_Table):
     device: Literal["host", "gpu", "any"]
     engine: Literal["decoder", "graph"] = "decoder"
     block_size: int = 1
-    max_num_tokens: int = 1
+    max_num_tokens: int | None = None  # instead of builder.toml's
     keeps_tokenizer: bool = True
     workspace_bytes: int = 0
     disk_copies: float = 1.0

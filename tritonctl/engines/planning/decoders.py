@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.build.requests import checkpoint_of
 from tritonctl.engines.estimates.checkpoints import (
     Architecture,
     Tensor,
@@ -21,7 +23,7 @@ from tritonctl.engines.estimates.quantisation import Quantisation, described, re
 from tritonctl.engines.estimates.table import BuilderFigures, EstimateTable, Storage
 from tritonctl.engines.planning.records import Device, Fit
 from tritonctl.errors import ConfigurationError
-from tritonctl.project.schema import Engine, Model
+from tritonctl.project.schema import Engine, Model, Project
 
 
 @dataclass(frozen=True)
@@ -99,14 +101,19 @@ class DecoderSubject:
 
 
 def decoder_subject(
-    name: str, model: Model, folder: Path, table: EstimateTable, storage: Storage
+    project: Project, name: str, table: EstimateTable, storage: Storage
 ) -> DecoderSubject:
     """Read what a model is made from. Raises ConfigurationError."""
+    model = project.models[name]
+    folder = checkpoint_of(project, model)
     figures = table.builders[model.engine.builder]
+    if figures.max_num_tokens is None:
+        builder = builder_named(model.engine.builder, project.root)
+        figures = figures.model_copy(update={"max_num_tokens": builder.max_num_tokens})
     sizes = read_architecture(folder)
     quantisation = read_quantisation(folder)
     if quantisation is not None:
-        return _packed_subject(name, model, folder, table, storage, sizes, quantisation)
+        return _packed_subject(name, model, folder, figures, table, storage, sizes, quantisation)
     tensors = read_tensors(folder)
     stored = weights(tensors, storage, **_mixture(model.engine, figures))
     wanted = _demand(model, figures, storage, sizes, stored, table)
@@ -117,13 +124,13 @@ def _packed_subject(
     name: str,
     model: Model,
     folder: Path,
+    figures: BuilderFigures,
     table: EstimateTable,
     storage: Storage,
     sizes: Architecture,
     quantisation: Quantisation,
 ) -> DecoderSubject:
     """The same of a checkpoint that is quantised already."""
-    figures = table.builders[model.engine.builder]
     ranks = _ranks(name, model.engine, folder, quantisation)
     packed = stored_weights(ranks, quantisation)
     kv = quantisation.kv_cache_dtype if figures.device == "gpu" else None
@@ -183,7 +190,7 @@ def _demand(
         figures,
         storage,
         stored,
-        tokens=engine.max_num_tokens or max(figures.max_num_tokens, engine.max_batch_size),
+        tokens=engine.max_num_tokens or max(figures.max_num_tokens or 1, engine.max_batch_size),
         kv_bits=table.kv_cache_dtypes[dtype] if dtype else storage.kv,
         beams=engine.max_beam_width,
         tp_size=engine.tp_size,

@@ -12,7 +12,7 @@ from tritonctl.compatibility.table import gpu_named, table
 from tritonctl.engines.artefacts.store import Stored, stored_artefacts
 from tritonctl.engines.artefacts.usage import sources
 from tritonctl.engines.build.engine import built_engine
-from tritonctl.engines.build.requests import checkpoint_of, model_named
+from tritonctl.engines.build.requests import model_named
 from tritonctl.engines.estimates.decoders import Weights
 from tritonctl.engines.estimates.table import (
     BuilderFigures,
@@ -65,8 +65,7 @@ def plan_model(
     if figures.engine == "graph":
         subject = graph_subject(project, name, figures, storage)
     else:
-        checkpoint = checkpoint_of(project, model)
-        subject = decoder_subject(name, model, checkpoint, table, storage)
+        subject = decoder_subject(project, name, table, storage)
     stored = subject.weights(storage)
     chosen = gpus or ([model.engine.target.gpu] if model.engine.target.gpu else [])
     devices = _devices(project, model, figures, chosen, memory)

@@ -29,7 +29,10 @@ class ErrorBoundary(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
-        _listen_for_signals()
+        # SIGHUP: children run in their own sessions and do not notice that the terminal closed.
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                signal.signal(number, _interrupt)
         _prepare_streams()
         try:
             return super().invoke(ctx)
@@ -69,13 +72,6 @@ def _usage_error(error: Any) -> UsageError:
     context = getattr(error, "ctx", None)
     command = context.command_path if context else "tritonctl"
     return UsageError(error.format_message(), remedy=f"{command} --help")
-
-
-def _listen_for_signals() -> None:
-    # SIGHUP: children run in their own sessions and do not notice that the terminal closed.
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, _interrupt)
 
 
 def _prepare_streams() -> None:

@@ -7,9 +7,10 @@ What goes together with what is decided in `tritonctl.compatibility.rules`.
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, Field
@@ -18,6 +19,7 @@ from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
 
 World = Literal["engine", "pytorch"]
+_T = TypeVar("_T")
 
 
 class _Record(BaseModel):
@@ -148,12 +150,7 @@ def _read(file: Path) -> Compatibility:
 def release_named(name: str, compatibility: Compatibility) -> Release:
     """The release of that name. Raises ConfigurationError naming the nearest."""
     known = {release.name: release for release in compatibility.releases}
-    if name not in known:
-        raise ConfigurationError(
-            f"unknown release `{name}`",
-            remedy=choices(name, known, "engine.target.release is one of"),
-        )
-    return known[name]
+    return _entry(name, known, f"release `{name}`", "engine.target.release")
 
 
 def gpu_named(name: str, compatibility: Compatibility) -> Gpu:
@@ -172,32 +169,28 @@ def gpu_named(name: str, compatibility: Compatibility) -> Gpu:
 def architecture_of(compute_capability: str, compatibility: Compatibility) -> Architecture:
     """The GPU generation of a compute capability such as "9.0". Raises ConfigurationError."""
     known = {entry.compute_capability: entry for entry in compatibility.architectures}
-    if compute_capability not in known:
-        raise ConfigurationError(
-            f"unknown compute capability `{compute_capability}`",
-            remedy=choices(compute_capability, known, "engine.target.compute_capability is one of"),
-        )
-    return known[compute_capability]
+    what = f"compute capability `{compute_capability}`"
+    return _entry(compute_capability, known, what, "engine.target.compute_capability")
 
 
 def precision_named(name: str, compatibility: Compatibility) -> Precision:
     """The precision of that name. Raises ConfigurationError naming the nearest."""
-    if name not in compatibility.precisions:
-        raise ConfigurationError(
-            f"unknown precision `{name}` for TensorRT-LLM",
-            remedy=choices(name, compatibility.precisions, "engine.precision is one of"),
-        )
-    return compatibility.precisions[name]
+    what = f"precision `{name}` for TensorRT-LLM"
+    return _entry(name, compatibility.precisions, what, "engine.precision")
 
 
 def kv_cache_dtype_named(name: str, compatibility: Compatibility) -> Format:
     """The KV cache type of that name. Raises ConfigurationError naming the nearest."""
-    if name not in compatibility.kv_cache_dtypes:
+    what = f"kv_cache_dtype `{name}` for TensorRT-LLM"
+    return _entry(name, compatibility.kv_cache_dtypes, what, "engine.kv_cache_dtype")
+
+
+def _entry(name: str, known: Mapping[str, _T], what: str, field: str) -> _T:
+    if name not in known:
         raise ConfigurationError(
-            f"unknown kv_cache_dtype `{name}` for TensorRT-LLM",
-            remedy=choices(name, compatibility.kv_cache_dtypes, "engine.kv_cache_dtype is one of"),
+            f"unknown {what}", remedy=choices(name, known, f"{field} is one of")
         )
-    return compatibility.kv_cache_dtypes[name]
+    return known[name]
 
 
 def image_of(release: Release, compatibility: Compatibility) -> str:

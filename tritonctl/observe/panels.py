@@ -16,6 +16,22 @@ DATASOURCE: Data = {"type": "prometheus", "uid": "${datasource}"}
 _COLUMNS = 24
 _ROW_HEIGHT = 1
 
+_TIME_SERIES_OPTIONS: Data = {
+    "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []},
+    "tooltip": {"mode": "multi", "sort": "desc"},
+}
+_STAT_OPTIONS: Data = {
+    "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
+    "orientation": "auto",
+    "colorMode": "value",
+    "graphMode": "none",
+    "justifyMode": "auto",
+    "textMode": "auto",
+    "percentChangeColorMode": "standard",
+    "showPercentChange": False,
+    "wideLayout": True,
+}
+
 
 @dataclass(frozen=True)
 class Query:
@@ -92,7 +108,7 @@ def _panel(panel: Panel, position: Data) -> Data:
         "gridPos": position,
         "targets": [_target(n, query, instant=is_stat) for n, query in enumerate(panel.queries)],
         "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
-        "options": _stat_options() if is_stat else _time_series_options(),
+        "options": _STAT_OPTIONS if is_stat else _TIME_SERIES_OPTIONS,
     }
 
 
@@ -133,23 +149,4 @@ def _line(*, stacked: bool) -> Data:
         "showPoints": "never",
         "spanNulls": False,
         "stacking": {"mode": "normal" if stacked else "none", "group": "A"},
-    }
-
-
-def _time_series_options() -> Data:
-    legend = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
-    return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
-
-
-def _stat_options() -> Data:
-    return {
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-        "orientation": "auto",
-        "colorMode": "value",
-        "graphMode": "none",
-        "justifyMode": "auto",
-        "textMode": "auto",
-        "percentChangeColorMode": "standard",
-        "showPercentChange": False,
-        "wideLayout": True,
     }

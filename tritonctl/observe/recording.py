@@ -83,6 +83,12 @@ def _requests() -> list[Rule]:
     failures, answers = "public_model:failures:rate5m", "public_model:answers:rate5m"
     broken = rate(_FAILURE, step="detokenizer", reason="BACKEND")
     twice = f"clamp_min(({ensemble} - {cancelled}) or {ensemble}, 0) / 2"
+    # Failures by Triton's reason, of the steps that count a request once.
+    by_triton = rate(
+        _FAILURE, "public_model, reason", step=f"!~{ENSEMBLE}|detokenizer", reason="!CANCELED"
+    )
+    plain, answered = rate(_SUCCESS, step=MODEL), rate("tritonctl_errors_total", step=MODEL)
+    plain_answers = f"clamp_min(({plain} - {answered}) or {plain}, 0)"
     attributed = f'sum by (public_model) ({errors}{{reason!="unattributed"}})'
     return [
         record(ensemble, rate(_FAILURE, step=ENSEMBLE)),
@@ -90,23 +96,16 @@ def _requests() -> list[Rule]:
         # With a dead detokenizer every response fails; its ensemble counts the request once.
         record(lost, f"({ensemble} <= {broken}) or {broken}"),
         record(failures, f"({twice} >= {lost}) or {lost} or {twice} or {_plain_failures()}"),
-        record(
-            errors, f"{rate('tritonctl_errors_total', 'public_model, reason')} or {_by_triton()}"
-        ),
+        record(errors, f"{rate('tritonctl_errors_total', 'public_model, reason')} or {by_triton}"),
         record(errors, lost, reason="BACKEND", step="detokenizer"),
         record(
             errors,
             f"clamp_min(({failures} - {attributed}) or {failures}, 0)",
             reason="unattributed",
         ),
-        record(answers, f"{rate(_SUCCESS, step=ENSEMBLE)} or {_plain_answers()}"),
+        record(answers, f"{rate(_SUCCESS, step=ENSEMBLE)} or {plain_answers}"),
         record("public_model:requests:rate5m", f"({answers} + {failures}) or {answers}"),
     ]
-
-
-def _plain_answers() -> str:
-    plain, answered = rate(_SUCCESS, step=MODEL), rate("tritonctl_errors_total", step=MODEL)
-    return f"clamp_min(({plain} - {answered}) or {plain}, 0)"
 
 
 def _plain_failures() -> str:
@@ -114,12 +113,6 @@ def _plain_failures() -> str:
     triton = rate(_FAILURE, step=MODEL, reason="!CANCELED")
     answered = rate("tritonctl_errors_total", step=MODEL)
     return f"({triton} + {answered}) or {triton}"
-
-
-def _by_triton() -> str:
-    """Failures by Triton's reason, of the steps that count a request once."""
-    labels = {"step": f"!~{ENSEMBLE}|detokenizer", "reason": "!CANCELED"}
-    return rate(_FAILURE, "public_model, reason", **labels)
 
 
 def _tokens() -> list[Rule]:

@@ -51,7 +51,10 @@ def load_project(
     file = _project_file(path, environment)
     source = read_yaml(file)
     chosen = profile or environment.get("TRITONCTL_PROFILE")
-    _validate_profiles(source, file)
+    for name in _profiles(source):
+        with_profile = _Merged.of(source)
+        with_profile.add_profile(source, name)
+        _validate(with_profile, file)
     merged = _Merged.of(source)
     if chosen:
         merged.add_profile(source, chosen)
@@ -97,13 +100,6 @@ def _profiles(source: YamlSource) -> dict[str, dict[str, Any]]:
                 remedy="write the changed settings below it, or remove it",
             )
     return profiles
-
-
-def _validate_profiles(source: YamlSource, file: Path) -> None:
-    for name in _profiles(source):
-        merged = _Merged.of(source)
-        merged.add_profile(source, name)
-        _validate(merged, file)
 
 
 @dataclass
@@ -212,8 +208,10 @@ def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
     where = merged.where(location)
     if item["type"] == "extra_forbidden":
         known = _fields_at(item["loc"][:-1])
+        parent = ".".join(str(part) for part in location[:-1])
+        inside = f"`{parent}`" if parent else "the file"
         return (
-            f"{where}: unknown key `{location[-1]}` in {_parent(location)}",
+            f"{where}: unknown key `{location[-1]}` in {inside}",
             choices(str(location[-1]), known, "valid keys:"),
         )
     if item["type"] == "missing":
@@ -256,11 +254,6 @@ def _in_the_file(item: dict[str, Any], data: Any) -> Location:
             location = (*location, part)
             data = data[part] if not missing else None
     return location
-
-
-def _parent(location: Location) -> str:
-    path = ".".join(str(part) for part in location[:-1])
-    return f"`{path}`" if path else "the file"
 
 
 def _fields_at(location: Location) -> list[str]:

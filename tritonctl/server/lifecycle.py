@@ -36,7 +36,11 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
     with exclusive(files.lock, progress, "start or stop the server"):
         running = _running(files)
         if running:
-            _same_or_refuse(running, project, rendered)
+            if rendered.changed or rendered.removed or running.settings != _settings(project):
+                raise ServerError(
+                    "a server is already running, with other settings or models than the project's",
+                    remedy="run `tritonctl down`, then `tritonctl up` again",
+                )
             return running, False
         tls = checked_tls(project)
         verify_repository(project, rendered.plan, progress)
@@ -109,14 +113,6 @@ def _running(files: ServerFiles) -> Server | None:
     if state is not None and running is None:
         _end(state, files)
     return running
-
-
-def _same_or_refuse(state: Server, project: Project, rendered: Rendered) -> None:
-    if rendered.changed or rendered.removed or state.settings != _settings(project):
-        raise ServerError(
-            "a server is already running, with other settings or models than the project's",
-            remedy="run `tritonctl down`, then `tritonctl up` again",
-        )
 
 
 def _settings(project: Project) -> str:

@@ -8,8 +8,6 @@ first call of each costs it about 40 ms that would otherwise count into a TTFT.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
@@ -18,23 +16,16 @@ from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.server.state import Server
 
 
-def _one_token(client: TritonClient, model: str, timeout: float) -> None:
-    client.generate(model, "1", SamplingParameters(max_tokens=1), timeout=timeout)
-
-
-PROBES: dict[str, Callable[[TritonClient, str, float], None]] = {"text_generation": _one_token}
-
-
 def probe(project: Project, state: Server, progress: Progress) -> None:
     """Ask each of the project's models. Raises ServerError for one that does not answer."""
     timeout = float(project.server.ready_timeout_seconds)
     client = TritonClient(state.grpc_url, tls=state.client_tls)
     with progress.step("Asking every model once"), client:
         for name, model in sorted(project.models.items()):
-            if model.task not in PROBES:  # a task of the project: loaded is enough
+            if model.task != "text_generation":  # loaded is enough
                 continue
             try:
-                PROBES[model.task](client, name, timeout)
+                client.generate(name, "1", SamplingParameters(max_tokens=1), timeout=timeout)
             except TritonctlError as error:
                 raise ServerError(
                     f"model {name} is loaded but does not answer: {error.problem}",

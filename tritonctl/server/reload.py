@@ -225,8 +225,10 @@ class _Reload:
                 return answer, [], 0
             self._load(self._name, standby.rewired(ensemble, self._tag))
         abandoned = self._retire(old)
-        with self._new_version_stays():
+        try:
             self._from_repository(standby.steps_of(ensemble))
+        except TritonctlError as error:
+            raise _kept(error, f"the new version of {self._name}, from {self._beside},") from error
         abandoned += self._retire([copy.name for copy in self._copies if copy.name != self._copy])
         self._remove_copies()
         return answer, [step for step in old if step not in self._planned], abandoned
@@ -257,13 +259,6 @@ class _Reload:
             raise
         self._unload(self._copy)
         standby.remove([self._copy], self._beside)
-
-    @contextmanager
-    def _new_version_stays(self) -> Iterator[None]:
-        try:
-            yield
-        except TritonctlError as error:
-            raise _kept(error, f"the new version of {self._name}, from {self._beside},") from error
 
     def _remove_copies(self) -> None:
         names = [copy.name for copy in reversed(self._copies)]

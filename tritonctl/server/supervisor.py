@@ -192,7 +192,9 @@ class Ending:
         if not self._asked:
             if waited > limit or self._is_quiet():
                 self._terminate()
-        elif self._waits_in_vain() or waited > limit + KILL_MARGIN_SECONDS:
+        elif waited > limit + KILL_MARGIN_SECONDS or only_ghosts(
+            self._said(), self._spec["composing_models"]
+        ):
             kill_group(self._server.pid)
 
     def _look_after_stubs(self) -> None:
@@ -224,9 +226,6 @@ class Ending:
             self._asked = True
             self._mark()
             self._server.terminate()
-
-    def _waits_in_vain(self) -> bool:
-        return only_ghosts(self._said(), self._spec["composing_models"])
 
     def _mark(self) -> None:
         """What the server prints from now on counts."""

@@ -33,14 +33,13 @@ def decoder_of(project: Project | None, model: str, steps: Mapping[str, Config])
     python = _interpreter(project)
     if python is None:
         return "no Python here has the package tokenizers: `pip install tokenizers`"
-    skip = not any(_keeps_special_tokens(config) for config in steps.values())
+    kept = (
+        config.get("parameters", {}).get("skip_special_tokens", {}).get("string_value") == "false"
+        for config in steps.values()
+    )
+    skip = not any(kept)
 
     return lambda ids: _decoded(python, file, ids, skip=skip)
-
-
-def _keeps_special_tokens(config: Config) -> bool:
-    parameter = config.get("parameters", {}).get("skip_special_tokens", {})
-    return bool(parameter.get("string_value") == "false")
 
 
 def _interpreter(project: Project) -> Path | None:

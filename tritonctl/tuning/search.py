@@ -326,18 +326,14 @@ class Search:
                 break
         new, old = (pooled([duel[side] for duel in duels])[0] for side in (0, 1))
         shares = f"{new:.2%} of the requests over the SLO with the new settings, {old:.2%} with the"
-        if agreed and _decisive(duels):
+        # Each side needs a trial whose interval leaves no doubt.
+        met = any(duel[0].verdict == "met" for duel in duels)
+        if agreed and met and any(duel[1].verdict == "missed" for duel in duels):
             return True, f"side by side at {rate:.3g} requests/s: {shares} old ones"
         return False, (
             f"side by side at {rate:.3g} requests/s the difference is within the noise: {shares} "
             "old ones"
         )
-
-
-def _decisive(duels: Sequence[tuple[Trial, Trial]]) -> bool:
-    """Whether each side has at least one trial whose interval leaves no doubt."""
-    new, old = zip(*duels, strict=True)
-    return any(t.verdict == "met" for t in new) and any(t.verdict == "missed" for t in old)
 
 
 def _clear(trial: Trial) -> bool:

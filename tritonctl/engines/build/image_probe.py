@@ -57,7 +57,9 @@ def check_image(
             details=error.details,
         ) from error
     versions = _marked(lines, _PYTHON)
-    least = SpecifierSet(",".join(str(s) for s in SpecifierSet(requires_python) if _is_least(s)))
+    # The upper bound is that of the wheels we install; an image brings its own.
+    bounds = map(str, SpecifierSet(requires_python))
+    least = SpecifierSet(",".join(bound for bound in bounds if bound.startswith(">")))
     if versions and not least.contains(Version(versions[0])):
         raise HostError(f"the image {image} has Python {versions[0]}, not {least}", remedy=remedy)
     lacking = _marked(lines, _LACKS)
@@ -78,11 +80,6 @@ def statements(probe: Sequence[str]) -> list[str]:
         else:
             found.append(ast.unparse(node))
     return found
-
-
-def _is_least(specifier: object) -> bool:
-    # The upper bound is that of the wheels we install; an image brings its own.
-    return str(specifier).startswith(">")
 
 
 def _marked(lines: Sequence[str], mark: str) -> list[str]:

@@ -56,11 +56,6 @@ class Quantisation:
         """Of one module; ModelOpt's and TensorRT-LLM's name for it."""
         return str(self.layers.get(module) or self.record.get("quant_algo"))
 
-    @property
-    def rounded_at_build(self) -> bool:
-        """Whether `trtllm-build` quantises what lies there in 16 bits."""
-        return self.method == TENSORRT_LLM and self.algorithm("") in _ROUNDED_AT_BUILD
-
 
 def read_quantisation(folder: Path) -> Quantisation | None:
     """Read config.json and what lies beside it; None: nothing is quantised.
@@ -77,16 +72,15 @@ def read_quantisation(folder: Path) -> Quantisation | None:
     record = record if isinstance(record, dict) or record is None else {}
     if (folder / _UNIFIED).is_file():
         unified = _object(json_object(folder / _UNIFIED), "quantization")
-        return _unified(unified | {"ignore": (record or {}).get("ignore")})
+        unified |= {"ignore": (record or {}).get("ignore")}
+        kv = _KV_ALGORITHMS.get(str(unified.get("kv_cache_quant_algo")))
+        return Quantisation(MODELOPT, unified, _layers(unified), kv_cache_dtype=kv)
     if record is None:
         return None
     method = str(record.get("quant_method") or _unnamed(record)).lower()
-    return Quantisation(method, record, kv_cache_dtype=_kv_scheme(record))
-
-
-def _unified(record: Mapping[str, Any]) -> Quantisation:
-    kv = _KV_ALGORITHMS.get(str(record.get("kv_cache_quant_algo")))
-    return Quantisation(MODELOPT, record, _layers(record), kv_cache_dtype=kv)
+    scheme = _object(record, "kv_cache_scheme")
+    kv = _KV_SCHEMES.get((str(scheme.get("type")), scheme.get("num_bits") or 0))
+    return Quantisation(method, record, kv_cache_dtype=kv)
 
 
 def _tensorrt_llm(folder: Path, config: Mapping[str, Any]) -> Quantisation:
@@ -128,11 +122,6 @@ def _unnamed(record: Mapping[str, Any]) -> str:
     return MODELOPT if "quant_algo" in record else "a method without a name"
 
 
-def _kv_scheme(record: Mapping[str, Any]) -> str | None:
-    scheme = _object(record, "kv_cache_scheme")
-    return _KV_SCHEMES.get((str(scheme.get("type")), scheme.get("num_bits") or 0))
-
-
 def described(quantisation: Quantisation, weights: Weights) -> list[str]:
     """What a reader of a plan must know of it and of its weights."""
     label = quantisation.label
@@ -145,7 +134,7 @@ def described(quantisation: Quantisation, weights: Weights) -> list[str]:
         notes.append(
             f"how {label} packs its weights is not known: the bytes are right, their number is not"
         )
-    if quantisation.rounded_at_build:
+    if quantisation.method == TENSORRT_LLM and quantisation.algorithm("") in _ROUNDED_AT_BUILD:
         notes.append(
             "trtllm-build rounds its weights, which are 16 bits wide: an engine takes less"
         )

@@ -66,16 +66,24 @@ def _page(comparison: Comparison, left: Run, right: Run) -> str:
         Section("curves", "Percentiles", (), figures),
         Section("settings", "Settings", tables=without_none(_settings(comparison))),
     ]
+    differing = [change for change in comparison.changes if change.differs]
     return render_page(
         title=f"{_name(comparison.right)} against {_name(comparison.left)}",
         subtitle=f"load tests of {left.summary.model}: the second is {_name(comparison.right)}",
-        badges=[_badge(comparison)],
+        badges=[
+            Badge("unjudged", "They differ")
+            if differing
+            else Badge("undecided", comparison.verdict.capitalize())
+        ],
         words=_words(comparison),
         invalid_title="Before you rely on it:",
         invalid_because=comparison.warnings,
         limited_title="",
         limited_by="",
-        tiles=_tiles(comparison),
+        tiles=[
+            Tile(change.name, _relative(change), f"{_bound(change.low)} to {_bound(change.high)}")
+            for change in differing
+        ],
         sections=[section for section in sections if section],
         versions=_runs(runs),
         settings=_plans(runs),
@@ -87,12 +95,6 @@ def _name(names: Sequence[str]) -> str:
     return " + ".join(names)
 
 
-def _badge(comparison: Comparison) -> Badge:
-    if any(change.differs for change in comparison.changes):
-        return Badge("unjudged", "They differ")
-    return Badge("undecided", comparison.verdict.capitalize())
-
-
 def _words(comparison: Comparison) -> str:
     differing = sum(change.differs for change in comparison.changes)
     if not differing:
@@ -100,15 +102,6 @@ def _words(comparison: Comparison) -> str:
         return f"{comparison.verdict.capitalize()} between {names}."
     share = f"{differing} of {len(comparison.changes)} figures differ beyond chance"
     return f"{share}: the changes of {_name(comparison.right)} against {_name(comparison.left)}."
-
-
-def _tiles(comparison: Comparison) -> list[Tile]:
-    """The figures that differ; without any, none."""
-    return [
-        Tile(change.name, _relative(change), f"{_bound(change.low)} to {_bound(change.high)}")
-        for change in comparison.changes
-        if change.differs
-    ]
 
 
 def _relative(change: Change) -> str:

@@ -54,7 +54,9 @@ class Axes:
         layout = base_layout(height)
         tops = self._domains()
         for row, (title, domain) in enumerate(zip(self.rows, tops, strict=True)):
-            layout[_axis("yaxis", row)] = axis(title, rangemode="tozero", domain=domain)
+            layout["yaxis" if row == 0 else f"yaxis{row + 1}"] = axis(
+                title, rangemode="tozero", domain=domain
+            )
         last = "y" if len(self.rows) == 1 else f"y{len(self.rows)}"
         layout["xaxis"] = axis(self.x, anchor=last)
         if self.seconds is not None:
@@ -73,10 +75,6 @@ class Axes:
             domains.append([round(bottom, 4), round(top, 4)])
             top = bottom - gap
         return domains
-
-
-def _axis(name: str, row: int) -> str:
-    return name if row == 0 else f"{name}{row + 1}"
 
 
 def base_layout(height: int) -> Layout:

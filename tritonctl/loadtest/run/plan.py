@@ -45,7 +45,9 @@ class Overrides:
     def applied(self, scenario: Scenario) -> Scenario:
         """The scenario with the replacements. Raises UsageError for what excludes each other."""
         self._refuse_contradictions()
-        self._refuse_impossible()
+        for option, value in (("--rate", self.rate), ("--duration", self.duration_seconds)):
+            if value is not None and not 0 < value < inf:
+                raise UsageError(f"{option} {value:g}", remedy="give a number above 0")
         changes: dict[str, Any] = {
             name: value
             for name in ("model", "seed", "workers")
@@ -66,11 +68,6 @@ class Overrides:
                 raise UsageError(
                     f"{' and '.join(names)} exclude each other", remedy="keep one of them"
                 )
-
-    def _refuse_impossible(self) -> None:
-        for option, value in (("--rate", self.rate), ("--duration", self.duration_seconds)):
-            if value is not None and not 0 < value < inf:
-                raise UsageError(f"{option} {value:g}", remedy="give a number above 0")
 
 
 def _closed(scenario: Scenario, concurrency: int) -> Closed:

@@ -39,17 +39,13 @@ def refuse_other_container(
     wanted = yaml.safe_load(files[COMPOSE_FILE])["services"][deployment.service]
     for server in current_servers(state):
         record = docker_json(server.deployment, "inspect", server.deployment.container)
-        _refuse_other_image(wanted, record, name)
+        if record["Config"]["Image"] != wanted["image"]:
+            raise ServerError(
+                f"{name} needs an image that the running server does not use: {wanted['image']}",
+                remedy=_AGAIN,
+            )
         _refuse_other_mounts(wanted, record, name)
         _refuse_too_small(project, server.deployment, record, name)
-
-
-def _refuse_other_image(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:
-    if record["Config"]["Image"] != wanted["image"]:
-        raise ServerError(
-            f"{name} needs an image that the running server does not use: {wanted['image']}",
-            remedy=_AGAIN,
-        )
 
 
 def _refuse_other_mounts(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:

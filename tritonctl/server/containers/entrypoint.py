@@ -63,7 +63,9 @@ def main(argv: Sequence[str]) -> int:
     supervisor.stop_looking()
     supervisor.kill_group(server.pid)
     echo.join(_ANSWER_SECONDS)
-    return 0 if ending.requested else _as_status(returncode)
+    if ending.requested:
+        return 0
+    return 128 - returncode if returncode < 0 else returncode  # a signal as a shell reports it
 
 
 def _readiness(port: str | None) -> Readiness | None:
@@ -154,11 +156,6 @@ class _ContainerEnding(supervisor.Ending):
 
     def _said(self) -> str:
         return b"".join(self._heard.lines).decode("utf-8", "replace")
-
-
-def _as_status(returncode: int) -> int:
-    """As a shell reports it: killed by signal N is 128 + N."""
-    return 128 - returncode if returncode < 0 else returncode
 
 
 if __name__ == "__main__":

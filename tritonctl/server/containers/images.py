@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from tritonctl.compatibility.table import image_of, release_named, table
-from tritonctl.project.schema import Model, Project
+from tritonctl.project.schema import Project
 
 # The image with TensorRT-LLM has the backends python and tensorrtllm only.
 _SERVER_IMAGE_BUILDERS = ("tensorrt",)
@@ -13,12 +13,12 @@ _GPU_BUILDERS = ("tensorrt", "tensorrt_llm")
 
 def gpu_builders(project: Project) -> list[str]:
     """The models whose engines run on a GPU only."""
-    return sorted(name for name, model in project.models.items() if _needs_gpu(model))
-
-
-def _needs_gpu(model: Model) -> bool:
-    kinds = {group.kind for group in model.serving.instance_group}
-    return model.engine.builder in _GPU_BUILDERS or "KIND_GPU" in kinds
+    return sorted(
+        name
+        for name, model in project.models.items()
+        if model.engine.builder in _GPU_BUILDERS
+        or any(group.kind == "KIND_GPU" for group in model.serving.instance_group)
+    )
 
 
 def ngc_image(project: Project) -> str:

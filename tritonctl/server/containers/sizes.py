@@ -146,12 +146,11 @@ def _shm(project: Project, configs: Iterable[Mapping[str, Any]]) -> tuple[int, s
 def _stub_shm(config: Mapping[str, Any], longest: int) -> int:
     tensors = [*config.get("input", []), *config.get("output", [])]
     places = max(int(config.get("max_batch_size", 0)), 1)
-    return region_bytes([_tensor_bytes(tensor, longest) for tensor in tensors], places)
-
-
-def _tensor_bytes(tensor: Mapping[str, Any], longest: int) -> int:
-    dims = (int(size) for size in tensor.get("dims", []))
-    return tensor_bytes(str(tensor["data_type"]), dims, longest)
+    sizes = [
+        tensor_bytes(str(tensor["data_type"]), map(int, tensor.get("dims", [])), longest)
+        for tensor in tensors
+    ]
+    return region_bytes(sizes, places)
 
 
 def _round_up(size: float, step: int) -> int:

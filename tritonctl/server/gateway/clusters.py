@@ -20,6 +20,7 @@ GRPC, REST, ADMIN = "triton_grpc", "triton_rest", "admin"
 ADMIN_SOCKET = "@tritonctl-gateway-admin-{port}"
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PLAIN = {"plain": True}
+_BOUNDS = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
 _PERCENT_THAT_MAY_BE_EJECTED = 50
 
 
@@ -73,20 +74,19 @@ def _replicas(
         # Of two at random, as by default: a full scan would choose a dead replica, which has the
         # least requests, again for each retry.
         "lb_policy": "LEAST_REQUEST",
-        "common_lb_config": _balancing(),
+        "common_lb_config": {
+            # With no replica ready the answer is UNAVAILABLE, not a try at a dead one.
+            "healthy_panic_threshold": {"value": 0},
+            "update_merge_window": "0s",  # by default an update waits for up to a second
+        },
         "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
         "health_checks": [_health_check()],
         "outlier_detection": _outlier_detection(),
-        "circuit_breakers": {"thresholds": [_threshold(gateway.max_requests)]},
+        # One bound for all: REST has a connection per request, and a dead replica retries them all.
+        "circuit_breakers": {
+            "thresholds": [dict.fromkeys(_BOUNDS, gateway.max_requests) | {"track_remaining": True}]
+        },
         "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
-    }
-
-
-def _balancing() -> Message:
-    return {
-        # With no replica ready the answer is UNAVAILABLE, not a try at a dead one.
-        "healthy_panic_threshold": {"value": 0},
-        "update_merge_window": "0s",  # by default an update waits for up to a second
     }
 
 
@@ -119,12 +119,6 @@ def _outlier_detection() -> Message:
         "base_ejection_time": "5s",
         "max_ejection_percent": _PERCENT_THAT_MAY_BE_EJECTED,
     }
-
-
-def _threshold(max_requests: int) -> Message:
-    """One bound for all: REST has a connection per request, and a dead replica retries them all."""
-    bounds = ("max_connections", "max_pending_requests", "max_requests", "max_retries")
-    return {**dict.fromkeys(bounds, max_requests), "track_remaining": True}
 
 
 def _tls_to_triton(placement: Placement) -> Message:

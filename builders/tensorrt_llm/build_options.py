@@ -253,7 +253,7 @@ def _strings(name: str, value: Any) -> tuple[str, ...]:
         raise _wrong(name, value, "a list of text")
     for item in items if name == "lora_target_modules" else ():
         if item not in _LORA_MODULES:
-            known = f"{', '.join(_LORA_MODULES)}; there is no {item!r}"
+            known = f"{', '.join(_LORA_MODULES)}; not {item!r}"
             raise _wrong(name, value, f"some of {known}{nearest(item, _LORA_MODULES)}")
     return tuple(items)
 

@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.envoy_process import project_with, validate
+from tests.envoy_process import on_this_host, project_with, validate
 from tritonctl.project.server import Gateway
 from tritonctl.server.gateway.files import configuration_text, gateway_files
 from tritonctl.server.gateway.placement import (
     Upstream,
     in_container,
-    on_this_host,
     secret_files,
 )
 

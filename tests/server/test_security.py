@@ -344,7 +344,7 @@ def test_a_certificate_that_expires_under_a_running_server(small_project: Projec
     make_certificates(small_project.root / "certs", lifetime=EXPIRES_IN)
     project = with_tls(small_project)
     state, _ = start(project, render(project, Silent()), Silent())
-    expires = certificate_files(project)["certificate"].expires
+    expires = certificate_files(project)["certificate"].certificates[0].not_valid_after_utc
     with TritonClient(state.grpc_url, tls=state.client_tls) as connected:
         assert connected.generate(MODEL, PROMPT, timeout=20).text == TEXT
         time.sleep(max(0.0, (expires - datetime.now(UTC)).total_seconds()) + 1.5)

@@ -21,7 +21,12 @@ def alert_groups(project: Project) -> list[Group]:
         {"name": "tritonctl-servers", "rules": list(_servers(project))},
         {"name": "tritonctl-models", "rules": [_stub_gone(), *_queues(project), _kv_full()]},
     ]
-    burns = [rule for objective in objectives(project) for rule in _burns(objective)]
+    burns = [
+        _burn(objective, burn)
+        for objective in objectives(project)
+        for burn in BURNS
+        if burn.factor * objective.budget < 1  # a ratio cannot exceed 1
+    ]
     return groups + ([{"name": "tritonctl-budgets", "rules": burns}] if burns else [])
 
 
@@ -148,15 +153,9 @@ def _kv_full() -> Rule:
     )
 
 
-def _burns(objective: Objective) -> Iterator[Rule]:
-    for burn in BURNS:
-        threshold = burn.factor * objective.budget
-        if threshold < 1:  # a ratio cannot exceed 1
-            yield _burn(objective, burn, threshold)
-
-
-def _burn(objective: Objective, burn: Burn, threshold: float) -> Rule:
+def _burn(objective: Objective, burn: Burn) -> Rule:
     of = f'{{public_model="{objective.public_model}",slo="{objective.slo}"}}'
+    threshold = burn.factor * objective.budget
     sides = [f"{RATIO.format(w)}{of} > {threshold:.6g}" for w in (burn.long, burn.short)]
     return _alert(
         "TritonErrorBudgetBurn",

@@ -182,6 +182,7 @@ def _models() -> tuple[Panel, ...]:
     labels = selector(**_MODEL, **_SERVER)
     pending = f"sum by (model, instance) (nv_inference_pending_request_count{labels})"
     uptime = f"increase(tritonctl_uptime_seconds_total{labels}[1m])"
+    requests = _recorded("public_model:requests:rate5m")
     alive = f"sum by (model_instance, instance) ({uptime}) > bool 0"
     return (
         Panel(
@@ -207,7 +208,10 @@ def _models() -> tuple[Panel, ...]:
             "Time per request",
             "Mean by phase, over all steps of the model, without the ensemble itself.",
             tuple(
-                Query(_phase(metric), f"{{{{public_model}}}} {name}")
+                Query(
+                    f"{rate(metric, step='!ensemble', **_MODEL)} / ({requests} > 0)",
+                    f"{{{{public_model}}}} {name}",
+                )
                 for name, metric in _PHASES.items()
             ),
             "µs",
@@ -232,11 +236,6 @@ _PHASES = {
     "compute": "nv_inference_compute_infer_duration_us",
     "output": "nv_inference_compute_output_duration_us",
 }
-
-
-def _phase(metric: str) -> str:
-    spent = rate(metric, step="!ensemble", **_MODEL)
-    return f"{spent} / ({_recorded('public_model:requests:rate5m')} > 0)"
 
 
 def _quantiles(title: str, text: str, metric: str) -> Panel:

@@ -90,11 +90,6 @@ class Builder(BaseModel):
         table = self.folder.parent / "compatibility.toml"
         return [table] if self.targets and table.is_file() else []
 
-    @property
-    def staged(self) -> bool:
-        """Whether the engine is made in several stages with an artefact each."""
-        return bool(self.stages)
-
     def stages_for(self, world: str | None) -> list[Stage]:
         """The stages in their order; one called `build` where builder.toml names none."""
         if not self.stages:

@@ -98,7 +98,7 @@ def _other_runners(stages: list[StageBuild]) -> Iterator[str]:
     for build in stages:
         wanted = build.model.engine.runner
         if wanted not in (None, build.runner):
-            what = f"the stage {build.stage.name}" if build.builder.staged else build.builder.name
+            what = f"the stage {build.stage.name}" if build.builder.stages else build.builder.name
             yield f"{what} cannot run with --runner {wanted}, it runs with {build.runner}"
 
 
@@ -148,7 +148,7 @@ def _manifest(build: StageBuild, result: BuildResult) -> Manifest:
         builder=build.builder.name,
         task=build.model.task,
         python_backend=build.builder.python_backend,
-        stage=build.stage.name if build.builder.staged else None,
+        stage=build.stage.name if build.builder.stages else None,
         source=build.fingerprint.inputs.get("source"),
         revision=revision_of(Path(build.request.checkpoint)),
         inputs=build.fingerprint.inputs,
@@ -177,18 +177,13 @@ def _staging(build: StageBuild) -> Iterator[Path]:
     try:
         yield staging
     except BaseException:
-        _keep_log(build, staging)
+        # A full disk may refuse this too; report what made the build fail.
+        with suppress(OSError):
+            build.failed_log.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(staging / "build.log", build.failed_log)
         raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _keep_log(build: StageBuild, staging: Path) -> None:
-    log, kept = staging / "build.log", build.failed_log
-    # A full disk may refuse this too; report what made the build fail.
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(log, kept)
 
 
 def _run_builder(

@@ -112,8 +112,8 @@ def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, imag
 def refuse_what_is_missing(builds: Iterable[StageBuild]) -> None:
     """Ask before the first stage for the containers of all: quantising takes hours.
 
-    Raises ConfigurationError when nothing names an image, HostError when there is no container
-    engine, or the image has to be pulled.
+    Raises ConfigurationError when nothing names an image, HostError without a container engine
+    or when the image has to be pulled.
     """
     for build in builds:
         if build.runner != "container":
@@ -205,7 +205,7 @@ def builder_recipe(
     """
     environment = _environment(builder, stage)
     filled = partial(_filled, builder.name, target)
-    own = stage is not None and stage.environment is not None and builder.staged
+    own = stage is not None and stage.environment is not None and bool(builder.stages)
     return Recipe(
         name=f"builder-{builder.name}-{stage.name}" if own and stage else f"builder-{builder.name}",
         installs=tuple(tuple(map(filled, arguments)) for arguments in environment.install),

@@ -44,12 +44,12 @@ class StageBuild:
     @property
     def place(self) -> str:
         """Where something went wrong, for people: `speller` or `speller (quantise)`."""
-        return f"{self.name} ({self.stage.name})" if self.builder.staged else self.name
+        return f"{self.name} ({self.stage.name})" if self.builder.stages else self.name
 
     @property
     def label(self) -> str:
         """What is made, for people: `openvino, int8` or `tensorrt_llm quantise, fp8`."""
-        stage = f" {self.stage.name}" if self.builder.staged else ""
+        stage = f" {self.stage.name}" if self.builder.stages else ""
         return f"{self.builder.name}{stage}, {self.request.precision}"
 
     @property
@@ -60,7 +60,7 @@ class StageBuild:
     @property
     def failed_log(self) -> Path:
         """Where the log of a failed run is kept."""
-        stage = f".{self.stage.name}" if self.builder.staged else ""
+        stage = f".{self.stage.name}" if self.builder.stages else ""
         return self.state / "failed-builds" / f"{self.name}{stage}.log"
 
 
@@ -113,7 +113,7 @@ def _planned(
     previous = source.fingerprint.digest if source else None
     fingerprint = build_fingerprint(asked, builder, stage, memory, previous)
     short = fingerprint.digest[:16]
-    folder = f"{stage.name}-{short}" if builder.staged else short
+    folder = f"{stage.name}-{short}" if builder.stages else short
     return StageBuild(
         name=name,
         model=project.models[name],
@@ -149,7 +149,7 @@ def _refuse_unknown_options(name: str, model: Model, builder: Builder) -> None:
 
 def expected_seconds(build: StageBuild) -> float | None:
     """How long the newest earlier run of the same stage took; None without one."""
-    prefix = f"{build.stage.name}-" if build.builder.staged else ""
+    prefix = f"{build.stage.name}-" if build.builder.stages else ""
     earlier = [file for file in build.folder.parent.glob(f"{prefix}*/{MANIFEST}") if file.is_file()]
     for file in sorted(earlier, key=lambda file: file.stat().st_mtime, reverse=True):
         with suppress(RepositoryError):

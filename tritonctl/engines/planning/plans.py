@@ -53,8 +53,8 @@ class _Subject(Protocol):
 def plan_model(
     project: Project, name: str, gpus: Sequence[str] = (), memory: int | None = None
 ) -> ModelPlan:
-    """Plan one model: on this host, or on each of `gpus` (that of `engine.target` or
-    all that are known, when there are none).
+    """Plan one model: on this host, or on each of `gpus` (by default that of
+    `engine.target`, or all known ones).
 
     `memory` replaces what the devices are known to have. Raises ConfigurationError, UsageError.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where Envoy runs: what a container and a process on this host see differently.
+"""Where Envoy runs: addresses and files as its container sees them.
 
 Keys and certificates are only ever named by their paths: what is in them stays in them.
 """
@@ -56,19 +56,6 @@ def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:
         admin_address="0.0.0.0",  # noqa: S104 - same
         admin_port=gateway.admin_port,
         secrets={name: f"{SECRETS}/{name}" for name in secret_files(project)},
-    )
-
-
-def on_this_host(project: Project, upstreams: Sequence[Upstream]) -> Placement:
-    """A process beside the servers; the metrics always on loopback."""
-    gateway = gateway_of(project)
-    return Placement(
-        upstreams=tuple(upstreams),
-        address=gateway.address,
-        port=gateway.port,
-        admin_address="127.0.0.1",
-        admin_port=gateway.admin_port,
-        secrets={name: str(path) for name, path in secret_files(project).items()},
     )
 
 

@@ -33,11 +33,6 @@ class Pem:
     path: Path
     certificates: Sequence[x509.Certificate]
 
-    @property
-    def expires(self) -> datetime:
-        """When the first of its certificates to expire does."""
-        return min(certificate.not_valid_after_utc for certificate in self.certificates)
-
     def __str__(self) -> str:
         """For messages."""
         return f"{self.field}: {self.path}"

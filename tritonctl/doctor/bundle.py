@@ -20,7 +20,7 @@ from typing import Any
 
 from tritonctl.doctor.findings import Report
 from tritonctl.doctor.redaction import REMOVED, Redaction
-from tritonctl.host.files import PRIVATE, explained
+from tritonctl.host.files import PRIVATE, explained, read_record
 from tritonctl.host.version import __version__
 from tritonctl.project.file import FILE_NAME
 from tritonctl.project.schema import Project
@@ -97,12 +97,9 @@ def _server(files: ServerFiles) -> Iterator[tuple[str, str]]:
 
 def _record(name: str, file: Path) -> Iterator[tuple[str, str]]:
     """JSON without its secret fields: the token, a process's environment."""
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return
-    kept = {k: REMOVED if k in ("token", "environment") else v for k, v in record.items()}
-    yield name, json.dumps(kept, indent=2)
+    if record := read_record(file):
+        kept = {k: REMOVED if k in ("token", "environment") else v for k, v in record.items()}
+        yield name, json.dumps(kept, indent=2)
 
 
 def _text(name: str, file: Path) -> Iterator[tuple[str, str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import uuid
@@ -107,6 +108,15 @@ def _host_error(error: OSError, path: Path) -> TritonctlError:
     return HostError(
         f"{error.filename or path}: {error.strerror or error}", remedy="check the path and its disk"
     )
+
+
+def read_record(file: Path) -> dict[str, Any]:
+    """The JSON object of a file that a command may do without; {} if absent or damaged."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def write_atomically(path: Path, text: str, *, mode: int | None = None) -> None:

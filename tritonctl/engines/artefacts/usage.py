@@ -5,7 +5,6 @@ made from it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -15,6 +14,7 @@ from pathlib import Path
 from tritonctl.engines.artefacts.store import Stored
 from tritonctl.engines.build.stages import plan_stages
 from tritonctl.errors import TritonctlError
+from tritonctl.host.files import read_record
 from tritonctl.project.schema import Project
 
 # A project without a profile and under each of its profiles, by the profile's name.
@@ -117,11 +117,7 @@ def _repositories(profiles: Profiles) -> list[Path]:
 
 
 def _recorded(file: Path) -> set[Path]:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # nothing rendered, no server, or a damaged record
-        return set()
-    repository = record.get("repository") if isinstance(record, dict) else None
+    repository = read_record(file).get("repository")
     return {Path(repository)} if isinstance(repository, str) else set()
 
 

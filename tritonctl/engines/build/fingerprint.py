@@ -17,7 +17,7 @@ from tritonctl.engines.build.catalog import Builder, Stage
 from tritonctl.engines.build.contract import BuildRequest
 from tritonctl.engines.build.given_files import given_files
 from tritonctl.errors import ConfigurationError
-from tritonctl.host.files import explained, write_atomically
+from tritonctl.host.files import explained, read_record, write_atomically
 
 _BLOCK = 1 << 20
 
@@ -31,7 +31,7 @@ class FileHashes:
 
     def __init__(self, memory: Path) -> None:
         self._memory = memory
-        self._known: dict[str, str] = _read_memory(memory)
+        self._known: dict[str, str] = read_record(memory)
         self._changed = False
 
     def of(self, file: Path) -> str:
@@ -48,14 +48,6 @@ class FileHashes:
         """Keep what was learned for the next command."""
         if self._changed:
             write_atomically(self._memory, json.dumps(self._known, indent=0))
-
-
-def _read_memory(memory: Path) -> dict[str, str]:
-    try:
-        known = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # absent or damaged: everything is hashed again
-        return {}
-    return known if isinstance(known, dict) else {}
 
 
 def sha256(file: Path) -> str:

@@ -32,9 +32,16 @@ Shows = Literal["load", "traffic", "elsewhere"]
 Check = TypeVar("Check", bound=Callable[..., Iterator[Hit]])
 
 _WHOLE = ("repository",)
-# What holds for whole families: TensorRT-LLM needs a GPU; rules about values need them readable.
-_SHOWS: dict[str, Shows] = {"tensorrt_llm": "elsewhere"}
-_OF_VALUES = ("config",)
+# What holds for all rules of a family or module, unless a rule says otherwise.
+_WHY = {"ensembles": "Triton refuses the ensemble."}
+_REFUSED = "Triton refuses the model."
+# These need other backends, a GPU, or a machine that is too small.
+_ELSEWHERE = {
+    *("tensorrt_llm", "tensors.batch", "tensors.files", "tensors.graph", "tensors.pytorch"),
+    *("capacity.gpu_memory", "instances.backends", "instances.threads"),
+}
+# These are about values, which must be readable.
+_OF_VALUES = {"config", "layout.files", "layout.versions"}
 
 
 # Records of the checker are named tuples: a dataclass takes ten times as long to make, and most of
@@ -101,12 +108,14 @@ def _rule(
     title: str,
     *,
     summary: str,
-    why: str,
+    why: str | None = None,
     shows: Shows | None = None,
     answers: tuple[str, ...] = (),
-    needs_valid_config: bool = False,
 ) -> Callable[[Check], Check]:
-    """Make the decorated function a rule. title: id and name; its package is its family."""
+    """Make the decorated function a rule. title: id and name; its package is its family.
+
+    why: that Triton refuses the model, when absent.
+    """
     rule_id, name = title.split()
 
     def register(check: Check) -> Check:
@@ -114,12 +123,14 @@ def _rule(
         takes = tuple(name.lstrip("_") for name in code.co_varnames[: code.co_argcount])
         if rule_id in _rules or not set(takes) <= set(SUBJECTS):
             raise TypeError(f"{rule_id} is given twice, or takes something unknown: {takes}")
-        family = check.__module__.split(".")[-2]
+        family, module = check.__module__.split(".")[-2:]
+        homes = {family, f"{family}.{module}"}
+        reason = why or _WHY.get(family, _REFUSED)
         _rules[rule_id] = Rule(
-            *(rule_id, name, severity, summary, why, check, takes, family),
-            shows=shows or _SHOWS.get(family, "load"),
+            *(rule_id, name, severity, summary, reason, check, takes, family),
+            shows=shows or ("elsewhere" if homes & _ELSEWHERE else "load"),
             answers=answers,
-            needs_valid_config=needs_valid_config or family in _OF_VALUES,
+            needs_valid_config=bool(homes & _OF_VALUES),
         )
         return check
 

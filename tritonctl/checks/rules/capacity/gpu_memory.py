@@ -36,7 +36,6 @@ _OTHER_MACHINE = "make fewer instances, or serve some models on another machine"
     summary="weights that do not fit into a GPU's memory together",
     why="Whichever model is loaded last fails with an out-of-memory error. Each instance of "
     "onnxruntime and PyTorch has a copy; activations and the CUDA context come on top.",
-    shows="elsewhere",
 )
 def weights_over_memory(repository: Repository) -> Iterator[Hit]:
     gpus = repository.target.gpus
@@ -57,7 +56,6 @@ def weights_over_memory(repository: Repository) -> Iterator[Hit]:
     summary="weights on the CPU that do not fit into the machine's memory together",
     why="The kernel kills the server while it loads them. Each instance of onnxruntime and "
     "PyTorch has a copy; OpenVINO's share one.",
-    shows="elsewhere",
 )
 def weights_over_host(repository: Repository) -> Iterator[Hit]:
     memory = repository.target.memory_bytes
@@ -89,7 +87,6 @@ def _full(repository: Repository, where: str, memory: int, shares: dict[str, int
     summary="instances of vLLM that claim more than a GPU's whole memory",
     why="gpu_memory_utilization is a share of all memory, 0.9 by default. An engine that "
     "finds less free than it claims refuses to start.",
-    shows="elsewhere",
     answers=("vllm#20305",),
 )
 def vllm_over_one(repository: Repository) -> Iterator[Hit]:
@@ -112,7 +109,6 @@ def _vllm(repository: Repository) -> dict[str, Claim]:
     summary="models of TensorRT-LLM whose KV caches take more than the free memory together",
     why="kv_cache_free_gpu_mem_fraction is a share of what is free when the model is loaded, "
     "0.9 by default: the first takes nearly all, and the next fail or hold a few tokens.",
-    shows="elsewhere",
     answers=("TensorRT-LLM#1400", "tensorrtllm_backend#59", "tensorrtllm_backend#168"),
 )
 def trtllm_over_one(repository: Repository) -> Iterator[Hit]:

@@ -21,11 +21,7 @@ _PREFERRED = (("dynamic_batching",), ("sequence_batching", "oldest"))
 _BATCH_INPUT_TYPES = ("TYPE_INT32", "TYPE_FP32")
 
 
-@error(
-    "TC170 negative-batch",
-    summary="a max_batch_size below 0",
-    why="Triton refuses the model.",
-)
+@error("TC170 negative-batch", summary="a max_batch_size below 0")
 def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
     if (size := config.message.max_batch_size) < 0:
         yield Hit(
@@ -35,11 +31,7 @@ def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
         )
 
 
-@error(
-    "TC171 preferred-size",
-    summary="a preferred batch size below 1 or above max_batch_size",
-    why="Triton refuses the model.",
-)
+@error("TC171 preferred-size", summary="a preferred batch size below 1 or above max_batch_size")
 def preferred_size(config: ConfigMessage) -> Iterator[Hit]:
     largest = config.message.max_batch_size
     for path in _PREFERRED if largest >= 0 else ():

@@ -27,7 +27,6 @@ _WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
 @error(
     "TC190 instance-kind",
     summary="a list of GPUs for instances of KIND_CPU or KIND_MODEL, or an unknown kind",
-    why="Triton refuses the model.",
 )
 def instance_kind(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in _groups(config, model):
@@ -68,7 +67,6 @@ def instance_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 @error(
     "TC191 profile",
     summary="an optimisation profile that is not a number, or on another backend than TensorRT",
-    why="Triton refuses the model.",
 )
 def profile(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in _groups(config, model):
@@ -215,11 +213,7 @@ def force_cpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         )
 
 
-@error(
-    "TC196 strategy-of-sequences",
-    summary="a custom batching strategy on a stateful model",
-    why="Triton refuses the model.",
-)
+@error("TC196 strategy-of-sequences", summary="a custom batching strategy on a stateful model")
 def strategy_of_sequences(config: ConfigMessage) -> Iterator[Hit]:
     if _STRATEGY not in config.message.parameters:
         return

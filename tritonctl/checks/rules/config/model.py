@@ -177,7 +177,6 @@ def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
 @error(
     "TC158 metric-control",
     summary="a metric_control without its metric or its buckets",
-    why="Triton refuses the model.",
     shows="elsewhere",
 )
 def metric_control(config: ConfigMessage) -> Iterator[Hit]:

@@ -31,11 +31,7 @@ def _controls(sequences: Any) -> Iterator[tuple[Path, str, Any, str]]:
                 yield path, tensor.name, control, str(kinds.Name(control.kind))
 
 
-@error(
-    "TC180 control-without-name",
-    summary="a control tensor without a name",
-    why="Triton refuses the model.",
-)
+@error("TC180 control-without-name", summary="a control tensor without a name")
 def control_without_name(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for index, tensor in enumerate(sequences.control_input):
         if not tensor.name:
@@ -104,11 +100,7 @@ def _wrong_values(control: Any, kind: str, given: list[str]) -> str:
     return f"has {count} value{'s' * (count > 1)} in {given[0]}" if count != _PAIR else ""
 
 
-@error(
-    "TC183 correlation-type",
-    summary="a correlation id with an unsupported type",
-    why="Triton refuses the model.",
-)
+@error("TC183 correlation-type", summary="a correlation id with an unsupported type")
 def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     for path, tensor, control, kind in _controls(sequences):
         name = type_name(control.data_type)
@@ -120,11 +112,7 @@ def correlation_type(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
             )
 
 
-@error(
-    "TC184 slot-utilization",
-    summary="a minimum_slot_utilization outside of 0 to 1",
-    why="Triton refuses the model.",
-)
+@error("TC184 slot-utilization", summary="a minimum_slot_utilization outside of 0 to 1")
 def slot_utilization(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
     if not sequences.HasField("direct"):
         return

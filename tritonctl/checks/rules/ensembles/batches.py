@@ -30,7 +30,6 @@ class _Lost(NamedTuple):
 @error(
     "TC331 batch-too-large",
     summary="an ensemble whose max_batch_size is greater than that of a step",
-    why="Triton refuses the ensemble.",
     answers=("server#5943",),
 )
 def batch_too_large(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:

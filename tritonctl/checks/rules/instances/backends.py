@@ -28,7 +28,6 @@ _ITS_GPU = ("model_instance_device_id", "CUDA_VISIBLE_DEVICES", "set_device", "d
     "TC603 needs-gpu",
     summary="a backend that needs GPUs on a machine without GPUs",
     why="The model cannot be loaded.",
-    shows="elsewhere",
 )
 def needs_gpu(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     if repository.target.gpus != () or model.backend not in _GPU_ONLY:
@@ -46,7 +45,6 @@ def needs_gpu(config: ConfigMessage, model: Model, repository: Repository) -> It
     "TC604 tensorrt-off-gpu",
     summary="a TensorRT plan with KIND_CPU or KIND_MODEL",
     why="Triton refuses it: `TensorRT backend supports only GPU device`.",
-    shows="elsewhere",
     answers=("server#3609", "server#4696"),
 )
 def tensorrt_elsewhere(
@@ -68,6 +66,7 @@ def tensorrt_elsewhere(
     "TC608 secondary-devices-ignored",
     summary="secondary devices of a backend other than TensorRT",
     why="Only TensorRT's backend uses them, as DLA cores; the others silently ignore them.",
+    shows="load",
 )
 def secondary_device(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model):
@@ -84,7 +83,6 @@ def secondary_device(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     summary="instances of a Python model on several GPUs that all use the first",
     why="KIND_GPU only gives a Python model the number of its GPU. All instances share GPU 0 "
     "and the others stay idle.",
-    shows="elsewhere",
     answers=("server#2157",),
 )
 def one_gpu_for_all(
@@ -142,7 +140,6 @@ def _default_cuda(code: PythonSource) -> ast.expr | None:
     "TC610 onnx-on-cpu",
     summary="an ONNX model with KIND_MODEL",
     why="The backend looks for KIND_GPU only; everything else silently runs on the CPU.",
-    shows="elsewhere",
 )
 def onnx_off_gpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model) if model.backend == "onnxruntime" else ():
@@ -158,7 +155,6 @@ def onnx_off_gpu(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC611 accelerator-ignored",
     summary="an accelerator for GPUs on an ONNX model whose instances are on the CPU",
     why="The backend reads it only for instances with KIND_GPU: the model runs without it.",
-    shows="elsewhere",
 )
 def accelerator_ignored(
     config: ConfigMessage, model: Model, repository: Repository

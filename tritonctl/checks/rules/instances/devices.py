@@ -16,11 +16,7 @@ from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error, warning
 
 
-@error(
-    "TC600 gpu-without-gpus",
-    summary="instances on a GPU on a machine without GPUs",
-    why="Triton refuses the model.",
-)
+@error("TC600 gpu-without-gpus", summary="instances on a GPU on a machine without GPUs")
 def gpu_without_gpus(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     if repository.target.gpus != ():
         return

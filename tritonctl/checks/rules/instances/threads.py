@@ -28,7 +28,6 @@ _INTER_OP = "inter_op_thread_count"
     summary="a model configured to compute with more threads than the target has cores",
     why="Threads that wait for a core hold up the others at the end of each operator: it is "
     "slower than with fewer.",
-    shows="elsewhere",
 )
 def threads_over_cores(model: Model, repository: Repository) -> Iterator[Hit]:
     cores = repository.target.cores
@@ -59,7 +58,6 @@ def _fair(cores: int, pools: int) -> str:
     summary="several instances on the CPU, each with a thread per core",
     why="That is the default of ONNX Runtime and PyTorch. Of onnxruntime Triton makes two "
     "instances on the CPU unless `count` is given.",
-    shows="elsewhere",
 )
 def all_cores_each(model: Model, repository: Repository) -> Iterator[Hit]:
     cores = repository.target.cores or 0
@@ -83,7 +81,6 @@ def all_cores_each(model: Model, repository: Repository) -> Iterator[Hit]:
     "TC622 models-over-cores",
     summary="models that together compute with over twice as many threads as there are cores",
     why="When all are busy each slows the others down, which no test of one model shows.",
-    shows="elsewhere",
 )
 def models_over_cores(repository: Repository) -> Iterator[Hit]:
     cores = repository.target.cores
@@ -115,6 +112,7 @@ def models_over_cores(repository: Repository) -> Iterator[Hit]:
     summary="over four instances of a Python model per core",
     why="Each instance is a process that imports everything again: memory and start-up time "
     "for nothing once all cores are busy.",
+    shows="load",
 )
 def many_processes(_config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
     cores = repository.target.cores
@@ -133,7 +131,6 @@ def many_processes(_config: ConfigMessage, model: Model, repository: Repository)
     "TC624 pytorch-counts-differ",
     summary="thread counts of PyTorch that differ between models",
     why="The setting is the process's: whichever model is loaded first decides for all.",
-    shows="elsewhere",
 )
 def pytorch_counts_differ(repository: Repository) -> Iterator[Hit]:
     torch = [m for _, m in sorted(repository.models.items()) if m.backend == "pytorch"]
@@ -155,7 +152,6 @@ def pytorch_counts_differ(repository: Repository) -> Iterator[Hit]:
     "TC625 inter-op-ignored",
     summary="inter_op_thread_count in ONNX Runtime's sequential mode",
     why="ONNX Runtime ignores it unless execution_mode is 1.",
-    shows="elsewhere",
 )
 def inter_op_ignored(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if model.backend != "onnxruntime":

@@ -56,7 +56,6 @@ def file_size(folder: Path, name: str) -> int | None:
     summary="a label_filename that does not exist",
     why="Triton reads it when it loads the model, and refuses the model; a folder in its place "
     "crashes tritonserver 2.51.",
-    needs_valid_config=True,
 )
 def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, output in enumerate(config.message.output):
@@ -74,7 +73,6 @@ def missing_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC021 few-labels",
     summary="fewer labels than an output has elements",
     why="Classes without a line are returned without a label.",
-    needs_valid_config=True,
 )
 def few_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for output, tensor in zip(config.message.output, outputs(model), strict=True):
@@ -104,7 +102,6 @@ def _lines(path: Path) -> int | None:
     summary="data for warm-up or a first state that does not exist",
     why="Triton looks for it in warmup/ and initial_state/, next to config.pbtxt, when it loads "
     "the model, and refuses the model.",
-    needs_valid_config=True,
 )
 def missing_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data in named_data(model):
@@ -117,10 +114,7 @@ def missing_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 
 
 @error(
-    "TC023 short-data",
-    summary="data for warm-up or a first state that is smaller than its tensor",
-    why="Triton refuses the model.",
-    needs_valid_config=True,
+    "TC023 short-data", summary="data for warm-up or a first state that is smaller than its tensor"
 )
 def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data, size in _with_size(model):
@@ -136,7 +130,6 @@ def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC024 long-data",
     summary="data for warm-up or a first state that is larger than its tensor",
     why="Triton takes the first bytes and silently ignores the rest.",
-    needs_valid_config=True,
 )
 def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data, size in _with_size(model):
@@ -152,7 +145,6 @@ def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC027 string-data",
     summary="strings for warm-up that are more or fewer than the tensor's",
     why="Triton refuses the model: it reads each string after its length, as clients send it.",
-    needs_valid_config=True,
 )
 def string_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for data in named_data(model):
@@ -187,7 +179,6 @@ def _strings(path: Path) -> int | None:
     summary="a file for GPUs of one compute capability that does not exist",
     why="On such a GPU Triton cannot load the version; on others it does.",
     shows="elsewhere",
-    needs_valid_config=True,
 )
 def missing_plan(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for key, name in config.message.cc_model_filenames.items():
@@ -206,7 +197,6 @@ def missing_plan(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="The Python backend refuses the model. It takes an archive of conda-pack, or the "
     "folder that one was unpacked into.",
     answers=("server#5094",),
-    needs_valid_config=True,
 )
 def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     value = _environment(config, model)
@@ -242,7 +232,6 @@ def missing_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="The Python backend takes the path as written, and refuses the model where it leads "
     "nowhere.",
     shows="elsewhere",
-    needs_valid_config=True,
 )
 def relative_environment(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     value = _environment(config, model)

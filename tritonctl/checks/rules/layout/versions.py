@@ -23,7 +23,6 @@ _DIGITS = re.compile(r"\s*([+-]?[0-9]+)")
     "TC014 serves-none",
     summary="a version_policy that selects no version",
     why="Triton refuses the model: at least one version must be available.",
-    needs_valid_config=True,
 )
 def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not model.versions or model.served_versions:
@@ -49,7 +48,6 @@ def serves_none(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC015 lacks-some",
     summary="a version_policy with a version that does not exist",
     why="Triton serves the others, and says so only in its log.",
-    needs_valid_config=True,
 )
 def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not model.served_versions:
@@ -70,7 +68,6 @@ def lacks_some(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="Triton reads the digits at the beginning of a name, 2_old as 2, and loads the folder "
     "of that number: tritonserver 2.51 hangs without it, and crashes over more than "
     "64 bits.",
-    needs_valid_config=True,
 )
 def like_a_version(model: Model) -> Iterator[Hit]:
     taken = {name: number for name in model.folders if (number := _number(name)) is not None}

@@ -29,7 +29,6 @@ Dims = tuple[int, ...]
     summary="max_batch_size over 0 with a graph whose first dimension is fixed",
     why="Triton would put several requests into one batch, for which the graph has no room: "
     "the ONNX Runtime backend says `the first dimension must be -1` and refuses the model.",
-    shows="elsewhere",
     answers=("server#7462", "server#4159", "server#2387", "onnxruntime_backend#220"),
 )
 def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Iterator[Hit]:
@@ -60,7 +59,6 @@ def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Ite
     summary="dims that repeat the batch dimension",
     why="With max_batch_size over 0, dims are the shape of one request's share; the whole "
     "shape has one dimension more than the graph, and the model is refused.",
-    shows="elsewhere",
     answers=("server#1338",),
 )
 def batch_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
@@ -84,7 +82,6 @@ def batch_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterato
     summary="dims without the batch dimension although max_batch_size is 0",
     why="With max_batch_size 0 or absent, dims are the whole shape; a dimension less than the "
     "graph has, and the model is refused.",
-    shows="elsewhere",
     answers=("server#924",),
 )
 def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
@@ -113,7 +110,6 @@ def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Ite
     summary="dims that are not those of the model's file",
     why="The backend compares the shapes when it loads the model, and refuses what differs; a "
     "reshape counts instead of dims.",
-    shows="elsewhere",
     answers=("server#4065",),
 )
 def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
@@ -145,7 +141,6 @@ def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[
     "TC214 scalar-with-dims",
     summary="dims of more than 1 for a tensor that is a scalar in the graph",
     why="A scalar has one element: the backend takes only dims of 1 for it.",
-    shows="elsewhere",
 )
 def scalar(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if judged.format != "ONNX":
@@ -165,7 +160,6 @@ def scalar(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     summary="dims of an output that fix a size which the graph leaves open",
     why="The ONNX Runtime backend wants dims of outputs to be exactly the graph's: the model "
     "is refused, unless ONNX Runtime works out that size when it loads the graph.",
-    shows="elsewhere",
 )
 def narrower_output(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if judged.format != "ONNX":

@@ -21,7 +21,6 @@ from tritonctl.formats.graph_file import Graph, Weights, is_pointer
     "TC201 broken-model-file",
     summary="a model file that is not of its format, or cut off",
     why="The backend cannot parse it, and the model is refused.",
-    shows="elsewhere",
 )
 def broken_file(graph: Graph, model: Model) -> Iterator[Hit]:
     if graph.broken and not graph.is_pointer:
@@ -36,7 +35,6 @@ def broken_file(graph: Graph, model: Model) -> Iterator[Hit]:
     "TC203 weights-missing",
     summary="weights that the model's file keeps in another file, which is missing or cut off",
     why="The graph is in one file and its weights in another; neither loads without the other.",
-    shows="elsewhere",
 )
 def weights_missing(graph: Graph, model: Model) -> Iterator[Hit]:
     for weights in graph.weights:

@@ -52,7 +52,6 @@ def fed_names(config: ConfigMessage, model: Model) -> set[str]:
     "TC204 not-a-tensor",
     summary="an ONNX graph with an input or output that is a sequence or a map",
     why="The backend says `Unsupported ONNX Type` and refuses the model, declared or not.",
-    shows="elsewhere",
     answers=("server#3798", "onnxruntime_backend#94"),
 )
 def not_a_tensor(graph: Graph, model: Model) -> Iterator[Hit]:
@@ -70,7 +69,6 @@ def not_a_tensor(graph: Graph, model: Model) -> Iterator[Hit]:
     "TC205 type-unknown-to-triton",
     summary="a tensor of the graph whose type Triton does not support",
     why="No data_type of the configuration corresponds to it: the model is refused.",
-    shows="elsewhere",
 )
 def type_unknown_to_triton(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if judged.format != "ONNX":
@@ -92,7 +90,6 @@ def type_unknown_to_triton(config: ConfigMessage, judged: Graph, model: Model) -
     "TC206 unknown-tensor",
     summary="a declared input or output that the model's file does not have",
     why=f"{_WHY_INTERFACE} it: unexpected inference input or output.",
-    shows="elsewhere",
 )
 def unknown_tensor(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     for tensors, there in (
@@ -133,7 +130,6 @@ def _nearest(name: str, names: list[str]) -> str:
     summary="an input that the model's file needs and the configuration does not declare",
     why="The backend says `configuration expects 1 inputs, model provides 2` and refuses the "
     "model.",
-    shows="elsewhere",
 )
 def undeclared_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     declared = inputs(model)
@@ -177,7 +173,6 @@ UNKNOWN_TYPES = {
     summary="a declared data type that the backend's library does not have",
     why="The table of types in Triton's documentation has no such type for this backend: the "
     "model is refused.",
-    shows="elsewhere",
 )
 def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     unknown = UNKNOWN_TYPES.get(model.backend or "")
@@ -205,7 +200,6 @@ def _runs_python(model: Model) -> bool:
     "TC208 other-type",
     summary="a declared data type that is not the one in the model's file",
     why=f"{_WHY_INTERFACE} what differs.",
-    shows="elsewhere",
     answers=("server#2644",),
 )
 def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
@@ -228,7 +222,6 @@ def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[H
     summary="an input that is optional and has no value in the graph, or the other way round",
     why="The ONNX Runtime backend takes as optional just the inputs that have an initializer, "
     "and those only without batching; anything else it refuses.",
-    shows="elsewhere",
 )
 def optional_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if judged.format != "ONNX":
@@ -263,7 +256,6 @@ def optional_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
     summary="allow_ragged_batch for an input that is not one row of elements in the graph",
     why="Requests of different lengths become one row: an ONNX graph must take [-1], or the "
     "model is refused.",
-    shows="elsewhere",
 )
 def ragged_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     if judged.format != "ONNX":

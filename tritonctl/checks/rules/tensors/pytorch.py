@@ -23,7 +23,6 @@ from tritonctl.formats.graph_file import whole_number
     summary="an index in a PyTorch model's tensor names that is taken or too large",
     why="TorchScript names no tensors, so `INPUT__1` means the second argument of forward(): "
     "a wrong number feeds another argument, or no argument.",
-    shows="elsewhere",
 )
 def position(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not _is_torchscript(model):
@@ -66,7 +65,6 @@ def _index(name: str) -> int | None:
     summary="strings of more than one dimension for the PyTorch backend",
     why="TorchScript has no tensors of strings; Triton passes lists of them, which have one "
     "dimension, and refuses a model that declares more.",
-    shows="elsewhere",
 )
 def strings(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not _is_torchscript(model):

@@ -86,20 +86,12 @@ def syntax(file: ConfigFile) -> Iterator[Hit]:
         )
 
 
-@error(
-    "TC104 unknown-field",
-    summary="a field that Triton's model configuration does not have",
-    why="Triton refuses the model.",
-)
+@error("TC104 unknown-field", summary="a field that Triton's model configuration does not have")
 def unknown_field(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
     yield from _with_nearest(config, file, "unknown")
 
 
-@error(
-    "TC105 wrong-type",
-    summary="a value of another type than its field's",
-    why="Triton refuses the model.",
-)
+@error("TC105 wrong-type", summary="a value of another type than its field's")
 def wrong_type(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
     yield from _with_nearest(config, file, "type")
 
@@ -134,7 +126,6 @@ def _instead(problem: Problem, nearest: str | None) -> str:
 @error(
     "TC106 given-again",
     summary="a field of one value that is given twice, or together with one that excludes it",
-    why="Triton refuses the model.",
 )
 def given_again(config: ConfigMessage) -> Iterator[Hit]:
     return _given_twice(config, "again")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC31x: whether every tensor of an ensemble is written once, and read."""
+"""TC314 to TC316: whether every tensor of an ensemble is read, and every step can run."""
 
 from __future__ import annotations
 
@@ -11,47 +11,6 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
-from tritonctl.checks.rules.ensembles.hits import hits
-
-
-@error(
-    "TC311 unwritten-tensor",
-    summary="a tensor that a step reads and nothing writes",
-    why="The step can never run: Triton refuses the ensemble.",
-    answers=("server#7280", "server#4260"),
-)
-def unwritten_tensor(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
-    return hits(config, wiring.unwritten_tensors(ensemble))
-
-
-@error(
-    "TC312 unwritten-output",
-    summary="an output of the ensemble that no step writes",
-    why="Triton refuses the ensemble: no answer would ever be complete.",
-    answers=("server#5943",),
-)
-def unwritten_output(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
-    return hits(config, wiring.unwritten_outputs(ensemble))
-
-
-@error(
-    "TC313 written-twice",
-    summary="a tensor that two outputs are mapped to",
-    why="Triton refuses the ensemble.",
-)
-def written_twice(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
-    return hits(config, wiring.written_twice(ensemble))
-
-
-@error(
-    "TC317 overwritten-input",
-    summary="a step that writes to an input of the ensemble",
-    why="Triton loads it, and what reads that input runs once more for what the step wrote: "
-    "without end if the step itself does, which kills tritonserver 2.51.",
-    shows="traffic",
-)
-def overwritten_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
-    return hits(config, wiring.overwritten_inputs(ensemble))
 
 
 @error(
@@ -71,11 +30,7 @@ def unread_tensor(ensemble: Graph, model: Model) -> Iterator[Hit]:
             )
 
 
-@error(
-    "TC315 unused-input",
-    summary="an input of the ensemble that no step reads",
-    why="Triton refuses the ensemble.",
-)
+@error("TC315 unused-input", summary="an input of the ensemble that no step reads")
 def unused_input(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
     if _lacks_readers(ensemble):
         return

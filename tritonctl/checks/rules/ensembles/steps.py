@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis import wiring
 from tritonctl.checks.analysis.graph import Graph
 from tritonctl.checks.analysis.nesting import circle
 from tritonctl.checks.config.backends import TELLING_FILES
@@ -13,7 +12,6 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error, warning
-from tritonctl.checks.rules.ensembles.hits import hits
 from tritonctl.errors import suggest
 
 _INFERRED = ("tensorrt", "onnxruntime", "openvino", "pytorch", "python")
@@ -93,15 +91,6 @@ def refused_field(_ensemble: Graph, config: ConfigMessage) -> Iterator[Hit]:
 
 
 @error(
-    "TC304 unfinished-step",
-    summary="a step without a model, an input or an output",
-    why="Triton refuses the ensemble.",
-)
-def unfinished_step(config: ConfigMessage, ensemble: Graph) -> Iterator[Hit]:
-    return hits(config, wiring.unfinished_steps(ensemble))
-
-
-@error(
     "TC305 missing-model",
     summary="a step whose model is not in the repository",
     why="Triton refuses the ensemble, unless another --model-repository has the model.",
@@ -162,15 +151,13 @@ def contains_itself(
     if not way:
         return
     step = next(step for step in ensemble.steps if step.name == way[1])
+    if len(way) > _MOST_SHOWN:
+        way = (*way[: _MOST_SHOWN - 2], "…", way[-1])
     yield Hit(
-        f"{model.name} contains itself: {' → '.join(_shortened(way))}",
+        f"{model.name} contains itself: {' → '.join(way)}",
         "take one of these steps out",
         config.span(*step.path, "model_name"),
     )
-
-
-def _shortened(way: tuple[str, ...]) -> tuple[str, ...]:
-    return way if len(way) <= _MOST_SHOWN else (*way[: _MOST_SHOWN - 2], "…", way[-1])
 
 
 @warning(

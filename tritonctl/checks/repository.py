@@ -99,7 +99,7 @@ class Model:
     @cached_property
     def entries(self) -> dict[str, os.stat_result | None]:
         """What lies in the folder, links followed; None for broken links."""
-        return dict(_entries(self.path))
+        return dict(entries_of(self.path))
 
     @cached_property
     def folders(self) -> list[str]:
@@ -128,7 +128,7 @@ class Model:
             name.removesuffix(".pbtxt"): read_config(
                 folder / name, f"{self.shown}/{VARIANTS}/{name}"
             )
-            for name, _ in (_entries(folder) if VARIANTS in self.entries else ())
+            for name, _ in (entries_of(folder) if VARIANTS in self.entries else ())
             if name.endswith(".pbtxt")
         }
 
@@ -171,7 +171,7 @@ class Model:
 
     def first_folder(self) -> Iterable[str]:
         """What lies in the first folder by name, in which Triton looks for a file that it knows."""
-        return [name for one in self.folders[:1] for name, _ in _entries(self.path / one)]
+        return [name for one in self.folders[:1] for name, _ in entries_of(self.path / one)]
 
     @cached_property
     def served_versions(self) -> list[int]:
@@ -198,7 +198,7 @@ class Model:
     def files_of(self, version: int) -> dict[str, os.stat_result | None]:
         """What lies in a version folder."""
         if version not in self._files:
-            self._files[version] = dict(_entries(self.path / str(version)))
+            self._files[version] = dict(entries_of(self.path / str(version)))
         return self._files[version]
 
     @cached_property
@@ -259,7 +259,8 @@ class Repository:
         return Model("", self.path / name, f"{self.shown}/{name}".removeprefix("./").rstrip("/"))
 
 
-def _entries(folder: Path) -> Iterator[tuple[str, os.stat_result | None]]:
+def entries_of(folder: Path) -> Iterator[tuple[str, os.stat_result | None]]:
+    """What lies in a folder, by name, links followed; None for broken links."""
     try:
         paths = sorted(folder.iterdir())
     except OSError:

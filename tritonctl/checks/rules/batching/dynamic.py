@@ -56,17 +56,14 @@ def no_batch(config: ConfigMessage, _batching: Any, model: Model) -> Iterator[Hi
     if any(("dynamic_batching", name) in config.names for name in _OF_THE_QUEUE):
         return
     size = config.message.max_batch_size
-    if size == 0 and (model.backend in _CHOOSE_THEIR_BATCH or _chooses_batch(model)):
+    chosen_in_code = model.code is not None and model.code.called("set_max_batch_size")
+    if size == 0 and (model.backend in _CHOOSE_THEIR_BATCH or chosen_in_code):
         return
     yield Hit(
         f"dynamic_batching does nothing while max_batch_size is {size}",
         "raise max_batch_size to what the model can take at once, or remove dynamic_batching",
         config.name_span("dynamic_batching"),
     )
-
-
-def _chooses_batch(model: Model) -> bool:
-    return model.code is not None and bool(model.code.called("set_max_batch_size"))
 
 
 @warning(

@@ -11,7 +11,7 @@ import ast
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis import declared
-from tritonctl.checks.analysis.senders import Function, own_nodes
+from tritonctl.checks.analysis.senders import own_nodes
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import PythonSource, dotted_name
@@ -28,23 +28,12 @@ _NEED_BATCH_INPUT = {"onnxruntime", "tensorrt"}
 
 def _batched_code(model: Model) -> PythonSource | None:
     """The code of a Python model for which Triton makes batches of several requests."""
-    if model.backend != "python" or not _batches_requests(model):
+    message = model.config.message
+    batched = message.HasField("dynamic_batching") and message.max_batch_size > 1
+    if model.backend != "python" or not batched:
         return None
     code = model.code
     return code if code is not None and code.tree is not None else None
-
-
-def _batches_requests(model: Model) -> bool:
-    message = model.config.message
-    return bool(message.HasField("dynamic_batching") and message.max_batch_size > 1)
-
-
-def _requests(code: PythonSource) -> tuple[Function, str] | None:
-    """`execute` and the name of its requests."""
-    execute = code.method("execute")
-    if execute is None or len(execute.args.args) != 2:  # noqa: PLR2004 - self, requests
-        return None
-    return execute, execute.args.args[1].arg
 
 
 @advice(
@@ -55,10 +44,10 @@ def _requests(code: PythonSource) -> tuple[Function, str] | None:
 )
 def one_by_one(model: Model) -> Iterator[Hit]:
     code = _batched_code(model)
-    requests = _requests(code) if code else None
-    if code is None or requests is None:
+    execute = code.method("execute") if code else None
+    if code is None or execute is None or len(execute.args.args) != 2:  # noqa: PLR2004 - self, requests
         return
-    execute, name = requests
+    name = execute.args.args[1].arg
     for loop in own_nodes(execute):
         if not isinstance(loop, ast.For) or dotted_name(loop.iter) != name:
             continue

@@ -20,7 +20,6 @@ from tritonctl.checks.analysis.gpu_memory import (
 )
 from tritonctl.checks.analysis.placement import count_span, some
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import warning
 from tritonctl.host.units import human_bytes
@@ -118,15 +117,11 @@ def trtllm_over_one(repository: Repository) -> Iterator[Hit]:
             f"KV caches are to take {added} of GPU {gpu}'s free memory",
             "bound each by a number of tokens (max_tokens_in_paged_kv_cache; of the LLM API "
             "kv_cache_config.max_tokens), or give them fractions with a sum below 1",
-            _fraction_span(model, repository),
+            model.config.span("parameters", FRACTION)
+            if FRACTION in model.config.message.parameters
+            else count_span(model, repository.target),
             model=model,
         )
-
-
-def _fraction_span(model: Model, repository: Repository) -> Span | None:
-    if FRACTION in model.config.message.parameters:
-        return model.config.span("parameters", FRACTION)
-    return count_span(model, repository.target)
 
 
 def _over_one(repository: Repository, claims: dict[str, Claim]) -> Iterator[tuple[Model, int, str]]:

@@ -43,17 +43,14 @@ def over_http(model: Model, repository: Repository) -> Iterator[Hit]:
     needed = [tensor for tensor in inputs(model) if not tensor.optional]
     size = sum(_bytes(tensor) for tensor in needed)
     if _HTTP_BYTES < size <= _GRPC_BYTES:
+        # The next power of two: the JSON around the tensors needs some room.
+        larger = 1 << (size + (1 << 16)).bit_length()
         yield Hit(
             f"one request takes {_sum(needed, size)}: HTTP requests over "
             f"{human_bytes(_HTTP_BYTES)} are refused",
-            f"start the server with --http-max-input-size={_larger(size)}, or use gRPC",
+            f"start the server with --http-max-input-size={larger}, or use gRPC",
             _dims(model, needed),
         )
-
-
-def _larger(size: int) -> int:
-    """The next power of two: the JSON around the tensors needs some room."""
-    return 1 << (size + (1 << 16)).bit_length()
 
 
 def _sum(tensors: list[Tensor], size: int) -> str:

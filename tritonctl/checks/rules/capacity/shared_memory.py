@@ -63,7 +63,7 @@ def no_room(repository: Repository) -> Iterator[Hit]:
     if available is None or stubs * REGION_BYTES <= available:
         return
     most = max(shares, key=lambda share: share.stubs)
-    listed = some(f"{one.model.name} {one.stubs}" for one in sorted(shares, key=_by_stubs))
+    listed = some(f"{one.model.name} {one.stubs}" for one in sorted(shares, key=lambda s: -s.stubs))
     yield Hit(
         f"{stubs} instances of Python models take {human_bytes(REGION_BYTES)} of shared memory "
         f"each, /dev/shm has {human_bytes(available)}: {listed}",
@@ -72,10 +72,6 @@ def no_room(repository: Repository) -> Iterator[Hit]:
         count_span(most.model, repository.target),
         model=most.model,
     )
-
-
-def _by_stubs(share: _Share) -> int:
-    return -share.stubs
 
 
 @warning(

@@ -17,7 +17,6 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.rule import error
 
-_PREFERRED = (("dynamic_batching",), ("sequence_batching", "oldest"))
 _BATCH_INPUT_TYPES = ("TYPE_INT32", "TYPE_FP32")
 
 
@@ -34,10 +33,12 @@ def negative_batch(config: ConfigMessage) -> Iterator[Hit]:
 @error("TC171 preferred-size", summary="a preferred batch size below 1 or above max_batch_size")
 def preferred_size(config: ConfigMessage) -> Iterator[Hit]:
     largest = config.message.max_batch_size
-    for path in _PREFERRED if largest >= 0 else ():
-        scheduler = _inside(config.message, path)
-        sizes = scheduler.preferred_batch_size if scheduler is not None else ()
-        for index, size in enumerate(sizes):
+    schedulers = {
+        ("dynamic_batching",): config.message.dynamic_batching,
+        ("sequence_batching", "oldest"): config.message.sequence_batching.oldest,
+    }
+    for path, scheduler in schedulers.items() if largest >= 0 else ():
+        for index, size in enumerate(scheduler.preferred_batch_size):
             if not 1 <= size <= largest:
                 yield Hit(
                     f"{path[-1]} prefers a batch of {size}, and max_batch_size is {largest}",
@@ -46,15 +47,6 @@ def preferred_size(config: ConfigMessage) -> Iterator[Hit]:
                     else "raise max_batch_size, or leave preferred_batch_size out",
                     config.span(*path, "preferred_batch_size", index),
                 )
-
-
-def _inside(message: Any, path: tuple[str, ...]) -> Any:
-    """What stands there; None where it is absent."""
-    for name in path:
-        if not message.HasField(name):
-            return None
-        message = getattr(message, name)
-    return message
 
 
 @error(

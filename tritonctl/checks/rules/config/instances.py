@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tritonctl.checks.analysis.declared import Tensor, inputs, size_fits, type_name
+from tritonctl.checks.analysis.placement import written_groups, written_kind
 from tritonctl.checks.config.backends import SHELL
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
@@ -29,11 +30,11 @@ _WITHOUT_GPUS = ("KIND_CPU", "KIND_MODEL")
     summary="a list of GPUs for instances of KIND_CPU or KIND_MODEL, or an unknown kind",
 )
 def instance_kind(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for index, group in _groups(config, model):
-        kind = _kind(group)
-        if kind.isdecimal():
+    for index, group in written_groups(model):
+        kind = written_kind(group)
+        if kind is None:
             yield Hit(
-                f"unknown kind of instances: {kind}",
+                f"unknown kind of instances: {group.kind}",
                 f"expected one of {', '.join(type(group).Kind.keys())}",
                 config.span("instance_group", index, "kind"),
             )
@@ -53,7 +54,7 @@ def instance_kind(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     answers=("python_backend#404",),
 )
 def instance_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for index, group in _groups(config, model):
+    for index, group in written_groups(model):
         broken = SHELL.search(group.name) if model.backend == "python" else None
         if broken:
             yield Hit(
@@ -69,7 +70,7 @@ def instance_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     summary="an optimisation profile that is not a number, or on another backend than TensorRT",
 )
 def profile(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for index, group in _groups(config, model):
+    for index, group in written_groups(model):
         for number, name in enumerate(group.profile if model.backend else ()):
             span = config.span("instance_group", index, "profile", number)
             if model.backend != "tensorrt":
@@ -84,17 +85,6 @@ def profile(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                     'number the profiles from 0 in quotes: profile: [ "0" ]',
                     span,
                 )
-
-
-def _groups(config: ConfigMessage, model: Model) -> Iterator[tuple[int, Any]]:
-    """The groups of a model that may have some."""
-    if model.backend != "ensemble":
-        yield from enumerate(config.message.instance_group)
-
-
-def _kind(group: Any) -> str:
-    kinds = type(group).Kind
-    return str(kinds.Name(group.kind)) if group.kind in kinds.values() else str(group.kind)
 
 
 @error(

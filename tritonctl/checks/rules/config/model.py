@@ -43,18 +43,14 @@ def no_backend(model: Model) -> Iterator[Hit]:
         return
     if backend_of_files(message, model.first_folder):
         return
+    unread = misspelt(model)
     yield Hit(
         f"{model.name} names no backend, and "
         + (f"{named} does not show it" if named else "no file such as model.py shows it")
-        + _unread(model),
+        + (f"; {unread} is not read, for it is not called config.pbtxt" if unread else ""),
         'name it in config.pbtxt: backend: "python"',
         model.config.span(),
     )
-
-
-def _unread(model: Model) -> str:
-    name = misspelt(model)
-    return f"; {name} is not read, for it is not called config.pbtxt" if name else ""
 
 
 @error(
@@ -105,16 +101,13 @@ def unknown_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if not name or name in KNOWN or config.message.runtime:
         return
     close = suggest(name.lower(), KNOWN, likeness=_LIKE)
-    if close and not _brings_its_own(model, f"libtriton_{name}.so"):
+    folders = (model.entries, *map(model.files_of, model.versions))
+    if close and not any(f"libtriton_{name}.so" in folder for folder in folders):
         yield Hit(
             f"unknown backend: {name}",
             f"did you mean {close}?",
             config.span("backend"),
         )
-
-
-def _brings_its_own(model: Model, library: str) -> bool:
-    return library in model.entries or any(library in model.files_of(v) for v in model.versions)
 
 
 @error(
@@ -182,14 +175,11 @@ def metric_tag(config: ConfigMessage) -> Iterator[Hit]:
 def metric_control(config: ConfigMessage) -> Iterator[Hit]:
     controls = config.message.model_metrics.metric_control
     for index, control in enumerate(controls):
-        lacking = [
-            name
-            for name, value in (
-                ("metric_identifier.family", control.metric_identifier.family),
-                ("histogram_options.buckets", control.histogram_options.buckets),
-            )
-            if not value
-        ]
+        parts = {
+            "metric_identifier.family": control.metric_identifier.family,
+            "histogram_options.buckets": control.histogram_options.buckets,
+        }
+        lacking = [name for name, given in parts.items() if not given]
         if lacking:
             yield Hit(
                 f"metric_control number {index + 1} has no {' and no '.join(lacking)}",

@@ -90,7 +90,9 @@ def _refused(
     for link, side, source in known:
         if side is None or source is None or side.batches is not False:
             continue
-        if batches.get(link.tensor) == "request" and _only_stripped(source, side):
+        full = source.full_dims
+        fits_whole = side.dims is None or full is None or dims_match(side.dims, full)
+        if batches.get(link.tensor) == "request" and not fits_whole:
             why = f"{step.name} has no batch dimension and reads {link.tensor}, which has: only a "
             yield _Lost(link, link.tensor, f"{why}batch of 1 gets through")
 
@@ -107,12 +109,6 @@ def _mixed(
         if larger and batches.get(link.tensor) == "none" and read[link.tensor] == "one":
             why = f"{step.name} reads {link.tensor}, which has no batch dimension, as a batch of 1 "
             yield _Lost(link, link.tensor, f"{why}together with all rows of {larger[0]}")
-
-
-def _only_stripped(source: Side, side: Side) -> bool:
-    """Whether the tensor fits without its batch dimension alone."""
-    full = source.full_dims
-    return side.dims is not None and full is not None and not dims_match(side.dims, full)
 
 
 def _batch_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.graph import Graph, Link, Step
+from tritonctl.checks.analysis.graph import Graph
 from tritonctl.checks.analysis.releases import newer_fields
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
@@ -26,33 +26,25 @@ Origin = int | None
 def mixed_streams(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:
     origins = _origins(ensemble)
     for step in ensemble.steps:
-        link = _stranger(step, origins)
-        if link is not None:
+        known = [link for link in step.inputs if origins.get(link.tensor) is not None]
+        others = [link for link in known if origins[link.tensor] != origins[known[0].tensor]]
+        for link in others[:1]:
             yield Hit(
                 f"{step.name} reads {link.tensor} {_from(ensemble, origins[link.tensor])} together "
                 f"with {step.inputs[0].tensor} {_from(ensemble, origins[step.inputs[0].tensor])}",
                 "hand everything through the decoupled step, or do both in one model",
                 config.span(*link.path),
             )
-    known = [name for name in ensemble.outputs if origins.get(name) is not None]
-    for name in known[1:]:
-        if origins[name] != origins[known[0]]:
+    outputs = [name for name in ensemble.outputs if origins.get(name) is not None]
+    for name in outputs[1:]:
+        if origins[name] != origins[outputs[0]]:
             yield Hit(
                 f"{model.name} answers with {name} {_from(ensemble, origins[name])} together with "
-                f"{known[0]} {_from(ensemble, origins[known[0]])}",
+                f"{outputs[0]} {_from(ensemble, origins[outputs[0]])}",
                 "hand everything through the decoupled step, or leave one of them out",
                 config.span(*ensemble.outputs[name].path, "name"),
             )
             return
-
-
-def _stranger(step: Step, origins: dict[str, Origin]) -> Link | None:
-    """The first input that does not come as often as the first one."""
-    known = [link for link in step.inputs if origins.get(link.tensor) is not None]
-    for link in known[1:]:
-        if origins[link.tensor] != origins[known[0].tensor]:
-            return link
-    return None
 
 
 def _origins(graph: Graph) -> dict[str, Origin]:
@@ -124,11 +116,8 @@ def unlimited_inflight(
     config: ConfigMessage, ensemble: Graph, repository: Repository
 ) -> Iterator[Hit]:
     version = repository.target.version
-    if version is None:
-        return
-    if config.message.ensemble_scheduling.max_inflight_requests:
-        return
-    if _LIMIT in newer_fields(version):
+    limited = config.message.ensemble_scheduling.max_inflight_requests
+    if version is None or limited or _LIMIT in newer_fields(version):
         return
     for step in ensemble.steps:
         readers = [r for link in step.outputs for r in ensemble.readers.get(link.tensor, ())]

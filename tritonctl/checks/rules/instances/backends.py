@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.placement import Group, groups, written_groups, written_kind
+from tritonctl.checks.analysis.placement import groups, written_groups, written_kind
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.source import Call, PythonSource
@@ -91,20 +91,16 @@ def one_gpu_for_all(
     if _asks_for_its_gpu(code):
         return
     for group in groups(model, repository.target):
-        if group.index is not None and group.kind == "KIND_GPU" and _on_several_gpus(group):
-            cuda = _default_cuda(code)
-            if cuda is not None:
-                yield Hit(
-                    "this is GPU 0 in every instance, though they are given "
-                    f"GPUs {', '.join(map(str, group.gpus or ()))}",
-                    'read args["model_instance_device_id"] in initialize and use that GPU',
-                    *code.at(cuda),
-                )
-                return
-
-
-def _on_several_gpus(group: Group) -> bool:
-    return group.gpus is not None and len(set(group.gpus)) > 1
+        several = group.kind == "KIND_GPU" and len(set(group.gpus or ())) > 1
+        cuda = _default_cuda(code) if several and group.index is not None else None
+        if cuda is not None:
+            yield Hit(
+                "this is GPU 0 in every instance, though they are given "
+                f"GPUs {', '.join(map(str, group.gpus or ()))}",
+                'read args["model_instance_device_id"] in initialize and use that GPU',
+                *code.at(cuda),
+            )
+            return
 
 
 def _asks_for_its_gpu(code: PythonSource) -> bool:

@@ -44,15 +44,12 @@ def absent_gpu(config: ConfigMessage, model: Model, repository: Repository) -> I
     for index, group in written_groups(model):
         for position, gpu in enumerate(group.gpus):
             if written_kind(group) == "KIND_GPU" and gpu not in range(len(gpus)):
+                known = "GPU 0" if len(gpus) == 1 else f"0 to {len(gpus) - 1}"
                 yield Hit(
-                    f"the target has no GPU {gpu}, only {_numbers(len(gpus))}",
+                    f"the target has no GPU {gpu}, only {known}",
                     "name one that it has; without `gpus` every GPU gets its instances",
                     config.span("instance_group", index, "gpus", position),
                 )
-
-
-def _numbers(count: int) -> str:
-    return "GPU 0" if count == 1 else f"0 to {count - 1}"
 
 
 @error(

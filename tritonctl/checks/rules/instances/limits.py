@@ -93,33 +93,24 @@ def waits_for_itself(repository: Repository) -> Iterator[Hit]:
     if not needs:
         return
     graph = CallGraph(repository)
-    most = _most(needs)
+    # How much there is of each by default: what the hungriest instance needs.
+    most: Counter[str] = Counter()
+    for need in needs:
+        most[need.name] = max(most[need.name], need.count)
     callers = [need for need in needs if graph.calls[need.model.name]]
     for need, other in itertools.product(callers, needs):
         if not _too_much(need, other, most):
             continue
         if way := graph.way(need.model.name, other.model.name):
-            yield _starving(need, other, way, most)
+            yield Hit(
+                f"it holds {need.count} {need.name} while it waits for {' → '.join(way[1:])}, "
+                f"which needs {other.count}: there are {most[need.name]}",
+                f"give {need.model.name} no {need.name}, or start the server with "
+                f"--rate-limit-resource={need.name}:{need.count + other.count} or more",
+                need.span,
+                model=need.model,
+            )
             return
-
-
-def _starving(need: _Need, other: _Need, way: list[str], most: Counter[str]) -> Hit:
-    return Hit(
-        f"it holds {need.count} {need.name} while it waits for {' → '.join(way[1:])}, which needs "
-        f"{other.count}: there are {most[need.name]}",
-        f"give {need.model.name} no {need.name}, or start the server with "
-        f"--rate-limit-resource={need.name}:{need.count + other.count} or more",
-        need.span,
-        model=need.model,
-    )
-
-
-def _most(needs: list[_Need]) -> Counter[str]:
-    """How much there is of each resource by default: what the hungriest instance needs."""
-    most: Counter[str] = Counter()
-    for need in needs:
-        most[need.name] = max(most[need.name], need.count)
-    return most
 
 
 def _too_much(need: _Need, other: _Need, most: Counter[str]) -> bool:
@@ -145,19 +136,14 @@ def limits_nothing(repository: Repository) -> Iterator[Hit]:
         # Instances of an unknown number may be several.
         users[need.name] += 2 if need.group.total is None else need.group.total
     for need in needs:
-        if not need.count:
-            yield _without_effect(need, "0 of it are needed")
-        elif users[need.name] == 1:
-            yield _without_effect(need, "no other instance needs it")
-
-
-def _without_effect(need: _Need, reason: str) -> Hit:
-    return Hit(
-        f"the resource {need.name} limits nothing: {reason}",
-        "write the name that other instances have, or remove it",
-        need.span,
-        model=need.model,
-    )
+        if not need.count or users[need.name] == 1:
+            reason = "no other instance needs it" if need.count else "0 of it are needed"
+            yield Hit(
+                f"the resource {need.name} limits nothing: {reason}",
+                "write the name that other instances have, or remove it",
+                need.span,
+                model=need.model,
+            )
 
 
 @warning(

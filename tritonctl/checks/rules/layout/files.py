@@ -8,8 +8,10 @@ https://github.com/triton-inference-server/server/blob/main/docs/protocol/extens
 
 from __future__ import annotations
 
+import operator
+import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +27,7 @@ from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 WARM_UP, STATES = "warmup", "initial_state"
 _ENVIRONMENT, _MODEL_FOLDER = "EXECUTION_ENV_PATH", "$$TRITON_MODEL_DIRECTORY"
 _LENGTH = 4
+_exists = os.path.exists  # never raises, whatever the name
 # Far above any list of classes.
 _LARGEST_LABELS = 16 << 20
 
@@ -117,13 +120,8 @@ def missing_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC023 short-data", summary="data for warm-up or a first state that is smaller than its tensor"
 )
 def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for data, size in _with_size(model):
-        if size < (data.size or 0):
-            yield Hit(
-                f"{data.folder}/{data.name} has {size} bytes, and the tensor {data.size}",
-                "write the raw bytes of the whole tensor, without the batch dimension",
-                config.span(*data.place),
-            )
+    fix = "write the raw bytes of the whole tensor, without the batch dimension"
+    return _other_size(config, model, operator.lt, fix)
 
 
 @warning(
@@ -132,11 +130,19 @@ def short_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="Triton takes the first bytes and silently ignores the rest.",
 )
 def long_data(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for data, size in _with_size(model):
-        if data.size and size > data.size:
+    fix = "correct the dims or the data type if they are another tensor's, or cut the file"
+    return _other_size(config, model, operator.gt, fix)
+
+
+def _other_size(
+    config: ConfigMessage, model: Model, differs: Callable[[int, int], bool], fix: str
+) -> Iterator[Hit]:
+    for data in named_data(model):
+        size = file_size(model.path / data.folder, data.name)
+        if data.size and size is not None and differs(size, data.size):
             yield Hit(
                 f"{data.folder}/{data.name} has {size} bytes, and the tensor {data.size}",
-                "correct the dims or the data type if they are another tensor's, or cut the file",
+                fix,
                 config.span(*data.place),
             )
 
@@ -249,20 +255,6 @@ def _environment(config: ConfigMessage, model: Model) -> str | None:
         return None
     parameters = config.message.parameters
     return parameters[_ENVIRONMENT].string_value if _ENVIRONMENT in parameters else None
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
-
-
-def _with_size(model: Model) -> Iterator[tuple[Data, int]]:
-    for data in named_data(model):
-        size = file_size(model.path / data.folder, data.name)
-        if data.size is not None and size is not None:
-            yield data, size
 
 
 def named_data(model: Model) -> Iterator[Data]:

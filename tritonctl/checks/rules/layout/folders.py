@@ -7,6 +7,7 @@ https://github.com/triton-inference-server/server/blob/main/docs/user_guide/mode
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
-from tritonctl.checks.repository import Model, Repository
+from tritonctl.checks.repository import Model, Repository, entries_of
 from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.layout.files import WARM_UP, named_data
 from tritonctl.errors import suggest
@@ -262,17 +263,11 @@ def unused_data(_config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if WARM_UP not in model.folders or model.variants:
         return
     used = {data.name.lstrip("/") for data in named_data(model) if data.folder == WARM_UP}
-    for path in sorted(_files(model.path / WARM_UP)):
-        if path.name not in used and not path.name.startswith("."):
+    for name, status in entries_of(model.path / WARM_UP):
+        is_file = status is not None and stat.S_ISREG(status.st_mode)
+        if is_file and name not in used and not name.startswith("."):
             yield Hit(
-                f"no sample of model_warmup reads {WARM_UP}/{path.name}",
-                f'name it there, input_data_file: "{path.name}", or remove it',
-                place=f"{WARM_UP}/{path.name}",
+                f"no sample of model_warmup reads {WARM_UP}/{name}",
+                f'name it there, input_data_file: "{name}", or remove it',
+                place=f"{WARM_UP}/{name}",
             )
-
-
-def _files(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if path.is_file()]
-    except OSError:
-        return []

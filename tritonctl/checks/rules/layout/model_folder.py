@@ -6,6 +6,7 @@ Source: https://github.com/triton-inference-server/server/blob/main/docs/user_gu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from tritonctl.checks.config.backends import DEFAULT_FILES, PLATFORMS
@@ -78,8 +79,11 @@ def ignored_version(model: Model) -> Iterator[Hit]:
 )
 def no_model_file(model: Model) -> Iterator[Hit]:
     wanted = _wanted_files(model)
+    # No folder where the backend needs a file; neither raises, whatever the name.
+    exists = os.path.isfile if model.backend == "python" else os.path.exists
     for version in model.served_versions if wanted else ():
-        if not any(_has(model, version, name) for name in wanted):
+        folder = model.path / str(version)
+        if not any(exists(folder / name.lstrip("/")) for name in wanted):
             names = " or ".join(wanted)
             yield Hit(
                 f"version {version} has no {names}, which the backend {model.backend} loads",
@@ -98,12 +102,3 @@ def _wanted_files(model: Model) -> tuple[str, ...]:
     ):
         return ()  # another rule reports that they contradict each other
     return model.file_names if model.backend in DEFAULT_FILES else ()
-
-
-def _has(model: Model, version: int, name: str) -> bool:
-    """Whether it is there, and no folder where the backend needs a file."""
-    path = model.path / str(version) / name.lstrip("/")
-    try:
-        return path.is_file() if model.backend == "python" else path.exists()
-    except (OSError, ValueError):
-        return False

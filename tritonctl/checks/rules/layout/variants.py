@@ -12,7 +12,7 @@ from typing import Any
 
 from tritonctl.checks.config.message import HARMLESS, ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import VARIANTS, ConfigFile, Model
+from tritonctl.checks.repository import VARIANTS, ConfigFile, Model, entries_of
 from tritonctl.checks.rule import error, warning
 
 
@@ -49,7 +49,7 @@ def unreadable_variant(model: Model) -> Iterator[Hit]:
     "config.pbtxt silently where that file is missing.",
 )
 def unusable_variant(model: Model) -> Iterator[Hit]:
-    for name in _inside(model.path / VARIANTS) if VARIANTS in model.entries else ():
+    for name, _ in entries_of(model.path / VARIANTS) if VARIANTS in model.entries else ():
         if name.startswith("."):
             continue
         if not name.endswith(".pbtxt"):
@@ -64,13 +64,6 @@ def unusable_variant(model: Model) -> Iterator[Hit]:
                 f"call it {name.replace(' ', '-')}",
                 place=f"{VARIANTS}/{name}",
             )
-
-
-def _inside(folder: Path) -> list[str]:
-    try:
-        return sorted(path.name for path in folder.iterdir())
-    except OSError:
-        return []
 
 
 @error(

@@ -8,6 +8,7 @@ https://nvidia.github.io/TensorRT-LLM/legacy/tensorrt-backend-removal.html
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +46,8 @@ def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     release = _release(deployment.repository, releases())
     if release is None or release.tensorrt_llm is None or engine.version is None:
         return
-    if _elsewhere(deployment, release.tensorrt_llm):
+    too_old = deployment.kind == "own" and not reaches(release.tensorrt_llm, _OWN_NEEDS)
+    if too_old or _brings_its_own(deployment):  # it certainly runs another one than the image's
         return
     if _name(engine.version) != _name(release.tensorrt_llm):
         fitting = [r.name for r in releases().releases if _named(r, engine.version)]
@@ -57,13 +59,6 @@ def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
             f"{instead}build it again in the image of release {release.name}",
             deployment.engine_span,
         )
-
-
-def _elsewhere(deployment: Deployment, version: str) -> bool:
-    """Whether the model certainly runs another TensorRT-LLM than the image's."""
-    if deployment.kind == "own" and not reaches(version, _OWN_NEEDS):
-        return True
-    return _brings_its_own(deployment)
 
 
 def _brings_its_own(deployment: Deployment) -> bool:
@@ -203,16 +198,9 @@ def _checkpoint(deployment: Deployment) -> Path | None:
     pytorch = arguments is not None and arguments.text("backend") not in ("tensorrt", "trt")
     path = arguments.text("model") if arguments and pytorch else None
     for folder in deployment.places(path) if path else ():
-        if _is_file(folder / _QUANTISATION):
+        if os.path.isfile(folder / _QUANTISATION):  # noqa: PTH113 - never raises
             return folder
     return None
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
 
 
 def _named_in(deployment: Deployment) -> tuple[Source | None, Span]:

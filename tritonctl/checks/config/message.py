@@ -149,7 +149,7 @@ def _set(
         else:
             text = f"{one.name} takes a message in braces, {{ }}"
             made.problems.append(Problem("type", text, value.span))
-    elif _is_map(descriptor):
+    elif is_map(descriptor):
         _set_entry(made, message, descriptor, one, value, path)
     elif descriptor.message_type is not None:
         _set_message(made, message, descriptor, one, value, path)
@@ -158,7 +158,8 @@ def _set(
         made.problems.append(Problem("type", text, value.span))
 
 
-def _is_map(descriptor: Any) -> bool:
+def is_map(descriptor: Any) -> bool:
+    """Whether a field is a map, which the schema has as a list of entries."""
     kind = descriptor.message_type
     return bool(kind is not None and kind.GetOptions().map_entry)
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -147,18 +147,20 @@ class _Painter:
         graph = graph_of(model, self._repository)
         if graph is None:
             return self._alone(model)
+        interface = interface_of(model, self._repository)
         faults = _Faults(model, self._repository)
         steps = [step for layer in graph.layers for step in layer]
         steps += [step for step in graph.steps if step not in steps]
         self._nodes += len(steps)
         nodes = [self._node(step, faults, (*outer, model.name)) for step in steps]
         edges = tuple(_edges(graph, faults))
-        nothing = [Node(NOTHING, NOTHING, "nothing")] if _uses_nothing(edges) else []
+        unused = any(NOTHING in (edge.source, edge.target) for edge in edges)
+        nothing = [Node(NOTHING, NOTHING, "nothing")] if unused else []
         return Picture(
             name=model.name,
             backend="ensemble",
             max_batch_size=graph.max_batch_size,
-            decoupled=_decoupled(model, self._repository),
+            decoupled=interface.decoupled if interface else None,
             nodes=(_REQUEST, *nothing, *nodes, _ANSWER),
             edges=edges,
             findings=faults.messages,
@@ -201,15 +203,6 @@ class _Painter:
 
 _REQUEST = Node(REQUEST, "request", "request")
 _ANSWER = Node(ANSWER, "answer", "answer")
-
-
-def _decoupled(model: Model, repository: Repository) -> bool | None:
-    interface = interface_of(model, repository)
-    return interface.decoupled if interface else None
-
-
-def _uses_nothing(edges: Sequence[Edge]) -> bool:
-    return any(NOTHING in (edge.source, edge.target) for edge in edges)
 
 
 @dataclass
@@ -263,19 +256,14 @@ def _edges(graph: Graph, faults: _Faults) -> Iterator[Edge]:
         yield _edge(graph, faults, name, None)
     for name, links in graph.writers.items():
         if name not in graph.readers and name not in graph.outputs:
-            given = links[0]
-            yield _into_nothing(given, faults.of_link(given))
+            link = links[0]
+            written = (link.tensor, str(link.step + 1), NOTHING, link.name, "", link.side)
+            yield Edge(*written, None, False, faults.of_link(link))
     for name in graph.inputs:
         if name not in graph.readers and name not in graph.outputs:
             side = graph.given(name)
             mistakes = faults.of_own(name, graph.inputs)
             yield Edge(name, REQUEST, NOTHING, name, "", side, None, False, mistakes)
-
-
-def _into_nothing(link: Link, rules: tuple[str, ...]) -> Edge:
-    return Edge(
-        link.tensor, str(link.step + 1), NOTHING, link.name, "", link.side, None, False, rules
-    )
 
 
 def _edge(graph: Graph, faults: _Faults, tensor: str, reader: Link | None) -> Edge:

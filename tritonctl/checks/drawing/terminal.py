@@ -153,7 +153,8 @@ def _said(node: Node) -> str:
 
 def _tensors(edges: list[Edge], prefix: str, width: int) -> Iterator[Line]:
     """A line for each tensor that a node reads; two where one is too narrow."""
-    rows = [(_named(edge), edge.dtype, edge.shape, _origin(edge)) for edge in edges]
+    names = [clean(edge.read_as or edge.tensor) for edge in edges]
+    rows = [(n, e.dtype, e.shape, _origin(e)) for n, e in zip(names, edges, strict=True)]
     margin = len(prefix) + 3
     wide = [max((len(row[at]) for row in rows), default=0) for at in range(3)]
     room = width - margin - wide[1] - wide[2] - 2 * _GAP
@@ -173,10 +174,6 @@ def _tensors(edges: list[Edge], prefix: str, width: int) -> Iterator[Line]:
                 segments.append((f"  {text}", style))
                 used += len(text) + _GAP
         yield tuple(segments)
-
-
-def _named(edge: Edge) -> str:
-    return clean(edge.read_as or edge.tensor)
 
 
 def _origin(edge: Edge) -> str:

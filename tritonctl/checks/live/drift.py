@@ -15,7 +15,7 @@ from typing import Any, Literal
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
 
-from tritonctl.checks.config.message import ConfigMessage, Path
+from tritonctl.checks.config.message import ConfigMessage, Path, is_map
 
 # Entries of these lists are the same thing if they have the same name; their order means nothing.
 _NAMED = {"ModelInput", "ModelOutput", "ModelWarmup", "ControlInput"}
@@ -36,10 +36,6 @@ def _largest_batch(value: Any, _: str, served: Any) -> bool:
     return list(value) == [served.max_batch_size]
 
 
-def _numbered_name(value: Any, name: str, _: Any) -> bool:
-    return bool(value.rpartition("_")[0] == name)
-
-
 _DEFAULTS: dict[tuple[str, ...], _Is] = {
     ("name",): lambda value, name, _: value == name,
     **{(field,): lambda *_: True for field in _BY_FILE_NAMES},
@@ -55,7 +51,7 @@ _DEFAULTS: dict[tuple[str, ...], _Is] = {
         lambda value, *_: value == _SEQUENCE_IDLE_MICROSECONDS
     ),
     ("instance_group",): lambda value, name, _: [group.name for group in value] == [name],
-    ("instance_group", "*", "name"): _numbered_name,
+    ("instance_group", "*", "name"): lambda value, name, _: value.rpartition("_")[0] == name,
     **{("instance_group", "*", field): lambda *_: True for field in ("kind", "count", "gpus")},
 }
 
@@ -108,7 +104,7 @@ class _Comparison:
             at = (*path, field.name)
             if at[:2] == _REWRITTEN:
                 continue
-            if _is_map(field):
+            if is_map(field):
                 yield from self._entries(dict(one), dict(other), field, at)
             elif field.is_repeated:
                 yield from self._list(list(one), list(other), field, at)
@@ -211,11 +207,6 @@ class _Comparison:
             ):
                 return is_default(value, self._name, self._served)
         return False
-
-
-def _is_map(field: Any) -> bool:
-    kind = field.message_type
-    return bool(field.is_repeated and kind is not None and kind.GetOptions().map_entry)
 
 
 def _text(value: Any, field: Any) -> str:

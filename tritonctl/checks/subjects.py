@@ -43,6 +43,7 @@ SUBJECTS: Mapping[str, Subject] = {
     "senders": lambda model, _: senders_of(model),
     "graph": lambda model, _: model.graph,
     "judged": lambda model, _: judged_graph(model),
+    "onnx": lambda model, _: judged_graph(model, "ONNX"),
     "ensemble": graph_of,
     # Of models over TensorRT-LLM: any, one of NVIDIA's template, its engine, its model.yaml.
     "deployment": deployment_of,

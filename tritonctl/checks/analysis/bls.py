@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tritonctl.checks.analysis.nesting import models_in, way_back
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model, Repository
 
@@ -119,7 +120,7 @@ class CallGraph:
 
     def __init__(self, repository: Repository) -> None:
         self.calls = {name: holding_calls(model) for name, model in repository.models.items()}
-        self._steps = {name: tuple(_steps(m)) for name, m in repository.models.items()}
+        self._steps = {name: models_in(m) for name, m in repository.models.items()}
 
     def needs(self, name: str) -> Iterator[str]:
         """The models that this one waits for, directly."""
@@ -140,20 +141,9 @@ class CallGraph:
         while waiting:
             here = waiting.popleft()
             if here == end:
-                return _walked(came, start, end)
+                return way_back(end, start, came)
             for name in self.needs(here):
                 if name not in came and name != start:
                     came[name] = here
                     waiting.append(name)
         return []
-
-
-def _walked(came: dict[str, str], start: str, end: str) -> list[str]:
-    way = [end]
-    while way[-1] != start:
-        way.append(came[way[-1]])
-    return way[::-1]
-
-
-def _steps(model: Model) -> Iterator[str]:
-    yield from (step.model_name for step in model.config.message.ensemble_scheduling.step)

@@ -82,13 +82,15 @@ def dims_match(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     )
 
 
-def judged_graph(model: Model) -> Graph | None:
+def judged_graph(model: Model, only: str | None = None) -> Graph | None:
     """The graph in the model's file, where the backend holds the configuration against it.
+
+    only: of this format.
 
     It completes a configuration that lacks its inputs or its outputs instead.
     """
     graph, config = model.graph, model.config
-    if graph is None or graph.broken:
+    if graph is None or graph.broken or only not in (None, graph.format):
         return None
     has_inputs = config.message.input or config.message.batch_input
     return graph if has_inputs and config.message.output else None

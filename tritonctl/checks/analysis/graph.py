@@ -256,19 +256,13 @@ def _links(
     known: Mapping[str, Tensor] = getattr(interface, which) if interface else {}
     names = [name for name in known if name in entries]
     names += sorted(name for name in entries if name not in known)
-    return tuple(
-        Link(step, name, entries[name], (*path, name), _side_of(interface, known.get(name)))
-        for name in names
-    )
-
-
-def _side_of(interface: Interface | None, tensor: Tensor | None) -> Side | None:
-    return interface.side(tensor) if interface and tensor else None
+    sides = {name: interface.side(one) for name, one in known.items()} if interface else {}
+    return tuple(Link(step, name, entries[name], (*path, name), sides.get(name)) for name in names)
 
 
 def _interface(model: Model, repository: Repository) -> Interface:
     inputs, outputs = _by_name(declared.inputs(model)), _by_name(declared.outputs(model))
-    fixed = model.backend == "ensemble" or _is_plain_python(model)
+    fixed = model.backend == "ensemble" or _is_plain(model.code)
     lists = model.backend in _COMPLETE_ALL_OR_NOTHING
     batch = model.config.message.max_batch_size
     return Interface(
@@ -292,12 +286,8 @@ def _bare(model: Model) -> Interface | None:
     return Interface(model.name, {}, {}, True, True, 0, False) if _is_plain(code) else None
 
 
-def _is_plain_python(model: Model) -> bool:
-    """A model of the Python backend that leaves its configuration as it is."""
-    return _is_plain(model.code)
-
-
 def _is_plain(code: PythonSource | None) -> bool:
+    """Whether a model.py leaves its configuration as it is."""
     model_class = code.model_class if code else None
     if code is None or model_class is None:
         return False
@@ -333,5 +323,5 @@ def _says_decoupled(model: Model) -> bool | None:
     if not model.is_readable:
         return None
     said = bool(model.config.message.model_transaction_policy.decoupled)
-    fixed = model.backend in _COMPLETE_ALL_OR_NOTHING or _is_plain_python(model)
+    fixed = model.backend in _COMPLETE_ALL_OR_NOTHING or _is_plain(model.code)
     return said if said or fixed else None

@@ -34,7 +34,7 @@ def inside_out(repository: Repository) -> list[str]:
 
 def circle(model: Model, repository: Repository) -> tuple[str, ...]:
     """The ensembles by which this one contains itself, its own name first and last; or nothing."""
-    return _way_back(model.name, memoized(repository, "unsound", lambda: _unsound(repository)))
+    return _circle(model.name, memoized(repository, "unsound", lambda: _unsound(repository)))
 
 
 def _unsound(repository: Repository) -> dict[str, set[str]]:
@@ -44,24 +44,25 @@ def _unsound(repository: Repository) -> dict[str, set[str]]:
     return {name: names for name, names in inner.items() if name not in sound}
 
 
-def _way_back(start: str, inner: dict[str, set[str]]) -> tuple[str, ...]:
+def _circle(start: str, inner: dict[str, set[str]]) -> tuple[str, ...]:
     outer: dict[str, str] = {}
     waiting = [start]
     for name in waiting:
         for one in sorted(inner.get(name, ())):
             if one == start:
-                return (*_way(name, start, outer), start)
+                return (*way_back(name, start, outer), start)
             if one not in outer:
                 outer[one] = name
                 waiting.append(one)
     return ()
 
 
-def _way(name: str, start: str, outer: dict[str, str]) -> tuple[str, ...]:
-    way = [name]
+def way_back(end: str, start: str, before: dict[str, str]) -> list[str]:
+    """From start to end, by what comes before each."""
+    way = [end]
     while way[-1] != start:
-        way.append(outer[way[-1]])
-    return tuple(reversed(way))
+        way.append(before[way[-1]])
+    return way[::-1]
 
 
 def _ensembles_in_each(repository: Repository) -> dict[str, set[str]]:

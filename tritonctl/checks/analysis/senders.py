@@ -92,16 +92,6 @@ class Senders:
         """Every function of the file, methods and inner ones, too."""
         return tuple(node for node in self.code.nodes if isinstance(node, Function))
 
-    def own(self, function: Function) -> tuple[ast.AST, ...]:
-        """What runs in a function itself."""
-        if id(function) not in self._own:
-            self._own[id(function)] = tuple(own_nodes(function))
-        return self._own[id(function)]
-
-    @cached_property
-    def _own(self) -> dict[int, tuple[ast.AST, ...]]:
-        return {}
-
     @cached_property
     def sends(self) -> tuple[Send, ...]:
         """The calls that certainly, or judging by names, send a response."""
@@ -109,7 +99,7 @@ class Senders:
 
     def _sends(self, function: Function) -> Iterator[Send]:
         senders = self.names(function)
-        inside = {id(node) for node in self.own(function)}
+        inside = {id(node) for node in own_nodes(function)}
         for call in self.code.called("send"):
             of = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
             if id(call.node) not in inside or of is None:
@@ -121,14 +111,14 @@ class Senders:
     def names(self, function: Function) -> frozenset[str]:
         """The names that are bound to a sender in a function, and to nothing else."""
         bindings: dict[str, set[bool]] = {}
-        for name, node in bound(self.own(function)):
+        for name, node in bound(own_nodes(function)):
             bindings.setdefault(name, set()).add(id(node) in self._targets)
         return frozenset(name for name, kinds in bindings.items() if kinds == {True})
 
     def requests(self, function: Function) -> dict[str, str]:
         """By the name of a sender in a function: the name of its request."""
         names: dict[str, str] = {}
-        for node in self.own(function):
+        for node in own_nodes(function):
             if isinstance(node, ast.Assign) and gets_sender(node.value):
                 assert isinstance(node.value, ast.Call)  # noqa: S101 - for the type checker
                 request = dotted_name(node.value.func).rpartition(".")[0]
@@ -146,7 +136,7 @@ class Senders:
         return tuple(
             use
             for function in functions.values()
-            for block in _blocks(function, self.own(function))
+            for block in _blocks(function, own_nodes(function))
             for use in _used_after(block, finals, self.requests(function))
         )
 

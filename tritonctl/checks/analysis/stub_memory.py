@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME
+
 MIB = 1 << 20
 # Both of the backend's settings, by default.
 REGION_BYTES = MIB
@@ -19,18 +21,6 @@ REQUEST_OVERHEAD = 4096
 STRING_BYTES = 4096
 # Of a list of texts, which is not as long as a text is in tokens.
 _TEXTS = 4
-_ITEM_BYTES = {
-    "TYPE_BOOL": 1,
-    "TYPE_UINT8": 1,
-    "TYPE_INT8": 1,
-    "TYPE_UINT16": 2,
-    "TYPE_INT16": 2,
-    "TYPE_FP16": 2,
-    "TYPE_BF16": 2,
-    "TYPE_UINT32": 4,
-    "TYPE_INT32": 4,
-    "TYPE_FP32": 4,
-}
 _WIDEST = 8
 
 
@@ -40,7 +30,8 @@ def tensor_bytes(
     """A tensor of one request. longest: what a dimension that varies is taken for."""
     text = data_type == "TYPE_STRING"
     free = min(_TEXTS, longest) if text else longest
-    item = string_bytes if text else _ITEM_BYTES.get(data_type, _WIDEST)
+    known = BY_CONFIG_NAME.get(data_type)
+    item = string_bytes if text else (known and known.size) or _WIDEST
     return math.prod(free if size < 0 else size for size in dims) * item
 
 

@@ -74,6 +74,7 @@ class Flow:
     def __init__(self, code: PythonSource) -> None:
         self._code = code
         self._bound: dict[Function, dict[str, tuple[ast.expr, ...] | None]] = {}
+        self._walked: dict[Function, tuple[ast.AST, ...]] = {}
 
     @classmethod
     def of(cls, code: PythonSource) -> Flow:
@@ -111,10 +112,6 @@ class Flow:
             self._walked[function] = tuple(ast.walk(function))
         return self._walked[function]
 
-    @cached_property
-    def _walked(self) -> dict[Function, tuple[ast.AST, ...]]:
-        return {}
-
     def parent(self, node: ast.AST) -> ast.AST | None:
         """What a node is part of."""
         return self._parents.get(node)
@@ -142,6 +139,27 @@ class Flow:
             child, above = above, self.parent(above)
         return above is function and not any(
             isinstance(one, _EXITS) and one.lineno < node.lineno for one in self._inside(function)
+        )
+
+    def surely_inside(self, node: ast.expr, kind: type[ast.AST], function: Function) -> bool:
+        """Whether every call uses the node's value in that kind of expression, as `value.shape`.
+
+        It stands there itself, or by the one name that it is given.
+        """
+        if not self.surely_runs(node, function):
+            return False
+        around = self.parent(node)
+        if isinstance(around, kind):
+            return True
+        if not isinstance(around, ast.Assign) or not isinstance(around.targets[0], ast.Name):
+            return False
+        name = around.targets[0].id
+        return self.assigned(name, function) == (node,) and any(
+            isinstance(one, ast.Name)
+            and one.id == name
+            and isinstance(self.parent(one), kind)
+            and self.surely_runs(one, function)
+            for one in self._inside(function)
         )
 
     def is_conditional(self, node: ast.AST) -> bool:

@@ -44,7 +44,7 @@ def _others_write(mode: int) -> bool:
 )
 def writable(repository: Repository) -> Iterator[Hit]:
     models = sorted(repository.models.items())
-    if models and _others_write(_mode(repository.path)):
+    if models and _others_write(_mode_and_owner(repository.path)[0]):
         yield Hit(
             f"everybody on this machine may put models into {repository.path.name}, or take "
             "them away",
@@ -54,7 +54,7 @@ def writable(repository: Repository) -> Iterator[Hit]:
         return
     for _, model in models:
         exposed = [one.place for one in tree(model) if not one.is_link and _others_write(one.mode)]
-        if _others_write(_mode(model.path)):
+        if _others_write(_mode_and_owner(model.path)[0]):
             exposed.insert(0, "")
         if exposed:
             name = f"{model.name}/{exposed[0]}".rstrip("/")
@@ -71,7 +71,8 @@ def writable(repository: Repository) -> Iterator[Hit]:
 
 def _owned_by_another(repository: Repository, model: Model) -> Iterator[Hit]:
     """The first file of somebody who neither serves the repository nor is the administrator."""
-    trusted = {0, os.geteuid(), _owner(repository.path), _owner(model.path)}
+    owners = {_mode_and_owner(path)[1] for path in (repository.path, model.path)}
+    trusted = {0, os.geteuid(), *owners}
     for one in tree(model):
         if one.status.st_uid not in trusted:
             yield Hit(
@@ -84,18 +85,12 @@ def _owned_by_another(repository: Repository, model: Model) -> Iterator[Hit]:
             return
 
 
-def _owner(path: Path) -> int:
+def _mode_and_owner(path: Path) -> tuple[int, int]:
     try:
-        return path.stat().st_uid
+        status = path.stat()
     except OSError:
-        return 0
-
-
-def _mode(path: Path) -> int:
-    try:
-        return stat.S_IMODE(path.stat().st_mode)
-    except OSError:
-        return 0
+        return 0, 0
+    return status.st_mode, status.st_uid
 
 
 @warning(

@@ -98,17 +98,13 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
             if isinstance(node.func, ast.Attribute):
                 yield node.func.value
     elif isinstance(node, ast.Subscript | ast.Attribute | ast.FormattedValue):
-        if not _is_size(node):
+        # Shapes and sizes are numbers, whatever the request says.
+        if getattr(node, "attr", None) not in ("shape", "size", "ndim", "dtype"):
             yield node.value
     elif isinstance(node, ast.JoinedStr):
         yield from node.values
     elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Div | ast.Mod):
         yield from (node.left, node.right)
-
-
-def _is_size(node: ast.expr) -> bool:
-    """Shapes and sizes are numbers, whatever the request says."""
-    return isinstance(node, ast.Attribute) and node.attr in ("shape", "size", "ndim", "dtype")
 
 
 def _tested(function: _Function, given: set[str]) -> bool:

@@ -112,7 +112,9 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
 def holes(repository: Repository) -> Iterator[Hit]:
     target = repository.target
     known = known_holes(target.version) if target.version and target.named_by_user else []
-    model = _first(repository) if known else None
+    # The first with a configuration that can be read: the finding is reported there.
+    with_config = (model for _, model in sorted(repository.models.items()) if model.has_config)
+    model = next(with_config, None) if known else None
     if model is None:
         return
     cves = [cve for hole in known for cve in hole.cves]
@@ -125,12 +127,6 @@ def holes(repository: Repository) -> Iterator[Hit]:
         model.config.span("name"),
         model=model,
     )
-
-
-def _first(repository: Repository) -> Model | None:
-    """The first model whose configuration can be read: vulnerabilities are reported there."""
-    with_config = (model for _, model in sorted(repository.models.items()) if model.has_config)
-    return next(with_config, None)
 
 
 @warning(

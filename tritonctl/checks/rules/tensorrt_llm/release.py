@@ -50,7 +50,11 @@ def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     if too_old or _brings_its_own(deployment):  # it certainly runs another one than the image's
         return
     if _name(engine.version) != _name(release.tensorrt_llm):
-        fitting = [r.name for r in releases().releases if _named(r, engine.version)]
+        fitting = [
+            r.name
+            for r in releases().releases
+            if r.tensorrt_llm and _name(r.tensorrt_llm) == _name(engine.version)
+        ]
         instead = f"serve it with release {' or '.join(fitting[:2])}, or " if fitting else ""
         yield Hit(
             f"the engine was compiled by TensorRT-LLM {engine.version}, and Triton "
@@ -63,10 +67,6 @@ def _another_release(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
 
 def _brings_its_own(deployment: Deployment) -> bool:
     return deployment.kind != "cpp" and deployment.given("EXECUTION_ENV_PATH")
-
-
-def _named(release: Release, version: str) -> bool:
-    return release.tensorrt_llm is not None and _name(release.tensorrt_llm) == _name(version)
 
 
 def _name(version: str) -> tuple[str, ...]:

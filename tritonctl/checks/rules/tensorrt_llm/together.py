@@ -10,6 +10,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.nesting import models_in
 from tritonctl.checks.analysis.trtllm_model import deployment_of, filled
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
@@ -140,7 +141,7 @@ def _pipelines(repository: Repository) -> Iterator[list[str]]:
     """The models that one request goes through, in the order of the configuration."""
     for model in repository.models.values():
         if model.backend == "ensemble":
-            yield [step.model_name for step in model.config.message.ensemble_scheduling.step]
+            yield models_in(model)
     if any(_callers(repository)):
         yield list(_FIXED)
 

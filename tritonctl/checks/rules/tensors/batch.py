@@ -18,7 +18,7 @@ from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.places import Span
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
-from tritonctl.checks.rules.tensors.graph import pairs
+from tritonctl.checks.rules.tensors.graph import as_dims, pairs
 from tritonctl.formats.graph_file import Graph, GraphTensor, Shape, shown
 
 Dims = tuple[int, ...]
@@ -69,7 +69,7 @@ def batch_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Iterato
                 f"dims of {tensor.name} repeat the batch dimension: max_batch_size already puts "
                 f"one in front, which makes {shown(whole)}, and {one.name} is "
                 f"{shown(one.shape or ())} in the graph",
-                f"leave the first one out: dims: [ {_written(dims[1:])} ]"
+                f"leave the first one out: dims: [ {', '.join(map(str, dims[1:]))} ]"
                 if dims[1:]
                 else "write dims: [ 1 ] reshape: { shape: [ ] }",
                 _place(config, tensor),
@@ -95,12 +95,11 @@ def batch_not_in_dims(config: ConfigMessage, judged: Graph, model: Model) -> Ite
     if not short:
         return
     tensor, one, _dims = short[0]
-    whole = ("-1" if isinstance(size, str) else str(size) for size in one.shape or ())
     yield Hit(
         "without max_batch_size, dims are whole shapes: "
         f"{some((one.name for _, one, _ in short), 4)} {'leave' if len(short) > 1 else 'leaves'} "
         f"out the first dimension, the batch; {one.name} is {shown(one.shape or ())} in the graph",
-        f"set max_batch_size, e.g. 8, or write dims: [ {', '.join(whole)} ]",
+        f"set max_batch_size, e.g. 8, or write dims: [ {as_dims(one.shape or ())} ]",
         _place(config, tensor),
     )
 
@@ -126,11 +125,12 @@ def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[
         if judged.format != "ONNX" and tensor.path[0] == "output" and len(own) == len(dims):
             continue  # the sizes of its outputs follow from those of its inputs
         if not _fits(dims, own, open_too=batched and judged.format != "ONNX"):
+            field = "dims" if tensor.reshape is None else "reshape: { shape"
             yield Hit(
                 f"{tensor.name} is {shown((-1, *dims) if batched else dims)}"
                 f"{', the batch in front,' if batched else ''} by the configuration and "
                 f"{shown(shape)} in {judged.path.name}",
-                f"write {_field(tensor)}: [ {_suggested(own)} ]"
+                f"write {field}: [ {as_dims(own)} ]"
                 if own
                 else "write dims: [ 1 ] reshape: { shape: [ ] }",
                 _place(config, tensor, _differing(dims, own)),
@@ -142,14 +142,12 @@ def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[
     summary="dims of more than 1 for a tensor that is a scalar in the graph",
     why="A scalar has one element: the backend takes only dims of 1 for it.",
 )
-def scalar(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    if judged.format != "ONNX":
-        return
-    for tensor, one in pairs(model, judged):
+def scalar(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
+    for tensor, one in pairs(model, onnx):
         dims = _declared_shape(tensor)
         if one.shape == () and dims is not None and any(size != 1 for size in dims):
             yield Hit(
-                f"{tensor.name} is a scalar in {judged.path.name} and {shown(dims)} here",
+                f"{tensor.name} is a scalar in {onnx.path.name} and {shown(dims)} here",
                 "write dims: [ 1 ]",
                 _place(config, tensor),
             )
@@ -161,18 +159,16 @@ def scalar(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     why="The ONNX Runtime backend wants dims of outputs to be exactly the graph's: the model "
     "is refused, unless ONNX Runtime works out that size when it loads the graph.",
 )
-def narrower_output(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    if judged.format != "ONNX":
-        return
+def narrower_output(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
     batched = batches(model)
-    for tensor, one, dims in _shapes(config, model, judged):
+    for tensor, one, dims in _shapes(config, model, onnx):
         own = (one.shape or ())[1:] if batched else one.shape or ()
         if tensor.path[0] != "output" or not _fits(dims, own):
             continue
         for index, size in enumerate(own):
             if isinstance(size, str) and dims[index] != -1:
                 yield Hit(
-                    f"dims of {tensor.name} fix a size, {dims[index]}, that {judged.path.name} "
+                    f"dims of {tensor.name} fix a size, {dims[index]}, that {onnx.path.name} "
                     f"leaves open: {shown(one.shape or ())}",
                     f"write -1, or export the graph with {dims[index]} there",
                     _place(config, tensor, index),
@@ -226,18 +222,6 @@ def _differing(dims: Dims, shape: Shape) -> int:
     if len(dims) != len(shape):
         return 0
     return next(i for i, size in enumerate(shape) if isinstance(size, int) and dims[i] != size)
-
-
-def _field(tensor: Tensor) -> str:
-    return "dims" if tensor.reshape is None else "reshape: { shape"
-
-
-def _suggested(shape: Shape) -> str:
-    return ", ".join(str(size) if isinstance(size, int) else "-1" for size in shape)
-
-
-def _written(dims: Dims) -> str:
-    return ", ".join(map(str, dims))
 
 
 def _dims_path(tensor: Tensor) -> tuple[str | int, ...]:

@@ -18,7 +18,7 @@ from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
-from tritonctl.formats.graph_file import Graph, GraphTensor
+from tritonctl.formats.graph_file import Graph, GraphTensor, Shape
 
 _WHY_INTERFACE = "The backend compares names, types and shapes when it loads the model, and refuses"
 
@@ -70,12 +70,10 @@ def not_a_tensor(graph: Graph, model: Model) -> Iterator[Hit]:
     summary="a tensor of the graph whose type Triton does not support",
     why="No data_type of the configuration corresponds to it: the model is refused.",
 )
-def type_unknown_to_triton(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    if judged.format != "ONNX":
-        return
+def type_unknown_to_triton(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
     declared = {tensor.name: tensor for tensor in (*inputs(model), *outputs(model))}
-    for one in (*judged.inputs, *judged.outputs):
-        needed = one in judged.inputs or one.name in declared
+    for one in (*onnx.inputs, *onnx.outputs):
+        needed = one in onnx.inputs or one.name in declared
         if one.is_tensor and one.dtype is None and needed:
             tensor = declared.get(one.name)
             path = tensor.path if tensor else ("input", 0)
@@ -154,8 +152,12 @@ def _declaration(model: Model, one: GraphTensor) -> str:
     if one.dtype is None or one.shape is None:
         return ""
     own = one.shape[1:] if batches(model) else one.shape
-    sizes = ", ".join(str(size) if isinstance(size, int) else "-1" for size in own)
-    return f" data_type: {one.dtype} dims: [ {sizes or 1} ]"
+    return f" data_type: {one.dtype} dims: [ {as_dims(own) or 1} ]"
+
+
+def as_dims(shape: Shape) -> str:
+    """The shape as a configuration lists it."""
+    return ", ".join(str(size) if isinstance(size, int) else "-1" for size in shape)
 
 
 # Types that have no counterpart in a backend's library.
@@ -176,7 +178,9 @@ UNKNOWN_TYPES = {
 )
 def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     unknown = UNKNOWN_TYPES.get(model.backend or "")
-    if unknown is None or _runs_python(model):
+    version = model.served_version
+    # The PyTorch backend has a way for a model.py as well, which takes more.
+    if unknown is None or (version is not None and "model.py" in model.files_of(version)):
         return
     judged = judged_graph(model)
     reported = {one.name for _, one in pairs(model, judged) if not one.dtype} if judged else set()
@@ -188,12 +192,6 @@ def type_unknown_to_backend(config: ConfigMessage, model: Model) -> Iterator[Hit
                 "declare the type that the model's file has",
                 config.span(*tensor.path, "data_type"),
             )
-
-
-def _runs_python(model: Model) -> bool:
-    """The PyTorch backend has a way for a model.py as well, which takes more."""
-    version = model.served_version
-    return version is not None and "model.py" in model.files_of(version)
 
 
 @error(
@@ -223,16 +221,14 @@ def other_type(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[H
     why="The ONNX Runtime backend takes as optional just the inputs that have an initializer, "
     "and those only without batching; anything else it refuses.",
 )
-def optional_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
-    if judged.format != "ONNX":
-        return
+def optional_input(config: ConfigMessage, onnx: Graph, model: Model) -> Iterator[Hit]:
     for tensor in inputs(model):
-        has_default = tensor_named(tensor.name, judged.defaults) is not None
-        needed = tensor_named(tensor.name, judged.inputs) is not None
+        has_default = tensor_named(tensor.name, onnx.defaults) is not None
+        needed = tensor_named(tensor.name, onnx.inputs) is not None
         span = config.name_span(*tensor.path, "optional")
         if tensor.optional and needed:
             yield Hit(
-                f"{tensor.name} is declared optional, and {judged.path.name} has no value for it",
+                f"{tensor.name} is declared optional, and {onnx.path.name} has no value for it",
                 "remove `optional: true`, or export the graph with an initializer of that name",
                 span,
             )
@@ -245,7 +241,7 @@ def optional_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterat
             )
         elif has_default and not tensor.optional:
             yield Hit(
-                f"{tensor.name} has a value in {judged.path.name}, so it must be optional",
+                f"{tensor.name} has a value in {onnx.path.name}, so it must be optional",
                 "add `optional: true` (with max_batch_size: 0), or do not declare it",
                 config.span(*tensor.path, "name"),
             )

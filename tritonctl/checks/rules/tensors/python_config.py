@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import inputs, outputs
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.flow import Flow, Function, requests_of
+from tritonctl.checks.model_py.flow import Flow, requests_of
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
@@ -53,27 +53,8 @@ def _unknown_lookups(model: Model) -> Iterator[tuple[PythonSource, Call, str]]:
             declared = tensors(model)
             if not asked or not declared or any(one.name in ("", asked) for one in declared):
                 continue
-            if _is_subscripted(Flow.of(code), call, initialize):
+            if Flow.of(code).surely_inside(call.node, ast.Subscript, initialize):
                 yield code, call, name.split("_")[1]
-
-
-def _is_subscripted(flow: Flow, call: Call, function: Function) -> bool:
-    """Whether the None that it returns is certainly subscripted."""
-    if not flow.surely_runs(call.node, function):
-        return False
-    around = flow.parent(call.node)
-    if isinstance(around, ast.Subscript):
-        return True
-    if not isinstance(around, ast.Assign) or not isinstance(around.targets[0], ast.Name):
-        return False
-    name = around.targets[0].id
-    return flow.assigned(name, function) == (call.node,) and any(
-        isinstance(node, ast.Name)
-        and node.id == name
-        and isinstance(flow.parent(node), ast.Subscript)
-        and flow.surely_runs(node, function)
-        for node in ast.walk(function)
-    )
 
 
 @error(

@@ -105,22 +105,7 @@ def _surely_used(code: PythonSource, flow: Flow, call: Call) -> bool:
     request = call.argument(0, "inference_request")
     if execute is None or not _is_request(request, requests_of(execute)):
         return False
-    if not flow.surely_runs(call.node, execute):
-        return False
-    around = flow.parent(call.node)
-    if isinstance(around, ast.Attribute):
-        return True
-    if not (isinstance(around, ast.Assign) and isinstance(around.targets[0], ast.Name)):
-        return False
-    name = around.targets[0].id
-    values = flow.assigned(name, execute)
-    return values == (call.node,) and any(
-        isinstance(node, ast.Name)
-        and node.id == name
-        and isinstance(flow.parent(node), ast.Attribute)
-        and flow.surely_runs(node, execute)
-        for node in ast.walk(execute)
-    )
+    return flow.surely_inside(call.node, ast.Attribute, execute)
 
 
 def _is_request(node: ast.expr | None, requests: str | None) -> bool:
@@ -151,9 +136,7 @@ def undeclared_output(config: ConfigMessage, code: PythonSource, model: Model) -
 
 def _undeclared_outputs(config: ConfigMessage, code: PythonSource, model: Model) -> list[Call]:
     calls = _makers(code)
-    if not calls or makes_requests(code):
-        return []
-    if not _all_named(outputs(model)):
+    if not calls or makes_requests(code) or not _all_named(outputs(model)):
         return []
     declared = {tensor.name for tensor in outputs(model)}
     declared.update(s.output_name for s in config.message.sequence_batching.state)

@@ -102,7 +102,8 @@ def _wrong_signatures(model: Model, wanted: dict[str, int]) -> Iterator[Hit]:
         if code is None or method is None or _takes(method, arguments):
             continue
         yield Hit(
-            f"{name} is called as {_CALLED[name]}, which {_written(method)} does not take",
+            f"{name} is called as {_CALLED[name]}, which {name}({ast.unparse(method.args)}) does "
+            "not take",
             f"write def {_CALLED[name].removeprefix('@staticmethod ')}"
             if name != "__init__"
             else "move what needs arguments into initialize(self, args)",
@@ -123,10 +124,6 @@ def _takes(method: Function, given: int) -> bool:
     if any(default is None for default in arguments.kw_defaults):
         return False
     return needed <= given and (given <= places or arguments.vararg is not None)
-
-
-def _written(method: Function) -> str:
-    return f"{method.name}({ast.unparse(method.args)})"
 
 
 @error(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
+from tritonctl.checks.analysis.declared import inputs, outputs
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.flow import Flow
 from tritonctl.checks.model_py.source import PythonSource
@@ -47,20 +47,13 @@ def element_type(code: PythonSource, model: Model) -> Iterator[Hit]:
         if tensor is None or flow.is_conditional(call.node):
             continue
         if dtype and dtype not in _TYPES.get(tensor.dtype, {dtype}):
+            made = "numpy's own strings, which Triton has no type for" if dtype == "str" else dtype
+            wanted = sorted(_TYPES[tensor.dtype])[-1]
             yield Hit(
-                f"{tensor.name} is declared {tensor.dtype} and made of an array of {_shown(dtype)}",
-                _instead(tensor),
+                f"{tensor.name} is declared {tensor.dtype} and made of an array of {made}",
+                f"convert it: .astype(np.{'object_' if wanted == 'object' else wanted})",
                 *code.at(call.node),
             )
-
-
-def _shown(dtype: str) -> str:
-    return "numpy's own strings, which Triton has no type for" if dtype == "str" else dtype
-
-
-def _instead(tensor: Tensor) -> str:
-    wanted = sorted(_TYPES[tensor.dtype])[-1]
-    return f"convert it: .astype(np.{'object_' if wanted == 'object' else wanted})"
 
 
 @warning(

@@ -31,7 +31,8 @@ def position(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     if message.HasField("sequence_batching") or message.batch_input:
         return
     for tensors in (inputs(model), outputs(model)):
-        numbers = [_index(tensor.name) for tensor in tensors]
+        # The backend reads the number after the first `__`.
+        numbers = [whole_number(tensor.name.partition("__")[2]) for tensor in tensors]
         if None in numbers:
             continue  # then all of them go by the names of forward(), or by their order
         for place, tensor in enumerate(tensors):
@@ -53,11 +54,6 @@ def _problem(tensors: Sequence[Tensor], numbers: Sequence[int | None], place: in
     if is_input and number is not None and number >= len(tensors):
         return f"which has {len(tensors)}, counted from 0"
     return None
-
-
-def _index(name: str) -> int | None:
-    """The number after the first `__`, as the backend reads it."""
-    return whole_number(name.partition("__")[2])
 
 
 @error(

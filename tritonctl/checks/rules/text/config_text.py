@@ -43,7 +43,9 @@ def unreadable(file: ConfigFile) -> Iterator[Hit]:
     answers=("server#8592", "tensorrtllm_backend#207", "tensorrtllm_backend#61"),
 )
 def placeholder(file: ConfigFile) -> Iterator[Hit]:
-    yield from _unfilled(_PLACEHOLDER, _STRING_OR_COMMENT.sub(_blank, file.source.text), 0)
+    # Blanks as long as what they replace, so that every place stays where it is.
+    blanked = _STRING_OR_COMMENT.sub(lambda match: " " * len(match[0]), file.source.text)
+    yield from _unfilled(_PLACEHOLDER, blanked, 0)
 
 
 @warning(
@@ -65,11 +67,6 @@ def _unfilled(pattern: re.Pattern[str], text: str, offset: int) -> Iterator[Hit]
             "write the value there, or render the template with all of its values",
             Span(match.start() + offset, match.end() + offset),
         )
-
-
-def _blank(match: re.Match[str]) -> str:
-    """As long as it was, so that every place stays where it is."""
-    return " " * len(match.group())
 
 
 @error(

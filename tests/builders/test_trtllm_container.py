@@ -68,6 +68,7 @@ def build(python_image: str, checkpoint: Path, tmp_path: Path) -> Build:
     folder = tmp_path / "builders" / "trt"
     shutil.copytree(BUILDERS / "tensorrt_llm", folder)
     shutil.copytree(BUILDERS / "shared", tmp_path / "builders" / "shared")
+    shutil.copy(BUILDERS / "compatibility.toml", tmp_path / "builders")
     (folder / "builder.toml").write_text(BUILDER, encoding="utf-8")
     (folder / "quantise.py").write_text(QUANTISE, encoding="utf-8")
     trtllm.quantised_checkpoint(folder / "quantised")

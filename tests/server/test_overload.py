@@ -138,7 +138,7 @@ def test_a_flood_is_refused_beyond_the_bound_and_at_once(server: Server) -> None
             results = await asyncio.gather(*flood, return_exceptions=True)
             refused = [result for result in results if isinstance(result, ServerBusyError)]
             assert len(refused) == 9 * QUEUE
-            assert all("UNAVAILABLE: slow has as many" in error.problem for error in refused)
+            assert all("UNAVAILABLE: slow has a full queue" in error.problem for error in refused)
             assert all("serving.queue.max_queue_size" in error.remedy for error in refused)
             assert [r for r in results if isinstance(r, str)] == [expected] * QUEUE
             assert await ask(client, 5) == expected

@@ -21,7 +21,7 @@ OURS = [rule for rule in RULES.values() if rule.family == "capacity"]
 MIB, GIB = 1 << 20, 1 << 30
 
 
-def found(folder: Path, files: Example, target: Target) -> list[Finding]:
+def reported(folder: Path, files: Example, target: Target) -> list[Finding]:
     """What the family's rules say."""
     return list(check_repository(put(folder, files), target, rules=OURS).findings)
 
@@ -39,7 +39,7 @@ def test_shared_memory(tmp_path: Path) -> None:
     """The sum, each model's share, told at the largest."""
     files = images("a", 1) | images("b", 2) | {"c/config.pbtxt": 'name: "c" backend: "identity"'}
     target = Target("2.51.0", shared_memory_bytes=64 * MIB)
-    [finding] = found(tmp_path, files, target)
+    [finding] = reported(tmp_path, files, target)
     # 8 × (12 MiB + 16 B + 4 KiB), in steps of 1 MiB.
     assert finding.message == (
         "the stubs of Python models need 291.0 MiB of shared memory with full batches, /dev/shm "
@@ -48,28 +48,28 @@ def test_shared_memory(tmp_path: Path) -> None:
     assert "--shm-size=640m" in finding.fix
     assert finding.path.endswith("b/config.pbtxt")
     assert (finding.line, finding.text[finding.column - 1 : finding.end - 1]) == (6, "2")
-    assert found(tmp_path, {}, Target("2.51.0", shared_memory_bytes=291 * MIB)) == []
-    assert found(tmp_path, {}, Target("2.51.0")) == []
+    assert reported(tmp_path, {}, Target("2.51.0", shared_memory_bytes=291 * MIB)) == []
+    assert reported(tmp_path, {}, Target("2.51.0")) == []
 
 
 def test_stubs_without_room(tmp_path: Path) -> None:
     """Their regions as they begin; then nothing is said of batches."""
     files = images("a", 3) | images("b", 4)
-    [finding] = found(tmp_path, files, Target("2.51.0", shared_memory_bytes=6 * MIB))
+    [finding] = reported(tmp_path, files, Target("2.51.0", shared_memory_bytes=6 * MIB))
     assert finding.rule == "TC802"
     assert finding.message == (
         "7 instances of Python models take 1.0 MiB of shared memory each, /dev/shm has 6.0 MiB: "
         "b 4, a 3"
     )
-    [finding] = found(tmp_path, {}, Target("2.51.0", shared_memory_bytes=7 * MIB))
+    [finding] = reported(tmp_path, {}, Target("2.51.0", shared_memory_bytes=7 * MIB))
     assert finding.rule == "TC800"
 
 
 def test_dimensions_that_vary_count_little(tmp_path: Path) -> None:
-    """What is told is certain: -1 may be 1, a text may be short."""
+    """What is reported is certain: -1 may be 1, a text may be short."""
     config = CONFIG.replace("dims: [ 4 ]", "dims: [ -1, -1 ]").replace("TYPE_FP32", "TYPE_STRING")
     target = Target("2.51.0", shared_memory_bytes=MIB)
-    assert found(tmp_path, python_model(config), target) == []
+    assert reported(tmp_path, python_model(config), target) == []
 
 
 def onnx(name: str, count: int, size: int, more: str = "") -> dict[str, str | File]:
@@ -88,14 +88,14 @@ def test_weights_on_gpus(tmp_path: Path) -> None:
     """A session for each instance, with the tensors beside the graph; every GPU by itself."""
     files = onnx("a", 2, 3000) | onnx("b", 1, 1500)
     two = Target("2.51.0", gpus=(8000, 7000))
-    [finding] = found(tmp_path / "all", files, two)
+    [finding] = reported(tmp_path / "all", files, two)
     assert finding.message == (
         "GPU 1 has 6.8 KiB, models take 7.3 KiB there before any request: a 5.9 KiB, b 1.5 KiB"
     )
-    assert found(tmp_path / "all", {}, Target("2.51.0")) == []
+    assert reported(tmp_path / "all", {}, Target("2.51.0")) == []
     shared = 'parameters { key: "share_session_between_instances" value { string_value: "true" } }'
     files |= onnx("a", 2, 3000, shared)
-    assert found(tmp_path / "shared", files, two) == []
+    assert reported(tmp_path / "shared", files, two) == []
 
 
 def test_weights_on_the_host(tmp_path: Path) -> None:
@@ -107,9 +107,9 @@ def test_weights_on_the_host(tmp_path: Path) -> None:
         "m/1/model.xml": File(bytes(500)),
         "m/1/model.bin": File(bytes(4000)),
     }
-    assert found(tmp_path / "fits", files | onnx("a", 9, 3000), target) == []
+    assert reported(tmp_path / "fits", files | onnx("a", 9, 3000), target) == []
     files |= {"m/1/model.bin": File(bytes(5000))}
-    [finding] = found(tmp_path / "full", files, target)
+    [finding] = reported(tmp_path / "full", files, target)
     assert (finding.rule, finding.message) == (
         "TC813",
         "the machine has 4.9 KiB, models take 5.4 KiB there before any request: m 5.4 KiB",
@@ -119,17 +119,17 @@ def test_weights_on_the_host(tmp_path: Path) -> None:
 def test_what_vllm_claims_beside_weights(tmp_path: Path) -> None:
     """Its share counts as taken."""
     files = onnx("a", 1, 3000) | vllm("b", "{}")
-    [finding] = found(tmp_path, files, Target("2.51.0", gpus=(10_000,)))
+    [finding] = reported(tmp_path, files, Target("2.51.0", gpus=(10_000,)))
     assert finding.message.endswith("there before any request: b 8.8 KiB, a 2.9 KiB")
 
 
 def test_odd_values(tmp_path: Path) -> None:
-    """Paths that no system has, counts beyond all bounds: nothing is told, nothing breaks."""
+    """Paths that no system has, counts beyond all bounds: nothing is reported, nothing breaks."""
     odd = engine("a", {"gpt_model_path": "/x\\000y"}) | engine("b", {}, 2**31 - 1)
     odd |= vllm("c", "{}", f"kind: KIND_GPU count: {2**31 - 1} gpus: [ {2**31 - 1} ]")
     odd |= images("d", 2**31 - 1, 2**62)
     target = Target("2.72.0", gpus=(GIB,), shared_memory_bytes=MIB)
-    rules = sorted(finding.rule for finding in found(tmp_path, odd, target))
+    rules = sorted(finding.rule for finding in reported(tmp_path, odd, target))
     assert rules == ["TC802", "TC811", "TC812", "TC821"]
 
 
@@ -150,7 +150,7 @@ def test_engines_by_rank(tmp_path: Path) -> None:
         "m/1/engine/rank0.engine": File(bytes(5000)),
         "m/1/engine/rank1.engine": File(bytes(1000)),
     }
-    [finding] = found(tmp_path, files, Target("2.51.0", gpus=(4000, 4000)))
+    [finding] = reported(tmp_path, files, Target("2.51.0", gpus=(4000, 4000)))
     assert finding.message.startswith("GPU 1 has 3.9 KiB, models take 4.9 KiB there")
 
 
@@ -170,7 +170,7 @@ def test_kv_caches(
     parameters: dict[str, str], count: int, told: str | None, tmp_path: Path
 ) -> None:
     """Of instances on one GPU, where no number of tokens bounds them."""
-    findings = found(tmp_path, engine("m", parameters, count), Target("2.51.0"))
+    findings = reported(tmp_path, engine("m", parameters, count), Target("2.51.0"))
     assert [told in one.message for one in findings if told] == [True] * bool(told)
     assert len(findings) == bool(told)
 
@@ -194,7 +194,7 @@ def test_kv_caches_of_the_llm_api(arguments: str, told: bool, tmp_path: Path) ->
     } | engine("n", {})
     if arguments == "kv_cache_config: [":
         files["m/1/model.yaml"] = arguments
-    findings = found(tmp_path, files, Target("2.51.0"))
+    findings = reported(tmp_path, files, Target("2.51.0"))
     assert [finding.rule for finding in findings] == ["TC812"] * told
 
 
@@ -208,38 +208,38 @@ def test_shares_of_vllm(tmp_path: Path) -> None:
     """Defaults count; GPUs of their own do not add up; what cannot be read counts nothing."""
     two = Target("2.51.0", gpus=(GIB, GIB))
     both = vllm("a", '{"gpu_memory_utilization": 0.3}') | vllm("b", "{}")
-    [finding] = found(tmp_path / "a", both, two)
+    [finding] = reported(tmp_path / "a", both, two)
     assert finding.message == (
         "instances of vLLM claim 1.2 times the whole (a 0.3, b 0.9) of GPU 0's memory"
     )
     apart = vllm("a", "{}", "kind: KIND_GPU gpus: [ 0 ]") | vllm(
         "b", "{}", "kind: KIND_GPU gpus: [ 1 ]"
     )
-    assert found(tmp_path / "b", apart, two) == []
+    assert reported(tmp_path / "b", apart, two) == []
     for junk in ("[" * 100_000, '"text"', "\ud800".encode("utf-8", "replace").decode(), "{"):
-        assert found(tmp_path / "c", vllm("a", "{}") | vllm("b", junk), two) == []
+        assert reported(tmp_path / "c", vllm("a", "{}") | vllm("b", junk), two) == []
 
 
 def test_messages(tmp_path: Path) -> None:
     """Optional inputs may stay away; the version must have the limit."""
     large = CONFIG.replace("dims: [ 4 ] }", "dims: [ 5000, 5000 ] }", 1)
     new = Target("2.72.0")
-    [finding] = found(tmp_path / "a", python_model(large), new)
+    [finding] = reported(tmp_path / "a", python_model(large), new)
     assert (finding.rule, finding.line) == ("TC820", 4)
     assert finding.message.startswith("one request takes 95.4 MiB: HTTP requests over 64.0 MiB")
     assert "--http-max-input-size=134217728" in finding.fix
     for target in (Target("2.51.0"), Target()):
-        assert found(tmp_path / "a", {}, target) == []
+        assert reported(tmp_path / "a", {}, target) == []
     optional = large.replace("5000 ] }", "5000 ] optional: true }")
-    assert found(tmp_path / "b", python_model(optional), new) == []
+    assert reported(tmp_path / "b", python_model(optional), new) == []
     answer = "dims: [ 5000, 5000 ] }".join(CONFIG.rsplit("dims: [ 4 ] }", 1))
-    assert found(tmp_path / "c", python_model(answer), new) == []
+    assert reported(tmp_path / "c", python_model(answer), new) == []
 
 
 def test_a_batch_too_large(tmp_path: Path) -> None:
     """With how many would fit."""
     config = CONFIG.replace("dims: [ 4 ]", "dims: [ 4000, 4000 ]", 1).replace("8", "64", 1)
-    [finding] = found(tmp_path, python_model(config), Target("2.51.0"))
+    [finding] = reported(tmp_path, python_model(config), Target("2.51.0"))
     assert finding.message == (
         "a request of 64 takes 64 × 61.0 MiB = 3.8 GiB: gRPC messages end at 2 GiB, with 33 of them"
     )

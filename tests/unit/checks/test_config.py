@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Triton's validation refuses, told in its place; and what it takes, not told."""
+"""What Triton's validation refuses, reported in its place; and what it takes, not reported."""
 
 from __future__ import annotations
 
@@ -181,6 +181,12 @@ def test_what_a_model_may_fill_in(tmp_path: Path) -> None:
             "TC190",
             "9",
             "unknown kind of instances: 9",
+        ),
+        (
+            "instance_group [ { kind: -1 } ]",
+            "TC190",
+            "-1",
+            "unknown kind of instances: -1",
         ),
         (
             'batch_output [ { kind: BATCH_SCATTER_WITH_INPUT_SHAPE source_input: "INPUT" } ]',

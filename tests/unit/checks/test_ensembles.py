@@ -139,7 +139,7 @@ def test_places() -> None:
 
 
 def test_a_model_that_is_not_there() -> None:
-    """The nearest name; nothing is told of its tensors, nor of a model that cannot be read."""
+    """The nearest name; nothing about its tensors, nor about a model that cannot be read."""
     finding = only(changed('"classify"', '"clasify"'))
     assert (finding.rule, finding.line, underlined(finding)) == ("TC305", 15, '"clasify"')
     assert finding.fix == "did you mean classify?"
@@ -281,7 +281,7 @@ def test_one_mistake_is_told_once() -> None:
 
 
 def test_circles_through_others() -> None:
-    """Each ensemble of a circle is told; one outside it, which leads there, is not."""
+    """Each ensemble of a circle is reported; one outside it, which leads there, is not."""
 
     def around(name: str, inner: str) -> dict[str, str | File]:
         config = ENSEMBLE.replace('"m"', f'"{name}"').replace('"classify"', f'"{inner}"')

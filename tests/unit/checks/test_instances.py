@@ -23,7 +23,7 @@ TWO = Target("2.51.0", gpus=(24 * GIB, 24 * GIB))
 EIGHT_CORES = Target("2.51.0", cores=8, gpus=())
 
 
-def found(folder: Path, files: Example, target: Target = NONE) -> list[Finding]:
+def reported(folder: Path, files: Example, target: Target = NONE) -> list[Finding]:
     """What the family's rules say."""
     return list(check_repository(put(folder, files), target, rules=OURS).findings)
 
@@ -55,12 +55,12 @@ def marked(finding: Finding) -> str:
 )
 def test_devices(text: str, target: Target, rules: list[str], tmp_path: Path) -> None:
     """What the target lacks; nothing while its GPUs are unknown."""
-    assert [finding.rule for finding in found(tmp_path, group(text), target)] == rules
+    assert [finding.rule for finding in reported(tmp_path, group(text), target)] == rules
 
 
 def test_the_place_of_a_device(tmp_path: Path) -> None:
     """The number itself, and what there is."""
-    [finding] = found(tmp_path, group("kind: KIND_GPU gpus: [ 0, 2 ]"), TWO)
+    [finding] = reported(tmp_path, group("kind: KIND_GPU gpus: [ 0, 2 ]"), TWO)
     assert (finding.line, marked(finding)) == (6, "2")
     assert finding.message == "the target has no GPU 2, only 0 to 1"
 
@@ -68,22 +68,22 @@ def test_the_place_of_a_device(tmp_path: Path) -> None:
 def test_an_ensemble_has_no_instances(tmp_path: Path) -> None:
     """Its instance_group is another rule's."""
     config = CONFIG.replace('backend: "python"', 'platform: "ensemble"\nensemble_scheduling { }')
-    assert found(tmp_path, group("kind: KIND_GPU", config)) == []
+    assert reported(tmp_path, group("kind: KIND_GPU", config)) == []
 
 
 @pytest.mark.parametrize("count", ["0", "-3"])
 def test_counts(count: str, tmp_path: Path) -> None:
     """Of onnxruntime two are made on the CPU; nobody knows where the GPUs are unknown."""
-    [finding] = found(tmp_path / "a", group(f"kind: KIND_CPU count: {count}"))
+    [finding] = reported(tmp_path / "a", group(f"kind: KIND_CPU count: {count}"))
     assert (marked(finding), finding.message) == (
         count,
         f"Triton ignores count: {count} and makes 1",
     )
     onnx = CONFIG.replace('"python"', '"onnxruntime"')
     files = {"m/config.pbtxt": f"{onnx}instance_group [ {{ count: {count} }} ]\n"}
-    [finding] = found(tmp_path / "b", files)
+    [finding] = reported(tmp_path / "b", files)
     assert finding.message == f"Triton ignores count: {count} and makes 2"
-    [finding] = found(tmp_path / "b", {}, Target("2.51.0"))
+    [finding] = reported(tmp_path / "b", {}, Target("2.51.0"))
     assert finding.message.endswith("as many as without `count`")
 
 
@@ -101,7 +101,7 @@ def test_python_instances_with_a_gpu_of_their_own(code: str, tmp_path: Path) -> 
     """Or that may have one: what is given `args`, or chooses in another way."""
     initialize = f"    def initialize(self, args):\n        {code}\n\n    def execute"
     files = group("kind: KIND_GPU") | {"m/1/model.py": MODEL.replace("    def execute", initialize)}
-    assert found(tmp_path, files, TWO) == []
+    assert reported(tmp_path, files, TWO) == []
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_python_instances_all_on_the_first(call: str, tmp_path: Path) -> None:
     """Told in model.py, once."""
     initialize = f"    def initialize(self, args):\n        self.a = {call}\n\n    def execute"
     files = group("kind: KIND_GPU") | {"m/1/model.py": MODEL.replace("    def execute", initialize)}
-    [finding] = found(tmp_path, files, TWO)
+    [finding] = reported(tmp_path, files, TWO)
     assert (finding.rule, finding.line) == ("TC609", 6)
     assert finding.path.endswith("m/1/model.py")
     assert marked(finding) in (call, '"cuda"', '"cuda:0"')
-    assert found(tmp_path, {}, Target("2.51.0", gpus=(24 * GIB,))) == []
+    assert reported(tmp_path, {}, Target("2.51.0", gpus=(24 * GIB,))) == []
 
 
 ACCELERATOR = (
@@ -144,7 +144,7 @@ def test_onnxruntime_on_the_cpu(
     group: str, target: Target, rules: list[str], tmp_path: Path
 ) -> None:
     """What it does with KIND_MODEL, and without."""
-    findings = found(tmp_path, onnx(f"instance_group [ {group} ]\n{ACCELERATOR}"), target)
+    findings = reported(tmp_path, onnx(f"instance_group [ {group} ]\n{ACCELERATOR}"), target)
     assert [finding.rule for finding in findings] == rules
 
 
@@ -159,16 +159,16 @@ THREADS = 'parameters {{ key: "intra_op_thread_count" value {{ string_value: "{}
 
 def test_threads_of_onnxruntime(tmp_path: Path) -> None:
     """Instances times threads; where nothing is said, two instances with a thread per core."""
-    [finding] = found(tmp_path / "a", onnx(THREADS.format(6)), EIGHT_CORES)
+    [finding] = reported(tmp_path / "a", onnx(THREADS.format(6)), EIGHT_CORES)
     assert finding.message == "2 instances with 6 threads each are 12 threads on 8 cores"
     assert finding.fix == "set 4 threads each, or fewer instances"
     assert (finding.rule, finding.line) == ("TC620", 6)
-    [finding] = found(tmp_path / "b", onnx(""), EIGHT_CORES)
+    [finding] = reported(tmp_path / "b", onnx(""), EIGHT_CORES)
     assert (finding.rule, marked(finding)) == ("TC621", '"onnxruntime"')
-    [finding] = found(tmp_path / "b", onnx(THREADS.format(0)), EIGHT_CORES)
+    [finding] = reported(tmp_path / "b", onnx(THREADS.format(0)), EIGHT_CORES)
     assert finding.rule == "TC621"
     for text in (THREADS.format(4), "instance_group [ { kind: KIND_CPU count: 1 } ]\n"):
-        assert found(tmp_path / "c", onnx(text), EIGHT_CORES) == []
+        assert reported(tmp_path / "c", onnx(text), EIGHT_CORES) == []
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_threads_of_onnxruntime(tmp_path: Path) -> None:
 )
 def test_threads_on_the_cpu_alone(target: Target, tmp_path: Path) -> None:
     """KIND_AUTO with a GPU, or perhaps with one, takes no threads that we know of."""
-    assert found(tmp_path, onnx(THREADS.format(64)), target) == []
+    assert reported(tmp_path, onnx(THREADS.format(64)), target) == []
 
 
 def test_another_library_s_threads(tmp_path: Path) -> None:
@@ -185,20 +185,20 @@ def test_another_library_s_threads(tmp_path: Path) -> None:
     accelerator = (
         'optimization { execution_accelerators { cpu_execution_accelerator { name: "openvino" } } }'
     )
-    assert found(tmp_path, onnx(THREADS.format(64) + accelerator), EIGHT_CORES) == []
+    assert reported(tmp_path, onnx(THREADS.format(64) + accelerator), EIGHT_CORES) == []
 
 
 def test_threads_of_all_models(tmp_path: Path) -> None:
     """Told once, with each one's share; those that are too many alone are not counted again."""
     once = "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
     files = {k: v for n in "abcdefgh" for k, v in onnx(once + THREADS.format(3), n).items()}
-    [finding] = found(tmp_path, files, EIGHT_CORES)
+    [finding] = reported(tmp_path, files, EIGHT_CORES)
     assert finding.rule == "TC622"
     assert finding.message == (
         "the models together compute with 24 threads on 8 cores: "
         "a 3, b 3, c 3, d 3, e 3, f 3 and 2 more"
     )
-    rules = [one.rule for one in found(tmp_path, onnx(once + THREADS.format(9)), EIGHT_CORES)]
+    rules = [one.rule for one in reported(tmp_path, onnx(once + THREADS.format(9)), EIGHT_CORES)]
     assert sorted(rules) == ["TC620", "TC622"]
 
 
@@ -215,7 +215,7 @@ def test_python_models_that_see_to_their_threads(line: str, tmp_path: Path) -> N
     """Or compute on a GPU, whatever their kind says."""
     code = MODEL.replace("\n\n\nclass", f"\nimport os\nimport torch\n\n{line}\n\n\nclass")
     files = group("kind: KIND_CPU count: 2") | {"m/1/model.py": code}
-    assert found(tmp_path, files, EIGHT_CORES) == []
+    assert reported(tmp_path, files, EIGHT_CORES) == []
 
 
 def resources(text: str, name: str = "m", count: int = 2) -> dict[str, str]:
@@ -241,7 +241,7 @@ def test_resources_over_an_ensemble(tmp_path: Path) -> None:
     files = resources(SLOT) | resources(SLOT, "n") | {"e/config.pbtxt": ensemble}
     assert isinstance(ASKING, str)
     files["m/1/model.py"] = ASKING.replace('"n"', '"e"').replace('["OUTPUT"]', "WANTED")
-    [finding] = found(tmp_path, files)
+    [finding] = reported(tmp_path, files)
     assert finding.rule == "TC641"
     assert finding.message == (
         "it holds 1 SLOT while it waits for e → n, which needs 1: there are 1"
@@ -255,12 +255,12 @@ def test_resources_that_are_enough(tmp_path: Path) -> None:
     assert isinstance(ASKING, str)
     more = resources(SLOT.replace("1", "2"), "o")
     files = resources(SLOT) | resources(SLOT, "n") | more | {"m/1/model.py": ASKING}
-    assert found(tmp_path / "a", files) == []
+    assert reported(tmp_path / "a", files) == []
     files = resources(SLOT) | resources(SLOT, "n") | {"m/1/model.py": ASKING}
     files["n/config.pbtxt"] = files["n/config.pbtxt"].replace(
         "kind: KIND_CPU", "kind: KIND_GPU gpus: [ 1 ]"
     )
-    assert found(tmp_path / "b", files, TWO) == []
+    assert reported(tmp_path / "b", files, TWO) == []
 
 
 @pytest.mark.parametrize(
@@ -277,11 +277,11 @@ def test_names_of_models_asked(head: str, model_name: str, tmp_path: Path) -> No
     initialize = '    def initialize(self, args):\n        self.name = "m"\n\n    def execute'
     code = head + ASKING.replace('"n"', model_name).replace("    def execute", initialize)
     files = {"m/config.pbtxt": CONFIG, "m/1/model.py": code}
-    [finding] = found(tmp_path / "once", files)
+    [finding] = reported(tmp_path / "once", files)
     assert finding.rule == "TC650"
     assert marked(finding).startswith("pb_utils.InferenceRequest(")
     again = code + '\nNAME = "n"\n\n\nclass B:\n    def f(self):\n        self.name = "x"\n'
-    rules = [one.rule for one in found(tmp_path / "again", files | {"m/1/model.py": again})]
+    rules = [one.rule for one in reported(tmp_path / "again", files | {"m/1/model.py": again})]
     assert rules == (["TC650"] if model_name == '"m"' else [])
 
 
@@ -295,11 +295,11 @@ def test_circles(tmp_path: Path) -> None:
         "n/config.pbtxt": CONFIG.replace('"m"', '"n"') + one,
         "n/1/model.py": ASKING.replace('"n"', '"m"'),
     }
-    [finding] = found(tmp_path / "a", files)
+    [finding] = reported(tmp_path / "a", files)
     assert finding.rule == "TC650"
     assert finding.message == "the only instance of a model waits for itself: m → n → m"
     files["n/config.pbtxt"] = files["n/config.pbtxt"].replace("count: 1", "count: 3")
-    [finding] = found(tmp_path / "b", files)
+    [finding] = reported(tmp_path / "b", files)
     assert (finding.rule, finding.line) == ("TC651", 9)
     assert "2 requests at once" in finding.message
     in_a_thread = ASKING.replace("    def execute", "    def work").replace('"n"', '"m"')
@@ -307,7 +307,7 @@ def test_circles(tmp_path: Path) -> None:
         "m/config.pbtxt": CONFIG + "model_transaction_policy { decoupled: true }\n",
         "m/1/model.py": in_a_thread + "\n    def execute(self, requests):\n        self.start()\n",
     }
-    assert found(tmp_path / "c", files) == []
+    assert reported(tmp_path / "c", files) == []
 
 
 def test_what_is_asked(tmp_path: Path) -> None:
@@ -315,15 +315,15 @@ def test_what_is_asked(tmp_path: Path) -> None:
     assert isinstance(ASKING, str)
     files = {"m/config.pbtxt": CONFIG, "m/1/model.py": ASKING.replace('"n"', '"spelller"')}
     files |= {"speller/config.pbtxt": CONFIG.replace('"m"', '"speller"')}
-    [finding] = found(tmp_path / "a", files)
+    [finding] = reported(tmp_path / "a", files)
     assert (finding.rule, finding.fix) == ("TC652", "did you mean speller?")
     code = ASKING.replace('"n"', '"speller"').replace(
         "inputs=[tensor]", 'inputs=[pb_utils.Tensor("IN", tensor.as_numpy())]'
     )
-    [finding] = found(tmp_path / "b", files | {"m/1/model.py": code})
+    [finding] = reported(tmp_path / "b", files | {"m/1/model.py": code})
     assert (finding.rule, finding.message) == ("TC653", "speller has no input IN")
     unknown = code.replace('"IN"', "name").replace('["OUTPUT"]', "names")
-    assert found(tmp_path / "c", files | {"m/1/model.py": unknown}) == []
+    assert reported(tmp_path / "c", files | {"m/1/model.py": unknown}) == []
 
 
 def test_several_answers_one_after_the_other(tmp_path: Path) -> None:
@@ -335,16 +335,16 @@ def test_several_answers_one_after_the_other(tmp_path: Path) -> None:
         "m/1/model.py": twice,
         "n/config.pbtxt": CONFIG.replace('"m"', '"n"'),
     }
-    [finding] = found(tmp_path / "a", files)
+    [finding] = reported(tmp_path / "a", files)
     assert (finding.rule, marked(finding)) == ("TC656", "asked.exec()")
     assert finding.message.startswith("execute waits for 2 answers one after the other")
     coroutine = twice.replace("def execute", "async def execute")
-    assert found(tmp_path / "b", files | {"m/1/model.py": coroutine}) == []
-    assert found(tmp_path / "c", files, Target("2.51.0")) == []
+    assert reported(tmp_path / "b", files | {"m/1/model.py": coroutine}) == []
+    assert reported(tmp_path / "c", files, Target("2.51.0")) == []
 
 
 def test_python_without_bls(tmp_path: Path) -> None:
     """Calls of exec that are something else, and files that cannot be read."""
     other = MODEL + "\n\ndef f(cursor):\n    cursor.exec('select')\n    exec('x')\n"
-    assert found(tmp_path / "a", python_model() | {"m/1/model.py": other}) == []
-    assert found(tmp_path / "b", python_model() | {"m/1/model.py": "def ("}) == []
+    assert reported(tmp_path / "a", python_model() | {"m/1/model.py": other}) == []
+    assert reported(tmp_path / "b", python_model() | {"m/1/model.py": "def ("}) == []

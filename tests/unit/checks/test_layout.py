@@ -29,7 +29,7 @@ def findings(folder: Path, files: Example) -> tuple[Finding, ...]:
     return check_repository(put(folder, files), TARGET, rules=OURS).findings
 
 
-def told(folder: Path, files: Example) -> list[tuple[str, str]]:
+def reported(folder: Path, files: Example) -> list[tuple[str, str]]:
     """Each rule with where it points to, below the repository."""
     found = findings(folder, files)
     return [(f.rule, f.path.removeprefix(str(folder)).removeprefix("/")) for f in found]
@@ -38,11 +38,11 @@ def told(folder: Path, files: Example) -> list[tuple[str, str]]:
 def test_versions_that_are_not_served_need_no_file(tmp_path: Path) -> None:
     """Only what version_policy serves is loaded; the latest, if it says nothing."""
     old = {"m/config.pbtxt": CONFIG, "m/1/notes": "", "m/2/model.py": MODEL}
-    assert told(tmp_path / "latest", old) == []
+    assert reported(tmp_path / "latest", old) == []
     every = old | {"m/config.pbtxt": CONFIG + "version_policy { all { } }"}
-    assert told(tmp_path / "all", every) == [("TC004", "m/1")]
+    assert reported(tmp_path / "all", every) == [("TC004", "m/1")]
     two = old | {"m/config.pbtxt": CONFIG + "version_policy { latest { num_versions: 2 } }"}
-    assert told(tmp_path / "two", two) == [("TC004", "m/1")]
+    assert reported(tmp_path / "two", two) == [("TC004", "m/1")]
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_default_files(backend: str, name: str, tmp_path: Path) -> None:
     assert finding.rule == "TC004"
     assert name in finding.message
     folder = {"m/config.pbtxt": config, f"m/1/{name}/part": ""}
-    assert "TC004" not in {rule for rule, _ in told(tmp_path / "good", folder)}
+    assert "TC004" not in {rule for rule, _ in reported(tmp_path / "good", folder)}
 
 
 def test_files_named_otherwise(tmp_path: Path) -> None:
     """default_model_filename, below folders, too; several by compute capability."""
     named = {"m/config.pbtxt": CONFIG + 'default_model_filename: "sub/other.py"'}
-    assert told(tmp_path / "bad", named | {"m/1/other.py": MODEL}) == [("TC004", "m/1")]
-    assert told(tmp_path / "good", named | {"m/1/sub/other.py": MODEL}) == []
+    assert reported(tmp_path / "bad", named | {"m/1/other.py": MODEL}) == [("TC004", "m/1")]
+    assert reported(tmp_path / "good", named | {"m/1/sub/other.py": MODEL}) == []
     plans = CONFIG.replace("python", "tensorrt") + 'cc_model_filenames { key: "9.0" value: "h" }'
-    assert told(tmp_path / "plans", {"m/config.pbtxt": plans, "m/1/h": ""}) == []
+    assert reported(tmp_path / "plans", {"m/config.pbtxt": plans, "m/1/h": ""}) == []
     [finding] = findings(tmp_path / "no plan", {"m/config.pbtxt": plans, "m/1/x": ""})
     assert finding.message == "version 1 has no h, which GPUs of compute capability 9.0 load"
 
@@ -85,13 +85,17 @@ LABELLED = CONFIG.replace('"OUTPUT" data_type', '"OUTPUT" label_filename: "l.txt
 def test_version_folders(tmp_path: Path) -> None:
     """Zero is one; digits at the beginning make one that is not there; others are ignored."""
     model = python_model()
-    assert told(tmp_path / "zero", {"m/config.pbtxt": CONFIG, "m/0/model.py": MODEL}) == []
+    assert reported(tmp_path / "zero", {"m/config.pbtxt": CONFIG, "m/0/model.py": MODEL}) == []
     for name in ("2_old", "2024-01-01", "+2", " 2", "9" * 19, "1" + "0" * 30):
-        assert told(tmp_path / name, model | {f"m/{name}/x": ""}) == [("TC017", f"m/{name}")], name
+        assert reported(tmp_path / name, model | {f"m/{name}/x": ""}) == [("TC017", f"m/{name}")], (
+            name
+        )
     for name in ("old_2", "1_old", "0_old", "-1", "data"):
-        assert told(tmp_path / name, model | {f"m/{name}/x": ""}) == [], name
+        assert reported(tmp_path / name, model | {f"m/{name}/x": ""}) == [], name
     for name in ("v2", "02", "V10", "00"):
-        assert told(tmp_path / name, model | {f"m/{name}/x": ""}) == [("TC003", f"m/{name}")], name
+        assert reported(tmp_path / name, model | {f"m/{name}/x": ""}) == [("TC003", f"m/{name}")], (
+            name
+        )
     [finding] = findings(tmp_path / "only", {"m/config.pbtxt": CONFIG, "m/1_old/model.py": MODEL})
     assert finding.rule == "TC002"
     assert "1_old is not a whole number" in finding.message
@@ -100,12 +104,12 @@ def test_version_folders(tmp_path: Path) -> None:
 def test_what_lies_in_the_place_of_a_file(tmp_path: Path) -> None:
     """A folder and a link to nowhere are no model.py; a pointer of Git LFS is nothing."""
     config = {"m/config.pbtxt": CONFIG}
-    assert told(tmp_path / "folder", config | {"m/1/model.py/x": ""}) == [("TC004", "m/1")]
+    assert reported(tmp_path / "folder", config | {"m/1/model.py/x": ""}) == [("TC004", "m/1")]
     link = config | {"m/1/model.py": File(link="gone")}
-    assert told(tmp_path / "link", link) == [("TC004", "m/1")]
+    assert reported(tmp_path / "link", link) == [("TC004", "m/1")]
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
     beside = python_model() | {"m/1/weights.bin": pointer}
-    assert told(tmp_path / "pointer", beside) == [("TC016", "m/1/weights.bin")]
+    assert reported(tmp_path / "pointer", beside) == [("TC016", "m/1/weights.bin")]
 
 
 def test_names_and_the_shell(tmp_path: Path) -> None:
@@ -113,13 +117,13 @@ def test_names_and_the_shell(tmp_path: Path) -> None:
     unnamed = CONFIG.replace('name: "m"\n', "")
     for name in ("a b", "a$b", "a;b", "#a", "a`b", "a\nb"):
         files = {f"{name}/config.pbtxt": unnamed, f"{name}/1/model.py": MODEL}
-        assert [rule for rule, _ in told(tmp_path / "bad", files)] == ["TC018"], name
+        assert [rule for rule, _ in reported(tmp_path / "bad", files)] == ["TC018"], name
         shutil.rmtree(tmp_path / "bad")
     for name in ("a#b", "a.b", "a:b", "-a", "a+b", "a,b@c"):
         files = {f"{name}/config.pbtxt": unnamed, f"{name}/1/model.py": MODEL}
-        assert told(tmp_path / "good", files) == [], name
+        assert reported(tmp_path / "good", files) == [], name
     plan = {"a b/config.pbtxt": unnamed.replace("python", "tensorrt"), "a b/1/model.plan": ""}
-    assert told(tmp_path / "plan", plan) == []
+    assert reported(tmp_path / "plan", plan) == []
 
 
 def test_labels(tmp_path: Path) -> None:
@@ -129,10 +133,10 @@ def test_labels(tmp_path: Path) -> None:
     few = python_model(LABELLED) | {"m/l.txt": "a\nb\nc"}
     [finding] = findings(tmp_path / "few", few)
     assert finding.message == "l.txt has 3 labels, and output OUTPUT 4 elements"
-    assert told(tmp_path / "enough", few | {"m/l.txt": "a\n\nc\nd"}) == []
+    assert reported(tmp_path / "enough", few | {"m/l.txt": "a\n\nc\nd"}) == []
     varies = few | {"m/config.pbtxt": LABELLED.replace("4 ] } ]", "-1 ] } ]")}
-    assert told(tmp_path / "varies", varies) == []
-    assert told(tmp_path / "folder", few | {"m/l.txt": File(link=".")}) == [
+    assert reported(tmp_path / "varies", varies) == []
+    assert reported(tmp_path / "folder", few | {"m/l.txt": File(link=".")}) == [
         ("TC020", "m/config.pbtxt")
     ]
 
@@ -151,21 +155,21 @@ def test_first_states(tmp_path: Path) -> None:
     assert (finding.rule, finding.message) == ("TC022", "initial_state/z.raw is not a file")
     [finding] = findings(tmp_path / "short", files | {"m/initial_state/z.raw": "12345678"})
     assert finding.message == "initial_state/z.raw has 8 bytes, and the tensor 16"
-    assert told(tmp_path / "good", files | {"m/initial_state/z.raw": "0" * 16}) == []
+    assert reported(tmp_path / "good", files | {"m/initial_state/z.raw": "0" * 16}) == []
 
 
 def test_environments(tmp_path: Path) -> None:
     """In the model's folder they are looked for; elsewhere nobody knows."""
     entry = 'parameters { key: "EXECUTION_ENV_PATH" value { string_value: "%s" } }'
     inside = python_model(CONFIG + entry % "$$TRITON_MODEL_DIRECTORY/env.tar.gz")
-    assert told(tmp_path / "gone", inside) == [("TC025", "m/config.pbtxt")]
-    assert told(tmp_path / "there", inside | {"m/env.tar.gz": "x"}) == []
+    assert reported(tmp_path / "gone", inside) == [("TC025", "m/config.pbtxt")]
+    assert reported(tmp_path / "there", inside | {"m/env.tar.gz": "x"}) == []
     dollar = python_model(CONFIG + entry % "$TRITON_MODEL_DIRECTORY/env")
-    assert told(tmp_path / "dollar", dollar | {"m/env/bin/activate": ""}) == [
+    assert reported(tmp_path / "dollar", dollar | {"m/env/bin/activate": ""}) == [
         ("TC025", "m/config.pbtxt")
     ]
-    assert told(tmp_path / "far", python_model(CONFIG + entry % "/opt/env.tar.gz")) == []
-    assert told(tmp_path / "far too", python_model(CONFIG + entry % "")) == []
+    assert reported(tmp_path / "far", python_model(CONFIG + entry % "/opt/env.tar.gz")) == []
+    assert reported(tmp_path / "far too", python_model(CONFIG + entry % "")) == []
 
 
 def test_variants(tmp_path: Path) -> None:
@@ -183,20 +187,20 @@ def test_variants(tmp_path: Path) -> None:
         ("TC033", 4, "input INPUT of config.pbtxt is missing here"),
         ("TC033", 4, "input IN is not in config.pbtxt"),
     ]
-    assert told(tmp_path / "ignored", good | {"m/configs/README.md": ""}) == [
+    assert reported(tmp_path / "ignored", good | {"m/configs/README.md": ""}) == [
         ("TC031", "m/configs/README.md")
     ]
 
 
 def test_the_repository_itself(tmp_path: Path) -> None:
     """Findings that are about no model."""
-    assert told(tmp_path / "none", {"README.md": ""}) == [("TC009", "")]
-    assert told(tmp_path / "model", {"config.pbtxt": CONFIG, "1/model.py": MODEL}) == [
+    assert reported(tmp_path / "none", {"README.md": ""}) == [("TC009", "")]
+    assert reported(tmp_path / "model", {"config.pbtxt": CONFIG, "1/model.py": MODEL}) == [
         ("TC009", "")
     ]
-    assert told(tmp_path / "hidden", python_model() | {".git/HEAD": ""}) == [("TC006", ".git")]
+    assert reported(tmp_path / "hidden", python_model() | {".git/HEAD": ""}) == [("TC006", ".git")]
     link = python_model() | {"old": File(link="gone")}
-    assert told(tmp_path / "link", link) == [("TC005", "old")]
+    assert reported(tmp_path / "link", link) == [("TC005", "old")]
 
 
 def test_a_link_to_the_shared_file_is_no_stray(tmp_path: Path) -> None:
@@ -206,18 +210,18 @@ def test_a_link_to_the_shared_file_is_no_stray(tmp_path: Path) -> None:
         "m/model.py": MODEL,
         "m/1/model.py": File(link="../model.py"),
     }
-    assert told(tmp_path, shared) == []
+    assert reported(tmp_path, shared) == []
 
 
 def test_one_finding_for_a_model_that_is_none(tmp_path: Path) -> None:
     """Empty, nested, or with a misspelt configuration."""
     nested = {"all/m/config.pbtxt": CONFIG, "all/m/1/model.py": MODEL}
-    assert told(tmp_path / "nested", nested) == [("TC008", "all")]
-    assert told(tmp_path / "empty", {"m/.gitkeep": ""}) == [("TC007", "m")]
+    assert reported(tmp_path / "nested", nested) == [("TC008", "all")]
+    assert reported(tmp_path / "empty", {"m/.gitkeep": ""}) == [("TC007", "m")]
     (tmp_path / "bare" / "m").mkdir(parents=True)
-    assert told(tmp_path / "bare", {}) == [("TC007", "m")]
+    assert reported(tmp_path / "bare", {}) == [("TC007", "m")]
     misspelt = {"m/Config.pbtxt": CONFIG, "m/1/model.py": MODEL}
-    assert told(tmp_path / "misspelt", misspelt) == [("TC010", "m/Config.pbtxt")]
+    assert reported(tmp_path / "misspelt", misspelt) == [("TC010", "m/Config.pbtxt")]
 
 
 EVERYTHING = (
@@ -241,5 +245,5 @@ def test_any_bytes(content: bytes, size: int, tmp_path_factory: pytest.TempPathF
 def test_any_name_of_a_file(name: str, tmp_path: Path) -> None:
     """A name that is no path, or too long for one, is a file that is not there."""
     config = EVERYTHING.replace('"l.txt"', f'"{name}"').replace('"f"', f'"{name}"')
-    found = {rule for rule, _ in told(tmp_path, python_model(config))}
+    found = {rule for rule, _ in reported(tmp_path, python_model(config))}
     assert found == {"TC022"} if name == "" else found == {"TC020", "TC022"}

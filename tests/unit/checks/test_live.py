@@ -147,7 +147,7 @@ def test_states_without_the_index(repository: Path, words: str, rule: str) -> No
     ],
 )
 def test_versions(policy: str, wanted: str, tmp_path: Path) -> None:
-    """Those of the policy, of the folders that there are."""
+    """Those that the policy chooses of the existing folders."""
     config = CONFIG + policy
     put(tmp_path, python_model(config, **{"2__model.py": MODEL, "3__model.py": MODEL}))
     whole = config if policy else CONFIG + "version_policy { latest { num_versions: 1 } }\n"

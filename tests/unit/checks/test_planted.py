@@ -19,7 +19,7 @@ TARGET = Target("2.51.0")
 Place = tuple[str, str, int, int]
 
 
-def found(folder: Path) -> list[Place]:
+def reported(folder: Path) -> list[Place]:
     """Rule, file, line and column of each finding."""
     return [
         (f.rule, Path(f.path).relative_to(folder).as_posix(), f.line, f.column)
@@ -55,7 +55,7 @@ def planted(mistake: Planted) -> tuple[dict[str, str | File], Place]:
 
 def test_the_repository_is_clean(tmp_path: Path) -> None:
     """Nothing to say, not even advice."""
-    assert found(put(tmp_path, repository())) == []
+    assert reported(put(tmp_path, repository())) == []
 
 
 def test_there_are_many() -> None:
@@ -68,4 +68,4 @@ def test_there_are_many() -> None:
 def test_each_mistake_is_found(number: int, tmp_path: Path) -> None:
     """It, and nothing else: rule, file, line and column."""
     files, expected = planted(MISTAKES[number])
-    assert found(put(tmp_path, files)) == [expected]
+    assert reported(put(tmp_path, files)) == [expected]

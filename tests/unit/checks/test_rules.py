@@ -23,7 +23,7 @@ from tritonctl.errors import ConfigurationError
 TARGET = Target("2.51.0")
 
 
-def found(folder: Path, target: Target = TARGET) -> list[str]:
+def reported(folder: Path, target: Target = TARGET) -> list[str]:
     return [finding.rule for finding in check_repository(folder, target).findings]
 
 
@@ -33,15 +33,15 @@ def test_examples(family: str, tmp_path: Path) -> None:
     rules = {name: rule for name, rule in RULES.items() if name.startswith(family)}
     findings = {
         name: (
-            told(put(tmp_path / name / "bad", rule.bad), rule),
-            told(put(tmp_path / name / "good", rule.good), rule),
+            without_advice(put(tmp_path / name / "bad", rule.bad), rule),
+            without_advice(put(tmp_path / name / "good", rule.good), rule),
         )
         for name, rule in rules.items()
     }
     assert findings == {name: ([name], []) for name in rules}
 
 
-def told(folder: Path, rule: Rule) -> list[str]:
+def without_advice(folder: Path, rule: Rule) -> list[str]:
     """The findings of an example, without the advice of other rules."""
     findings = check_repository(folder, rule.target).findings
     return [f.rule for f in findings if f.severity != "advice" or f.rule == rule.id]
@@ -81,7 +81,7 @@ def test_placeholders(tmp_path: Path) -> None:
     )
     assert (finding.rule, finding.line, finding.severity) == ("TC109", 6, "warning")
     assert finding.text[finding.column - 1 : finding.end - 1] == "${x}"
-    assert found(put(tmp_path / "b", python_model(CONFIG + "# ${x} {{ y }}\n"))) == []
+    assert reported(put(tmp_path / "b", python_model(CONFIG + "# ${x} {{ y }}\n"))) == []
     assert only(tmp_path / "c", CONFIG.replace("8", "{{ batch }}")).rule == "TC102"
 
 
@@ -93,11 +93,11 @@ def test_ignored(comment: str, tmp_path: Path) -> None:
     """On the line itself, or alone on the line above; another rule's id does not help."""
     entry = 'parameters { key: "k" value { string_value: "v" } }'
     twice = f"{CONFIG}{entry}\n{entry} "
-    assert found(put(tmp_path / "same", python_model(twice + comment))) == []
+    assert reported(put(tmp_path / "same", python_model(twice + comment))) == []
     above = f"{CONFIG}{entry}\n{comment}\n{entry}\n"
-    assert found(put(tmp_path / "above", python_model(above))) == []
+    assert reported(put(tmp_path / "above", python_model(above))) == []
     other = twice + comment.replace("ignore", "ignore[TC101]", 1).split("][")[0].rstrip("]") + "]"
-    assert found(put(tmp_path / "other", python_model(other))) == ["TC108"]
+    assert reported(put(tmp_path / "other", python_model(other))) == ["TC108"]
 
 
 def test_a_newer_target_knows_more_fields(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_junk_is_a_finding(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo" / "config.pbtxt")
     (tmp_path / "newline\nin it" / "config.pbtxt").write_bytes(b'name: "\xff"\n')
     (tmp_path / "nowhere").symlink_to(tmp_path / "nowhere")
-    rules = found(tmp_path)
+    rules = reported(tmp_path)
     assert rules == ["TC005", "TC103", "TC101", "TC101", "TC101", "TC018", "TC221", "TC105"]
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TOKEN = "hf_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ012345"
 
 
-def told(folder: Path, files: Example) -> list[Finding]:
+def reported(folder: Path, files: Example) -> list[Finding]:
     """What this family says of a repository."""
     put(folder, files)
     return list(check_repository(folder, rules=OURS).findings)
@@ -77,7 +77,7 @@ def line(statement: str, imports: str = "") -> Example:
 )
 def test_code(tmp_path: Path, imports: str, statement: str, rule: str) -> None:
     """By whatever name a function goes; at its place in model.py."""
-    [finding] = told(tmp_path, line(statement, imports))
+    [finding] = reported(tmp_path, line(statement, imports))
     assert (finding.rule, finding.line) == (rule, 2)
     assert finding.path.endswith("m/1/model.py")
     assert finding.text == statement
@@ -119,7 +119,7 @@ def test_code(tmp_path: Path, imports: str, statement: str, rule: str) -> None:
 )
 def test_code_that_is_no_mistake(tmp_path: Path, imports: str, statement: str) -> None:
     """The safe forms, what is not known, and other things of the same name."""
-    assert told(tmp_path, line(statement, imports)) == []
+    assert reported(tmp_path, line(statement, imports)) == []
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,14 @@ def test_code_that_is_no_mistake(tmp_path: Path, imports: str, statement: str) -
 )
 def test_trust_in_settings(tmp_path: Path, name: str, text: str, place: tuple[int, int]) -> None:
     """Of llmapi, of vLLM, of our own engines; false is fine, and so is a comment."""
-    [finding] = told(tmp_path / "a", python_model() | {f"m/1/{name}": text})
+    [finding] = reported(tmp_path / "a", python_model() | {f"m/1/{name}": text})
     assert (finding.rule, finding.line, finding.column) == ("TC901", *place)
     assert (
-        told(tmp_path / "b", python_model() | {f"m/1/{name}": text.replace("true", "false")}) == []
+        reported(tmp_path / "b", python_model() | {f"m/1/{name}": text.replace("true", "false")})
+        == []
     )
     comment = {"m/1/model.yaml": "# trust_remote_code: true\n"}
-    assert told(tmp_path / "c", python_model() | comment) == []
+    assert reported(tmp_path / "c", python_model() | comment) == []
 
 
 def parameter(key: str, value: str) -> Example:
@@ -182,12 +183,12 @@ def test_secrets(tmp_path: Path, key: str, value: str) -> None:
 )
 def test_no_secrets(tmp_path: Path, key: str, value: str) -> None:
     """Examples, paths, placeholders, and the tokens of language models."""
-    assert told(tmp_path, parameter(key, value)) == []
+    assert reported(tmp_path, parameter(key, value)) == []
 
 
 def test_secrets_in_code(tmp_path: Path) -> None:
     """Several, each at its place, none of them shown beside another."""
-    found = told(tmp_path, line(f'HUB = ("{TOKEN}", "{TOKEN[::-1]}", "{TOKEN}")'))
+    found = reported(tmp_path, line(f'HUB = ("{TOKEN}", "{TOKEN[::-1]}", "{TOKEN}")'))
     assert [(finding.rule, finding.line) for finding in found] == [("TC910", 2), ("TC910", 2)]
     assert not any(TOKEN in finding.text for finding in found)
 
@@ -196,7 +197,7 @@ def test_private_keys(tmp_path: Path) -> None:
     """By what is in them: a certificate is public."""
     key = "-----BEGIN " + "RSA PRIVATE KEY-----\nAAAA\n"
     files = {"m/1/tls.pem": key, "m/ca.pem": "-----BEGIN CERTIFICATE-----\n", "m/id_rsa": key}
-    found = told(tmp_path, python_model() | files)
+    found = reported(tmp_path, python_model() | files)
     assert [finding.path.partition("/m/")[2] for finding in found] == ["1/tls.pem", "id_rsa"]
     assert {finding.rule for finding in found} == {"TC909"}
 
@@ -207,13 +208,13 @@ def test_writable(tmp_path: Path) -> None:
     (tmp_path / "a" / "1").chmod(0o777)
     (tmp_path / "a" / "1" / "y").chmod(0o646)
     (tmp_path / "b" / "1").chmod(0o1777)  # sticky: nobody else's files
-    [finding] = told(tmp_path, {})
+    [finding] = reported(tmp_path, {})
     assert finding.message == "everybody on this machine may change a/1, and 1 more below a"
     assert finding.path.endswith("/a/1")
     (tmp_path / "b").chmod(0o757)
-    assert len(told(tmp_path, {})) == 2
+    assert len(reported(tmp_path, {})) == 2
     tmp_path.chmod(0o777)
-    [finding] = told(tmp_path, {})
+    [finding] = reported(tmp_path, {})
     assert "may put models into" in finding.message
 
 
@@ -226,11 +227,11 @@ def test_links(tmp_path: Path) -> None:
     (root / "m" / "1" / "inside").symlink_to("../../n/1/model.py")
     (root / "m" / "1" / "circle").symlink_to("circle")
     (root / "m" / "1" / "nowhere").symlink_to(tmp_path / "nowhere")
-    assert told(root, {}) == []
+    assert reported(root, {}) == []
     (root / "m" / "1" / "weights").symlink_to("../../../outside/weights")
     (root / "whole").symlink_to(outside / "model")
     (outside / "model" / "1" / "own").symlink_to("model.py")
-    found = told(root, {})
+    found = reported(root, {})
     assert [finding.rule for finding in found] == ["TC907", "TC907"]
     assert [finding.path.rpartition("/models/")[2] for finding in found] == ["m/1/weights", "whole"]
 
@@ -253,13 +254,13 @@ def test_pickled_files(tmp_path: Path) -> None:
     archive(folder / "script.pt", "s/data.pkl", "s/code/x.py", "s/constants.pkl")
     archive(folder / "e.bin", "something/else")
     (folder / "f.pt").write_bytes(b"PK\x03\x04 torn")
-    found = told(tmp_path, {})
+    found = reported(tmp_path, {})
     assert [Path(one.path).name for one in found] == ["a.pkl", "c.joblib", "d.pth"]
     assert {(one.rule, one.severity) for one in found} == {("TC908", "advice")}
     careful = line("torch.load('d.pth', weights_only=True)", "import torch")
-    assert [Path(one.path).name for one in told(tmp_path, careful)] == ["a.pkl", "c.joblib"]
+    assert [Path(one.path).name for one in reported(tmp_path, careful)] == ["a.pkl", "c.joblib"]
     careless = line("torch.load('d.pth', weights_only=False)", "import torch")
-    assert [one.rule for one in told(tmp_path, careless)] == ["TC902"]
+    assert [one.rule for one in reported(tmp_path, careless)] == ["TC902"]
 
 
 def test_torchscript_of_the_pytorch_backend(tmp_path: Path) -> None:
@@ -267,7 +268,7 @@ def test_torchscript_of_the_pytorch_backend(tmp_path: Path) -> None:
     files = {"m/config.pbtxt": CONFIG.replace("python", "pytorch"), "m/1/model.pt": ""}
     put(tmp_path, files)
     archive(tmp_path / "m" / "1" / "model.pt", "m/data.pkl")
-    assert told(tmp_path, {}) == []
+    assert reported(tmp_path, {}) == []
 
 
 def test_known_holes(cli: Cli, sandbox: Sandbox, tmp_path: Path) -> None:
@@ -293,7 +294,7 @@ def test_our_backends_are_clean(tmp_path: Path) -> None:
     for name, path in sources.items():
         text = path.read_text(encoding="utf-8")
         put(tmp_path, {f"{name}/config.pbtxt": 'backend: "python"\n', f"{name}/1/model.py": text})
-    assert told(tmp_path, {}) == []
+    assert reported(tmp_path, {}) == []
 
 
 def test_what_render_writes_is_clean(built: Sandbox) -> None:
@@ -316,7 +317,7 @@ def test_junk(tmp_path: Path) -> None:
     (folder / "closed.pkl").write_bytes(b"")
     (folder / "closed.pkl").chmod(0)
     Path(os.fsdecode(os.fsencode(folder) + b"/\xff.pkl")).write_bytes(b"\x80\x04.")
-    found = told(tmp_path, {})
+    found = reported(tmp_path, {})
     assert [finding.rule for finding in found] == ["TC908"]
     json.dumps([finding.as_record() for finding in found])
 
@@ -348,7 +349,7 @@ def execute(*statements: str) -> Example:
 )
 def test_paths_of_requests(tmp_path: Path, statements: tuple[str, ...]) -> None:
     """As they came, at the call that opens them."""
-    [finding] = told(tmp_path, execute(*statements))
+    [finding] = reported(tmp_path, execute(*statements))
     assert (finding.rule, finding.line) == ("TC913", 10 + len(statements))
 
 
@@ -368,7 +369,7 @@ def test_paths_of_requests(tmp_path: Path, statements: tuple[str, ...]) -> None:
 )
 def test_paths_that_may_have_been_looked_at(tmp_path: Path, statements: tuple[str, ...]) -> None:
     """Chosen from a table, made by a function, tested: silence."""
-    assert told(tmp_path, execute(*statements)) == []
+    assert reported(tmp_path, execute(*statements)) == []
 
 
 @pytest.mark.parametrize(
@@ -376,7 +377,7 @@ def test_paths_that_may_have_been_looked_at(tmp_path: Path, statements: tuple[st
 )
 def test_deep_expressions(tmp_path: Path, deep: str) -> None:
     """As generated code has them."""
-    told(tmp_path, execute("a = t.as_numpy()", f"x = open({deep})", f"y = eval({deep})"))
+    reported(tmp_path, execute("a = t.as_numpy()", f"x = open({deep})", f"y = eval({deep})"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator can give files away")
@@ -385,8 +386,8 @@ def test_owners(tmp_path: Path) -> None:
     put(tmp_path, {"a/1/x": "", "a/1/y": "", "b/1/x": ""})
     for path in (tmp_path / "b", *(tmp_path / "b").rglob("*")):
         os.chown(path, 4711, 4711)
-    assert told(tmp_path, {}) == []
+    assert reported(tmp_path, {}) == []
     os.chown(tmp_path / "a" / "1" / "y", 4711, 4711)
-    [finding] = told(tmp_path, {})
+    [finding] = reported(tmp_path, {})
     assert finding.rule == "TC905"
     assert finding.message.startswith("a/1/y belongs to user 4711, who may change it")

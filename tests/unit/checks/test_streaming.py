@@ -213,7 +213,7 @@ BOTH_WAYS = RETURNING.replace(
     ],
 )
 def test_what_may_return_none(code: str, tmp_path: Path) -> None:
-    """Only what surely returns a list is told."""
+    """Only what surely returns a list is reported."""
     assert "TC411" not in rules_of(tmp_path, stream_model(code))
 
 
@@ -324,7 +324,7 @@ def test_loops_that_send(tmp_path: Path) -> None:
 
 
 def test_cancellation_inside_an_ensemble(tmp_path: Path) -> None:
-    """A step is told nothing of it, so that asking would not help."""
+    """A step learns nothing of it, so that asking would not help."""
     deaf = STREAM.replace("        if sender.is_cancelled():\n            break\n", "")
     assert rules_of(tmp_path / "alone", stream_model(deaf)) == ["TC417"]
     files = behind_stream(BATCHING) | {"d/1/model.py": deaf}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorRT-LLM's models: what is told, where, and what is not."""
+"""TensorRT-LLM's models: what is reported, where, and what is not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ JUNK = st.recursive(
 )
 
 
-def told(folder: Path, files: Files, target: Target = SERVER) -> list[Finding]:
+def reported(folder: Path, files: Files, target: Target = SERVER) -> list[Finding]:
     """What this family says of a repository."""
     put(folder, files)
     return list(check_repository(folder, target, rules=OURS).findings)
@@ -59,7 +59,7 @@ def told(folder: Path, files: Files, target: Target = SERVER) -> list[Finding]:
 
 def one(folder: Path, files: Files, target: Target = SERVER) -> Finding:
     """The one thing it says."""
-    [finding] = told(folder, files, target)
+    [finding] = reported(folder, files, target)
     return finding
 
 
@@ -79,14 +79,14 @@ def test_the_whole_template_is_clean(tmp_path: Path) -> None:
         "FORCE_CPU_ONLY_INPUT_TENSORS": "no",
         "TRITON_BATCH_STRATEGY_PATH": "/opt/batching.so",
     }
-    assert told(tmp_path, trtllm_model(sensible)) == []
+    assert reported(tmp_path, trtllm_model(sensible)) == []
 
 
 def test_an_untouched_template_says_nothing_of_its_own(tmp_path: Path) -> None:
     """Placeholders have a finding already: TC109."""
     empty = {key: f"${{{key}}}" for key in set(BACKEND_PARAMETERS) - set(PARAMETERS)}
     filled = {key: f"${{{key}}}" for key in PARAMETERS}
-    assert told(tmp_path, trtllm_model({**empty, **filled})) == []
+    assert reported(tmp_path, trtllm_model({**empty, **filled})) == []
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,9 @@ def test_what_only_the_python_model_takes(
     tmp_path: Path, parameters: dict[str, str], backend: str
 ) -> None:
     """A model.py may be one's own; its reader is laxer. The C++ backend takes none of this."""
-    rules = {finding.rule for finding in told(tmp_path, trtllm_model(parameters, backend=backend))}
+    rules = {
+        finding.rule for finding in reported(tmp_path, trtllm_model(parameters, backend=backend))
+    }
     assert rules == ({"TC701"} if backend == "tensorrtllm" else set())
 
 
@@ -170,8 +172,8 @@ def test_demanded_parameters(tmp_path: Path) -> None:
     finding = one(tmp_path / "new", without, Target("2.70.0"))
     assert finding.rule == "TC704"
     assert "xgrammar_tokenizer_info_path" in finding.message
-    assert told(tmp_path / "old", without, Target("2.51.0")) == []
-    assert told(tmp_path / "unknown", without, Target()) == []
+    assert reported(tmp_path / "old", without, Target("2.51.0")) == []
+    assert reported(tmp_path / "unknown", without, Target()) == []
     guide = 'input [ { name: "guided_decoding_guide" data_type: TYPE_STRING dims: [ 1 ] } ]\n'
     hinting = trtllm_model(dict.fromkeys(DEMANDED), more=guide)
     assert one(tmp_path / "hinting", hinting, Target()).rule == "TC704"
@@ -188,7 +190,7 @@ def test_engines_are_found(tmp_path: Path, path: str) -> None:
 def test_engines_that_cannot_be_seen(tmp_path: Path, path: str) -> None:
     """Of them nothing is said."""
     parameters = {"gpt_model_path": path, "max_beam_width": "2"}
-    assert told(tmp_path, trtllm_model(parameters, engine())) == []
+    assert reported(tmp_path, trtllm_model(parameters, engine())) == []
 
 
 def test_engine_files(tmp_path: Path) -> None:
@@ -220,7 +222,7 @@ def test_any_config_of_an_engine(tmp_path: Path, junk: object) -> None:
 def test_gpus(tmp_path: Path) -> None:
     """Of the target where it is known, of a set, of the ranks."""
     two = engine(2)
-    assert told(tmp_path / "unknown", trtllm_model({}, two)) == []
+    assert reported(tmp_path / "unknown", trtllm_model({}, two)) == []
     finding = one(tmp_path / "one", trtllm_model({}, two), Target("2.51.0", gpus=(1 << 36,)))
     assert finding.message.startswith("the engine is for 2 GPUs (tp_size × pp_size)")
     finding = one(tmp_path / "ranks", trtllm_model({"participant_ids": "1,2,3"}, two))
@@ -229,7 +231,7 @@ def test_gpus(tmp_path: Path) -> None:
 
 def test_kv_cache_reuse_by_default_is_not_told(tmp_path: Path) -> None:
     """Nobody asked for it."""
-    assert told(tmp_path, trtllm_model({}, engine(use_paged_context_fmha=False))) == []
+    assert reported(tmp_path, trtllm_model({}, engine(use_paged_context_fmha=False))) == []
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_kv_cache_reuse_by_default_is_not_told(tmp_path: Path) -> None:
 )
 def test_releases(tmp_path: Path, version: str, target: str | None, rules: list[str]) -> None:
     """An engine runs with the release that compiled it, and with none after 26.07."""
-    found = told(tmp_path, trtllm_model({}, engine(version=version)), Target(target))
+    found = reported(tmp_path, trtllm_model({}, engine(version=version)), Target(target))
     assert [finding.rule for finding in found] == rules
 
 
@@ -276,7 +278,7 @@ def test_model_yaml(
 ) -> None:
     """Told in model.yaml, at the line."""
     assert old in ARGUMENTS
-    found = told(tmp_path, llmapi_model(ARGUMENTS.replace(old, new)), target)
+    found = reported(tmp_path, llmapi_model(ARGUMENTS.replace(old, new)), target)
     [finding] = [one for one in found if one.rule == rule]
     assert finding.path.endswith("m/1/model.yaml")
     assert finding.line == line
@@ -285,7 +287,7 @@ def test_model_yaml(
 def test_a_model_yaml_of_somebody_else(tmp_path: Path) -> None:
     """Without TensorRT-LLM in model.py it is not ours to judge."""
     files = llmapi_model("a: [") | {"m/1/model.py": "class TritonPythonModel: pass\n"}
-    assert told(tmp_path, files) == []
+    assert reported(tmp_path, files) == []
 
 
 @given(text=st.text(alphabet="&*a!-:{}[] \n\t'\"|>?,#0.<", max_size=60))
@@ -330,7 +332,7 @@ def test_replaced_engines(tmp_path: Path) -> None:
     finding = one(tmp_path / "reuse", reuse | engine(use_paged_context_fmha=False))
     assert finding.rule == "TC731"
     pytorch = own_model({"world": "pytorch"}) | engine(version="1.1.0")
-    assert told(tmp_path / "pytorch", pytorch) == []
+    assert reported(tmp_path / "pytorch", pytorch) == []
 
 
 def test_what_render_writes_is_clean(sandbox: Sandbox) -> None:
@@ -351,7 +353,7 @@ def test_what_render_writes_is_clean(sandbox: Sandbox) -> None:
 def test_gpus_by_number(tmp_path: Path) -> None:
     """They are counted from 0."""
     two = Target("2.51.0", gpus=(1 << 36, 1 << 36))
-    assert told(tmp_path / "there", trtllm_model({"gpu_device_ids": "1"}, engine()), two) == []
+    assert reported(tmp_path / "there", trtllm_model({"gpu_device_ids": "1"}, engine()), two) == []
     finding = one(tmp_path / "beyond", trtllm_model({"gpu_device_ids": "2"}, engine()), two)
     assert (
         finding.message == "gpu_device_ids names GPU 2, and the target has 2 GPUs, counted from 0"
@@ -370,7 +372,7 @@ def test_gpus_by_number(tmp_path: Path) -> None:
 )
 def test_prompts_over_a_step(tmp_path: Path, build: dict[str, Any], told_of: bool) -> None:
     """Only where one step must take the whole prompt."""
-    rules = [finding.rule for finding in told(tmp_path, trtllm_model({}, engine(**build)))]
+    rules = [finding.rule for finding in reported(tmp_path, trtllm_model({}, engine(**build)))]
     assert ("TC728" in rules) == bool(told_of)
 
 
@@ -378,8 +380,8 @@ def test_missing_artefacts(tmp_path: Path) -> None:
     """All of them in one finding; nothing of a world that is not known."""
     finding = one(tmp_path / "a", own_model({}, {}))
     assert finding.message.startswith("version 1 has no engine and no llm_args.json and no token")
-    assert told(tmp_path / "b", own_model({"world": "${world}"}, {})) == []
-    assert told(tmp_path / "c", own_model({"world": "pytorch"})) == []
+    assert reported(tmp_path / "b", own_model({"world": "${world}"}, {})) == []
+    assert reported(tmp_path / "c", own_model({"world": "pytorch"})) == []
 
 
 @pytest.mark.parametrize(
@@ -399,7 +401,7 @@ def test_missing_artefacts(tmp_path: Path) -> None:
 )
 def test_arguments(tmp_path: Path, lines: str, rule: str | None) -> None:
     """Of LLM and of its KV cache."""
-    found = told(tmp_path, llmapi_model(ARGUMENTS + lines))
+    found = reported(tmp_path, llmapi_model(ARGUMENTS + lines))
     assert [finding.rule for finding in found] == ([rule] if rule else [])
 
 
@@ -413,7 +415,7 @@ def test_the_cache_type_of_an_engine(tmp_path: Path) -> None:
 )
 def test_releases_of_our_own_engine(tmp_path: Path, target: str, rules: list[str]) -> None:
     """A release too old for it cannot be where TensorRT-LLM comes from."""
-    found = told(tmp_path, own_model({}, engine(version="1.2.1")), Target(target))
+    found = reported(tmp_path, own_model({}, engine(version="1.2.1")), Target(target))
     assert [finding.rule for finding in found] == rules
 
 
@@ -421,7 +423,7 @@ def test_an_environment_brings_its_own(tmp_path: Path) -> None:
     """So nothing is known of its TensorRT-LLM."""
     environment = {"EXECUTION_ENV_PATH": "/opt/env.tar.gz"}
     files = trtllm_model(environment, engine(version="1.0.0"), backend="python")
-    assert told(tmp_path, files | {"m/1/model.py": ""}, Target("2.70.0")) == []
+    assert reported(tmp_path, files | {"m/1/model.py": ""}, Target("2.70.0")) == []
 
 
 def test_engines_for_several_machines(tmp_path: Path) -> None:
@@ -430,23 +432,23 @@ def test_engines_for_several_machines(tmp_path: Path) -> None:
     for rank in range(8, 16):
         del sixteen[f"m/1/engine/rank{rank}.engine"]
     eight = Target("2.51.0", gpus=(1 << 36,) * 8)
-    assert told(tmp_path / "a", trtllm_model({}, sixteen), eight) == []
+    assert reported(tmp_path / "a", trtllm_model({}, sixteen), eight) == []
     two = engine(2)
     del two["m/1/engine/rank1.engine"]
-    assert told(tmp_path / "b", trtllm_model({"num_nodes": "2"}, two)) == []
+    assert reported(tmp_path / "b", trtllm_model({"num_nodes": "2"}, two)) == []
     assert one(tmp_path / "c", trtllm_model({}, two)).rule == "TC721"
     spread = llmapi_model(ARGUMENTS.replace("parallel_size: 1", "parallel_size: 16"))
-    assert told(tmp_path / "d", spread, eight) == []
+    assert reported(tmp_path / "d", spread, eight) == []
 
 
 def test_numbers_without_end(tmp_path: Path) -> None:
     """Python converts no more than 4,300 digits, the backend fewer."""
     huge = "9" * 5000
     parameters = {"max_beam_width": huge, "gpu_device_ids": huge, "num_nodes": huge}
-    told(tmp_path / "a", trtllm_model(parameters, engine()), Target("2.51.0", gpus=(1, 2)))
+    reported(tmp_path / "a", trtllm_model(parameters, engine()), Target("2.51.0", gpus=(1, 2)))
     arguments = ARGUMENTS.replace("parallel_size: 1", f"parallel_size: {huge}")
-    told(tmp_path / "b", llmapi_model(arguments.replace("size: 0", f"size: {huge}")))
-    told(
+    reported(tmp_path / "b", llmapi_model(arguments.replace("size: 0", f"size: {huge}")))
+    reported(
         tmp_path / "c",
         trtllm_model({}, engine(max_beam_width=1) | {f"m/1/rank{huge[:200]}.engine": ""}),
     )

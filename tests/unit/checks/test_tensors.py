@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors declared against those of a model file: what is told, where, and what is not."""
+"""Tensors declared against those of a model file: what is reported, where, and what is not."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ def test_weights_elsewhere(location: str, tmp_path: Path) -> None:
 
 
 def test_a_pointer_is_told_once(tmp_path: Path) -> None:
-    """TC016 tells of those in the version folder, so they are no broken graph and no weights."""
+    """TC016 reports those in the version folder, so they are no broken graph and no weights."""
     pointer = File(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
     graph = onnx_model(onnx_file(external={"w.bin": 10}))
     assert rules(tmp_path / "graph", {**graph, "m/1/model.onnx": pointer}) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model.py against its configuration: what is told, where, and above all what is not."""
+"""A model.py against its configuration: what is reported, where, and above all what is not."""
 
 from __future__ import annotations
 

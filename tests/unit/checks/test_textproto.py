@@ -224,7 +224,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     assert 0 <= span.start <= span.end <= len(text)
 
 
-# Python's protobuf takes escapes that there are not.
+# Python's protobuf takes escapes that do not exist.
 PLAIN = TENSORS.replace("\\", "")
 
 

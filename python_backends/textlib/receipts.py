@@ -26,10 +26,11 @@ without receipts on purpose (a direct call of the engine) are not watched at all
 import logging
 import mmap
 import os
+import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,11 @@ PAGE_STREAMS = 16384
 SILENCE_SECONDS = 0.25
 # What a look at the page may add: a process that stood still sees no silence.
 _LONGEST_TICK_SECONDS = 0.04
-_SCHEDULING = Path("/proc/thread-self/schedstat")
+# The kernel's pressure stall information: of our container, else of the machine.
+_PRESSURE = (Path("/sys/fs/cgroup/cpu.pressure"), Path("/proc/pressure/cpu"))
+_TOTAL_US = re.compile(rb"some .*total=(\d+)")
+# What of such time is no silence: where processors are always short, it takes five times as long.
+_STARVED_SHARE = 0.8
 _QUEUE_DELAYS = 2
 _LAYOUT = 1
 _VERSION, _ATTACHED, _BEGUN, _DONE, _FIRST_STREAM = range(5)
@@ -191,25 +196,29 @@ class _Watched:
     silence: float = 0.0
 
 
-def seconds_without_processor(scheduling: Path = _SCHEDULING) -> float:
-    """How long this thread was ready to run and did not; 0 where the kernel does not count it."""
-    try:
-        return int(scheduling.read_bytes().split()[1]) / 1e9
-    except (OSError, IndexError, ValueError):
-        return 0.0
+def seconds_starved(pressure: Iterable[Path] = _PRESSURE) -> float:
+    """How long some thread was ready to run and did not; 0 where the kernel does not count it."""
+    for file in pressure:
+        try:
+            total = _TOTAL_US.match(file.read_bytes())
+        except OSError:
+            continue
+        if total:
+            return int(total[1]) / 1e6
+    return 0.0
 
 
 class ReceiptWatch:
     """The engine's side: which streams have fallen silent. Not thread-safe.
 
-    `starved`: seconds that the thread which asks has waited for a processor.
+    `starved`: seconds during which threads have waited for a processor.
     """
 
     def __init__(
         self,
         page: Page,
         clock: Callable[[], float] = time.monotonic,
-        starved: Callable[[], float] = seconds_without_processor,
+        starved: Callable[[], float] = seconds_starved,
     ) -> None:
         self._page = page
         self._clock = clock
@@ -217,7 +226,7 @@ class ReceiptWatch:
         self._watched: dict[int, _Watched] = {}
         self._sent = 0
         self._newest = 0  # ordinal of the latest response known to have arrived
-        self._looked = clock() - starved()
+        self._looked = self._now()
         self._activity = (0, 0)
 
     @property
@@ -251,7 +260,7 @@ class ReceiptWatch:
 
     def departed(self) -> list[int]:
         """Streams whose client is gone. Ask every few hundredths of a second."""
-        now = self._clock() - self._starved()
+        now = self._now()
         tick, self._looked = min(max(0.0, now - self._looked), _LONGEST_TICK_SECONDS), now
         idle = self._is_idle()
         attached = self._page.words[_ATTACHED]
@@ -270,6 +279,9 @@ class ReceiptWatch:
         """Remove the page."""
         self._watched.clear()
         self._page.remove()
+
+    def _now(self) -> float:
+        return self._clock() - _STARVED_SHARE * self._starved()
 
     def _is_idle(self) -> bool:
         before, self._activity = self._activity, (self._page.words[_BEGUN], self._page.words[_DONE])

@@ -47,6 +47,7 @@ architectures = ["LlamaForCausalLM"]
 python_backend = "openvino_engine"
 targets = "tensorrt_llm"
 shares = ["buildlib"]
+max_num_tokens = 8192
 [[stages]]
 name = "quantise"
 script = "quantise.py"

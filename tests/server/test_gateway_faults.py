@@ -178,7 +178,7 @@ def test_requests_to_a_dead_server_are_retried(pair: list[Handle], tmp_path: Pat
     expected = text_of(pair[0].url)
     cluster = {"envoy_cluster_name": "triton_grpc"}
     with Envoy(tmp_path, [upstream_of(pair[0].state), healthy_but_dead]) as envoy:
-        assert healthy(envoy) == 2
+        wait_until(lambda: healthy(envoy) == 2, "both are found healthy")
         assert [text_of(envoy.url) for _ in range(6)] == [expected] * 6
         ready = service_pb2.ModelReadyRequest(name=MODEL)
         with grpc.insecure_channel(envoy.url) as channel:

@@ -20,7 +20,13 @@ from pathlib import Path
 
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.errors import RepositoryError
-from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
+from tritonctl.host.files import (
+    cache_folder,
+    exclusive,
+    explained,
+    read_record,
+    write_atomically,
+)
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.repository.checking import refuse_mistakes
@@ -196,8 +202,5 @@ def _remove_dropped(project: Project, plan: Plan, staging: Path) -> tuple[str, .
 
 
 def _earlier(record: Path, project: Project) -> list[str]:
-    try:
-        known = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # first rendering, or a damaged record: nothing is removed
-        return []
+    known = read_record(record)  # {}: first rendering, or a damaged record: nothing is removed
     return known["models"] if known.get("repository") == str(project.repository) else []

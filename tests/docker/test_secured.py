@@ -34,13 +34,13 @@ from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.containers.compose import deployment_name
 from tritonctl.server.lifecycle import running_server
+from tritonctl.server.ports import held_ports
 from tritonctl.server.presence import current_servers
 from tritonctl.server.security.certificates import make_certificates, tls_section
 from tritonctl.server.state import ContainerServer, Server, ServerFiles, read_state
 
 pytestmark = pytest.mark.docker
 
-PORTS_TRIED = 5
 USERS = 8  # two servers, Envoy and they share what the machine has
 SERVER_USER = 1000  # of the container, where the model repository is root's
 PATIENCE_SECONDS = 120.0
@@ -62,13 +62,8 @@ class Secured(Deployed):
         write_version(self.project.root, OLD)
         build_engine(self.project, MODEL, Silent())
         succeeded(self.project.root, "render")
-        for left in reversed(range(PORTS_TRIED)):
-            try:
-                self._start_at(free_port(), free_port())
-                break
-            except AssertionError as error:
-                if not left or "cannot publish port" not in str(error):
-                    raise
+        with held_ports("127.0.0.1", {"port": 0, "admin_port": 0}) as ports:
+            self._start_at(*ports)
 
     def _start_at(self, port: int, admin_port: int) -> None:
         file = self.project.root / "tritonctl.yaml"
@@ -122,12 +117,6 @@ def tell_of_streams(engine: Path) -> None:
     text = engine.read_text(encoding="utf-8")
     assert "publishes=False" in text
     engine.write_text(text.replace("publishes=False", "publishes=True"), encoding="utf-8")
-
-
-def free_port() -> int:
-    """One that nobody has now."""
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        return int(held.getsockname()[1])
 
 
 def gateway(project: Project, key: str = "alice", ca: str = "certs") -> TritonClient:

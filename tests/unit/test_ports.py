@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from tritonctl.errors import HostError
-from tritonctl.server.ports import choose_ports, held_ports, is_free
+from tritonctl.server.ports import held_ports, is_free
 
 LOOPBACK = "127.0.0.1"
 FIELDS = ("grpc_port", "http_port", "metrics_port")
@@ -16,23 +16,27 @@ FIELDS = ("grpc_port", "http_port", "metrics_port")
 
 def test_zero_becomes_distinct_free_ports() -> None:
     """Three ports that anybody may have."""
-    ports = choose_ports(LOOPBACK, dict.fromkeys(FIELDS, 0))
-    assert len(set(ports)) == 3
-    assert all(port > 1023 for port in ports)
+    with held_ports(LOOPBACK, dict.fromkeys(FIELDS, 0)) as ports:
+        assert len(set(ports)) == 3
+        assert all(port > 1023 for port in ports)
 
 
 def test_a_given_port_stays() -> None:
     """A number that is free is taken as it is."""
-    with held_ports(LOOPBACK, {"grpc_port": 0}) as (free,):
-        assert choose_ports(LOOPBACK, {"http_port": 0, "grpc_port": free})[1] == free
+    with (
+        held_ports(LOOPBACK, {"grpc_port": 0}) as (free,),
+        held_ports(LOOPBACK, {"http_port": 0, "grpc_port": free}) as (_, given),
+    ):
+        assert given == free
 
 
 def test_taken_port_names_field_number_and_way_out() -> None:
     """Exit code 4, the field, the port, `--set ...=0`."""
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(HostError) as caught:
-            choose_ports(LOOPBACK, {"grpc_port": 0, "http_port": port})
+        wanted = {"grpc_port": 0, "http_port": port}
+        with pytest.raises(HostError) as caught, held_ports(LOOPBACK, wanted):
+            pass
     assert caught.value.exit_code == 4
     assert caught.value.problem == f"port {port} (server.http_port) is taken on {LOOPBACK}"
     assert "--set server.http_port=0" in caught.value.remedy
@@ -43,8 +47,9 @@ def test_the_same_port_twice_is_refused() -> None:
     with (
         held_ports(LOOPBACK, {"grpc_port": 0}) as (free,),
         pytest.raises(HostError, match=rf"port {free} \(server.http_port\) is taken"),
+        held_ports(LOOPBACK, {"grpc_port": free, "http_port": free}),
     ):
-        choose_ports(LOOPBACK, {"grpc_port": free, "http_port": free})
+        pass
 
 
 def test_a_port_just_freed_can_be_taken_again() -> None:
@@ -56,13 +61,17 @@ def test_a_port_just_freed_can_be_taken_again() -> None:
         ):
             accepted, _ = listening.accept()
             accepted.close()
-        assert choose_ports(LOOPBACK, {"grpc_port": port}) == [port]
+        with held_ports(LOOPBACK, {"grpc_port": port}) as again:
+            assert again == [port]
 
 
 def test_foreign_address_is_refused() -> None:
     """An address that is not this machine's (RFC 5737) is told with the field."""
-    with pytest.raises(HostError, match=r"cannot listen on 192\.0\.2\.1:0 \(server.grpc_port\)"):
-        choose_ports("192.0.2.1", {"grpc_port": 0})
+    with (
+        pytest.raises(HostError, match=r"cannot listen on 192\.0\.2\.1:0 \(server.grpc_port\)"),
+        held_ports("192.0.2.1", {"grpc_port": 0}),
+    ):
+        pass
 
 
 def test_a_held_port_is_for_the_server_alone() -> None:

@@ -7,8 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-import yaml
-
+from tritonctl.formats.yaml_text import yaml_text
 from tritonctl.host.version import __version__
 from tritonctl.observe.alerts import alert_groups
 from tritonctl.observe.dashboard import dashboard
@@ -72,13 +71,4 @@ def _providers() -> dict[str, Any]:
 
 
 def _yaml(data: Any) -> str:
-    text = yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
-    return _HEADER + text
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML for people: no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        del data
-        return True
+    return _HEADER + yaml_text(data)

@@ -26,12 +26,6 @@ def held_ports(address: str, wanted: Mapping[str, int]) -> Iterator[list[int]]:
         yield ports
 
 
-def choose_ports(address: str, wanted: Mapping[str, int]) -> list[int]:
-    """As `held_ports`, for a moment: another process may be faster than the server."""
-    with held_ports(address, wanted) as ports:
-        return ports
-
-
 def refuse_names(address: str) -> None:
     """Raise ConfigurationError for an address that tritonserver 2.51 does not listen on.
 
@@ -50,10 +44,10 @@ def refuse_names(address: str) -> None:
 def is_free(address: str, port: int) -> bool:
     """Whether a server could listen on that port now."""
     try:
-        choose_ports(address, {"port": port})
+        with held_ports(address, {"port": port}):
+            return True
     except HostError:
         return False
-    return True
 
 
 def _claim(held: ExitStack, probes: ExitStack, address: str, field: str, port: int) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +38,7 @@ from tritonctl.server.containers.readability import require_readable
 from tritonctl.server.gateway.files import COMPOSE_SERVICE
 from tritonctl.server.health import Health, health
 from tritonctl.server.log import explain_failure, keep_previous
-from tritonctl.server.ports import choose_ports
+from tritonctl.server.ports import held_ports
 from tritonctl.server.probe import probe
 from tritonctl.server.security.certificate_checks import check_gateway
 from tritonctl.server.security.digests import verify_image
@@ -74,27 +75,28 @@ def start(
     require_gpu(project)
     check_gateway(project, COMPOSE_SERVICE)
     require_readable(project)
-    ports = _ports(project)
     folder = deployment_folder(project, rendered, files, progress)
     token = new_token()
     beside = emptied(files.beside)
-    variables = {**ports, TOKEN_VARIABLE: token, BESIDE_VARIABLE: str(beside)}
-    compose = Compose(docker, folder, deployment_name(project), profiles, variables)
-    _refuse_other(compose)
-    with progress.step("Building or finding the image") as step:
-        require_image(compose, service, step.update)
-        if project.docker.image:
-            verify_image(ContainerEngine("docker", docker, ""), project.docker.image)
-    keep_previous(files.log)
-    try:
-        state = _launch(compose, project, rendered, service, settings, progress)
-        state = replace(state, token=token, tls=tls.to_record() if tls else None)
-        write_state(files, state)
-        _wait_until_ready(project, state, files, progress)
-        probe(project, state, progress)
-    except BaseException:
-        _remove(compose, service, files)
-        raise
+    # Held until Docker listens on them: building an image takes a while.
+    with _held_ports(project) as ports:
+        variables = {**ports, TOKEN_VARIABLE: token, BESIDE_VARIABLE: str(beside)}
+        compose = Compose(docker, folder, deployment_name(project), profiles, variables)
+        _refuse_other(compose)
+        with progress.step("Building or finding the image") as step:
+            require_image(compose, service, step.update)
+            if project.docker.image:
+                verify_image(ContainerEngine("docker", docker, ""), project.docker.image)
+        keep_previous(files.log)
+        try:
+            state = _launch(compose, project, rendered, service, settings, progress)
+            state = replace(state, token=token, tls=tls.to_record() if tls else None)
+            write_state(files, state)
+            _wait_until_ready(project, state, files, progress)
+            probe(project, state, progress)
+        except BaseException:
+            _remove(compose, service, files)
+            raise
     return state
 
 
@@ -139,14 +141,16 @@ def require_gpu(project: Project) -> None:
         )
 
 
-def _ports(project: Project) -> dict[str, str]:
+@contextmanager
+def _held_ports(project: Project) -> Iterator[dict[str, str]]:
     """The ports to publish, as the variables of compose.yaml; 0 becomes a free one."""
     if project.docker.replicas > 1:
-        return {}  # Docker chooses
+        yield {}  # Docker chooses
+        return
     server = project.server
     wanted = {f"{name}_port": int(getattr(server, f"{name}_port")) for name in PORTS}
-    chosen = choose_ports(server.address, wanted)
-    return {_VARIABLES[name]: str(port) for name, port in zip(PORTS, chosen, strict=True)}
+    with held_ports(server.address, wanted) as ports:
+        yield {_VARIABLES[name]: str(port) for name, port in zip(PORTS, ports, strict=True)}
 
 
 def deployment_folder(

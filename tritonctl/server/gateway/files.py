@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import yaml
-
+from tritonctl.formats.yaml_text import yaml_text
 from tritonctl.host import bundled
 from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
@@ -43,24 +41,8 @@ def gateway_files(project: Project, upstreams: Sequence[Upstream] | None = None)
 def configuration_text(project: Project, placement: Placement) -> str:
     """envoy.yaml for any placement."""
     data = envoy_configuration(gateway_of(project), placement)
-    return _HEADER + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100)
+    return _HEADER + yaml_text(data)
 
 
 def _shipped(name: str, project: Project) -> str:
     return bundled.find(f"docker/{name}", project.root).read_text(encoding="utf-8")
-
-
-class _Dumper(yaml.SafeDumper):
-    """YAML to be read: scripts as blocks, no anchors."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        del data
-        return True
-
-
-def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    style = "|" if "\n" in text else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-_Dumper.add_representer(str, _text)

@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""YAML to be read by people: keys in their order, texts of several lines as blocks, no anchors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+
+def yaml_text(data: Any) -> str:
+    """The data as a YAML document."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        del data
+        return True
+
+
+def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = "|" if "\n" in text else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _text)

@@ -124,9 +124,9 @@ def _sample(file: Path, graph: OnnxGraph) -> Feed:
         array = feed.get(tensor.name)
         fits = array is not None and array.dtype == _NUMPY.get(tensor.element_type, "object")
         if array is None or not fits or not _shape_fits(array.shape, tensor):
-            found = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+            given = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise BuildError(
-                f"{file}: has {found} for the input {tensor.name}, which takes "
+                f"{file}: has {given} for the input {tensor.name}, which takes "
                 f"{tensor.element_type}{list(tensor.shape or ())}",
                 remedy="Save arrays of the graph's types and shapes, batch dimension first.",
             )

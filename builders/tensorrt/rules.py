@@ -107,10 +107,10 @@ def check_quantisation(precision: str, network: Network, *, calibrated: bool) ->
     wanted = _Q_TYPES.get(precision)
     if wanted is None:
         if network.quantised:
-            found = " and ".join(sorted(network.quantised))
+            types = " and ".join(sorted(network.quantised))
             raise BuildError(
-                f"the graph has Q/DQ nodes ({found}), and the precision is {precision}",
-                remedy=f"Set engine.precision to {found.lower()}, or give the graph without them.",
+                f"the graph has Q/DQ nodes ({types}), and the precision is {precision}",
+                remedy=f"Set engine.precision to {types.lower()}, or give the graph without them.",
             )
         return
     others = network.quantised - {wanted}

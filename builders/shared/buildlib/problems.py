@@ -42,6 +42,6 @@ def read_json_object(path: Path, *, remedy: str) -> dict[str, Any]:
         where = f"{path}:{error.lineno}:{error.colno}"
         raise BuildError(f"{where}: is not valid JSON: {error.msg}", remedy=remedy) from error
     if not isinstance(value, dict):
-        found = type(value).__name__
-        raise BuildError(f"{path}: expected a JSON object, found a {found}", remedy=remedy)
+        kind = type(value).__name__
+        raise BuildError(f"{path}: expected a JSON object, found a {kind}", remedy=remedy)
     return value

@@ -112,8 +112,8 @@ def read_request(path: Path) -> Request:
     """
     raw = read_json_object(path, remedy="Run the build through tritonctl, which writes this file.")
     if raw.get("schema") != SCHEMA:
-        found = raw.get("schema")
-        raise BuildError(f"{path}: schema is {found!r}, expected {SCHEMA!r}", remedy=_UPDATE)
+        schema = raw.get("schema")
+        raise BuildError(f"{path}: schema is {schema!r}, expected {SCHEMA!r}", remedy=_UPDATE)
     del raw["schema"]
     request: Request = _read_object(raw, "BuildRequest", "the build request")
     return request

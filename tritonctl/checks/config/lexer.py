@@ -65,12 +65,12 @@ class Token(NamedTuple):
 def tokens(text: str) -> Iterator[Token]:
     """Every token, then one of kind "end". Raises TextprotoError."""
     at, match = 0, _TOKEN.match
-    while found := match(text, at):
-        kind: Kind | None = found.lastgroup  # type: ignore[assignment]
+    while matched := match(text, at):
+        kind: Kind | None = matched.lastgroup  # type: ignore[assignment]
         if kind is None:
             yield Token("end", "", Span(len(text), len(text)))
             return
-        start, at = found.span(kind)
+        start, at = matched.span(kind)
         token = Token(kind, text[start:at], Span(start, at))
         if kind == "symbol":
             if token.text not in _USUAL_SYMBOLS:

@@ -77,14 +77,14 @@ class _Reader:
             return True
         return bool(closing) and self._now.text == closing
 
-    def _field(self, level: int, found: list[Field]) -> None:
+    def _field(self, level: int, fields: list[Field]) -> None:
         name, span = self._name()
         colon = self._accept(":")
         if self._now.text == "[":
             values = self._list(colon, level) or [None]
-            found += [Field(name, span, value, listed=True, colon=colon) for value in values]
+            fields += [Field(name, span, value, listed=True, colon=colon) for value in values]
         else:
-            found.append(Field(name, span, self._value(colon, level, name)))
+            fields.append(Field(name, span, self._value(colon, level, name)))
 
     def _name(self) -> tuple[str, Span]:
         token = self._now

@@ -64,8 +64,8 @@ def fields(stored: Stored) -> list[tuple[str, Any]]:
 def differences(left: Stored, right: Stored) -> list[Difference]:
     """Fields of two manifests that differ; places last. Raises RepositoryError."""
     records = (left.manifest(), right.manifest())
-    found = [*_fields(*records), *_files(*records)]
-    return sorted(found, key=lambda difference: difference.place)
+    differences = [*_fields(*records), *_files(*records)]
+    return sorted(differences, key=lambda difference: difference.place)
 
 
 def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
@@ -105,14 +105,14 @@ def _files(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
                 break
 
 
-def explanation(left: Stored, right: Stored, found: list[Difference]) -> str | None:
+def explanation(left: Stored, right: Stored, differences: list[Difference]) -> str | None:
     """What differs although no field says so, judged from the fingerprints."""
     asked = ("builder", "task", "stage", "source", "limits.", "request.", "inputs.")
-    if any(d.field.startswith(asked) and not d.place for d in found):
+    if any(d.field.startswith(asked) and not d.place for d in differences):
         return None
     manifests = (left.manifest(), right.manifest())
     if manifests[0]["fingerprint"] == manifests[1]["fingerprint"]:
-        return "the same fingerprint: one engine, built twice" if found else None
+        return "the same fingerprint: one engine, built twice" if differences else None
     if all(manifest.get("inputs") for manifest in manifests):
         return "asked for the same of the same files: the machines' architectures differ"
     return (

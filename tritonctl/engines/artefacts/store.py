@@ -104,8 +104,8 @@ class Stored:
 def stored_artefacts(project: Project) -> list[Stored]:
     """Every artefact of a project: by model, the newest first."""
     store = project.state / "engines"
-    found = [_stored(folder) for folder in store.glob("[!.]*/[!.]*") if folder.is_dir()]
-    return sorted(found, key=lambda stored: (stored.model, -stored.made, stored.folder.name))
+    artefacts = [_stored(folder) for folder in store.glob("[!.]*/[!.]*") if folder.is_dir()]
+    return sorted(artefacts, key=lambda stored: (stored.model, -stored.made, stored.folder.name))
 
 
 def _stored(folder: Path) -> Stored:
@@ -132,15 +132,15 @@ def find_artefact(artefacts: Iterable[Stored], address: str) -> Stored:
     Raises UsageError when none or several match, naming the candidates.
     """
     everything = list(artefacts)
-    found = [stored for stored in everything if stored.model == address]
-    found = found or [stored for stored in everything if _matches(stored, address)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(stored.name for stored in found)
+    matching = [stored for stored in everything if stored.model == address]
+    matching = matching or [stored for stored in everything if _matches(stored, address)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(stored.name for stored in matching)
         raise UsageError(
-            f"`{address}` may be any of {len(found)} artefacts: {names}",
-            remedy=f"name one: `{found[0].name}`",
+            f"`{address}` may be any of {len(matching)} artefacts: {names}",
+            remedy=f"name one: `{matching[0].name}`",
         )
     names = ", ".join(stored.name for stored in everything)
     raise UsageError(

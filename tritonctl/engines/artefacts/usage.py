@@ -109,11 +109,11 @@ def _repositories(profiles: Profiles) -> list[Path]:
     """Where engines are linked into: each profile's repository, the one last rendered, the one
     being served.
     """
-    found = {project.repository for project in profiles.values()}
+    repositories = {project.repository for project in profiles.values()}
     for state in {project.state for project in profiles.values()}:
         for file in (state / "rendered.json", state / "server" / "state.json"):
-            found |= _recorded(file)
-    return sorted(folder for folder in found if folder.is_dir())
+            repositories |= _recorded(file)
+    return sorted(folder for folder in repositories if folder.is_dir())
 
 
 def _recorded(file: Path) -> set[Path]:
@@ -123,11 +123,11 @@ def _recorded(file: Path) -> set[Path]:
 
 def _shared_files(folder: Path) -> set[tuple[int, int]]:
     """Device and inode of every file that has more than one name."""
-    found = set()
+    files = set()
     for parent, _, names in os.walk(folder):
         for name in names:
             with suppress(FileNotFoundError):  # somebody renders just now
                 status = (Path(parent) / name).lstat()
                 if status.st_nlink > 1:
-                    found.add((status.st_dev, status.st_ino))
-    return found
+                    files.add((status.st_dev, status.st_ino))
+    return files

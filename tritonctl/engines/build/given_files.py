@@ -16,14 +16,14 @@ def given_files(stage: Stage, options: Mapping[str, Any]) -> dict[str, Path]:
 
     Raises ConfigurationError for a relative or missing path.
     """
-    found = {}
+    files = {}
     for dotted in stage.reads:
         value = _at(options, dotted)
         places = value if isinstance(value, list) else [value]
         for number, place in enumerate(places):
             if isinstance(place, str):  # the program says what is wrong with anything else
-                found[f"{dotted}.{number}"] = _existing(f"{stage.name}.{dotted}", place)
-    return found
+                files[f"{dotted}.{number}"] = _existing(f"{stage.name}.{dotted}", place)
+    return files
 
 
 def _at(options: Mapping[str, Any], dotted: str) -> Any:

@@ -73,13 +73,13 @@ def check_image(
 
 def statements(probe: Sequence[str]) -> list[str]:
     """The statements of a probe, with one statement for each import."""
-    found = []
+    imports = []
     for node in ast.parse("\n".join(probe)).body:
         if isinstance(node, ast.Import):
-            found += [ast.unparse(ast.Import(names=[name])) for name in node.names]
+            imports += [ast.unparse(ast.Import(names=[name])) for name in node.names]
         else:
-            found.append(ast.unparse(node))
-    return found
+            imports.append(ast.unparse(node))
+    return imports
 
 
 def _marked(lines: Sequence[str], mark: str) -> list[str]:

@@ -112,8 +112,8 @@ def _entry(project: Project, profile: str | None, name: str) -> Record:
             f"{FILE} does not know the model {name}{of}",
             remedy=f"add it with `tritonctl build {name}`",
         )
-    found: Record = entry
-    return found
+    record: Record = entry
+    return record
 
 
 def _differences(

@@ -98,15 +98,15 @@ def weights(
     `ratio` is the share of the linear layers' weights so stored, `rest` how the others are. An
     embedding that the checkpoint shares with the head is one tensor there and in the engine.
     """
-    found = dict.fromkeys(("linear", "embedding", "head", "other"), 0.0)
+    bytes_of = dict.fromkeys(("linear", "embedding", "head", "other"), 0.0)
     parameters = 0
     for tensor in tensors:
         parameters += tensor.elements
         size = tensor_bytes(tensor, storage)
         if rest is not None and tensor.kind == "linear":
             size = ratio * size + (1 - ratio) * tensor_bytes(tensor, rest)
-        found[tensor.kind] += size
-    return Weights(parameters, **{kind: round(size) for kind, size in found.items()})
+        bytes_of[tensor.kind] += size
+    return Weights(parameters, **{kind: round(size) for kind, size in bytes_of.items()})
 
 
 def kv_bytes_per_token(

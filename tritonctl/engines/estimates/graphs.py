@@ -108,14 +108,14 @@ def graph_weights(
     `widens`: what is narrower than `storage` is stored wider. An exported checkpoint is, a given
     ONNX file keeps its types.
     """
-    found = dict.fromkeys(("linear", "embedding", "head", "other"), 0.0)
+    bytes_of = dict.fromkeys(("linear", "embedding", "head", "other"), 0.0)
     parameters = 0
     for tensor in tensors:
         parameters += tensor.elements
         size = tensor_bytes(tensor, storage)
-        found[tensor.kind] += size if widens else min(size, tensor.stored)
-    found["other"] += sum(tensor.stored for tensor in fixed)
-    return Weights(parameters, **{kind: round(size) for kind, size in found.items()})
+        bytes_of[tensor.kind] += size if widens else min(size, tensor.stored)
+    bytes_of["other"] += sum(tensor.stored for tensor in fixed)
+    return Weights(parameters, **{kind: round(size) for kind, size in bytes_of.items()})
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class OnnxWeights:
 
 
 @dataclass
-class _Found:
+class _Graph:
     """What has been seen of a graph."""
 
     constants: list[tuple[str, str, tuple[int, ...]]] = field(default_factory=list)
@@ -85,7 +85,7 @@ def read_weights(path: Path) -> OnnxWeights:
             raise BrokenFileError("it has over 2 GiB, more than protobuf reads")
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            found = _read(WireFile(descriptor, size), size)
+            graph = _read(WireFile(descriptor, size), size)
         finally:
             os.close(descriptor)
     except UnjudgedError as error:
@@ -94,43 +94,43 @@ def read_weights(path: Path) -> OnnxWeights:
         ) from error
     except (OSError, BrokenFileError) as error:
         raise ConfigurationError(f"{path} cannot be read: {error}", remedy=_AGAIN) from error
-    return _weights(path, size, found)
+    return _weights(path, size, graph)
 
 
-def _weights(path: Path, size: int, found: _Found) -> OnnxWeights:
-    roles = _roles(found.nodes)
+def _weights(path: Path, size: int, graph: _Graph) -> OnnxWeights:
+    roles = _roles(graph.nodes)
     constants = [
         Tensor(name, kind, shape, math.prod(shape) * WIDTHS.get(kind, 0), roles.get(name, "other"))
-        for name, kind, shape in found.constants
+        for name, kind, shape in graph.constants
     ]
-    names = {name for name, _, _ in found.constants}
-    inputs = tuple(one for one in found.inputs if one.name not in names)
+    names = {name for name, _, _ in graph.constants}
+    inputs = tuple(one for one in graph.inputs if one.name not in names)
     return OnnxWeights(
         path,
         tuple(_as_layer(tensor) for tensor in constants if tensor.dtype in _FLOATS),
         tuple(tensor for tensor in constants if tensor.dtype not in _FLOATS),
-        size - found.inside,
+        size - graph.inside,
         inputs,
-        tuple(found.outputs),
-        (*inputs, *found.outputs, *found.values),
+        tuple(graph.outputs),
+        (*inputs, *graph.outputs, *graph.values),
     )
 
 
-def _read(file: WireFile, size: int) -> _Found:
-    found = _Found()
+def _read(file: WireFile, size: int) -> _Graph:
+    graph = _Graph()
     graphs = [(a, b) for number, a, b in messages(file, 0, size) if number == _MODEL_GRAPH]
     if not graphs:
         raise BrokenFileError("it has no graph")
-    lists = {_INPUT: found.inputs, _OUTPUT: found.outputs, _VALUE: found.values}
+    lists = {_INPUT: graph.inputs, _OUTPUT: graph.outputs, _VALUE: graph.values}
     for start, stop in graphs:
         for number, a, b in messages(file, start, stop):
             if number == _NODE:
-                found.nodes.append(_node(file, a, b))
+                graph.nodes.append(_node(file, a, b))
             elif number == _INITIALIZER:
-                _constant(file, a, b, found)
+                _constant(file, a, b, graph)
             elif number in lists:
                 lists[number].append(value_info(file, a, b))
-    return found
+    return graph
 
 
 def _node(file: WireFile, start: int, stop: int) -> tuple[str, list[str], list[str]]:
@@ -145,7 +145,7 @@ def _node(file: WireFile, start: int, stop: int) -> tuple[str, list[str], list[s
     return operator, taken, given
 
 
-def _constant(file: WireFile, start: int, stop: int, found: _Found) -> None:
+def _constant(file: WireFile, start: int, stop: int, graph: _Graph) -> None:
     name, kind = "", ""
     shape: list[int] = []
     inside = 0
@@ -158,8 +158,8 @@ def _constant(file: WireFile, start: int, stop: int, found: _Found) -> None:
             name = file.text(a, b)
         elif number in _TENSOR_DATA and wire == BYTES and kind in {*WIDTHS, ""}:
             inside += b - a
-    found.constants.append((name, kind, tuple(shape)))
-    found.inside += inside
+    graph.constants.append((name, kind, tuple(shape)))
+    graph.inside += inside
 
 
 def _packed(file: WireFile, start: int, stop: int) -> list[int]:

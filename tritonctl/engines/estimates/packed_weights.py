@@ -59,19 +59,19 @@ def stored_weights(ranks: Sequence[Sequence[Tensor]], quantisation: Quantisation
     The parameters are None where the format is not known. Of a divided checkpoint they are counted
     once; padding of the vocabulary, and heads of keys and values that ranks share, as stored.
     """
-    found = dict.fromkeys(("linear", "embedding", "head", "other"), 0)
+    bytes_of = dict.fromkeys(("linear", "embedding", "head", "other"), 0)
     counts: list[int | None] = []
     for rank, tensors in enumerate(ranks):
         named = {tensor.name: tensor for tensor in tensors}
         for tensor in tensors:
-            found[_kind(tensor)] += tensor.stored
+            bytes_of[_kind(tensor)] += tensor.stored
             if not _repeated(tensor, rank, quantisation):
                 counts.append(_parameters(tensor, named, quantisation))
     known = [count for count in counts if count is not None]
     fullest = max(sum(tensor.stored for tensor in tensors) for tensors in ranks)
     return Weights(
         sum(known) if len(known) == len(counts) else None,
-        **found,
+        **bytes_of,
         fullest=fullest if quantisation.split else None,
     )
 
@@ -157,9 +157,9 @@ def _of_qweight(
 def _of_group(module: str, record: Mapping[str, Any]) -> float | None:
     """`num_bits` of the group whose targets name the module, else of those that name a class."""
     groups = record.get("config_groups")
-    found = [g for g in groups.values() if isinstance(g, dict)] if isinstance(groups, dict) else []
-    named = [group for group in found if any(_names(t, module) for t in _targets(group))]
-    classes = [group for group in found if any(t.isidentifier() for t in _targets(group))]
+    groups = [g for g in groups.values() if isinstance(g, dict)] if isinstance(groups, dict) else []
+    named = [group for group in groups if any(_names(t, module) for t in _targets(group))]
+    classes = [group for group in groups if any(t.isidentifier() for t in _targets(group))]
     weights = [group.get("weights") for group in named or classes]
     bits = {_whole(entry.get("num_bits")) for entry in weights if isinstance(entry, dict)}
     return bits.pop() if len(bits) == 1 else None

@@ -22,6 +22,7 @@ from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.config.textproto import parse
 from tritonctl.checks.model_py.source import PythonSource, read_python
 from tritonctl.checks.places import Source, Span
+from tritonctl.checks.small_file import UnreadableError, read_small
 from tritonctl.errors import ConfigurationError
 from tritonctl.formats.graph_file import Graph, UnjudgedError
 from tritonctl.formats.onnx_graph import read_onnx
@@ -276,15 +277,9 @@ def read_config(path: Path, shown: str) -> ConfigFile:
     """Read a config.pbtxt; what stops it is in the result."""
     empty = Source(shown, "")
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return ConfigFile(path, empty, unreadable="it is not a file")
-        if status.st_size > LARGEST_CONFIG:
-            size = f"{status.st_size / (1 << 20):.0f} MiB"
-            return ConfigFile(path, empty, unreadable=f"it is too large: {size}")
-        content = path.read_bytes()
-    except OSError as error:
-        return ConfigFile(path, empty, unreadable=error.strerror or str(error))
+        content = read_small(path, LARGEST_CONFIG)
+    except UnreadableError as error:
+        return ConfigFile(path, empty, unreadable=str(error))
     # Strings must be UTF-8, comments need not: what is not becomes an error where it matters.
     source = Source(shown, content.decode("utf-8", "surrogateescape"))
     try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tritonctl.checks.analysis.nesting import models_in, way_back
-from tritonctl.checks.model_py.source import Call, PythonSource
+from tritonctl.checks.model_py.source import Call, PythonSource, own_nodes
 from tritonctl.checks.repository import Model, Repository
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -87,16 +87,6 @@ def _methods(code: PythonSource) -> dict[int, str]:
         if isinstance(method, _Function):
             methods |= dict.fromkeys(map(id, own_nodes(method)), method.name)
     return methods
-
-
-def own_nodes(function: _Function) -> Iterator[ast.AST]:
-    """Everything in a function, without the functions and classes inside it."""
-    waiting: list[ast.AST] = list(function.body)
-    while waiting:
-        node = waiting.pop()
-        yield node
-        if not isinstance(node, _Function | ast.Lambda | ast.ClassDef):
-            waiting += ast.iter_child_nodes(node)
 
 
 def holding_calls(model: Model) -> tuple[BlsCall, ...]:

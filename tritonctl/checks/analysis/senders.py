@@ -11,12 +11,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tritonctl.checks.memoize import memoized
-from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name
+from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Model
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-_APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
-_KEPT = "_tritonctl_own_nodes"
 Loop = ast.For | ast.AsyncFor | ast.While
 FINAL = "TRITONSERVER_RESPONSE_COMPLETE_FINAL"
 # What cannot send a response for the model: it knows nothing of Triton.
@@ -28,25 +26,6 @@ _STRANGERS = {
     "transformers",
     "triton_python_backend_utils",
 }
-
-
-def own_nodes(node: ast.AST) -> tuple[ast.AST, ...]:
-    """What runs in it: nothing of the functions and classes that are defined inside."""
-    # Kept on the node: rules ask for the same functions and loops again and again.
-    known: tuple[ast.AST, ...] | None = getattr(node, _KEPT, None)
-    if known is None:
-        known = tuple(_own_nodes(node))
-        setattr(node, _KEPT, known)
-    return known
-
-
-def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    waiting = list(ast.iter_child_nodes(node))
-    while waiting:
-        one = waiting.pop()
-        yield one
-        if not isinstance(one, _APART):
-            waiting += ast.iter_child_nodes(one)
 
 
 def bound(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, ast.AST]]:

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tritonctl.checks.places import Source, Span
+from tritonctl.checks.small_file import UnreadableError, read_small
 
 if TYPE_CHECKING:
     import yaml
@@ -84,16 +84,9 @@ def read_yaml_file(path: Path, shown: str, largest: int) -> YamlFile:
     """Read a mapping of at most so many bytes; what stops it is in the result."""
     empty = Source(shown, "")
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return YamlFile(empty, broken="it is not a file")
-        if status.st_size > largest:
-            return YamlFile(empty, broken=f"it has over {largest >> 20} MiB")
-        content = path.read_bytes()
-    except OSError as error:
-        return YamlFile(empty, broken=error.strerror or str(error))
-    try:
-        source = Source(shown, content.decode("utf-8"))
+        source = Source(shown, read_small(path, largest).decode("utf-8"))
+    except UnreadableError as error:
+        return YamlFile(empty, broken=str(error))
     except UnicodeDecodeError:
         return YamlFile(empty, broken="it is not UTF-8")
     return _parsed(source)

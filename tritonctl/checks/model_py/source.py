@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import stat
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tritonctl.checks.places import Source, Span
+from tritonctl.checks.small_file import UnreadableError, read_small
+
+_APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+_KEPT = "_tritonctl_own_nodes"
 
 
 class Call(NamedTuple):
@@ -120,14 +123,9 @@ def read_python(path: Path, shown: str, largest: int) -> PythonSource:
     """Read a Python file of at most so many bytes; what stops it is in the result."""
     empty = Source(shown, "")
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):
-            return PythonSource(path, empty, broken="it is not a file")
-        if status.st_size > largest:
-            return PythonSource(path, empty, broken=f"it has over {largest >> 20} MiB")
-        content = path.read_bytes()
-    except OSError as error:
-        return PythonSource(path, empty, broken=error.strerror or str(error))
+        content = read_small(path, largest)
+    except UnreadableError as error:
+        return PythonSource(path, empty, broken=str(error))
     # Lines end as Python reads them, so that `ast` and we count alike.
     text = content.decode("utf-8", "surrogateescape").replace("\r\n", "\n").replace("\r", "\n")
     source = Source(shown, text)
@@ -145,3 +143,22 @@ def _where(source: Source, error: SyntaxError) -> Span:
     end = source.start(line) + len(source.line(line))
     start = min(source.start(line) + max((error.offset or 1) - 1, 0), end)
     return Span(start, max(start + 1, end))
+
+
+def own_nodes(node: ast.AST) -> tuple[ast.AST, ...]:
+    """What runs in it: nothing of the functions and classes that are defined inside."""
+    # Kept on the node: rules ask for the same functions and loops again and again.
+    known: tuple[ast.AST, ...] | None = getattr(node, _KEPT, None)
+    if known is None:
+        known = tuple(_own_nodes(node))
+        setattr(node, _KEPT, known)
+    return known
+
+
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    waiting = list(ast.iter_child_nodes(node))
+    while waiting:
+        one = waiting.pop()
+        yield one
+        if not isinstance(one, _APART):
+            waiting += ast.iter_child_nodes(one)

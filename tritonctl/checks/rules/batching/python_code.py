@@ -11,10 +11,9 @@ import ast
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis import declared
-from tritonctl.checks.analysis.senders import own_nodes
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.source import PythonSource, dotted_name
+from tritonctl.checks.model_py.source import PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import advice
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.bls import BlsCall, CallGraph, bls_calls, own_nodes
+from tritonctl.checks.analysis.bls import BlsCall, CallGraph, bls_calls
 from tritonctl.checks.analysis.declared import inputs, outputs
 from tritonctl.checks.analysis.placement import instances
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.source import PythonSource
+from tritonctl.checks.model_py.source import PythonSource, own_nodes
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, error, warning
 from tritonctl.errors import suggest

@@ -15,12 +15,11 @@ from tritonctl.checks.analysis.senders import (
     bound,
     leaves,
     loop_around,
-    own_nodes,
 )
 from tritonctl.checks.analysis.streams import surely_not_decoupled
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.source import PythonSource, dotted_name
+from tritonctl.checks.model_py.source import PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 

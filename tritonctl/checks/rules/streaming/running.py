@@ -15,12 +15,11 @@ from tritonctl.checks.analysis.senders import (
     is_true,
     leaves,
     loop_around,
-    own_nodes,
     senders_of,
 )
 from tritonctl.checks.analysis.streams import composing, instances, streaming_code
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.source import PythonSource, dotted_name
+from tritonctl.checks.model_py.source import PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, error, warning
 

@@ -18,6 +18,7 @@ import pytest
 from tests.container_engine import DockerHost, MissingError
 from tests.engine_cache import build_cached, content, kept
 from tests.examples import at_full_size, register_profiles
+from tests.servers import ON_FREE_PORTS
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.runners import builder_recipe
 from tritonctl.errors import TritonctlError
@@ -140,10 +141,11 @@ def write_project(folder: Path, precisions: dict[str, str]) -> Path:
         }
         for name, precision in precisions.items()
     }
-    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
     file = folder / "tritonctl.yaml"
     # JSON is YAML; writing it needs no care for quoting.
-    file.write_text(json.dumps({"schema": "tritonctl/v1", "models": models, "server": server}))
+    file.write_text(
+        json.dumps({"schema": "tritonctl/v1", "models": models, "server": ON_FREE_PORTS})
+    )
     return file
 
 

@@ -38,6 +38,8 @@ PATIENCE_SECONDS = 120.0
 PROOF_SECONDS = 30.0
 LOG_LINES = 60
 PACE = "pace.json"
+# What tests kill stays dead, so that they see what is left; test_restart.py has what starts again.
+ON_FREE_PORTS = {"grpc_port": 0, "http_port": 0, "metrics_port": 0, "restart": False}
 # Not one token: what an engine's prefix cache makes of that is for test_serving.py to say, and not
 # for every test that asks afterwards.
 PROOF = SamplingParameters(max_tokens=2, random_seed=0)

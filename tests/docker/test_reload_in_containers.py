@@ -49,7 +49,7 @@ def deployed(composing: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     replay_project(root, {MODEL: (tokenizer, [])})
     file = root / "tritonctl.yaml"
     data = json.loads(file.read_text(encoding="utf-8"))
-    data["server"] |= {"mode": "docker"}
+    data["server"] |= {"mode": "docker", "restart": True}
     data["docker"] = {"base_image": machine.BASE_IMAGE}
     file.write_text(json.dumps(data), encoding="utf-8")
     project = load_project(root)

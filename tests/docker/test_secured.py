@@ -93,7 +93,7 @@ def secured(composing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     file = root / "tritonctl.yaml"
     data = json.loads(file.read_text(encoding="utf-8"))
     tls = tls_section(Path("certs"))
-    data["server"] |= {"mode": "docker", "tls": tls, "exit_timeout_seconds": 60}
+    data["server"] |= {"mode": "docker", "restart": True, "tls": tls, "exit_timeout_seconds": 60}
     data["docker"] = {"base_image": machine.BASE_IMAGE, "replicas": 2}
     data["gateway"] = {
         "tls": {"certificate": "certs/server.crt", "key": "certs/server.key"},

@@ -19,6 +19,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from tests.servers import ON_FREE_PORTS
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
@@ -72,9 +73,10 @@ def replay_models(folder: Path, models: Mapping[str, ReplayModel]) -> Project:
             "max_seq_len": MAX_SEQ_LEN,
         }
         entries[name] = {"checkpoint": name, "engine": engine, "serving": dict(model.serving)}
-    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
     file = folder / "tritonctl.yaml"
-    file.write_text(json.dumps({"schema": "tritonctl/v1", "models": entries, "server": server}))
+    file.write_text(
+        json.dumps({"schema": "tritonctl/v1", "models": entries, "server": ON_FREE_PORTS})
+    )
     project = load_project(file)
     for name in models:
         build_engine(project, name, Silent())

@@ -98,13 +98,15 @@ def test_up_on_other_settings_is_refused_while_running(cli: Cli, life: Handle) -
     assert alive(life.state)
 
 
-def test_killed_supervisor_takes_the_server_with_it(cli: Cli, life: Handle) -> None:
-    """SIGKILL of the supervisor: the kernel ends tritonserver, `up` starts afresh."""
-    life.fresh()  # Triton waits for requests that it has lost, and other tests may have left some
-    state = life.state
+def test_killed_supervisor_takes_the_server_with_it(cli: Cli, small_project: Project) -> None:
+    """SIGKILL of the supervisor: the kernel ends tritonserver, `up` starts afresh.
+
+    Where Triton has lost a request, nobody knows better than to wait its exit timeout.
+    """
+    state = up(cli, small_project)
     os.kill(state.pid, signal.SIGKILL)
     wait_until(lambda: leftovers(state.shm_prefix) == [], "the kernel ends what it started")
-    assert_answers(up(cli, life.project))
+    assert_answers(up(cli, small_project))
 
 
 def test_down_does_not_wait_for_streams_that_are_gone(cli: Cli, life: Handle) -> None:

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.engine_cache import build_cached
+from tests.servers import ON_FREE_PORTS
 from tritonctl.engines.build.engine import built_engine
 from tritonctl.errors import RequestRejectedError
 from tritonctl.host.progress import Silent
@@ -70,9 +71,10 @@ def project(
         for name, checkpoint in {"mixed": folder / "mixed", "minilm": minilm}.items()
         for precision in PRECISIONS
     }
-    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
     file = folder / "tritonctl.yaml"
-    file.write_text(json.dumps({"schema": "tritonctl/v1", "models": models, "server": server}))
+    file.write_text(
+        json.dumps({"schema": "tritonctl/v1", "models": models, "server": ON_FREE_PORTS})
+    )
     project = load_project(file)
     build_cached(project)
     return project

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.servers import ON_FREE_PORTS
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.host.progress import Silent
@@ -49,8 +50,7 @@ def project(onnxruntime_environment: Path, tmp_path: Path) -> Iterator[Project]:
     subprocess.run([onnxruntime_environment, script, tmp_path, OLD, NEW], check=True)
     engine = {"builder": "onnxruntime", "precision": "fp32", "max_batch_size": 8}
     model = {"task": "tensors", "checkpoint": "given", "engine": engine}
-    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
-    data = {"schema": "tritonctl/v1", "models": {MODEL: model}, "server": server}
+    data = {"schema": "tritonctl/v1", "models": {MODEL: model}, "server": ON_FREE_PORTS}
     (tmp_path / "tritonctl.yaml").write_text(json.dumps(data), encoding="utf-8")
     project = load_project(tmp_path)
     build(project, OLD)

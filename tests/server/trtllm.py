@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.conftest import EXAMPLE
 from tests.fakes import FAKES, copy_tensorrt_llm
+from tests.servers import ON_FREE_PORTS
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
@@ -41,9 +42,8 @@ def trtllm_project(
         "engine": engine,
         "serving": {"runtime": RUNTIME, **(serving or {})},
     }
-    server = {"grpc_port": 0, "http_port": 0, "metrics_port": 0}
     file = folder / "tritonctl.yaml"
-    contents = {"schema": "tritonctl/v1", "models": {"speller": model}, "server": server}
+    contents = {"schema": "tritonctl/v1", "models": {"speller": model}, "server": ON_FREE_PORTS}
     file.write_text(json.dumps(contents), encoding="utf-8")
     project = load_project(file)
     build_engine(project, "speller", Silent())

@@ -32,6 +32,7 @@ class World:
         self.busy = False
         self.stubs: set[int] = set()
         self.killed: Collection[int] = ()
+        self.crashing = False
         self.log = folder / "log"
         self.log.touch()
         self.done: list[str] = []
@@ -89,6 +90,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(supervisor, "streams_under_way", made.streams_under_way)
     monkeypatch.setattr(supervisor, "children", made.children)
     monkeypatch.setattr(supervisor, "was_killed", lambda pid: pid in made.killed)
+    monkeypatch.setattr(supervisor, "in_crash_handler", lambda pid: pid == SERVER and made.crashing)
     return made
 
 
@@ -221,3 +223,22 @@ def test_stubs_are_searched_for_every_five_seconds(world: World) -> None:
     assert world.looks(apart=0.25) == []
     assert world.searches == 2
     assert world.looks() == [f"kill {SERVER}"]
+
+
+def test_a_crash_handler_that_hangs_ends_the_server(world: World) -> None:
+    """One that works prints its stack trace and is done when we look again, five seconds later."""
+    world.crashing = True
+    assert world.looks() == []
+    assert world.looks(10, apart=0.25) == []
+    assert world.looks(apart=5.1) == [f"kill {SERVER}"]
+    assert world.ending.reason == "tritonserver hung in its own crash handler"
+
+
+def test_a_crash_handler_seen_once_ends_nothing(world: World) -> None:
+    """It has finished, and so has the server: whoever waits for it knows."""
+    world.crashing = True
+    assert world.looks() == []
+    world.crashing = False
+    assert world.looks(2, apart=5.1) == []
+    world.crashing = True
+    assert world.looks(apart=5.1) == []

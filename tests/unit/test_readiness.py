@@ -147,13 +147,15 @@ def supervise(tmp_path: Path, triton: str, port: int, script: str) -> int:
         "composing_models": [],
         "metrics_url": triton,
         "exit_timeout_seconds": 3600,
+        "restart": False,
+        "restarts_file": str(tmp_path / "restarts.json"),
         "ready_url": triton,
         "readiness_port": port,
         "plain_address": ADDRESS,
     }
     file = tmp_path / "supervisor.json"
     file.write_text(json.dumps(specification), encoding="utf-8")
-    argv = [sys.executable, "-m", "tritonctl.server.supervisor", str(file)]
+    argv = [sys.executable, "-m", "tritonctl.server.embedded.supervise", str(file)]
     return int(subprocess.run(argv, capture_output=True, timeout=30, check=True).stdout)
 
 

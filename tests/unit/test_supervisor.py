@@ -25,6 +25,7 @@ from tritonctl.server import supervisor
 from tritonctl.server.supervisor import (
     children,
     clean_up,
+    in_crash_handler,
     leftovers,
     only_ghosts,
     streams_under_way,
@@ -110,7 +111,7 @@ def test_an_empty_prefix_names_nobody(prefix: str) -> None:
 NOBODY = "http://127.0.0.1:1/metrics"
 
 
-class _Supervised:
+class Supervised:
     """A supervisor whose server is a shell script; $P in it begins the names of its regions."""
 
     def __init__(
@@ -126,12 +127,17 @@ class _Supervised:
             "shm_prefix": prefix,
             "composing_models": ["speller_engine"],
             "metrics_url": metrics_url,
+            "restart": False,
+            "restarts_file": str(tmp_path / "restarts.json"),
+            "ready_url": NOBODY,
+            "beside": str(tmp_path / "beside"),
+            "ports": {},
             "exit_timeout_seconds": 3600,  # beyond any patience: nothing here may end by it
             **more,
         }
         file = tmp_path / "supervisor.json"
         file.write_text(json.dumps(specification), encoding="utf-8")
-        argv = [sys.executable, "-m", "tritonctl.server.supervisor", str(file)]
+        argv = [sys.executable, "-m", "tritonctl.server.embedded.supervise", str(file)]
         # It goes on in the background at once, so this returns.
         said = subprocess.run(argv, capture_output=True, timeout=30, check=True)
         self.pid = int(said.stdout)
@@ -147,16 +153,16 @@ class _Supervised:
         return record["returncode"], record["requested"]
 
 
-Supervise = Callable[[str], _Supervised]
+Supervise = Callable[[str], Supervised]
 
 
 @pytest.fixture
 def supervise(tmp_path: Path, prefix: str) -> Iterator[Supervise]:
     """Start a supervisor on a shell script; it is ended with the test."""
-    started: list[_Supervised] = []
+    started: list[Supervised] = []
 
-    def start(script: str) -> _Supervised:
-        started.append(_Supervised(tmp_path, prefix, script))
+    def start(script: str) -> Supervised:
+        started.append(Supervised(tmp_path, prefix, script))
         return started[-1]
 
     yield start
@@ -358,7 +364,7 @@ def test_streams_may_finish_before_the_server_is_asked_to_end(
     url, told = metrics
     told.text = BUSY
     script = "trap 'echo bye; exit 0' TERM; touch ${P}up; for i in $(seq 600); do sleep 0.1; done"
-    supervised = _Supervised(tmp_path, prefix, script, url)
+    supervised = Supervised(tmp_path, prefix, script, url)
     wait_until(lambda: leftovers(prefix))
     os.kill(supervised.pid, signal.SIGTERM)
     wait_until(lambda: told.asked >= 4)
@@ -374,7 +380,7 @@ def test_asked_twice_it_waits_for_no_stream(
     """Who insists gets it."""
     url, told = metrics
     told.text = BUSY
-    supervised = _Supervised(tmp_path, prefix, "touch ${P}up; exec sleep 60", url)
+    supervised = Supervised(tmp_path, prefix, "touch ${P}up; exec sleep 60", url)
     wait_until(lambda: leftovers(prefix))
     os.kill(supervised.pid, signal.SIGTERM)
     wait_until(lambda: told.asked)  # the first one has arrived
@@ -441,6 +447,20 @@ def test_a_killed_stub_ends_the_server(
     assert supervised.outcome() == (-signal.SIGKILL, False)
     assert "a stub process of a Python model was killed" in supervised.log.read_text("utf-8")
     assert leftovers(prefix) == []
+
+
+def test_a_thread_in_the_handler_of_a_fatal_signal() -> None:
+    """The kernel blocks the signal meanwhile, as this thread does by itself."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert not in_crash_handler(os.getpid())
+    try:
+        for fatal in (signal.SIGABRT, signal.SIGSEGV):
+            signal.pthread_sigmask(signal.SIG_SETMASK, {fatal})
+            assert in_crash_handler(os.getpid())
+        signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGTERM})
+        assert not in_crash_handler(os.getpid())
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def test_children_and_how_they_ended() -> None:

@@ -40,7 +40,9 @@ ResumeOn = Annotated[
 ]
 MaxResumes = Annotated[
     int | None,
-    typer.Option(min=0, help="how often to continue elsewhere", show_default="once each"),
+    typer.Option(
+        min=0, help="how often to continue elsewhere", show_default="once each; 30 on itself"
+    ),
 ]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from tritonctl.cli import options
@@ -32,6 +33,7 @@ def command(
         "live": first.health.live,
         **_addresses(first),
         "models": first.health.models,
+        "crashes": [asdict(crash) for crash in first.crashes],
         "servers": [
             {"ready": server.health.ready, "container": server.container, **_addresses(server)}
             for server in servers
@@ -82,6 +84,10 @@ def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator
         yield f"Triton {word}: {count} of {len(servers)} servers are ready"
     for server in servers:
         yield _where(server, alone=len(servers) == 1)
+    if first.crashes:
+        from tritonctl.server.restarts import described
+
+        yield f"  {described(first.crashes)}"
     for name, model_state in first.health.models.items():
         yield f"  {model_state:<12} {name}"
 

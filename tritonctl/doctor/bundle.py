@@ -92,7 +92,8 @@ def _server(files: ServerFiles) -> Iterator[tuple[str, str]]:
             yield f"server/{log.name}", "\n".join(lines)
     for file in (files.state, files.specification):
         yield from _record(f"server/{file.name}", file)
-    yield from _text("server/exit.json", files.exit)
+    for file in (files.restarts, files.exit):
+        yield from _text(f"server/{file.name}", file)
 
 
 def _record(name: str, file: Path) -> Iterator[tuple[str, str]]:

@@ -84,6 +84,11 @@ class Server(Strict):
         "not ready as soon as it is to stop; none when absent",
     )
     ready_timeout_seconds: Positive = 120
+    restart: bool = Field(
+        True,
+        description="start the server again when it crashes: at most five times in ten minutes "
+        "where it is embedded, always in containers",
+    )
     exit_timeout_seconds: Positive = Field(30, description="how long `down` lets streams finish")
     tls: Tls | None = None
     tracing: Tracing | None = None

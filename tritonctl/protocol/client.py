@@ -95,7 +95,8 @@ class TritonClient(_Client[Connection]):
     gateway; it goes to other machines over TLS only, unless the key allows more.
 
     `resume_on`: further endpoints that serve the same model. An answer whose connection breaks goes
-    on at the next one, round and round, at most `max_resumes` times (by default once for each),
+    on at the next one, round and round, at most `max_resumes` times (by default once for each; 30
+    times on the same endpoint alone, half a minute in which a crashed server is started again),
     with pauses of up to a second once all have failed. An answer that was refused, cancelled, late,
     or ended by its server with an error does not. Greedy text is the text of an unbroken stream;
     sampled text goes on with fresh draws, whatever the seed.

@@ -32,6 +32,8 @@ from tritonctl.protocol.generation import (
 # Between rounds in which all endpoints failed; doubled each time, up to the longest.
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
+# With these pauses half a minute: a crashed server is started again meanwhile.
+_RESUMES_ON_ITSELF = 30
 
 
 @dataclass(frozen=True)
@@ -46,14 +48,19 @@ class Route:
 
     @classmethod
     def of(cls, url: str, resume_on: str | Sequence[str], max_resumes: int | None) -> Route:
-        """`max_resumes` is the number of further endpoints unless given. Raises UsageError."""
+        """`max_resumes` is the number of further endpoints unless given. Raises UsageError.
+
+        An endpoint that is its own only further one gets half a minute to come back.
+        """
         others = (resume_on,) if isinstance(resume_on, str) else tuple(resume_on)
         if max_resumes is not None and (max_resumes < 0 or not others):
             raise UsageError(
                 f"max_resumes is {max_resumes}, with {len(others)} endpoints to resume on",
                 remedy="name one with resume_on (--resume-on HOST:PORT); max_resumes is 0 or more",
             )
-        return cls((url, *others), len(others) if max_resumes is None else max_resumes)
+        if max_resumes is None:
+            max_resumes = _RESUMES_ON_ITSELF if others == (url,) else len(others)
+        return cls((url, *others), max_resumes)
 
 
 class ResumableAnswer:

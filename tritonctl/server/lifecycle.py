@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritonctl.errors import ServerError
@@ -17,6 +18,7 @@ from tritonctl.server.containers.presence import containers as containers_of
 from tritonctl.server.embedded import lifecycle as embedded
 from tritonctl.server.health import Health, health
 from tritonctl.server.presence import current, current_server
+from tritonctl.server.restarts import Crash, described, read_restarts
 from tritonctl.server.security.certificate_checks import checked_tls
 from tritonctl.server.security.digests import verify_repository
 from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state
@@ -78,27 +80,37 @@ def running_server(project: Project) -> Server:
     state = current_server(files)
     if state is not None:
         return state
-    crashed = "; the last one crashed" if files.state.exists() else ""
+    crashed = f"; the last one {_crashed(files)}" if files.state.exists() else ""
     raise ServerError(
         f"no server is running for this project{crashed}",
         remedy="start one with `tritonctl up`" + ("; see `tritonctl logs`" if crashed else ""),
     )
 
 
+def _crashed(files: ServerFiles) -> str:
+    crashes = read_restarts(files.restarts)
+    return described(crashes) if crashes else "crashed"
+
+
 @dataclass(frozen=True)
 class Status:
-    """One server, where it is now and how it is. `container`: Docker's word for its state."""
+    """One server, where it is now and how it is. `container`: Docker's word for its state.
+
+    `crashes`: of an embedded server since `up`.
+    """
 
     state: Server
     health: Health
     container: str | None = None
+    crashes: Sequence[Crash] = ()
 
 
 def status(project: Project) -> list[Status]:
     """Every server of the project, replicas by number. Raises ServerError when none is running."""
     state = running_server(project)
     if isinstance(state, EmbeddedServer):
-        return [Status(state, health(state))]
+        crashes = read_restarts(ServerFiles.of(project).restarts)
+        return [Status(state, health(state), crashes=crashes)]
     return [
         Status(server, health(server), container.status)
         for container in containers_of(state.deployment)

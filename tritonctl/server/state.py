@@ -162,6 +162,7 @@ class ServerFiles:
     state = _File("state.json")  # the running server
     log = _File("triton.log")  # everything Triton and its models print
     specification = _File("supervisor.json")  # for the supervisor
+    restarts = _File("restarts.json")  # its crashes since `up`, written by its supervisor
     exit = _File("exit.json")  # how the last server ended, written by its supervisor
     # A second model repository: where `tritonctl reload` puts a version beside the served one.
     beside = _File("beside")

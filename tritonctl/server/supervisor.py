@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Watches one tritonserver and cleans up after it, however it ends.
 
-Run as a separate process: `python -m tritonctl.server.supervisor SPEC.json`. A server that is
-killed leaves its Python stubs (which ignore SIGTERM) and files in /dev/shm behind; this removes
-both. Standard library only, and what it imports: it lives as long as the server does.
+A server that is killed leaves its Python stubs (which ignore SIGTERM) and files in /dev/shm behind;
+this removes both. For the supervisor of an embedded server and the first process of a container.
+Standard library only, and what it imports: it lives as long as the server does.
 """
 
 from __future__ import annotations
 
 import ctypes
 import http.client
-import json
 import os
 import re
 import resource
 import signal
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Collection
@@ -26,7 +24,7 @@ from typing import Any
 from tritonctl.server.readiness import Readiness
 
 _PR_SET_PDEATHSIG = 1
-_STOPPING = (signal.SIGTERM, signal.SIGINT)
+STOPPING = (signal.SIGTERM, signal.SIGINT)
 # server.cc: "Timeout 9: Found 1 model versions that have in-flight inferences", then each of them.
 _ROUND = re.compile(r"Timeout \d+: Found")
 _IN_FLIGHT = re.compile(r"Model '([^']+)' \(version \d+\) has \d+ in-flight")
@@ -37,6 +35,8 @@ _UNDER_WAY = re.compile(
     r"^(?:tritonctl_(?:active|waiting)_streams|nv_inference_pending_request_count)\{.*\} (\S+)$",
     re.MULTILINE,
 )
+_BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)$", re.MULTILINE)
+_FATAL = 1 << (signal.SIGABRT - 1) | 1 << (signal.SIGSEGV - 1)
 _LOOK_SECONDS = 0.25
 _WATCH_SECONDS = 0.5  # until the server is asked to end
 _FIND_SECONDS = 5.0  # looking at every process of the machine costs time
@@ -52,76 +52,14 @@ _STACK_BYTES = 64 << 20
 KILL_MARGIN_SECONDS = 10
 
 
-def main(specification: Path) -> int:
-    """Run the server that `specification` describes until it ends; returns 0.
-
-    Prints the process id under which it continues in the background.
-    """
-    _detach()
-    spec = json.loads(specification.read_text(encoding="utf-8"))
-    readiness = _readiness(spec)
-    server = _start(spec)
-    ending = Ending(server, spec, readiness)
-    on_signals(ending)
-    try:
-        returncode = server.wait()
-    finally:
-        stop_looking()
-        kill_group(server.pid)
-        clean_up(spec["shm_prefix"])
-    _record_exit(Path(spec["exit_file"]), returncode, requested=ending.requested)
-    return 0
-
-
 def hold_signals() -> None:
     """Block SIGTERM and SIGINT until `on_signals`."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-
-
-def _detach() -> None:
-    """Leave caller, session and terminal: nothing waits for us, no Ctrl-C reaches us."""
-    hold_signals()  # once our process id is known, one may come any time
-    daemon = os.fork()
-    if daemon:
-        os.write(sys.stdout.fileno(), f"{daemon}\n".encode())
-        os._exit(0)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
-
-
-def _readiness(spec: dict[str, Any]) -> Readiness | None:
-    """For gateways, where the project has a port for it; bound before the server starts."""
-    if (port := spec.get("readiness_port")) is None:
-        return None
-    readiness = Readiness(spec["ready_url"])
-    try:
-        readiness.listen(spec["plain_address"], port)
-    except OSError as error:
-        with Path(spec["log"]).open("a", encoding="utf-8") as log:
-            log.write(f"tritonctl: cannot listen on port {port} (server.readiness_port): {error}\n")
-        raise
-    return readiness
-
-
-def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    with Path(spec["log"]).open("ab") as log:
-        return subprocess.Popen(
-            spec["argv"],
-            env=spec["environment"],
-            cwd=spec["folder"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            process_group=0,  # server and stubs end together
-            preexec_fn=prepare_server,  # noqa: PLW1509 - this process has one thread
-        )
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
 
 
 def prepare_server() -> None:
     """If the supervisor is killed, the kernel asks the server to end, and it ends in order."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     stack = _STACK_BYTES if most == resource.RLIM_INFINITY else min(most, _STACK_BYTES)
     resource.setrlimit(resource.RLIMIT_STACK, (stack, most))
@@ -134,11 +72,12 @@ def ring_every(seconds: float) -> None:
 
 
 class Ending:
-    """Ends a server: at once when a stub was killed, in order on SIGTERM.
+    """Ends a server: at once when a stub was killed or it hangs in a crash, in order on SIGTERM.
 
     A stub that is gone (out of memory, a crash in a library) is not started again by tritonserver
     2.51: it stays "ready", refuses what needs that stub, and the streams under way hang until
-    their clients give up. Ended, all of them know at once and can go on elsewhere.
+    their clients give up. Ended, all of them know at once and can go on elsewhere. `reason` says so
+    afterwards. It may also hang in its handler of SIGABRT or SIGSEGV, which prints a stack trace.
 
     After SIGTERM streams finish, then the server is asked to end, then it is killed.
 
@@ -165,6 +104,8 @@ class Ending:
         self._stubs: set[int] = set()
         self._found = 0.0
         self._killed: set[int] = set()
+        self._crashing = False
+        self.reason: str | None = None  # why we ended it, other than on SIGTERM
         self._asked = False
         self._log_size = 0  # when the server was asked to end
 
@@ -185,7 +126,7 @@ class Ending:
 
     def look(self, *_: object) -> None:
         """Take the next step when it is time for it."""
-        self._look_after_stubs()
+        self._look_after_processes()
         if self._began is None:
             return
         waited, limit = self._clock() - self._began, self._spec["exit_timeout_seconds"]
@@ -197,18 +138,27 @@ class Ending:
         ):
             kill_group(self._server.pid)
 
-    def _look_after_stubs(self) -> None:
+    def _look_after_processes(self) -> None:
         if self._clock() - self._found > _FIND_SECONDS:
             self._stubs, self._found = children(self._server.pid), self._clock()
+            # Seen twice: a handler that works is done by then.
+            crashing = in_crash_handler(self._server.pid)
+            if crashing and self._crashing:
+                self._end("tritonserver hung in its own crash handler")
+            self._crashing = crashing
         killed = {pid for pid in self._stubs if was_killed(pid)}
         # Seen twice: Triton itself kills a stub that does not unload, and reaps it at once.
         if killed & self._killed:
-            self._tell(
-                "tritonctl: a stub process of a Python model was killed; tritonserver cannot start "
-                "it again and would let its streams hang: ending the server"
+            self._end(
+                "a stub process of a Python model was killed; tritonserver cannot start it again "
+                "and would let its streams hang"
             )
-            kill_group(self._server.pid)
         self._killed = killed
+
+    def _end(self, reason: str) -> None:
+        self.reason = reason
+        self._tell(f"tritonctl: {reason}: ending the server")
+        kill_group(self._server.pid)
 
     def _tell(self, text: str) -> None:
         with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
@@ -239,11 +189,11 @@ class Ending:
 
 def on_signals(ending: Ending) -> None:
     """Let SIGTERM and SIGINT begin it."""
-    for number in _STOPPING:
+    for number in STOPPING:
         signal.signal(number, ending.stop)
     signal.signal(signal.SIGALRM, ending.look)
     ring_every(_WATCH_SECONDS)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPPING)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
 def stop_looking() -> None:
@@ -307,6 +257,21 @@ def was_killed(pid: int) -> bool:
     return fields is not None and fields[0] == b"Z" and os.WIFSIGNALED(int(fields[49]))
 
 
+def in_crash_handler(pid: int) -> bool:
+    """Whether a thread handles a fatal signal: while it does, the kernel blocks that signal.
+
+    No thread of tritonserver 2.51 blocks it otherwise.
+    """
+    for status in Path(f"/proc/{pid}/task").glob("*/status"):
+        try:
+            blocked = _BLOCKED.search(status.read_text(encoding="utf-8", errors="replace"))
+        except OSError:  # the thread has ended
+            continue
+        if blocked and int(blocked[1], 16) & _FATAL:
+            return True
+    return False
+
+
 def _stat(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat from the state on, None without such a process."""
     try:
@@ -323,13 +288,6 @@ def kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
         return
-
-
-def _record_exit(file: Path, returncode: int, *, requested: bool) -> None:
-    record = {"returncode": returncode, "requested": requested, "time": time.time()}
-    temporary = file.with_suffix(".writing")
-    temporary.write_text(json.dumps(record), encoding="utf-8")
-    os.replace(temporary, file)
 
 
 def clean_up(shm_prefix: str) -> None:
@@ -366,7 +324,3 @@ def server_processes(shm_prefix: str) -> list[int]:
         if ours and arguments[0].endswith(_PROGRAMS):
             processes.append(int(entry.parent.name))
     return processes
-
-
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))

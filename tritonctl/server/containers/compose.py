@@ -175,6 +175,7 @@ def _variables(project: Project, output: Path, digest: str, profile: str) -> dic
             "metrics": server.metrics_port,
         },
         "address": server.address,
+        "restart": "unless-stopped" if server.restart else "no",
         "exit_timeout": server.exit_timeout_seconds,
         "grace": server.exit_timeout_seconds + KILL_MARGIN_SECONDS + _GRACE_MARGIN_SECONDS,
         "start_period": server.ready_timeout_seconds,

@@ -145,7 +145,8 @@ def _supervise(
     files: ServerFiles,
 ) -> int:
     """Start the supervisor, which outlives this command and its terminal; returns its pid."""
-    files.exit.unlink(missing_ok=True)
+    for file in (files.exit, files.restarts):
+        file.unlink(missing_ok=True)
     keep_previous(files.log)
     specification = {
         "argv": argv,
@@ -153,6 +154,10 @@ def _supervise(
         "folder": str(files.paths),
         "log": str(files.log),
         "exit_file": str(files.exit),
+        "restart": project.server.restart,
+        "restarts_file": str(files.restarts),
+        "beside": str(files.beside),
+        "ports": _ports(server),
         "shm_prefix": server.shm_prefix,
         "metrics_url": server.metrics_url,
         "ready_url": f"{server.http_url}/v2/health/ready",
@@ -164,12 +169,20 @@ def _supervise(
     text = json.dumps(specification, indent=2)  # with the token
     write_atomically(files.specification, text, mode=PRIVATE)
     done = subprocess.run(
-        [sys.executable, "-m", "tritonctl.server.supervisor", str(files.specification)],
+        [sys.executable, "-m", "tritonctl.server.embedded.supervise", str(files.specification)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         check=True,
     )
     return int(done.stdout)
+
+
+def _ports(server: EmbeddedServer) -> dict[str, dict[str, int]]:
+    """What a restarted server needs again: by address, each port by its field."""
+    ports: dict[str, dict[str, int]] = {server.address: {"grpc_port": server.grpc_port}}
+    plain = {"http_port": server.http_port, "metrics_port": server.metrics_port}
+    ports.setdefault(server.http_address, {}).update(plain)
+    return ports
 
 
 def _wait_until_ready(

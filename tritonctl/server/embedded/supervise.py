@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs one tritonserver in the background: starts it again when it crashes, cleans up after it.
+
+A separate process: `python -m tritonctl.server.embedded.supervise SPEC.json`. Standard library
+only, and what it imports: it lives as long as the server does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from tritonctl.errors import HostError
+from tritonctl.server.ports import held_ports
+from tritonctl.server.readiness import Readiness, is_ready
+from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
+from tritonctl.server.supervisor import (
+    STOPPING,
+    Ending,
+    clean_up,
+    hold_signals,
+    kill_group,
+    on_signals,
+    prepare_server,
+    stop_looking,
+)
+
+
+def main(specification: Path) -> int:
+    """Run the server that `specification` describes until it ends for good; returns 0.
+
+    Prints the process id under which it continues in the background.
+    """
+    _detach()
+    spec = json.loads(specification.read_text(encoding="utf-8"))
+    _Supervised(spec, _readiness(spec)).run()
+    return 0
+
+
+def _detach() -> None:
+    """Leave caller, session and terminal: nothing waits for us, no Ctrl-C reaches us."""
+    hold_signals()  # once our process id is known, one may come any time
+    daemon = os.fork()
+    if daemon:
+        os.write(sys.stdout.fileno(), f"{daemon}\n".encode())
+        os._exit(0)
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        os.dup2(nowhere, stream.fileno())
+
+
+def _readiness(spec: dict[str, Any]) -> Readiness | None:
+    """For gateways, where the project has a port for it; bound before the server starts."""
+    if (port := spec.get("readiness_port")) is None:
+        return None
+    readiness = Readiness(spec["ready_url"])
+    try:
+        readiness.listen(spec["plain_address"], port)
+    except OSError as error:
+        with Path(spec["log"]).open("a", encoding="utf-8") as log:
+            log.write(f"tritonctl: cannot listen on port {port} (server.readiness_port): {error}\n")
+        raise
+    return readiness
+
+
+class _Supervised:
+    """A server through all its lives: a crash begins the next one, within bounds."""
+
+    def __init__(self, spec: dict[str, Any], readiness: Readiness | None) -> None:
+        self._spec = spec
+        self._readiness = readiness
+        self._restarts = Restarts(Path(spec["restarts_file"]))
+        self._was_ready = False
+        self._returncode = 0
+        self._requested = False
+
+    def run(self) -> None:
+        """Until it is asked to end, ends in order, or crashes too often."""
+        crash = self._live()
+        while crash and self._may_start_again(crash):
+            crash = self._live_again()
+        _record_exit(Path(self._spec["exit_file"]), self._returncode, requested=self._requested)
+
+    def _live(self) -> str | None:
+        """From start to end; how it crashed, None if it should stay down."""
+        server = _start(self._spec)
+        ending = _EmbeddedEnding(server, self._spec, self._readiness, self._ready)
+        on_signals(ending)
+        try:
+            self._returncode = server.wait()
+        finally:
+            stop_looking()
+            hold_signals()  # until the next life can answer them
+            kill_group(server.pid)
+            clean_up(self._spec["shm_prefix"])
+        self._requested = ending.requested
+        # A server that never was ready is for `up` to report.
+        if self._requested or self._returncode == 0 or not self._was_ready:
+            return None
+        return ending.reason or _how(self._returncode)
+
+    def _ready(self) -> None:
+        self._was_ready = True
+        if (seconds := self._restarts.ready()) is not None:
+            self._tell(f"every model is ready again, {seconds:.1f} s after the crash")
+
+    def _may_start_again(self, crash: str) -> bool:
+        """Whether it may, after a pause in which it can be asked to end."""
+        pause = self._restarts.crashed(crash)
+        crashed = f"tritonserver crashed: {crash}"
+        if not self._spec["restart"]:
+            return False
+        if pause is None:
+            self._tell(
+                f"{crashed}; {self._restarts.recent} crashes within {WINDOW_SECONDS / 60:.0f} "
+                "minutes are too many: it stays down"
+            )
+            return False
+        self._tell(
+            f"{crashed}; starting it again in {pause:.0f} s "
+            f"(restart {self._restarts.recent} of {len(PAUSES)} "
+            f"within {WINDOW_SECONDS / 60:.0f} minutes)"
+        )
+        self._requested = signal.sigtimedwait(STOPPING, pause) is not None
+        return not self._requested
+
+    def _live_again(self) -> str | None:
+        """The same server at the same ports, without what a reload had not finished."""
+        beside = Path(self._spec["beside"])
+        shutil.rmtree(beside, ignore_errors=True)
+        try:
+            beside.mkdir()
+            with ExitStack() as held:
+                for address, ports in self._spec["ports"].items():
+                    held.enter_context(held_ports(address, ports))
+                return self._live()
+        except HostError as error:
+            return error.problem
+        except OSError as error:
+            return str(error)
+
+    def _tell(self, text: str) -> None:
+        with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
+            log.write(f"tritonctl: {text}\n")
+
+
+class _EmbeddedEnding(Ending):
+    """Tells, too, when every model is ready."""
+
+    def __init__(
+        self,
+        server: subprocess.Popen[bytes],
+        spec: dict[str, Any],
+        readiness: Readiness | None,
+        on_ready: Callable[[], None],
+    ) -> None:
+        super().__init__(server, spec, readiness)
+        self._on_ready: Callable[[], None] | None = on_ready
+
+    def look(self, *_: object) -> None:
+        """Take the next step when it is time for it."""
+        super().look()
+        if self._on_ready and is_ready(self._spec["ready_url"]):
+            self._on_ready()
+            self._on_ready = None
+
+
+def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
+    with Path(spec["log"]).open("ab") as log:
+        return subprocess.Popen(
+            spec["argv"],
+            env=spec["environment"],
+            cwd=spec["folder"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,  # server and stubs end together
+            preexec_fn=prepare_server,  # noqa: PLW1509 - threads of ours answer gateways only
+        )
+
+
+def _how(returncode: int) -> str:
+    if returncode < 0:
+        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
+    return f"exit code {returncode}"
+
+
+def _record_exit(file: Path, returncode: int, *, requested: bool) -> None:
+    record = {"returncode": returncode, "requested": requested, "time": time.time()}
+    temporary = file.with_suffix(".writing")
+    temporary.write_text(json.dumps(record), encoding="utf-8")
+    os.replace(temporary, file)
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

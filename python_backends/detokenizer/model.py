@@ -23,7 +23,7 @@ from textlib.triton_edge import (
 
 
 class TritonPythonModel:
-    """token_chunk INT32[n, 35 or more] to the requested ones of seven outputs, [n, 1] or [n, k]."""
+    """token_chunk INT32[n, 35 or more] to the requested ones of seven outputs."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read 1/tokenizer/tokenizer.json; a decoder that cannot be streamed exactly is refused."""

@@ -23,12 +23,19 @@ PUBLIC_NAMES = {
     "streaming": "stream",
     "runtime_top_k": "top_k",
     "runtime_top_p": "top_p",
-    "seed": "random_seed",
 } | {
     name: name
     for name in (
         *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-        *("min_tokens", "end_id", "stop_words", "include_stop_word", "bad_words"),
+        *(
+            "seed",
+            "random_seed",
+            "min_tokens",
+            "end_id",
+            "stop_words",
+            "include_stop_word",
+            "bad_words",
+        ),
         *("exclude_input_in_output", "return_log_probs", "resume_ids"),
     )
 }
@@ -76,9 +83,9 @@ class GenerationRequest:
 
     stop_words: UTF-8; the first one in the decoded answer ends it, and is part of it only with
     include_stop_word. bad_words: text that must not be generated; an engine that cannot do it
-    refuses them. echo_prompt: the answer begins with the text of the prompt. acknowledged: the
-    receiver notes every response on the page named in it (textlib.receipts). lora_name, guide:
-    only engines that declare their tensors get them.
+    refuses them. echo_prompt: the answer, in one response, begins with the text of the prompt.
+    acknowledged: the receiver notes every response on the page named in it (textlib.receipts).
+    lora_name, guide: only engines that declare their tensors get them.
     """
 
     token_ids: NDArray[np.int32]
@@ -130,7 +137,8 @@ def read_generation_request(read: ReadTensor, limits: SequenceLimits) -> Generat
         stop_words=check_words("stop_words", _row(read, "stop_words") or []),
         include_stop_word=bool(values["include_stop_word"]),
         bad_words=check_words("bad_words", _row(read, "bad_words") or []),
-        echo_prompt=values["exclude_input_in_output"] == 0,
+        # A stream never repeats the prompt: NVIDIA's has only what is new, whatever this says.
+        echo_prompt=values["exclude_input_in_output"] == 0 and not values["stream"],
         acknowledged=acknowledged is not None and bool(acknowledged.all()),
         resumed=len(resumed),
         lora_name=_text(read, "lora_name"),

@@ -49,19 +49,18 @@ def resolve_sampling(
     top_k = values.get("top_k")
     _check("top_k", top_k, "0 (off) or more", lambda value: value >= 0)
     top_p = values.get("top_p")
-    _check("top_p", top_p, "above 0 and at most 1 (off)", lambda value: 0 < value <= 1)
-    seed = values.get("random_seed")
+    _check("top_p", top_p, "from 0 to 1 (both are off)", lambda value: 0 <= value <= 1)
     return SamplingParams(
         max_tokens=max_tokens,
         end_ids=end_ids,
         greedy=_is_greedy(temperature, top_k, top_p),
         temperature=float(temperature or 1.0),
         top_k=int(top_k or 0),
-        top_p=1.0 if top_p is None else float(top_p),
+        top_p=float(top_p or 1.0),
         repetition_penalty=_repetition_penalty(values),
         presence_penalty=_penalty(values, "presence_penalty"),
         frequency_penalty=_penalty(values, "frequency_penalty"),
-        seed=None if seed is None else int(seed),
+        seed=_seed(values),
         min_tokens=_min_tokens(values, max_tokens),
         log_probs=bool(values.get("return_log_probs")),
     )
@@ -74,8 +73,18 @@ def _min_tokens(values: Mapping[str, Number | None], max_tokens: int) -> int:
     return int(value or 0)
 
 
+def _seed(values: Mapping[str, Number | None]) -> int | None:
+    """Two names of one value: NVIDIA's ensemble renamed the earlier `random_seed`."""
+    given = {name: values[name] for name in ("seed", "random_seed") if values.get(name) is not None}
+    if len(set(given.values())) > 1:
+        shown = " and ".join(f"{name} is {value}" for name, value in given.items())
+        raise RequestError(f"{shown}: two names of one value. Send one of them.")
+    return next((int(value) for value in given.values() if value is not None), None)
+
+
 def _is_greedy(temperature: Number | None, top_k: Number | None, top_p: Number | None) -> bool:
-    if temperature == 0 or top_k == 1:
+    # Older clients send top_p 0 for "off": TensorRT-LLM then goes by top_k, or else is greedy.
+    if temperature == 0 or top_k == 1 or (top_p == 0 and not top_k):
         return True
     return not (temperature or top_k or (top_p is not None and top_p < 1))
 

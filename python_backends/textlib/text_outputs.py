@@ -32,7 +32,7 @@ _DTYPES = {"finish_reason": np.object_, "cum_log_probs": np.float32}
 def text_outputs(
     names: Iterable[str], chunks: Sequence[TokenChunk], table: TokenBytes
 ) -> list[Any]:
-    """The named ones of seven Tensors, [n, 1] or, for lists, [n, longest]."""
+    """The named ones of seven Tensors: text_output [n], lists [n, longest], the others [n, 1]."""
     return [_output(name, chunks, table) for name in names]
 
 
@@ -41,7 +41,8 @@ def _output(name: str, chunks: Sequence[TokenChunk], table: TokenBytes) -> Any:
         return _kept(name, tuple(map(_VALUES[name], chunks)))
     if name == "output_ids":
         return tensor(name, _padded([chunk.output_ids for chunk in chunks], PADDING, np.int32))
-    texts = [[decode_chunk(table, chunk).encode()] for chunk in chunks]
+    # One text per row without a batch dimension: so do NVIDIA's models, and its clients rely on it.
+    texts = [decode_chunk(table, chunk).encode() for chunk in chunks]
     return tensor(name, np.array(texts, dtype=np.object_))
 
 

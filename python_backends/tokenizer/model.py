@@ -9,6 +9,7 @@ import numpy as np
 from textlib.chat_files import has_chat_template
 from textlib.chat_renderer import ChatRenderer
 from textlib.errors import RequestError, TextPathError
+from textlib.neutral_tensors import check_neutral
 from textlib.prompt_encoder import Encoded, PromptEncoder
 from textlib.step_metrics import StepMetrics
 from textlib.token_chunk import PADDING
@@ -17,7 +18,7 @@ from textlib.triton_edge import (
     existing,
     limit_tokenizer_threads,
     loading,
-    read_array,
+    read_arrays,
     tensor,
     version_folder,
 )
@@ -73,10 +74,14 @@ _Asked = tuple[str, list[bytes]] | RequestError
 
 def _asked(request: Any) -> _Asked:
     """The tensor that the request uses, and its elements."""
-    given = {name: read_array(request, name) for name in (_TEXT, _MESSAGES)}
-    arrays = {name: array for name, array in given.items() if array is not None}
+    given = read_arrays(request)
+    arrays = {name: given[name] for name in (_TEXT, _MESSAGES) if name in given}
     if len(arrays) > 1:
         return RequestError(f"text_input and messages are both given. {_EITHER}, not both.")
+    try:
+        check_neutral(given)
+    except RequestError as error:
+        return error
     for name, array in arrays.items():
         if array.size:
             return name, [bytes(item) for item in array.reshape(-1)]

@@ -64,6 +64,8 @@ def test_defaults() -> None:
         ({"temperature": 0.0, "top_k": 5, "top_p": 0.5}, True),
         ({"temperature": 1.0, "top_k": 1}, True),
         ({"temperature": 1.0, "top_p": 1.0}, False),
+        ({"temperature": 1.0, "top_p": 0.0}, True),
+        ({"temperature": 1.0, "top_k": 5, "top_p": 0.0}, False),
         ({"random_seed": 7}, True),
     ],
 )
@@ -115,6 +117,7 @@ def test_words_and_options() -> None:
     asked = read(include_stop_word=True, exclude_input_in_output=False, return_log_probs=True)
     assert asked.include_stop_word
     assert asked.echo_prompt
+    assert not read(stream=True, exclude_input_in_output=False).echo_prompt
     assert asked.sampling.log_probs
     assert not read(exclude_input_in_output=True).echo_prompt
 
@@ -135,7 +138,8 @@ def test_one_empty_word_means_none() -> None:
         ({"temperature": float("nan")}, "temperature is nan"),
         ({"temperature": float("inf")}, "temperature is inf"),
         ({"top_k": -1}, "top_k is -1"),
-        ({"top_p": 0.0}, "top_p is 0, expected above 0"),
+        ({"top_p": -0.1}, "top_p is -0.1, expected from 0 to 1"),
+        ({"seed": 1, "random_seed": 2}, "seed is 1 and random_seed is 2: two names of one value"),
         ({"top_p": 1.01}, "top_p is 1.01"),
         ({"top_p": float("nan")}, "top_p is nan"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0"),

@@ -77,7 +77,7 @@ def test_answers(client: TritonClient, case: str) -> None:
     answer = Generation.of(0, chunks)
     assert answer.text == text
     assert [chunk.finish_reason for chunk in chunks] == [*[""] * (len(chunks) - 1), "stop"]
-    assert len(chunks) > 1
+    assert len(chunks) > 1 or case == "echo"
     assert len(answer.log_probs) == (answer.num_output_tokens if case == "log probs" else 0)
     assert all(probability <= 1e-4 for probability in answer.log_probs)
 
@@ -145,7 +145,7 @@ def test_direct_calls_of_the_engine(server: Server) -> None:
     client.stop_stream()  # waits for the end
     names = {output.name for answer in answers for output in answer.get_response().outputs}
     assert names == {"text_output"}
-    assert b"".join(answer.as_numpy("text_output")[0, 0] for answer in answers).decode()
+    assert b"".join(answer.as_numpy("text_output")[0] for answer in answers).decode()
 
     before = _ended(server, "cancelled")
     client.start_stream(lambda result, error: answers.append(error or result))

@@ -46,7 +46,7 @@ PROMPTS: list[Prompt] = [
 ]
 GREEDY = SamplingParameters()
 SAMPLINGS = [
-    SamplingParameters(exclude_input_in_output=False, max_tokens=10),
+    SamplingParameters(max_tokens=10),
     SamplingParameters(return_log_probs=True, repetition_penalty=1.2),
     SamplingParameters(stop_words=("thousand seven",), include_stop_word=True),
 ]

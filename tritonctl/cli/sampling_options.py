@@ -25,7 +25,9 @@ EndId = Annotated[
     list[int] | None, typer.Option(help="token id that ends the answer, -1 for none; repeatable")
 ]
 MinTokens = Annotated[int | None, typer.Option(help="fewest tokens before the answer may end")]
-Echo = Annotated[bool, typer.Option("--echo", help="begin the answer with the prompt")]
+Echo = Annotated[
+    bool, typer.Option("--echo", help="begin the answer with the prompt; it comes in one piece")
+]
 LogProbs = Annotated[
     bool, typer.Option("--log-probs", help="log probability of each token, with --json")
 ]

@@ -34,8 +34,8 @@ class SamplingParameters:
     Greedy unless `temperature` > 0, `top_k` > 1 or `top_p` < 1 is given. Equal `random_seed`,
     equal text. `end_id`: token ids that end the answer instead of the model's own; -1: none.
     `stop_words` end it by its text, which contains them only with `include_stop_word`.
-    `exclude_input_in_output=False`: the answer begins with the prompt. For engines that have them:
-    `lora_name`, an adapter; a guide (json, json_schema, regex or ebnf_grammar) for the answer.
+    `exclude_input_in_output=False`: the answer begins with the prompt, in one piece. For engines
+    that have them: `lora_name`, an adapter; a guide (json, json_schema, regex or ebnf_grammar).
     """
 
     max_tokens: int | None = None
@@ -190,7 +190,8 @@ def generation_request(
     _queue(request, queueing)
     name, text = _prompt_tensor(prompt)
     _add(request, name, "BYTES", struct.pack("<I", len(text)) + text)
-    _add(request, "stream", "BOOL", b"\1")
+    # A stream never repeats its prompt: an answer that begins with it comes in one response.
+    _add(request, "stream", "BOOL", b"\0" if sampling.exclude_input_in_output is False else b"\1")
     for field in fields(sampling):
         value = getattr(sampling, field.name)
         if value is not None:

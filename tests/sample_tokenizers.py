@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tokenizers of four kinds, trained offline in a fraction of a second."""
+"""Small tokenizers of several kinds, trained offline in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -129,9 +129,41 @@ def unigram(folder: Path, *, prepend_scheme: str = "always", split: bool = True)
     return save(tokenizer, folder)
 
 
+def unigram_bytes(folder: Path) -> Path:
+    """A Unigram model with Metaspace and byte tokens, as converted SentencePiece models have."""
+    content = json.loads(unigram(folder).read_text(encoding="utf-8"))
+    pieces = content["model"]["vocab"]
+    pieces += [[f"<0x{byte:02X}>", -20.0] for byte in range(256)]
+    content["model"]["byte_fallback"] = True
+    content["decoder"] = {
+        "type": "Sequence",
+        "decoders": [{"type": "ByteFallback"}, content["decoder"]],
+    }
+    path = folder / "tokenizer.json"
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def bpe_suffix(folder: Path) -> Path:
+    """A BPE whose words end in </w>, in the style of the first GPT."""
+    tokenizer = Tokenizer(models.BPE(unk_token=UNKNOWN, end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.decoder = decoders.BPEDecoder()
+    trainer = trainers.BpeTrainer(
+        vocab_size=500,
+        special_tokens=[UNKNOWN, *SPECIAL],
+        end_of_word_suffix="</w>",
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    return save(tokenizer, folder)
+
+
 KINDS = {
     "byte_level": byte_level,
     "byte_fallback": byte_fallback,
     "word_piece": word_piece,
     "unigram": unigram,
+    "unigram_bytes": unigram_bytes,
+    "bpe_suffix": bpe_suffix,
 }

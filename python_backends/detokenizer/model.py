@@ -23,10 +23,10 @@ from textlib.triton_edge import (
 
 
 class TritonPythonModel:
-    """token_chunk INT32[n, 35 or more] to the requested ones of seven outputs."""
+    """token_chunk INT32[n, 36 or more] to the requested ones of seven outputs."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Read 1/tokenizer/tokenizer.json; a decoder that cannot be streamed exactly is refused."""
+        """Read 1/tokenizer/tokenizer.json; an unknown decoder is refused."""
         with loading(args) as parameters:
             self._table = load_token_bytes(
                 existing(version_folder(args) / "tokenizer" / "tokenizer.json"),

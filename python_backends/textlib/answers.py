@@ -14,7 +14,7 @@ from textlib.decoder_stream import ResponseSink
 from textlib.parameters import ModelParameters
 from textlib.receipts import ReceiptWatch, open_watch
 from textlib.text_outputs import text_outputs
-from textlib.token_bytes import TokenBytes
+from textlib.token_bytes import TokenTable
 from textlib.token_chunk import TokenChunk, pack
 from textlib.triton_edge import TritonSink, tensor
 
@@ -23,10 +23,10 @@ from textlib.triton_edge import TritonSink, tensor
 class Answers:
     """`table`: what ids decode to, if the engine is its own detokenizer."""
 
-    table: TokenBytes | None = None
+    table: TokenTable | None = None
 
     @classmethod
-    def of(cls, parameters: ModelParameters, table: TokenBytes) -> "Answers":
+    def of(cls, parameters: ModelParameters, table: TokenTable) -> "Answers":
         """What config.pbtxt asks for; raises ConfigurationError."""
         return cls(table if parameters.boolean("inline_detokenizer", default=False) else None)
 

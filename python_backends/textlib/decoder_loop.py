@@ -44,7 +44,7 @@ from textlib.errors import (
 )
 from textlib.receipts import ReceiptWatch
 from textlib.request_tensors import GenerationRequest
-from textlib.token_bytes import TokenBytes
+from textlib.token_bytes import TokenTable
 from textlib.token_chunk import FinishReason
 from textlib.turns import Turns
 
@@ -71,14 +71,13 @@ class DecoderLoop:
         *,
         capacity: int,
         max_queue_size: int = TRITON_DECIDES,
-        table: TokenBytes | None = None,
+        table: TokenTable | None = None,
         receipts: ReceiptWatch | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._clock = engine, clock
         self._admission = Admission(capacity, max_queue_size)
         self._table = table
-        self._has_text = table.has_text if table else lambda _: True
         self._departures = Departures(receipts, clock)
         self._turns = Turns(self._departures)
         self._metrics = EngineMetrics()
@@ -116,7 +115,7 @@ class DecoderLoop:
                 raise EngineUnavailableError(refusal)
             if refusal := self._admission.refusal(len(self._streams)):
                 raise QueueFullError(refusal)
-            stream = Stream(self._new_id(), request, sink, watch, self._has_text)
+            stream = Stream(self._new_id(), request, sink, watch, self._table)
             stream.began = stream.latest = self._clock()
             self._streams[stream.stream_id] = stream
             self._inbox.append(stream)
@@ -274,8 +273,8 @@ class DecoderLoop:
                 self._cancels.append(item.stream_id)  # freed before the next step
             self._end(stream, FinishReason.STOP)
         elif finished:
-            stream.let_go()
-            self._end(stream, item.error or item.finish)
+            stopped = stream.let_go()
+            self._end(stream, item.error or (FinishReason.STOP if stopped else item.finish))
         else:
             self._schedule(stream)
 

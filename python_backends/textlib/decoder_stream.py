@@ -2,14 +2,14 @@
 """One request inside the decoder loop: what it has made, what it has sent, how it ended."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from textlib.errors import RequestCancelledError, RequestError, TextPathError
 from textlib.request_tensors import GenerationRequest
 from textlib.stop_words import StopWatch
-from textlib.token_bytes import TokenBytes
+from textlib.token_bytes import TextReader, TokenChain, TokenTable
 from textlib.token_chunk import WINDOW, FinishReason, TokenChunk
 
 _LOG = logging.getLogger(__name__)
@@ -45,16 +45,17 @@ class Stream:
     of their text are not emitted. outcome: set once, by the first end that
     is reported; what the engine reports afterwards is dropped. queued: the sender has it on its
     list. watch: holds back ids that may become a stop word. echo: prompt ids to be sent first.
-    has_text: which ids the detokenizer needs to see again; the window holds no others. gone: it
-    has had its final response. receipt_page: key of the page its responses are acknowledged on, or
-    0. began: when it was submitted. latest: the same or, later, when its latest response was taken.
+    table: what ids decode to; the window holds only ids that the detokenizer needs to see again,
+    and where the decoder is a chain, `reader` makes the text. gone: it has had its final response.
+    receipt_page: key of the page its responses are acknowledged on, or 0. began: when it was
+    submitted. latest: the same or, later, when its latest response was taken.
     """
 
     stream_id: int
     request: GenerationRequest
     sink: ResponseSink
     watch: StopWatch | None = None
-    has_text: Callable[[int], bool] = lambda _: True
+    table: TokenTable | None = None
     pending: list[int] = field(default_factory=list)
     window: list[int] = field(default_factory=list)
     outcome: FinishReason | TextPathError | None = None
@@ -71,16 +72,20 @@ class Stream:
     position: int = 0
     log_probs: list[float] = field(default_factory=list)
     cum_log_prob: float = 0.0
+    reader: TextReader | None = None
 
     def __post_init__(self) -> None:
         """Start with the prompt if the client wants it back, and after the ids that it has."""
         earlier = self.request.earlier_text_ids
+        if isinstance(self.table, TokenChain):
+            self.reader = self.table.reader()
         if not self.request.resumed:
             self.echo = earlier
             return
         self.sent_ids = self.request.resumed
         self.position = len(earlier)
-        self.window = list(filter(self.has_text, earlier))[-WINDOW:]
+        self.window = self._seen_again(earlier)
+        self._text(earlier)
 
     def receive(self, token_ids: Sequence[int], log_probs: Sequence[float] = ()) -> bool:
         """Take in what the engine made; True if that completed a stop word."""
@@ -102,10 +107,15 @@ class Stream:
             _LOG.exception("stream %d: cannot ask for cancellation", self.stream_id)
             return False
 
-    def let_go(self) -> None:
-        """Nothing more will come: what may have become a stop word is ordinary text."""
+    def let_go(self) -> bool:
+        """Nothing more will come: the ids held back go; True if they end in a stop word."""
         if self.watch is not None:
-            self.pending.extend(self.watch.flush())
+            rest = self.watch.flush()
+            self.pending.extend(rest.token_ids)
+            self.tail.extend(rest.tail)
+            self.cut = rest.cut
+            return rest.matched
+        return False
 
     @property
     def wants_sending(self) -> bool:
@@ -148,18 +158,33 @@ class Stream:
             window=self.window,
             token_ids=text_ids,
             position=self.position,
-            cut=self.cut if final else 0,
+            cut=self.cut if final and self.reader is None else 0,
             log_probs=log_probs,
             cum_log_prob=self.cum_log_prob,
             receipt_page=self.receipt_page,
+            text=self._text(text_ids, final=final),
         )
         self.responses += 1
         self.position += len(text_ids)
-        self.window = [*self.window, *filter(self.has_text, text_ids)][-WINDOW:]
+        self.window = self._seen_again([*self.window, *text_ids])
         return chunk
 
+    def _seen_again(self, ids: Sequence[int]) -> list[int]:
+        if self.table is not None:
+            ids = list(filter(self.table.has_text, ids))
+        return list(ids[-WINDOW:])
 
-def watch_for(request: GenerationRequest, table: TokenBytes | None) -> StopWatch | None:
+    def _text(self, ids: Sequence[int], *, final: bool = False) -> bytes | None:
+        if self.reader is None:
+            return None
+        text = b"".join([self.reader.feed(token) for token in ids])
+        if final:
+            text += self.reader.finish()
+            text = text[: max(0, len(text) - self.cut)]
+        return text
+
+
+def watch_for(request: GenerationRequest, table: TokenTable | None) -> StopWatch | None:
     """The watch of a request with stop words; raises RequestError without a table."""
     if not request.stop_words:
         return None

@@ -4,7 +4,8 @@
 A stop word is well-formed UTF-8, which is self-synchronising: it occurs in the decoded text if and
 only if its bytes occur in the bytes of the ids. So the watch compares bytes, and an id is held
 back for as long as its bytes can still be the beginning of a stop word. What it has let go can
-not: a word that completes later begins inside the held ids.
+not: a word that completes later begins inside the held ids. Where a decoder itself holds back text
+(decoder_chain), the watch sees it when it is certain.
 """
 
 from bisect import bisect_left
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from textlib.errors import RequestError
-from textlib.token_bytes import TokenBytes
+from textlib.token_bytes import TokenTable
 
 MAX_WORDS = 64
 MAX_WORD_BYTES = 256
@@ -40,16 +41,17 @@ class StopWatch:
     def __init__(
         self,
         words: Sequence[bytes],
-        table: TokenBytes,
+        table: TokenTable,
         *,
         include: bool = False,
         earlier: Sequence[int] = (),
     ) -> None:
         """`include`: the stop word itself is emitted. `earlier`: ids that open the same text."""
         self._words = sorted(words)
-        self._table = table
+        self._text_of = table.reader()
+        for token in earlier:
+            self._text_of.feed(token)
         self._include = include
-        self._begun = any(_opens(table, token) for token in earlier)
         self._held: deque[tuple[int, int]] = deque()  # id, number of its bytes
         self._text = b""  # of the held ids
 
@@ -57,27 +59,24 @@ class StopWatch:
         """Take in new ids; after a match the following ids are dropped."""
         cleared: list[int] = []
         for token in token_ids:
-            data = self._bytes_of(token)
+            data = self._text_of.feed(token)
             self._held.append((token, len(data)))
             self._text += data
             if (end := self._first_match()) is not None:
-                return Cleared(cleared, self._take_held(), len(self._text) - end, matched=True)
+                return self._matched(cleared, end)
             self._release(cleared)
         return Cleared(cleared)
 
-    def flush(self) -> Sequence[int]:
-        """The held ids: the stream ended before they became a stop word."""
-        return self._take_held()
+    def flush(self) -> Cleared:
+        """The held ids at the end of the stream; the rest of the text may be a stop word's."""
+        self._text += self._text_of.finish()
+        if (end := self._first_match()) is not None:
+            return Cleared([], self._take_held(), len(self._text) - end, matched=True)
+        return Cleared(self._take_held())
 
-    def _bytes_of(self, token: int) -> bytes:
-        if not 0 <= token < len(self._table):
-            return b""
-        if self._begun:
-            return self._table.data[token]
-        if not self._table.opens[token]:
-            return b""
-        self._begun = True
-        return self._table.head[token]
+    def _matched(self, cleared: Sequence[int], end: int) -> Cleared:
+        cut = len(self._text) + len(self._text_of.finish()) - end
+        return Cleared(cleared, self._take_held(), cut, matched=True)
 
     def _first_match(self) -> int | None:
         """Where the text ends: at the word that is complete first, the longest of several."""
@@ -113,10 +112,6 @@ class StopWatch:
         held = [token for token, _ in self._held]
         self._held.clear()
         return held
-
-
-def _opens(table: TokenBytes, token: int) -> bool:
-    return 0 <= token < len(table) and table.opens[token]
 
 
 def check_words(name: str, values: Sequence[bytes]) -> tuple[bytes, ...]:

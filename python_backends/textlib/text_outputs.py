@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from textlib.detokenize import decode_chunk
-from textlib.token_bytes import TokenBytes
+from textlib.token_bytes import TokenTable
 from textlib.token_chunk import PADDING, TokenChunk
 from textlib.triton_edge import tensor
 
@@ -30,13 +30,13 @@ _DTYPES = {"finish_reason": np.object_, "cum_log_probs": np.float32}
 
 
 def text_outputs(
-    names: Iterable[str], chunks: Sequence[TokenChunk], table: TokenBytes
+    names: Iterable[str], chunks: Sequence[TokenChunk], table: TokenTable
 ) -> list[Any]:
     """The named ones of seven Tensors: text_output [n], lists [n, longest], the others [n, 1]."""
     return [_output(name, chunks, table) for name in names]
 
 
-def _output(name: str, chunks: Sequence[TokenChunk], table: TokenBytes) -> Any:
+def _output(name: str, chunks: Sequence[TokenChunk], table: TokenTable) -> Any:
     if name in _VALUES:
         return _kept(name, tuple(map(_VALUES[name], chunks)))
     if name == "output_ids":

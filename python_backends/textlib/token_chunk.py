@@ -16,9 +16,11 @@ Layout, `HEADER + WINDOW + K` values:
     9 n_log_probs         how many log probabilities follow the slots; 0 unless asked for
     10 cum_log_prob       FP32 bits: log probability of all ids sent so far
     11 receipt_page       page on which to acknowledge this response (textlib.receipts); 0: none
-    12..18 window         the last 7 ids with text before this chunk, padded with -1 on the left
-    19..  token_ids       K slots, padded with -1 on the right
+    12 n_text             bytes of text behind the log probabilities; -1: the ids have to be decoded
+    13..19 window         the last 7 ids with text before this chunk, padded with -1 on the left
+    20..  token_ids       K slots, padded with -1 on the right
     ...   log_probs       FP32 bits, one per generated id of this chunk
+    ...   text            UTF-8, 4 bytes a value, padded with zeros to K values
 
 K is 16, so that streamed chunks have the same shape and Triton's dynamic batcher can batch them.
 More ids than that (a server that lags, the single response of a request that does not stream, an
@@ -36,12 +38,14 @@ from numpy.typing import NDArray
 
 from textlib.errors import RequestError
 
-HEADER = 12
+HEADER = 13
 WINDOW = 7
 SLOTS = 16
+NO_TEXT = -1
 PADDING = -1
 _FIRST_ID = HEADER + WINDOW
 _BOOLEANS = (0, 1)
+_TEXT_BYTES = 4  # in one INT32
 
 
 class FinishReason(IntEnum):
@@ -65,6 +69,7 @@ class TokenChunk:
     """The unpacked form; `window` and `token_ids` hold real ids only, no padding.
 
     `num_output_tokens` counts generated ids alone, `position` those of an echoed prompt too.
+    text: what the chunk adds, where the engine made it; `cut` is then applied.
     """
 
     stream_id: int
@@ -80,6 +85,7 @@ class TokenChunk:
     log_probs: Sequence[float] = field(default_factory=list)
     cum_log_prob: float = 0.0
     receipt_page: int = 0
+    text: bytes | None = None
 
     @property
     def output_ids(self) -> Sequence[int]:
@@ -93,7 +99,7 @@ def slots_for(count: int) -> int:
 
 
 def pack(chunk: TokenChunk) -> NDArray[np.int32]:
-    """Lay out a chunk as INT32[HEADER + WINDOW + slots_for(len(token_ids)) + len(log_probs)].
+    """Lay out a chunk as one row of INT32.
 
     Only the last `WINDOW` ids of `chunk.window` are kept, so a caller may pass a longer history.
     """
@@ -112,13 +118,24 @@ def pack(chunk: TokenChunk) -> NDArray[np.int32]:
         len(chunk.log_probs),
         *(_bits([chunk.cum_log_prob]) if chunk.cum_log_prob else (0,)),
         chunk.receipt_page,
+        NO_TEXT if chunk.text is None else len(chunk.text),
         *[PADDING] * (WINDOW - len(window)),
         *window,
         *new,
         *[PADDING] * (slots_for(len(new)) - len(new)),
         *(_bits(chunk.log_probs) if chunk.log_probs else ()),
+        *(() if chunk.text is None else _packed_text(chunk.text)),
     ]
     return np.array(values, dtype=np.int32)
+
+
+def _packed_text(text: bytes) -> tuple[int, ...]:
+    count = _text_slots(len(text))
+    return struct.unpack(f"={count}i", text.ljust(_TEXT_BYTES * count, b"\0"))
+
+
+def _text_slots(n_bytes: int) -> int:
+    return 0 if n_bytes == NO_TEXT else slots_for(-(-n_bytes // _TEXT_BYTES))
 
 
 def _bits(values: Sequence[float]) -> tuple[int, ...]:
@@ -151,14 +168,15 @@ def unpack(values: NDArray[np.int32]) -> TokenChunk:
             f"finish_reason 0 to {len(_REASONS) - 1}. Engine and detokenizer are probably of "
             "different versions; render the repository again."
         )
-    cut, position, n_log_probs = row[8], row[7], row[9]
-    slots = len(row) - _FIRST_ID - n_log_probs
-    if min(cut, position, n_log_probs) < 0 or not 0 <= count <= slots:
+    cut, position, n_log_probs, n_text = row[8], row[7], row[9], row[12]
+    slots = len(row) - _FIRST_ID - n_log_probs - _text_slots(max(n_text, NO_TEXT))
+    if min(cut, position, n_log_probs, n_text + 1) < 0 or slots < SLOTS or not 0 <= count <= slots:
         raise RequestError(
             f"token_chunk announces {count} ids in {slots} slots, {n_log_probs} log "
-            f"probabilities, position {position} and cut {cut}. Engine and detokenizer are "
-            "probably of different versions; render the repository again."
+            f"probabilities, {n_text} bytes of text, position {position} and cut {cut}. Engine and "
+            "detokenizer are probably of different versions; render the repository again."
         )
+    begin = _FIRST_ID + slots + n_log_probs
     return TokenChunk(
         stream_id=row[0],
         index=row[1],
@@ -170,7 +188,8 @@ def unpack(values: NDArray[np.int32]) -> TokenChunk:
         token_ids=row[_FIRST_ID : _FIRST_ID + count],
         position=position,
         cut=cut,
-        log_probs=_floats(row[_FIRST_ID + slots :]) if n_log_probs else [],
+        log_probs=_floats(row[_FIRST_ID + slots : begin]) if n_log_probs else [],
         cum_log_prob=_floats(row[10:11])[0] if row[10] else 0.0,
         receipt_page=row[11],
+        text=None if n_text == NO_TEXT else values[begin:].tobytes()[:n_text],
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes `textlib` importable, as it is in Triton's stub; small tokenizers of three kinds."""
+"""Makes `textlib` importable, as it is in Triton's stub; small tokenizers of four kinds."""
 
 import sys
 from pathlib import Path
@@ -27,3 +27,9 @@ def byte_fallback(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def metaspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """tokenizer.json of a Unigram model with the Metaspace decoder (T5's kind)."""
     return sample_tokenizers.unigram(tmp_path_factory.mktemp("metaspace"))
+
+
+@pytest.fixture(scope="session")
+def bpe_suffix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """tokenizer.json of a BPE whose words end in </w>: the last one is known at the end."""
+    return sample_tokenizers.bpe_suffix(tmp_path_factory.mktemp("bpe_suffix"))

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More than 10,000 streams: text equals `tokenizer.decode(all ids)` for four kinds of tokenizer.
+"""More than 10,000 streams: text equals `tokenizer.decode(all ids)` for every decoder.
 
 The ids go the way they go in a server: cut by `Stream.take`, packed, unpacked, decoded alone.
 """
 
+import codecs
 import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
@@ -14,14 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from textlib.decoder_chain import Chain
 from textlib.decoder_stream import Stream
 from textlib.detokenize import decode_chunk
 from textlib.errors import ConfigurationError
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
-from textlib.token_bytes import TokenBytes, load_token_bytes
+from textlib.token_bytes import TokenTable, load_token_bytes
 from textlib.token_chunk import SLOTS, FinishReason, pack, unpack
 from tokenizers import Regex, Tokenizer, decoders
 
@@ -59,9 +61,9 @@ NO_SINK: Any = None  # take() sends nothing
 REQUEST = GenerationRequest(np.array([1], dtype=np.int32), SamplingParams(1), streaming=True)
 
 
-def pieces(table: TokenBytes, ids: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
+def pieces(table: TokenTable, ids: Sequence[int], sizes: Sequence[int]) -> Iterator[str]:
     """The text of every response."""
-    stream = Stream(1, REQUEST, NO_SINK, has_text=table.has_text)
+    stream = Stream(1, REQUEST, NO_SINK, table=table)
     start = turn = 0
     while stream.outcome is None:
         size = sizes[turn % len(sizes)]
@@ -75,7 +77,7 @@ def pieces(table: TokenBytes, ids: Sequence[int], sizes: Sequence[int]) -> Itera
         yield decode_chunk(table, received)
 
 
-def streamed(table: TokenBytes, ids: Sequence[int], sizes: Sequence[int]) -> str:
+def streamed(table: TokenTable, ids: Sequence[int], sizes: Sequence[int]) -> str:
     """What a client puts together."""
     return "".join(pieces(table, ids, sizes))
 
@@ -90,16 +92,18 @@ class Kind:
         }
         added = self.tokenizer.get_added_tokens_decoder()
         self.special = sorted(number for number, token in added.items() if token.special)
+        self.has_bytes = "ByteFallback" in str(self.tokenizer.decoder)
         self.size = max(self.tokenizer.get_vocab().values()) + 1
 
     def expected(self, ids: Sequence[int], *, skip: bool) -> str:
-        """The library's own decode of everything.
-
-        A special token that is kept inside a character makes a run of byte tokens malformed.
-        """
-        if not skip and self.tokenizer.token_to_id("<0x00>") is not None:
-            return replaced_run_by_run(self.tokenizer, ids, skip=skip)
-        text: str = self.tokenizer.decode(list(ids), skip_special_tokens=skip)
+        """The library's own decode of everything, but for what `settled` says."""
+        special = self.special if skip else []
+        known = [self.tokenizer.id_to_token(number) for number in ids if number not in special]
+        tokens = [token for token in known if token is not None]
+        decoder = self.tokenizer.decoder
+        if decoder is None:
+            return " ".join(tokens)
+        text: str = decoder.decode(settled(tokens) if self.has_bytes else tokens)
         return text
 
     def check(self, ids: Sequence[int], sizes: Sequence[int]) -> None:
@@ -119,7 +123,7 @@ class Kind:
 
 @cache
 def kind(name: str) -> Kind:
-    """One of the four kinds, made once."""
+    """One of the kinds, made once."""
     return Kind(sample_tokenizers.KINDS[name](Path(mkdtemp(prefix=f"tritonctl-{name}-"))))
 
 
@@ -136,8 +140,7 @@ def test_text(
 ) -> None:
     """Any text, cut off anywhere, with runs of special tokens anywhere, in any chunks."""
     ids = kind(name).tokenizer.encode(text, add_special_tokens=False).ids
-    if name != "byte_fallback":  # a truncated run of byte tokens is malformed: tested below
-        ids = ids[: len(ids) - min(cut, len(ids))]
+    ids = ids[: len(ids) - min(cut, len(ids))]
     kind(name).check(kind(name).with_special(ids, places), sizes)
 
 
@@ -147,32 +150,33 @@ def test_text(
 def test_random_ids(
     name: str, data: st.DataObject, sizes: list[int], places: list[tuple[int, int]]
 ) -> None:
-    """Any ids, unknown ones included; the only freedom is malformed byte fallback."""
+    """Any ids, unknown ones included."""
     beyond = kind(name).size + 1
     ids = kind(name).with_special(
         data.draw(st.lists(st.integers(min_value=0, max_value=beyond), max_size=30)), places
     )
-    if name != "byte_fallback":
-        kind(name).check(ids, sizes)
-        return
-    for skip, table in kind(name).tables.items():
-        expected = replaced_run_by_run(kind(name).tokenizer, ids, skip=skip)
-        for chunking in ([1], [SLOTS], sizes):
-            assert streamed(table, ids, chunking) == expected
+    kind(name).check(ids, sizes)
 
 
-def replaced_run_by_run(tokenizer: Tokenizer, ids: Sequence[int], *, skip: bool) -> str:
-    """Like decode(ids), but U+FFFD only for the bad bytes of a run of byte tokens."""
-    special = {n for n, token in tokenizer.get_added_tokens_decoder().items() if token.special}
-    seen = [token for token in ids if not (skip and token in special)]
-    tokens = [token for token in map(tokenizer.id_to_token, seen) if token is not None]
-    text = ""
-    for is_byte, run in groupby(tokens, key=lambda token: token.startswith("<0x")):
-        if is_byte:
-            text += bytes(int(token[3:5], 16) for token in run).decode("utf-8", "replace")
-        else:
-            text += "".join(run).replace("▁", " ")
-    return text.removeprefix(" ")
+def settled(tokens: Sequence[str]) -> list[str]:
+    """What the library would have to be given to keep what a stream has shown.
+
+    It makes every byte of a malformed run U+FFFD; a stream has shown the characters before.
+    """
+    given: list[str] = []
+    for is_byte, group in groupby(tokens, key=lambda token: token.startswith("<0x")):
+        run = list(group)
+        kept = _sound(bytes(int(token[3:5], 16) for token in run)) if is_byte else len(run)
+        given += run[:kept] + ["\ufffd"] * (len(run) - kept)
+    return given
+
+
+def _sound(data: bytes) -> int:
+    """How many bytes are complete characters, up to the first that is not."""
+    try:
+        return codecs.utf_8_decode(data, "strict", False)[1]
+    except UnicodeDecodeError as error:
+        return error.start
 
 
 @pytest.mark.parametrize("name", sample_tokenizers.KINDS)
@@ -237,6 +241,25 @@ VARIANTS: dict[str, Decoder] = {
         ]
     ),
     "Fuse": decoders.Fuse,
+    "none": lambda: None,
+    "CTC": lambda: decoders.CTC("<pad>", "▁"),
+    "CTC raw, Metaspace": lambda: decoders.Sequence(
+        [decoders.CTC("a", "|", cleanup=False), decoders.Metaspace()]
+    ),
+    "Fuse, Strip 2": lambda: decoders.Sequence([decoders.Fuse(), decoders.Strip("▁", 2, 0)]),
+    "Fuse, Replace": lambda: decoders.Sequence([decoders.Fuse(), decoders.Replace("▁t", "T")]),
+    "Fuse, regex": lambda: decoders.Sequence([decoders.Fuse(), decoders.Replace(Regex("▁+"), " ")]),
+    "Fuse, WordPiece": lambda: decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.Fuse(), decoders.WordPiece()]
+    ),
+    "Metaspace, WordPiece": lambda: decoders.Sequence([decoders.Metaspace(), decoders.WordPiece()]),
+    "Metaspace, Fuse, Strip": lambda: decoders.Sequence(
+        [decoders.Metaspace(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    ),
+    "BPEDecoder, Fuse, Replace": lambda: decoders.Sequence(
+        [decoders.BPEDecoder(), decoders.Fuse(), decoders.Replace("  ", " ")]
+    ),
+    "ByteLevel, Metaspace": lambda: decoders.Sequence([decoders.ByteLevel(), decoders.Metaspace()]),
 }
 
 
@@ -261,33 +284,81 @@ def _variant(name: str) -> Kind:
     return Kind(sample_tokenizers.save(tokenizer, folder))
 
 
-REFUSED: dict[str, Decoder] = {
-    "CTC": decoders.CTC,
-    "Strip": lambda: decoders.Strip(" ", 0, 1),
-    "Fuse + Strip": lambda: decoders.Sequence([decoders.Fuse(), decoders.Strip(" ", 2, 0)]),
-    "Fuse + Replace": lambda: decoders.Sequence([decoders.Fuse(), decoders.Replace("a", "b")]),
-    "Metaspace + WordPiece": lambda: decoders.Sequence(
-        [decoders.Metaspace(), decoders.WordPiece()]
+# Tokens that meet every rule of every decoder, in any order.
+TOKENS = [
+    *("a", "aa", "b", "▁", "▁a", "_", " ", "", "é", "##", "##.", "'s", "n't", "do not", "."),
+    *("</w>", "b</w>", "<pad>", "|", "Ġ", "ä¸ĥ", "ä", "¸", "<0", "x61>"),
+    *("<0x61>", "<0x20>", "<0xE4>", "<0xB8>", "<0x83>", "<0xE2>", "<0x96>", "<0x81>", "<0xFF>"),
+]
+SPACES_AND_LETTERS = st.sampled_from(["▁", "a", "aa", "aba", " "])
+STEPS = st.one_of(
+    st.just(decoders.ByteLevel()),
+    st.just(decoders.ByteFallback()),
+    st.just(decoders.Fuse()),
+    st.builds(decoders.WordPiece, st.sampled_from(["##", "▁", ""]), st.booleans()),
+    st.builds(
+        decoders.CTC, st.sampled_from(["<pad>", "a", ""]), st.sampled_from("|a"), st.booleans()
     ),
-    "Metaspace + Fuse + Strip": lambda: decoders.Sequence(
-        [decoders.Metaspace(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    st.builds(decoders.BPEDecoder, st.sampled_from(["</w>", "aa", ""])),
+    st.builds(
+        decoders.Metaspace, st.sampled_from("▁_"), st.sampled_from(["always", "first", "never"])
     ),
-    "ByteFallback + Metaspace": lambda: decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Metaspace()]
-    ),
-}
+    st.builds(decoders.Replace, SPACES_AND_LETTERS, st.sampled_from(["", " ", "b"])),
+    st.builds(decoders.Replace, st.sampled_from([Regex("a+"), Regex(r"\s+$")]), st.just("<0x61>")),
+    st.builds(decoders.Strip, st.sampled_from(" a"), st.integers(0, 2), st.just(0)),
+)
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str, tmp_path: Path) -> None:
-    """What looks at neighbours or at the fused text is refused by name, with what would do."""
-    tokenizer = Tokenizer.from_file(str(sample_tokenizers.unigram(tmp_path)))
-    tokenizer.decoder = REFUSED[name]()
-    path = sample_tokenizers.save(tokenizer, tmp_path)
-    with pytest.raises(ConfigurationError) as error:
-        load_token_bytes(path, skip_special_tokens=True)
-    assert f"the decoder {name} is not supported" in str(error.value)
-    assert "WordPiece" in str(error.value)
+@examples(1000)
+@given(
+    steps=st.lists(STEPS, min_size=1, max_size=4),
+    tokens=st.lists(st.sampled_from(TOKENS), max_size=12),
+)
+def test_any_sequence_of_decoders(steps: list[Any], tokens: list[str]) -> None:
+    """Each prefix ends as the library decodes it, and nothing that was shown is taken back."""
+    decoder = decoders.Sequence(steps)
+    flat = json.loads(decoder.__getstate__())["decoders"]
+    kinds = [step["type"] for step in flat]
+    given_to = settled if kinds[0] == "ByteFallback" else list
+    whole = decoder.decode(given_to(tokens))
+    for count in range(len(tokens) + 1):
+        expected = decoder.decode(given_to(tokens[:count]))
+        assume("ByteFallback" not in kinds[1:] or "\ufffd" not in expected + whole)
+        chain = Chain(flat)
+        shown = "".join([chain.feed(token) for token in tokens[:count]])
+        assert whole.startswith(shown)
+        assert shown + chain.finish() == expected
+
+
+@pytest.mark.parametrize(
+    ("decoder", "tokens", "shown"),
+    [
+        (decoders.ByteFallback(), ["<0xE4>", "<0xB8>", "<0x83>", "<0xE4>"], ["", "", "七", ""]),
+        (decoders.ByteFallback(), ["<0x61>", "<0xFF>", "<0x61>"], ["a", "\ufffd", "\ufffd"]),
+        (decoders.ByteFallback(), ["<0xE4>", "<0xB8>", "b"], ["", "", "\ufffd\ufffdb"]),
+        (decoders.BPEDecoder(), ["a</w>", "b", "c</w>"], ["a", " b", "c"]),
+        (decoders.CTC(), ["a", "a", "<pad>", "ab"], ["a", "", "", "ab"]),
+        (decoders.Strip(" ", 1, 1), [" a ", " b"], ["a", "b"]),
+        (decoders.Replace("aa", "b"), ["a", "aa"], ["a", "b"]),
+    ],
+)
+def test_only_what_may_change_is_held_back(
+    decoder: Any, tokens: list[str], shown: list[str]
+) -> None:
+    """By decoder."""
+    step = json.loads(decoder.__getstate__())
+    chain = Chain([step])
+    assert [chain.feed(token) for token in tokens] == shown
+
+
+def test_behind_fuse_only_what_may_match_is_held_back() -> None:
+    """Replacements, Strip and clean-up of all text, too."""
+    joined = decoders.Sequence(
+        [decoders.Fuse(), decoders.Replace("ab", "x"), decoders.Strip(" ", 1, 1)]
+    )
+    chain = Chain(json.loads(joined.__getstate__())["decoders"])
+    assert [chain.feed(token) for token in [" a", "b", "a ", "b "]] == ["", "x", "a", " b"]
+    assert chain.finish() == ""
 
 
 def test_unreadable_tokenizer(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from textlib.detokenize import decode_chunk
 from textlib.errors import RequestError
 from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
 from textlib.sampling import SamplingParams
-from textlib.token_bytes import TokenBytes, load_token_bytes
+from textlib.token_bytes import TokenTable, load_token_bytes
 from textlib.token_chunk import SLOTS, FinishReason, TokenChunk, pack, unpack
 from tokenizers import Tokenizer
 
@@ -40,7 +40,7 @@ BUDGET = 100_000
 class Script:
     """What an engine would make, a tokenizer's table, the request; streams of it."""
 
-    def __init__(self, table: TokenBytes, ids: Sequence[int], **asked: Any) -> None:
+    def __init__(self, table: TokenTable, ids: Sequence[int], **asked: Any) -> None:
         self.table = table
         self.ids = list(ids)
         self.prompt = asked.pop("prompt", [1, 2])
@@ -56,7 +56,7 @@ class Script:
             **self.asked,
         )
         watch = watch_for(request, self.table)
-        stream = Stream(1, request, NO_SINK, watch, has_text=self.table.has_text)
+        stream = Stream(1, request, NO_SINK, watch, table=self.table)
         start, turn, made = len(have), 0, []
         while stream.outcome is None:
             size = sizes[turn % len(sizes)]
@@ -64,8 +64,7 @@ class Script:
             if stream.receive(new):
                 stream.outcome = FinishReason.STOP
             elif start >= len(self.ids):
-                stream.let_go()
-                stream.outcome = FinishReason.LENGTH
+                stream.outcome = FinishReason.STOP if stream.let_go() else FinishReason.LENGTH
             if stream.wants_sending:
                 chunk: Any = stream.take().chunk  # the sink may be the one that packs it
                 made.append(unpack(pack(chunk) if isinstance(chunk, TokenChunk) else chunk))
@@ -96,7 +95,7 @@ def _end(responses: Sequence[TokenChunk]) -> tuple[int, int, FinishReason]:
 
 
 @cache
-def _kind(name: str) -> tuple[Tokenizer, dict[bool, TokenBytes]]:
+def _kind(name: str) -> tuple[Tokenizer, dict[bool, TokenTable]]:
     path = sample_tokenizers.KINDS[name](Path(mkdtemp(prefix=f"tritonctl-{name}-")))
     tables = {skip: load_token_bytes(path, skip_special_tokens=skip) for skip in (True, False)}
     return Tokenizer.from_file(str(path)), tables

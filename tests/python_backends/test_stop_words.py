@@ -15,7 +15,7 @@ from textlib.errors import RequestError
 from textlib.request_tensors import GenerationRequest
 from textlib.sampling import SamplingParams
 from textlib.stop_words import MAX_WORD_BYTES, MAX_WORDS, StopWatch, check_words
-from textlib.token_bytes import TokenBytes, load_token_bytes
+from textlib.token_bytes import TokenBytes, TokenTable, load_token_bytes
 from textlib.token_chunk import SLOTS, FinishReason, TokenChunk
 from tokenizers import Tokenizer
 
@@ -50,10 +50,10 @@ def request(
 
 
 def pieces(
-    table: TokenBytes, asked: GenerationRequest, steps: list[list[int]], pace: int = 1
+    table: TokenTable, asked: GenerationRequest, steps: list[list[int]], pace: int = 1
 ) -> tuple[list[str], Stream]:
     """What a client gets: one response after every `pace` steps, as the sender would send them."""
-    stream = Stream(1, asked, _NoSink(), watch_for(asked, table))
+    stream = Stream(1, asked, _NoSink(), watch_for(asked, table), table)
     texts: list[str] = []
 
     def send() -> None:
@@ -71,8 +71,7 @@ def pieces(
         if number % pace == 0:
             send()
     else:
-        stream.let_go()
-        stream.outcome = FinishReason.LENGTH
+        stream.outcome = FinishReason.STOP if stream.let_go() else FinishReason.LENGTH
     send()
     return texts, stream
 
@@ -94,7 +93,7 @@ def spelled(text: str) -> list[list[int]]:
 
 
 @pytest.mark.hypothesis  # which marks the tests by itself that it calls
-@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "metaspace"])
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback", "metaspace", "bpe_suffix"])
 def test_streams_end_in_front_of_the_first_word(kind: str, request: pytest.FixtureRequest) -> None:
     """Any text, any words, any grouping of ids, streamed or not, for three kinds of tokenizers."""
     path: Path = request.getfixturevalue(kind)

@@ -33,6 +33,7 @@ chunk_values = st.builds(
     cut=counts,
     log_probs=st.lists(st.floats(width=32, allow_nan=False), max_size=20),
     cum_log_prob=st.floats(width=32, allow_nan=False),
+    text=st.none() | st.binary(max_size=100),
 )
 
 
@@ -47,7 +48,8 @@ def test_shape(chunk: TokenChunk) -> None:
     """Fixed for a streamed chunk; beyond it powers of two, so that there are few shapes."""
     packed = pack(chunk)
 
-    slots = len(packed) - HEADER - WINDOW - len(chunk.log_probs)
+    text = 0 if chunk.text is None else slots_for(-(-len(chunk.text) // 4))
+    slots = len(packed) - HEADER - WINDOW - len(chunk.log_probs) - text
     assert slots == SLOTS or (slots.bit_count() == 1 and slots < 2 * len(chunk.token_ids))
     assert len(chunk.token_ids) <= slots
     assert packed.dtype == np.int32
@@ -57,15 +59,16 @@ def test_layout() -> None:
     """The positions that other engines and clients rely on."""
     texts, minus_one, minus_two = ([7, 8], [11, 12]), -1.0, -2.0
     chunk = TokenChunk(
-        *(9, 2, True, FinishReason.LENGTH, 5, 4, *texts, 6, 3, [minus_one], minus_two, 99)
+        *(9, 2, True, FinishReason.LENGTH, 5, 4, *texts, 6, 3, [minus_one], minus_two, 99, b"abcde")
     )
     bits = [np.array([x], np.float32).view(np.int32).item() for x in (minus_one, minus_two)]
 
     assert pack(chunk).tolist() == [
-        *[9, 2, 1, 2, 5, 4, 2, 6, 3, 1, bits[1], 99],
+        *[9, 2, 1, 2, 5, 4, 2, 6, 3, 1, bits[1], 99, 5],
         *[-1, -1, -1, -1, -1, 7, 8],
         *[11, 12, *[-1] * 14],
         bits[0],
+        *[int.from_bytes(b"abcd", "little"), ord("e"), *[0] * 14],
     ]
 
 
@@ -87,6 +90,8 @@ def test_only_the_newest_ids_of_a_long_history_are_kept() -> None:
         (7, -1, "position -1"),
         (8, -1, "cut -1"),
         (9, 17, "17 log probabilities"),
+        (12, -2, "-2 bytes of text"),
+        (12, 1, "1 bytes of text"),
     ],
 )
 def test_foreign_values_are_refused(position: int, value: int, problem: str) -> None:
@@ -98,9 +103,9 @@ def test_foreign_values_are_refused(position: int, value: int, problem: str) -> 
         unpack(packed)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (33,), (2, 34), (40, 40)])
+@pytest.mark.parametrize("shape", [(), (0,), (33,), (2, 35), (40, 40)])
 def test_foreign_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    """One row of at least 34 values."""
+    """One row of at least 36 values."""
     with pytest.raises(RequestError, match="shape"):
         unpack(np.zeros(shape, dtype=np.int32))
 

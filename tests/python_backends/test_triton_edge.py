@@ -331,7 +331,7 @@ def test_engines_answer_with_chunks_or_with_text(triton: ModuleType, byte_level:
             ("chunks", _settings(), plain),
         )
     }
-    stream = Stream(1, asked, sinks["text"], has_text=table.has_text)
+    stream = Stream(1, asked, sinks["text"], table=table)
     for position, token in enumerate(ids):
         stream.receive([token], [-0.5])
         stream.outcome = FinishReason.STOP if position == len(ids) - 1 else None

@@ -66,10 +66,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     Raises:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
-    request = read_request(file)
-    options = read_options(request)
-    source = inspect_source(request.checkpoint, allow_pickle=request.allow_pickle)
-    max_seq_len = resolve_max_seq_len(request.limits.max_seq_len, source)
+    request, options, source, max_seq_len = checked(file)
     artefact.prepare((*_FOLDERS, _WORK))
     plain = _plain_graph(request, options, source, max_seq_len, stages)
     with stages.stage("convert"):
@@ -189,11 +186,20 @@ def _runtime(source: Source, max_seq_len: int | None) -> dict[str, Any]:
     return facts
 
 
+def checked(file: Path) -> tuple[Request, Options, Source, int | None]:
+    """Return what the request means, read by the standard library alone. Raises BuildError."""
+    request = read_request(file)
+    options = read_options(request)
+    source = inspect_source(request.checkpoint, allow_pickle=request.allow_pickle)
+    return request, options, source, resolve_max_seq_len(request.limits.max_seq_len, source)
+
+
 if __name__ == "__main__":
     sys.exit(
         run_program(
             build,
             description="Build an ONNX Runtime engine from an encoder or an ONNX file.",
             stages=("load", "export", "convert", "evaluate"),
+            check=checked,
         )
     )

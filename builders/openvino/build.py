@@ -13,15 +13,15 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 from buildlib import artefact
-from buildlib.checkpoint import Supported, inspect_checkpoint
+from buildlib.checkpoint import Checkpoint, Supported, inspect_checkpoint
 from buildlib.compare import require
-from buildlib.limits import resolve_limits
+from buildlib.limits import ResolvedLimits, resolve_limits
 from buildlib.program import Stages, run_program, say
 from buildlib.prompts import load_tokenizer, read_prompts
-from buildlib.request import read_request
+from buildlib.request import Request, read_request
 from buildlib.versions import cpu_name, versions
 from folders import FOLDERS, write_companions
-from options import read_options
+from options import Options, read_options
 from precisions import BLOCK_SIZE, PRECISIONS, higher_than
 from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, ROPE_TYPES
 
@@ -38,14 +38,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     Raises:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
-    request = read_request(file)
-    options = read_options(request)
-    checkpoint = inspect_checkpoint(
-        request.checkpoint, _SUPPORTED, allow_pickle=request.allow_pickle
-    )
-    limits = resolve_limits(
-        request.limits, checkpoint, default_max_num_tokens=DEFAULT_MAX_NUM_TOKENS
-    )
+    request, options, checkpoint, limits = checked(file)
     tokenizer = load_tokenizer(checkpoint.folder)
     prompts = read_prompts(request.evaluation, tokenizer, limits.max_seq_len)
     artefact.prepare(FOLDERS)
@@ -89,11 +82,25 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     }
 
 
+def checked(file: Path) -> tuple[Request, Options, Checkpoint, ResolvedLimits]:
+    """Return what the request means, read by the standard library alone. Raises BuildError."""
+    request = read_request(file)
+    options = read_options(request)
+    checkpoint = inspect_checkpoint(
+        request.checkpoint, _SUPPORTED, allow_pickle=request.allow_pickle
+    )
+    limits = resolve_limits(
+        request.limits, checkpoint, default_max_num_tokens=DEFAULT_MAX_NUM_TOKENS
+    )
+    return request, options, checkpoint, limits
+
+
 if __name__ == "__main__":
     sys.exit(
         run_program(
             build,
             description="Build an OpenVINO engine from a checkpoint.",
             stages=("load", "convert", "compress", "evaluate"),
+            check=checked,
         )
     )

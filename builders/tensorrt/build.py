@@ -49,10 +49,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     Raises:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
-    request = read_request(file)
-    options = read_options(request)
-    model = given_graph(request.checkpoint)
-    samples = check_calibration_data(request.calibration.data) if request.calibration else []
+    request, options, model, samples = checked(file)
     gpu = _check_gpu(request, options)
     with stages.stage("load"):
         compiler = _parsed(request, options, model, calibrated=bool(samples))
@@ -162,11 +159,24 @@ def _calibrator(request: Request, options: Options, network: Network, samples: l
     return calibrator(options.calibrator, chosen, network, _TIMING / _RANGES)
 
 
+def checked(file: Path) -> tuple[Request, Options, Path, list[Path]]:
+    """Return what the request means, without TensorRT and its GPU. Raises BuildError."""
+    request = read_request(file)
+    options = read_options(request)
+    model = given_graph(request.checkpoint)
+    samples = check_calibration_data(request.calibration.data) if request.calibration else []
+    asked = request.target.compute_capability if request.target else None
+    check_compute_capability(request.precision, asked)
+    read_timing_cache(model, options)
+    return request, options, model, samples
+
+
 if __name__ == "__main__":
     sys.exit(
         run_program(
             build,
             description="Build a TensorRT plan from an ONNX graph.",
             stages=("load", "compile"),
+            check=checked,
         )
     )

@@ -195,5 +195,6 @@ if __name__ == "__main__":
             description="Compile a quantised checkpoint with trtllm-build.",
             stages=("check", "compile", "verify"),
             shown=shown_command,
+            check=shown_command,
         )
     )

@@ -144,5 +144,6 @@ if __name__ == "__main__":
             description="Package a quantised checkpoint for TensorRT-LLM's PyTorch runtime.",
             stages=("check", "package"),
             shown=shown_commands,
+            check=shown_commands,
         )
     )

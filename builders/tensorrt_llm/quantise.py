@@ -44,16 +44,9 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     Raises:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
-    request = read_request(file)
-    checkpoint = inspect_checkpoint(
-        request.checkpoint, _SUPPORTED, allow_pickle=request.allow_pickle
-    )
-    choices = read_choices(request, checkpoint)
+    request, checkpoint, choices, limits = checked(file)
     _require_modelopt()
     packages = versions(_PACKAGES)
-    limits = resolve_limits(
-        request.limits, checkpoint, default_max_num_tokens=DEFAULT_MAX_NUM_TOKENS
-    )
     tokenizer = load_tokenizer(checkpoint.folder)
     prompts = read_prompts(request.evaluation, tokenizer, limits.max_seq_len)
     samples = _samples(request, choices, tokenizer)
@@ -77,6 +70,19 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         "evaluation": evaluation,
         "durations_seconds": stages.durations,
     }
+
+
+def checked(file: Path) -> tuple[Request, Checkpoint, Choices, ResolvedLimits]:
+    """Return what the request means, read by the standard library alone. Raises BuildError."""
+    request = read_request(file)
+    checkpoint = inspect_checkpoint(
+        request.checkpoint, _SUPPORTED, allow_pickle=request.allow_pickle
+    )
+    choices = read_choices(request, checkpoint)
+    limits = resolve_limits(
+        request.limits, checkpoint, default_max_num_tokens=DEFAULT_MAX_NUM_TOKENS
+    )
+    return request, checkpoint, choices, limits
 
 
 def _require_modelopt() -> None:
@@ -173,5 +179,6 @@ if __name__ == "__main__":
             build,
             description="Quantise a checkpoint for TensorRT-LLM.",
             stages=("load", "calibrate", "evaluate", "export", "verify"),
+            check=checked,
         )
     )

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streamed text equals the tokenizer's own decode of all ids, however the stream is cut."""
 
+import importlib
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -246,3 +247,10 @@ def test_an_unknown_decoder_is_refused(byte_level: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("textlib.token_bytes.KINDS", KINDS - {"ByteLevel"})
     with pytest.raises(ConfigurationError, match="unknown decoder ByteLevel, expected BPEDecoder"):
         load_token_bytes(byte_level, skip_special_tokens=True)
+
+
+def test_builders_refuse_what_cannot_be_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They read the same kinds, before anything is built."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "builders" / "shared"))
+    checkpoint = importlib.import_module("buildlib.checkpoint")
+    assert set(checkpoint.DECODERS) == KINDS

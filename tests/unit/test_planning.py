@@ -249,10 +249,14 @@ def test_a_built_engine_has_a_size(sandbox: Sandbox) -> None:
 
 
 def test_command(cli: Cli, large: Sandbox) -> None:
-    """Two tables for people, one object for scripts; nothing is started or written."""
+    """Two tables for people, one object for scripts; nothing is started or written.
+
+    The weights are still on their way: what the builder would say of that comes behind the figures.
+    """
     large.write()
     done = cli("plan", "--gpu", "H200")
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 5
+    assert "speller: " in done.stderr
     engines, fits = done.stdout.split("\n\n")
     assert engines.splitlines()[1].split()[:4] == [
         "speller",
@@ -269,14 +273,14 @@ def test_command(cli: Cli, large: Sandbox) -> None:
 
 
 def test_models_of_other_builders(cli: Cli, large: Sandbox) -> None:
-    """They are named and left out; asked for by name, one is an error."""
+    """They can be built; that they have no figures is said."""
     large.data["models"]["other"] = large.model()
     large.write()
     done = cli("plan", "--gpu", "H200", "--json")
     record = json.loads(done.stdout)
     assert ([m["model"] for m in record["models"]], record["unknown"]) == (["speller"], ["other"])
-    assert "no plan for other" in done.stderr
-    assert cli("plan", "other").returncode == 3
+    assert "no figures for other" in done.stderr
+    assert cli("plan", "other").returncode == 0
 
 
 def test_command_refusals(cli: Cli, large: Sandbox) -> None:

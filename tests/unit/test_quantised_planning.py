@@ -300,11 +300,12 @@ def test_encoders(sandbox: Sandbox) -> None:
 
 
 def test_the_command(large: Sandbox, cli: Cli) -> None:
-    """Notes stand below the tables, and in the JSON."""
+    """Notes stand below the tables, and in the JSON; that no builder takes it is an error."""
     stored = _write(large, layouts.hqq, {"quant_method": "hqq"})
     large.load()
     done = cli("plan", "--gpu", "H100")
-    assert done.returncode == 0
+    assert done.returncode == 5
+    assert "its weights are quantised already (hqq)" in done.stderr
     assert "unknown" in done.stdout
     assert "speller: the checkpoint is quantised already (hqq)" in " ".join(done.stderr.split())
     (model,) = json.loads(cli("plan", "--gpu", "H100", "--json").stdout)["models"]

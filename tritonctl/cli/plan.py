@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.engines.planning.records import Fit, ModelPlan
+    from tritonctl.engines.planning.records import Fit, ModelPlan, ProjectPlan
 
 
 @options.expand_options
@@ -31,17 +31,16 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Estimate memory, batch sizes, disk and build time of the engines; nothing is started."""
-    from tritonctl.engines.planning.plans import plan_model, without_figures
+    from tritonctl.engines.planning.plans import plan_models
     from tritonctl.host.units import parse_bytes
 
     console = voice.console()
     loaded = project.load()
     size = parse_bytes(memory) if memory else None
-    unknown = [] if models else without_figures(loaded)
-    for name in unknown:
-        console.warning(f"no plan for {name}: its builder has no figures")
-    names = models or sorted(set(loaded.models) - set(unknown))
-    plans = [plan_model(loaded, name, gpu or (), size) for name in names]
+    planned = plan_models(loaded, models or sorted(loaded.models), gpu or (), size)
+    plans, failure = planned.models, planned.failure
+    for name, error in planned.unknown.items():
+        console.warning(f"no figures for {name}: {error.problem}")
     engines = (
         "model",
         "engine",
@@ -53,7 +52,9 @@ def command(
         "build memory",
     )
     if voice.as_json:
-        console.result({"models": [asdict(plan) for plan in plans], "unknown": unknown}, "")
+        console.result(_record(planned), "", failure)
+        if failure:
+            raise failure
         return
     console.table({}, engines, [_engine(plan) for plan in plans])
     console.text("\n")
@@ -72,6 +73,19 @@ def command(
         for note in plan.notes:
             console.note(f"{plan.model}: {note}")
     console.note("estimates; how far off they have been is in docs/estimates.md")
+    if failure:
+        raise failure
+
+
+def _record(planned: ProjectPlan) -> dict[str, Any]:
+    return {
+        "models": [asdict(plan) for plan in planned.models],
+        "unknown": list(planned.unknown),
+        "refused": {
+            name: {"problem": error.problem, "remedy": error.remedy}
+            for name, error in planned.refused.items()
+        },
+    }
 
 
 def _engine(plan: ModelPlan) -> list[str]:

@@ -18,6 +18,12 @@ _SAVE_TOKENIZER = (
     "AutoTokenizer.from_pretrained(FOLDER, use_fast=True).save_pretrained(FOLDER)."
 )
 
+# Decoders of a tokenizer.json whose text can be streamed; all that tokenizers 0.23 has.
+DECODERS = (
+    *("BPEDecoder", "ByteFallback", "ByteLevel", "CTC", "Fuse"),
+    *("Metaspace", "Replace", "Strip", "WordPiece"),
+)
+
 
 @dataclass(frozen=True)
 class Supported:
@@ -207,12 +213,29 @@ def _check_tokenizer(checkpoint: Checkpoint) -> None:
             raise BuildError(f"{checkpoint.folder} has no {name}", remedy=_SAVE_TOKENIZER)
         refuse_pointer(path)
     path = checkpoint.folder / "tokenizer.json"
-    largest = _largest_token_id(read_json_object(path, remedy=_SAVE_TOKENIZER))
+    tokenizer = read_json_object(path, remedy=_SAVE_TOKENIZER)
+    _check_decoder(path, tokenizer.get("decoder"))
+    largest = _largest_token_id(tokenizer)
     if largest >= checkpoint.vocab_size:
         raise BuildError(
             f"{path}: has token ids up to {largest}, and the model knows {checkpoint.vocab_size} "
             "(config.json: vocab_size): the tokenizer is of another model",
             remedy="Put the model's own tokenizer there, or resize_token_embeddings() and retrain.",
+        )
+
+
+def _check_decoder(path: Path, decoder: Any) -> None:
+    """Every step must be one that streamed text knows: python_backends/textlib/decoder_chain.py."""
+    if decoder is None:
+        return
+    kind = decoder.get("type") if isinstance(decoder, dict) else decoder
+    if kind == "Sequence":
+        for step in decoder.get("decoders") or []:
+            _check_decoder(path, step)
+    elif kind not in DECODERS:
+        raise BuildError(
+            f"{path}: its decoder {kind!r:.80} cannot be streamed{nearest(str(kind), DECODERS)}",
+            remedy=f"Use a tokenizer whose decoder is made of: {', '.join(DECODERS)}.",
         )
 
 

@@ -49,6 +49,7 @@ class Stages:
 
 Build = Callable[[Path, Stages], dict[str, Any]]
 Shown = Callable[[Path], Iterable[Sequence[str]]]
+Check = Callable[[Path], object]
 
 
 def say(line: str) -> None:
@@ -58,18 +59,26 @@ def say(line: str) -> None:
 
 
 def run_program(
-    build: Build, *, description: str, stages: Iterable[str], shown: Shown | None = None
+    build: Build,
+    *,
+    description: str,
+    stages: Iterable[str],
+    shown: Shown | None = None,
+    check: Check | None = None,
 ) -> int:
     """Run one build as the command line asks; return the exit status.
 
     `shown` gives the commands that a request leads to: `--print-commands` then prints them,
-    instead of running anything, and refuses what the build would.
+    instead of running anything, and refuses what the build would. `check` raises what the build
+    would refuse before it imports a library: `--check` runs only that.
 
     `build` gets the request's file and the stages, and returns the result without `schema` and
     `status`. What it raises becomes a failed result: a BuildError with its own words.
     """
     if shown and "--print-commands" in sys.argv:
         return _print_commands(shown)
+    if check and "--check" in sys.argv:
+        return _check(check)
     arguments = _arguments(description)
     for stop in (signal.SIGINT, signal.SIGTERM):
         signal.signal(stop, _interrupted)
@@ -97,9 +106,24 @@ def _print_commands(shown: Shown) -> int:
         for command in shown(parser.parse_args().request):
             say(shlex.join(command))
     except BuildError as error:
-        sys.stderr.write(f"{error.problem}\n{error.remedy}\n")
-        return EXIT_FAILED
+        return _refused(error)
     return 0
+
+
+def _check(check: Check) -> int:
+    parser = argparse.ArgumentParser(description="Check a build request; build nothing.")
+    parser.add_argument("--request", type=Path, required=True, help="the build request (JSON)")
+    parser.add_argument("--check", action="store_true", required=True)
+    try:
+        check(parser.parse_args().request)
+    except BuildError as error:
+        return _refused(error)
+    return 0
+
+
+def _refused(error: BuildError) -> int:
+    sys.stderr.write(f"{error.problem}\n{error.remedy}\n")
+    return EXIT_FAILED
 
 
 def _arguments(description: str) -> argparse.Namespace:

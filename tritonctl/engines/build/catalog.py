@@ -48,6 +48,7 @@ class Stage(BaseModel):
     reads: list[str] = []
     needs_gpu: bool = False
     prints_commands: bool = False  # its program has --print-commands
+    checks_requests: bool = False  # its program has --check, for any Python
 
 
 class Builder(BaseModel):
@@ -70,6 +71,7 @@ class Builder(BaseModel):
     shares: list[str] = []
     environment: BuilderEnvironment | None = None
     needs_gpu: bool = False
+    checks_requests: bool = False
     stages: list[Stage] = []
     folder: Path = Path()
 
@@ -99,6 +101,7 @@ class Builder(BaseModel):
                     runners=self.runners,
                     environment=self.environment,
                     needs_gpu=self.needs_gpu,
+                    checks_requests=self.checks_requests,
                 )
             ]
         return [stage for stage in self.stages if stage.when.get("world", world) == world]

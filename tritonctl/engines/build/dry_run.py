@@ -3,22 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tritonctl.engines.build.preflight import ask_program
 from tritonctl.engines.build.runners import builder_recipe, container_command, container_image
 from tritonctl.engines.build.stages import StageBuild
-from tritonctl.errors import BuildFailedError
 from tritonctl.host import containers
 from tritonctl.host.environments import environment_python, folder_of
-
-_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -65,19 +60,7 @@ def _prefix(build: StageBuild, staging: Path) -> list[str]:
 
 def _inner_commands(build: StageBuild, script: str) -> Iterator[tuple[str, ...]]:
     """What the program itself would start: it is asked, with `--print-commands`."""
-    with tempfile.TemporaryDirectory() as folder:
-        request = Path(folder, "request.json")
-        record = build.request.model_dump(by_alias=True, mode="json")
-        request.write_text(json.dumps(record, ensure_ascii=False), encoding="utf-8")
-        asked = [sys.executable, script, "--request", str(request), "--print-commands"]
-        done = subprocess.run(
-            asked, cwd=folder, capture_output=True, text=True, check=False, timeout=_SECONDS
-        )
-    if done.returncode:
-        raise BuildFailedError(
-            f"{build.name}: {done.stderr.strip().splitlines()[0] if done.stderr else 'refused'}",
-            remedy="\n".join(done.stderr.strip().splitlines()[1:]) or "see builders/README.md",
-        )
-    for line in done.stdout.splitlines():
+    lines = ask_program(build.name, Path(script), build.request, "--print-commands")
+    for line in lines.splitlines():
         if line.strip():
             yield tuple(shlex.split(line))

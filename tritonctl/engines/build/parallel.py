@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
 from tritonctl.engines.build.engine import Artefact, announce, build_engine
+from tritonctl.engines.build.preflight import check_request
 from tritonctl.engines.build.stages import plan_stages, stages_until
 from tritonctl.host.process import end_running
 from tritonctl.host.progress import Board, Progress
@@ -26,16 +27,19 @@ def build_engines(
 ) -> Iterator[tuple[str, Artefact]]:
     """Names and engines in the order in which they get ready; `jobs` builds run at once.
 
-    `until`: the stage to stop after. All models are planned before the first is built: a mistake
-    in the last one costs nothing. After a failure no further build is started, and those that run
-    are let finish. Raises the first failure.
+    `until`: the stage to stop after. All models are planned and checked before the first is built:
+    a mistake in the last one costs nothing. After a failure no further build is started, and those
+    that run are let finish. Raises the first failure.
     """
 
     def build(name: str) -> Artefact:
         return build_one(project, name, progress, force=force, until=until, board=board)
 
     for name in names:
-        announce(stages_until(plan_stages(project, name), until), board, force=force)
+        stages = stages_until(plan_stages(project, name), until)
+        announce(stages, board, force=force)
+        if force or not stages[-1].published:
+            check_request(project, name)
     waiting = list(names)
     running: dict[Future[Artefact], str] = {}
     failures: list[BaseException] = []

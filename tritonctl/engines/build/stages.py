@@ -64,12 +64,18 @@ class StageBuild:
         return self.state / "failed-builds" / f"{self.name}{stage}.log"
 
 
-def plan_stages(project: Project, name: str) -> list[StageBuild]:
-    """The stages of a model's engine in their order; the last one's artefact is the engine.
+@dataclass(frozen=True)
+class Asked:
+    """What a project asks of a model's builder: its stages, and the request that they share."""
 
-    Raises ConfigurationError for what the builder cannot make, HostError when a file of the
-    checkpoint cannot be read.
-    """
+    builder: Builder
+    stages: list[Stage]
+    request: BuildRequest
+    warnings: tuple[str, ...]
+
+
+def asked_of_builder(project: Project, name: str) -> Asked:
+    """Nothing is hashed yet. Raises ConfigurationError for what the builder cannot make."""
     model = model_named(project, name)
     builder = builder_named(model.engine.builder, project.root)
     builder.accept(model.engine, model.task)
@@ -79,10 +85,20 @@ def plan_stages(project: Project, name: str) -> list[StageBuild]:
         request, warnings = with_target(request, model.engine, builder.targets, project.root)
     stages = builder.stages_for(request.target.world if request.target else None)
     _refuse_unknown_options(name, model, builder)
+    return Asked(builder, stages, request, warnings)
+
+
+def plan_stages(project: Project, name: str) -> list[StageBuild]:
+    """The stages of a model's engine in their order; the last one's artefact is the engine.
+
+    Raises ConfigurationError for what the builder cannot make, HostError when a file of the
+    checkpoint cannot be read.
+    """
+    asked = asked_of_builder(project, name)
     planned: list[StageBuild] = []
-    for stage in stages:
-        planned.append(_planned(project, name, builder, stage, request, planned))
-    planned[0] = replace(planned[0], warnings=warnings)
+    for stage in asked.stages:
+        planned.append(_planned(project, name, asked.builder, stage, asked.request, planned))
+    planned[0] = replace(planned[0], warnings=asked.warnings)
     return planned
 
 
@@ -108,7 +124,7 @@ def _planned(
     before: list[StageBuild],
 ) -> StageBuild:
     source = before[-1] if before else None
-    asked = _request_of(request, stage, source.folder if source else None)
+    asked = request_of(request, stage, source.folder if source else None)
     memory = project.state / "hashes.json"
     previous = source.fingerprint.digest if source else None
     fingerprint = build_fingerprint(asked, builder, stage, memory, previous)
@@ -127,7 +143,8 @@ def _planned(
     )
 
 
-def _request_of(request: BuildRequest, stage: Stage, source: Path | None) -> BuildRequest:
+def request_of(request: BuildRequest, stage: Stage, source: Path | None) -> BuildRequest:
+    """The request of one stage; `source` is the artefact of the stage before."""
     if stage.name == "build" and source is None:
         return request
     changes: dict[str, Any] = {"stage": stage.name, "source": str(source) if source else None}

@@ -14,11 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tritonctl.engines.estimates.pickled import read_pickled
 from tritonctl.errors import ConfigurationError
 
 _LENGTH_BYTES = 8
 # The limit of the safetensors format itself.
 _LONGEST_HEADER = 100_000_000
+_WEIGHTS, _PICKLE = "model.safetensors", "pytorch_model.bin"
 _DOWNLOAD_AGAIN = "download the checkpoint again and let it finish"
 
 Kind = Literal["linear", "embedding", "head", "other"]
@@ -90,9 +92,25 @@ class Architecture:
     qk_rope_head_dim: int = 0
 
 
-def read_tensors(folder: Path) -> list[Tensor]:
-    """Every tensor of a checkpoint folder. Raises ConfigurationError."""
+def read_tensors(folder: Path, *, allow_pickle: bool = False) -> list[Tensor]:
+    """Every tensor of a checkpoint folder. Raises ConfigurationError.
+
+    allow_pickle: without safetensors, of PyTorch files.
+    """
+    if allow_pickle and (pickles := _pickles(folder)):
+        described = [item for file in pickles for item in read_pickled(file).items()]
+        return [Tensor(name, *rest) for name, rest in described]
     return [tensor for file in _weight_files(folder) for tensor in _header(file)]
+
+
+def _pickles(folder: Path) -> list[Path]:
+    """PyTorch files, where nothing else has the weights."""
+    if any((folder / name).is_file() for name in (_WEIGHTS, f"{_WEIGHTS}.index.json")):
+        return []
+    index = folder / f"{_PICKLE}.index.json"
+    if index.is_file():
+        return _indexed(folder, index)
+    return [folder / _PICKLE] if (folder / _PICKLE).is_file() else []
 
 
 def read_ranks(folder: Path, count: int) -> list[list[Tensor]]:
@@ -108,18 +126,22 @@ def _as_in_trtllm(tensor: Tensor) -> Tensor:
 
 
 def _weight_files(folder: Path) -> list[Path]:
-    index = folder / "model.safetensors.index.json"
+    index = folder / f"{_WEIGHTS}.index.json"
     if index.is_file():
-        names = json_object(index).get("weight_map")
-        if not isinstance(names, dict) or not names:
-            raise ConfigurationError(f"{index} has no weight_map", remedy=_DOWNLOAD_AGAIN)
-        return [folder / name for name in sorted(set(names.values()))]
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
+        return _indexed(folder, index)
+    if (folder / _WEIGHTS).is_file():
+        return [folder / _WEIGHTS]
     raise ConfigurationError(
         f"{folder} has no model.safetensors and no model.safetensors.index.json",
         remedy="plans are made from safetensors: save the model as such, or correct `checkpoint:`",
     )
+
+
+def _indexed(folder: Path, index: Path) -> list[Path]:
+    names = json_object(index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise ConfigurationError(f"{index} has no weight_map", remedy=_DOWNLOAD_AGAIN)
+    return [folder / name for name in sorted(set(names.values()))]
 
 
 def _header(file: Path) -> Iterator[Tensor]:

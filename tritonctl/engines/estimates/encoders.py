@@ -51,7 +51,9 @@ class Encoder:
     notes: tuple[str, ...] = ()
 
 
-def read_encoder(folder: Path, known: list[str], pooling: str = "none") -> Encoder:
+def read_encoder(
+    folder: Path, known: list[str], pooling: str = "none", *, allow_pickle: bool = False
+) -> Encoder:
     """Read a checkpoint folder; `known`: architectures that the builder exports.
 
     Raises ConfigurationError.
@@ -62,7 +64,8 @@ def read_encoder(folder: Path, known: list[str], pooling: str = "none") -> Encod
     sizes = Sizes(file, config)
     hidden = sizes.need("hidden_size", "dim")
     classifies = name.endswith("ForSequenceClassification")
-    tensors = _exported(read_tensors(folder), has_pooler=classifies or pooling == "none")
+    tensors = read_tensors(folder, allow_pickle=allow_pickle)
+    tensors = _exported(tensors, has_pooler=classifies or pooling == "none")
     quantisation = read_quantisation(folder)
     packed = None if quantisation is None else stored_weights([tensors], quantisation)
     return Encoder(

@@ -114,7 +114,7 @@ def decoder_subject(
     quantisation = read_quantisation(folder)
     if quantisation is not None:
         return _packed_subject(name, model, folder, figures, table, storage, sizes, quantisation)
-    tensors = read_tensors(folder)
+    tensors = read_tensors(folder, allow_pickle=model.engine.allow_pickle)
     stored = weights(tensors, storage, **_mixture(model.engine, figures))
     wanted = _demand(model, figures, storage, sizes, stored, table)
     return DecoderSubject(name, model, figures, storage, folder, sizes, tensors, wanted)

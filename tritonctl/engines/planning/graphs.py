@@ -29,6 +29,7 @@ from tritonctl.project.schema import Model, Project
 
 _MODEL = "model.onnx"
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -167,10 +168,13 @@ def graph_subject(
     known = builder_named(model.engine.builder, project.root).architectures
     checkpoint = project.path(model.checkpoint)
     source: Encoder | OnnxWeights
-    if known and any((checkpoint / file).is_file() for file in _SAFETENSORS):
+    graph = checkpoint.suffix == ".onnx" or (checkpoint / _MODEL).is_file()
+    allow_pickle = model.engine.allow_pickle and not graph
+    files = (*_SAFETENSORS, *(_PICKLES if allow_pickle else ()))
+    if known and any((checkpoint / file).is_file() for file in files):
         pooling = str(model.engine.options.get("pooling", "none"))
-        source = read_encoder(checkpoint, known, pooling)
-    elif checkpoint.suffix == ".onnx" or (checkpoint / _MODEL).is_file():
+        source = read_encoder(checkpoint, known, pooling, allow_pickle=allow_pickle)
+    elif graph:
         source = read_weights(checkpoint / _MODEL if checkpoint.is_dir() else checkpoint)
     else:
         kinds = "model.safetensors or " if known else ""

@@ -12,6 +12,7 @@ from tritonctl.compatibility.table import gpu_named, table
 from tritonctl.engines.artefacts.store import Stored, stored_artefacts
 from tritonctl.engines.artefacts.usage import sources
 from tritonctl.engines.build.engine import built_engine
+from tritonctl.engines.build.preflight import check_request
 from tritonctl.engines.build.requests import model_named
 from tritonctl.engines.estimates.decoders import Weights
 from tritonctl.engines.estimates.table import (
@@ -22,7 +23,7 @@ from tritonctl.engines.estimates.table import (
 )
 from tritonctl.engines.planning.decoders import decoder_subject
 from tritonctl.engines.planning.graphs import graph_subject
-from tritonctl.engines.planning.records import HOST, Device, Fit, ModelPlan
+from tritonctl.engines.planning.records import HOST, Device, Fit, ModelPlan, ProjectPlan
 from tritonctl.errors import ConfigurationError, TritonctlError
 from tritonctl.host.files import host_memory
 from tritonctl.project.schema import Engine, Model, Project
@@ -48,6 +49,32 @@ class _Subject(Protocol):
     def weights(self, storage: Storage) -> Weights: ...
     def beside(self, storage: Storage) -> int: ...
     def fit(self, device: Device, refused: str | None) -> Fit: ...
+
+
+def plan_models(
+    project: Project, names: Sequence[str], gpus: Sequence[str] = (), memory: int | None = None
+) -> ProjectPlan:
+    """Plan several models: what their builder refuses is refused here, in its words.
+
+    Raises ConfigurationError for an unknown model or GPU.
+    """
+    for name in names:
+        model_named(project, name)
+    if memory is None:
+        for gpu in gpus:
+            gpu_named(gpu, table(project.root))
+    plan = ProjectPlan()
+    for name in names:
+        try:
+            check_request(project, name)
+        except TritonctlError as error:
+            plan.refused[name] = error
+        try:
+            plan.models.append(plan_model(project, name, gpus, memory))
+        except TritonctlError as error:
+            if name not in plan.refused:
+                plan.unknown[name] = error
+    return plan
 
 
 def plan_model(

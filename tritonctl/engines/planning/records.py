@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tritonctl.errors import TritonctlError
+
 # The device that is no GPU.
 HOST = "host"
 
@@ -62,3 +64,27 @@ class ModelPlan:
     built: int | None
     fits: list[Fit] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ProjectPlan:
+    """Plans of models. refused: what `build` would refuse, which may have figures all the same.
+
+    unknown: what can be built and has no figures, and why.
+    """
+
+    models: list[ModelPlan] = field(default_factory=list)
+    refused: dict[str, TritonctlError] = field(default_factory=dict)
+    unknown: dict[str, TritonctlError] = field(default_factory=dict)
+
+    @property
+    def failure(self) -> TritonctlError | None:
+        """All refusals as one error, of the kind of the first."""
+        if len(self.refused) < 2:  # noqa: PLR2004 - one speaks for itself
+            return next(iter(self.refused.values()), None)
+        errors = list(self.refused.values())
+        return type(errors[0])(
+            f"{len(errors)} models cannot be built: {', '.join(self.refused)}",
+            remedy=errors[0].remedy,
+            details="\n".join(f"{error.problem}\n  try: {error.remedy}" for error in errors),
+        )

@@ -8,7 +8,8 @@ its place for Typer, which knows only functions with one parameter per option.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, wraps
 from inspect import Parameter, Signature, signature
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from tritonctl.errors import UsageError
+from tritonctl.errors import TritonctlError, UsageError
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
@@ -60,6 +61,17 @@ class ProjectOptions:
 
         overrides = [*(self.overrides or ()), *changes]
         return load_project(self.path, profile=self.profile, overrides=overrides)
+
+    @contextmanager
+    def repeated(self) -> Iterator[None]:
+        """What fails here has a remedy whose commands are for the same project."""
+        try:
+            yield
+        except TritonctlError as error:
+            from tritonctl.cli.remedies import repeated
+
+            error.remedy = repeated(error.remedy, self.path, self.profile, self.overrides)
+            raise
 
 
 @dataclass(frozen=True)
@@ -175,7 +187,9 @@ def expand_options(command: Callable[..., None]) -> Callable[..., None]:
     @wraps(command)
     def expanded(**values: Any) -> None:
         made = {name: _collect(group, values) for name, group in groups.items()}
-        command(**values, **made)
+        project = next((each for each in made.values() if isinstance(each, ProjectOptions)), None)
+        with project.repeated() if project else nullcontext():
+            command(**values, **made)
 
     expanded.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     expanded.__annotations__ = {each.name: each.annotation for each in parameters}

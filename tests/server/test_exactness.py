@@ -70,10 +70,10 @@ def replay(
     url: str,
     model: str,
     numbers: Sequence[int],
-    resume_ids: Sequence[Sequence[int] | None] | None = None,
+    resume_ids: Sequence[Sequence[int]] | None = None,
 ) -> list[Answer]:
     """Replay scripts, all at the same time; with `resume_ids`, what comes behind them."""
-    behind = resume_ids or [None] * len(numbers)
+    behind = resume_ids or [()] * len(numbers)
 
     async def run() -> list[Answer]:
         async with grpc.aio.insecure_channel(url) as channel:
@@ -84,7 +84,7 @@ def replay(
     return asyncio.run(run())
 
 
-async def _one(stub: Any, model: str, number: int, resume_ids: Sequence[int] | None) -> Answer:
+async def _one(stub: Any, model: str, number: int, resume_ids: Sequence[int]) -> Answer:
     sampling = SamplingParameters(random_seed=number)
     request = generation_request(model, "go", sampling, resume_ids=resume_ids)
     answer = Answer()

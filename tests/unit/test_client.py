@@ -223,6 +223,7 @@ def test_impossible_queueing(
     [
         ("Request for unknown model: 'x' is not found", "tritonctl status"),
         ("unexpected inference output 'finish_reason' for model 'x'", "tritonctl infer"),
+        ("[request id: <id_unknown>] out of bounds index 0: request has 0 inputs", "text_input"),
         ("unexpected inference input 'text_input' for model 'x'", "tritonctl infer"),
         ("max_tokens is 0, expected at least 1.", "as the message says"),
     ],

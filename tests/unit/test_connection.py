@@ -171,7 +171,9 @@ def test_a_status_means_the_same_to_everybody(
 def test_a_call_that_wants_the_token(triton: Refusing, url: str, ask: Ask) -> None:
     """The server is there, so nobody is sent to start it."""
     triton.code, triton.message = grpc.StatusCode.UNAVAILABLE, RESTRICTED
-    with pytest.raises(ServerError, match="needs the token of its start") as caught:
+    with pytest.raises(
+        ServerError, match="refuses this call without its token: the protoc"
+    ) as caught:
         ask(url)
     assert "the project that started the server" in caught.value.remedy
 

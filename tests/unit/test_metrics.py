@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import socket
+import threading
+
 import pytest
 
 from tritonctl.errors import ServerError
@@ -35,3 +38,21 @@ def test_an_endpoint_that_is_not_there() -> None:
     with pytest.raises(ServerError, match="no metrics from") as error:
         scrape("http://127.0.0.1:9/metrics")
     assert "tritonctl status" in error.value.remedy
+
+
+def test_a_grpc_port_is_no_endpoint_of_metrics() -> None:
+    """What answers there in HTTP/2 is told apart from what does not answer."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(bytes([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0x40, 0]))
+
+        asked = threading.Thread(target=answer)
+        asked.start()
+        with pytest.raises(ServerError, match="as Triton's gRPC port does not") as error:
+            scrape(f"http://127.0.0.1:{server.getsockname()[1]}/metrics")
+        asked.join()
+    assert "8002" in error.value.remedy

@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Chat with a model: one turn per line; /reset starts over, /quit or Ctrl-D ends."""
     parameters = sampling.parameters(of_some_engines)
-    find = partial(generate.endpoint, access.endpoint(url), project)
+    find = partial(generate.endpoint, access.endpoint(url), project, model)
     find()  # a missing server is reported before the user types anything
     talk = _Talk(options.console(as_json, quiet), find, model, parameters, timeout, system)
     if sys.stdin.isatty():

@@ -16,7 +16,7 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli.target_options import TargetOptions
-from tritonctl.errors import RepositoryError, UsageError, choices
+from tritonctl.errors import RepositoryError, UsageError, suggest
 
 if TYPE_CHECKING:
     from tritonctl.checks.findings import Report
@@ -152,8 +152,11 @@ def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]
     every: dict[str, AnyRule] = {**RULES, **LIVE_RULES}
     for asked in (*(select or ()), *(ignore or ())):
         if not any(name.startswith(asked.upper()) for name in every):
-            listing = choices(asked.upper(), every, "rules:")
-            raise UsageError(f"unknown rule {asked}", remedy=f"{listing}; TC1 is a family")
+            nearest = suggest(asked.upper(), every) or next(iter(every))
+            raise UsageError(
+                f"unknown rule {asked}",
+                remedy=f"did you mean `{nearest}`? TC1 is a family; docs/rules/README.md lists all",
+            )
     wanted = tuple(name.upper() for name in select or ("TC",))
     unwanted = tuple(name.upper() for name in ignore or ())
     return [

@@ -14,6 +14,19 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli import sampling_options as asked
+from tritonctl.errors import UsageError, choices
+
+# By task: what a model of it does not do, and what to use instead.
+_WRONG = {
+    "tensors": (
+        "takes tensors and generates no text",
+        "ask it with `tritonctl infer {model} --input NAME=JSON`",
+    ),
+    "text_generation": (
+        "streams text and never answers once",
+        "ask it with `tritonctl generate {model} PROMPT`, from Python with `TritonClient.stream`",
+    ),
+}
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
@@ -58,7 +71,7 @@ def command(
         return_log_probs=log_probs or None,
     )
     console = voice.console()
-    at = endpoint(access.endpoint(url), project)
+    at = endpoint(access.endpoint(url), project, model)
     with TritonClient(
         at.url, tls=at.tls, api_key=at.api_key, resume_on=resume_on or (), max_resumes=max_resumes
     ) as client:
@@ -72,13 +85,31 @@ def command(
         finish(console, show(console, stream))
 
 
-def endpoint(named: Endpoint | None, project: options.ProjectOptions) -> Endpoint:
-    """The server named, else the project's running one. Raises ServerError when none runs."""
+def endpoint(
+    named: Endpoint | None,
+    project: options.ProjectOptions,
+    model: str,
+    wrong_task: str = "tensors",
+) -> Endpoint:
+    """The server named, else the project's running one, which has such a model.
+
+    Raises ServerError when none runs, UsageError where the project's has no model of that name, or
+    one of the wrong task.
+    """
     from tritonctl.server.lifecycle import running_server
 
     if named is not None:
         return named
-    return running_server(project.load()).endpoint
+    loaded = project.load()
+    server = running_server(loaded)
+    if model not in server.models:
+        raise UsageError(
+            f"the server has no model {model}", remedy=choices(model, server.models, "it has")
+        )
+    if model in loaded.models and loaded.models[model].task == wrong_task:
+        problem, remedy = _WRONG[wrong_task]
+        raise UsageError(f"{model} {problem}", remedy=remedy.format(model=model))
+    return server.endpoint
 
 
 def finish(console: Console, answer: Generation) -> None:

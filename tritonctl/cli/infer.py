@@ -39,7 +39,7 @@ def command(
     from tritonctl.protocol.tensor_arguments import parse_tensors
 
     console = voice.console()
-    at = generate.endpoint(access.endpoint(url), project)
+    at = generate.endpoint(access.endpoint(url), project, model, wrong_task="text_generation")
     arrays = parse_tensors(model_inputs(at, model), inputs)
     with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
         answer = client.infer(model, arrays, timeout=timeout)

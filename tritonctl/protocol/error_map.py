@@ -21,6 +21,7 @@ from tritonctl.errors import (
     TritonctlError,
     UsageError,
 )
+from tritonctl.protocol.restrictions import RESTRICTED
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ _NO_TEXT = (
 )
 _REQUEST_REMEDIES = {
     "Request for unknown model": "`tritonctl status` lists the models of the project's server",
+    "request has 0 inputs": "the request is empty: give text_input, a prompt, or messages, a "
+    "conversation; of another model its own inputs",
     "unexpected inference output": _NO_TEXT,
     "unexpected inference input": _NO_TEXT,
 }
@@ -112,8 +115,10 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
         )
     if is_restricted(error):
         return ServerError(
-            f"Triton at {url} needs the token of its start: {code.name}: {message}",
-            remedy="run this in the project that started the server: it has the token",
+            f"Triton at {url} refuses this call without its token: the protocols "
+            f"{', '.join(RESTRICTED)} are restricted ({code.name}: {message})",
+            remedy="run this in the project that started the server, which has the token; "
+            "inference, health, metadata and statistics need none",
         )
     return ServerError(
         f"no answer from Triton at {url}: {code.name}: {message}",

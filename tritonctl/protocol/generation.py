@@ -86,7 +86,7 @@ _FIELDS = {
 _DATATYPES = {name: datatype for datatype, names in _FIELDS.items() for name in names}
 FIRST_COME = Queueing()
 _MOST_QUEUE_SECONDS = 24 * 3600
-_OUTPUTS = ("text_output", "num_input_tokens", "num_output_tokens", "finish_reason")
+_OUTPUTS = ("text_output", "output_ids", "num_input_tokens", "num_output_tokens", "finish_reason")
 _LOG_PROB_OUTPUTS = ("cum_log_probs", "output_log_probs")
 
 
@@ -96,8 +96,8 @@ class Chunk:
 
     `finish_reason` is "" until the last chunk: then "stop" (end token, stop word) or "length".
     `received_ns` is `time.monotonic_ns()` at arrival. With `return_log_probs`: `log_probs` of the
-    tokens of this chunk, `cum_log_prob` of the stream so far. `resumes`: how often the stream broke
-    and went on elsewhere so far; `token_ids`: of this chunk, if the client has `resume_on`.
+    tokens of this chunk, `cum_log_prob` of the stream so far. `token_ids`: of this chunk.
+    `resumes`: how often the stream broke and went on elsewhere so far.
     """
 
     text: str
@@ -140,7 +140,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Generation:
-    """A finished stream. `resumes`: how often it went on at another endpoint."""
+    """A finished stream. `token_ids`: of the answer. `resumes`: how often it went on elsewhere."""
 
     text: str
     num_input_tokens: int
@@ -149,6 +149,7 @@ class Generation:
     timing: Timing
     log_probs: tuple[float, ...] = ()
     cum_log_prob: float | None = None
+    token_ids: tuple[int, ...] = ()
     resumes: int = 0
 
     @classmethod
@@ -163,6 +164,7 @@ class Generation:
             timing=Timing.of(sent_ns, chunks),
             log_probs=tuple(value for chunk in chunks for value in chunk.log_probs),
             cum_log_prob=last.cum_log_prob,
+            token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
             resumes=last.resumes,
         )
 
@@ -174,14 +176,13 @@ def generation_request(
     *,
     request_id: str = "",
     queueing: Queueing = FIRST_COME,
-    resume_ids: Sequence[int] | None = None,
+    resume_ids: Sequence[int] = (),
 ) -> Any:
     """The ModelInferRequest of a streamed generation.
 
     Text goes into `text_input`, bytes as they are; messages go into `messages`, as JSON.
-    `resume_ids`: the ids of a broken answer, to continue after; even an empty sequence makes the
-    responses carry their ids. Raises RequestRejectedError for a value that does not fit into its
-    tensor's type.
+    `resume_ids`: the ids of a broken answer, to continue after. Raises RequestRejectedError for a
+    value that does not fit into its tensor's type.
     """
     from tritonclient.grpc import service_pb2
 
@@ -201,8 +202,6 @@ def generation_request(
     if resume_ids:
         content = struct.pack(f"<{len(resume_ids)}i", *resume_ids)
         _add(request, "resume_ids", "INT32", content, len(resume_ids))
-    if resume_ids is not None:
-        request.outputs.add(name="output_ids")
     for name in _OUTPUTS + (_LOG_PROB_OUTPUTS if sampling.return_log_probs else ()):
         request.outputs.add(name=name)
     return request

@@ -62,6 +62,12 @@ def scrape(url: str) -> Metrics:
     try:
         with urllib.request.urlopen(url, timeout=_PROBE_SECONDS) as answer:  # noqa: S310 - ours
             return Metrics.parse(answer.read().decode())
+    except http.client.BadStatusLine as error:
+        raise ServerError(
+            f"{url} does not speak HTTP, as Triton's gRPC port does not",
+            remedy="name the port of the metrics, 8002 unless set otherwise; `tritonctl status` "
+            "shows the project's",
+        ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ServerError(
             f"no metrics from {url}: {error}",

@@ -112,8 +112,7 @@ class ResumableAnswer:
 
     def request(self) -> Any:
         """The ModelInferRequest for what is missing."""
-        ids = self._ids if self._route.max_resumes > 0 else None
-        return generation_request(*self._asked, queueing=self._queueing, resume_ids=ids)
+        return generation_request(*self._asked, queueing=self._queueing, resume_ids=self._ids)
 
     def read(self, response: Any) -> Chunk | None:
         """The chunk in a ModelStreamInferResponse, None for the empty final one."""

@@ -71,6 +71,7 @@ bench-check: setup ## how long `tritonctl check` takes: 1,000 models, one model
 bench-streaming: setup ## streamed text against NVIDIA's sample and a single model (ratios)
 	$(BIN)/python benchmarks/streaming/run.py
 	$(BIN)/python benchmarks/streaming/real_engine.py
+	$(BIN)/python benchmarks/streaming/unary.py
 
 bench-loadtest: setup ## the load generator and the tuner against truth, perf_analyzer, a full sweep
 	$(BIN)/python benchmarks/loadtest/run.py

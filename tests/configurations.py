@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer
 
 from tests import sample_tokenizers
 from tests.otlp_receiver import Receiver, otlp_receiver
@@ -45,6 +46,10 @@ EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "number-speller"
 PLACES, QUEUE = 1, 8
 SLOWLY = {"ids": [70, 71, 72], "repeat": True, "step_ms": 20}
 TRACE_RATE = 4
+# The only model name that NVIDIA's scripts accept, and what it says to any seed up to 7.
+FOREIGN = "ensemble"
+FOREIGN_UNARY = f"{FOREIGN}_unary"
+FOREIGN_ANSWER = " seven thousand three hundred forty-two, 七千三百四十二, 7️⃣"
 LOAD = {
     "model": "int8",
     "requests": [{"prompts": str(EXAMPLE / "prompts.jsonl"), "max_tokens": 8}],
@@ -199,8 +204,8 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
 def replay_project(kinds: dict[str, Kind], tmp_path_factory: pytest.TempPathFactory) -> Project:
     """Models that say what they are scripted to, each kind with a detokenizer step and without.
 
-    `replay` says what the prompt says. `slow` has a short queue in Triton, `unqueued` in the
-    engine.
+    `replay` says what the prompt says, and so does `ensemble` without a seed. `slow` has a short
+    queue in Triton, `unqueued` in the engine.
     """
     models = {}
     for name, kind in kinds.items():
@@ -208,6 +213,10 @@ def replay_project(kinds: dict[str, Kind], tmp_path_factory: pytest.TempPathFact
         inline = {"inline_detokenizer": True}
         models[f"inline_{name}"] = ReplayModel(kind.file, kind.scripts, serving=inline)
     models["replay"] = ReplayModel(EXAMPLE / "checkpoint" / "tokenizer.json", [])
+    said = Tokenizer.from_file(str(models["replay"].tokenizer_json)).encode(FOREIGN_ANSWER)
+    scripts = [{"ids": said.ids}] * 8
+    unary = {"unary": True}
+    models[FOREIGN] = ReplayModel(models["replay"].tokenizer_json, scripts, serving=unary)
     queue = {"max_queue_size": QUEUE}
     priorities = {"priority_levels": 2, "allow_timeout_override": True}
     for name, settings in {"slow": queue | priorities, "unqueued": queue}.items():

@@ -13,7 +13,16 @@
 metrics call it.
 """
 
+import re
+from collections.abc import Collection
 from typing import ClassVar
+
+# Ours and Triton's: the same request may succeed later, or on another server.
+_UNAVAILABLE = re.compile(
+    r"the engine's queue is full|the model is being unloaded|Exceeds maximum queue size"
+    r"|Request timeout expired|Server is stopping"
+)
+_ENSEMBLE = re.compile(r"^in ensemble '[^']*', ")
 
 
 class TextPathError(Exception):
@@ -58,3 +67,16 @@ class EngineFailedError(TextPathError):
 
 class ConfigurationError(Exception):
     """The model folder or its config.pbtxt cannot be served as it is."""
+
+
+def code_of(message: str, tensors: Collection[str]) -> str:
+    """The code of an ensemble's error whose code is lost: Triton passes on only the text to a model
+    that asked for the answer. A message about a request begins with one of its tensors.
+    """
+    text = _ENSEMBLE.sub("", message)
+    begin = re.match(r"\w+", text)
+    if _UNAVAILABLE.search(text):
+        return EngineUnavailableError.code
+    if (begin and begin[0] in tensors) or text.startswith("the prompt "):
+        return RequestError.code
+    return EngineFailedError.code

@@ -6,7 +6,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
-from textlib.errors import ConfigurationError, EngineFailedError, TextPathError
+from textlib.errors import ConfigurationError, EngineFailedError, TextPathError, code_of
 from textlib.parameters import ModelParameters
 from textlib.token_chunk import TokenChunk
 
@@ -127,3 +127,42 @@ class TritonSink:
     def is_cancelled(self) -> bool:
         """Ask the server; always False inside an ensemble (triton-inference-server issue 6739)."""
         return bool(self._sender.is_cancelled())
+
+
+def forwarded(request: Any, model: str) -> Any:
+    """The same request for another model of this server.
+
+    Its tensors are copies: Triton takes the originals back when execute() returns.
+    """
+    return pb_utils.InferenceRequest(
+        model_name=model,
+        inputs=[pb_utils.Tensor(t.name(), t.as_numpy().copy()) for t in request.inputs()],
+        requested_output_names=list(request.requested_output_names()),
+        request_id=request.request_id(),
+        timeout=request.timeout(),
+        trace=request.trace(),
+    )
+
+
+def only_answer(request: Any, tensors: Collection[str]) -> Any:
+    """The response of a decoupled model that answers once, or its error; waits for it.
+
+    tensors: the inputs of that model, which its errors are about.
+    """
+    answer = None
+    for response in request.exec(decoupled=True):
+        if response.has_error():
+            message = response.error().message()
+            code = getattr(pb_utils.TritonError, code_of(message, tensors))
+            answer = pb_utils.InferenceResponse(error=pb_utils.TritonError(message, code))
+        elif response.output_tensors():  # the final response may be empty
+            answer = pb_utils.InferenceResponse(output_tensors=response.output_tensors())
+    if answer is None:
+        raise EngineFailedError("the answer ended before it began.")
+    return answer
+
+
+def answer_with(sender: Any, answer: Any) -> None:
+    """Send an InferenceResponse, or an error, as the only one."""
+    response = error_response(answer) if isinstance(answer, TextPathError) else answer
+    sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)

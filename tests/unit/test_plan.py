@@ -68,6 +68,19 @@ def test_composing_models_come_before_the_ensemble(built: Sandbox) -> None:
     assert [b.name for b in plan.backends] == ["detokenizer", "openvino_engine", "tokenizer"]
 
 
+@pytest.mark.parametrize("inline", [False, True])
+def test_a_model_that_answers_once(built: Sandbox, inline: bool) -> None:
+    """The ensemble's tensors, another transaction policy, and room for all that may wait."""
+    built.serving.update(unary=True, inline_detokenizer=inline, queue={"max_queue_size": 9})
+    configs = _configs(built)
+    unary, ensemble = configs["speller_unary"], configs["speller"]
+    assert [unary[side] for side in ("input", "output")] == [ensemble["input"], ensemble["output"]]
+    assert unary["max_batch_size"] == ensemble["max_batch_size"] == 1
+    assert "model_transaction_policy" not in unary
+    places = int(_parameters(configs["speller_engine"])["max_num_seqs"])
+    assert _parameters(unary) == {"max_requests": str(places + 9 + 1)}
+
+
 def test_header_names_tool_and_settings(built: Sandbox) -> None:
     """The first line is how a rendered folder is recognised; it changes with the settings."""
     first = _plan(built).models[0].config.splitlines()[0]

@@ -219,7 +219,12 @@ def _plain(name: str) -> str:
 class Reload:
     """A reload of `speller` on a server whose old version has a tokenizer of its own."""
 
-    def __init__(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        monkeypatch: pytest.MonkeyPatch,
+        served: Sequence[str] = ("speller",),
+    ) -> None:
         project = sandbox.load()
         plan = plan_repository(project)
         ensemble = next(parse_pbtxt(m.config) for m in plan.models if m.name == "speller")
@@ -232,7 +237,7 @@ class Reload:
         monkeypatch.setattr(reloading, "smoke", self.server.smoke)
         monkeypatch.setattr(reloading, "render", self.server.render)
         monkeypatch.setattr(reloading, "compile_python", lambda _: None)
-        state = embedded_server(1, 1, (1, 2, 3), ["speller"])
+        state = embedded_server(1, 1, (1, 2, 3), list(served))
         control: Any = self.server
         self.work = reloading._Reload(
             project, "speller", plan, state, self.files, control, Silent()
@@ -285,6 +290,23 @@ def test_the_order_of_a_reload(reload: Reload) -> None:
     assert (answer, unloaded, abandoned) == (ANSWER, ["speller_old"], 0)
     assert reload.work.held == []
     assert reload.beside() == []
+
+
+def test_what_asks_the_ensemble_by_its_name_has_no_copy(
+    built: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unary model is loaded last, if the project has it; unloaded, if it has it no more."""
+    built.serving["unary"] = True
+    reload = Reload(built, monkeypatch)
+    assert reload.work.run(ask=True)[1] == ["speller_old"]
+    done = reload.server.done
+    assert done[done.index(FROM_REPOSITORY[-1]) + 1] == "load speller_unary"
+    assert "load speller_unary*" not in done
+
+    built.serving["unary"] = False
+    without = Reload(built, monkeypatch, served=["speller", "speller_unary"])
+    assert without.work.run(ask=True)[1] == ["speller_old", "speller_unary"]
+    assert without.server.done[-1] == "unload speller_unary"
 
 
 def test_unasked(reload: Reload) -> None:

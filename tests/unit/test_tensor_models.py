@@ -166,6 +166,13 @@ def test_a_backend_that_cannot_serve_this_engine(sandbox: Sandbox) -> None:
         _plan(sandbox)
 
 
+def test_a_model_that_answers_once_anyway(sandbox: Sandbox) -> None:
+    """Nothing to put in front of it."""
+    sandbox.serving["unary"] = True
+    with pytest.raises(ConfigurationError, match=r"serving\.unary: .* is no ensemble that streams"):
+        _plan(sandbox)
+
+
 def test_a_native_backend_inside_an_ensemble(sandbox: Sandbox) -> None:
     """Text generation is wired for the tensors of our own engines."""
     sandbox.serving["backend"] = "onnxruntime"

@@ -174,6 +174,11 @@ class Serving(Strict):
         "less CPU per token. The price: Triton 2.51 does not tell it when a client leaves, "
         "so that stream runs to its max_tokens",
     )
+    unary: bool = Field(
+        False,
+        description="also serve `<model>_unary`, which answers once: for ModelInfer, HTTP infer "
+        "and clients that cannot stream. It asks the model itself, and has no engine of its own",
+    )
     backend: Literal["python", "onnxruntime", "tensorrt", "tensorrtllm"] | None = Field(
         None,
         description="of the engine step; what fits the builder when absent. onnxruntime, tensorrt: "
@@ -188,8 +193,8 @@ class Serving(Strict):
     )
     config: dict[str, dict[str, Any]] = Field(
         {},
-        description="raw ModelConfig fields by step (tokenizer, engine, detokenizer, ensemble), "
-        "merged last and validated by Triton's protobuf schema",
+        description="raw ModelConfig fields by step (tokenizer, engine, detokenizer, ensemble, "
+        "unary), merged last and validated by Triton's protobuf schema",
     )
 
 

@@ -78,6 +78,9 @@ _GONE = re.compile(r"Stub process '[^']+' is not healthy|its responses arrive no
 _ENDING = re.compile(r"Server is stopping|has stopped accepting new inference requests")
 _ENSEMBLE = re.compile(r"in ensemble '([^']+)'")
 
+# Of a model that streams, over ModelInfer (gRPC); HTTP says it in other words.
+_DECOUPLED = "models with decoupled transaction policy"
+
 _LATER = (
     "send the request again later; raise serving.queue.max_queue_size if longer waiting is better "
     "than refusal, or serve more replicas"
@@ -108,6 +111,13 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
             f"{url} does not accept the API key, or needs one: {message}",
             remedy="name its file: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
             "Python `TritonClient(…, api_key=ApiKey(FILE))`",
+        )
+    if _DECOUPLED in message:
+        return RequestRejectedError(
+            "the model streams, and Triton takes requests for a single answer (ModelInfer, HTTP "
+            "infer) only for models that do not",
+            remedy="stream it: `tritonctl generate MODEL PROMPT`; `serving.unary: true` adds "
+            "MODEL_unary, which answers once",
         )
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError(

@@ -48,7 +48,7 @@ class PythonBackend(BaseModel):
     dynamic_batching: bool = False
     max_queue_delay_microseconds: int = 0
     parameters: dict[str, str] = {}
-    tensors: Literal["declared", "artefact"] = "declared"
+    tensors: Literal["declared", "artefact", "ensemble"] = "declared"
     inputs: list[BackendTensor] = []
     outputs: list[BackendTensor] = []
     folder: Path = Path()
@@ -57,7 +57,7 @@ class PythonBackend(BaseModel):
     @model_validator(mode="after")
     def _tensors_once(self) -> Self:
         declared = bool(self.inputs or self.outputs)
-        if declared == (self.tensors == "artefact"):
+        if declared != (self.tensors == "declared"):
             raise ValueError(
                 'list inputs and outputs, or set tensors = "artefact": the engine\'s own'
             )
@@ -80,7 +80,7 @@ class PythonBackend(BaseModel):
 
     def serving(self, tensors: Tensors) -> PythonBackend:
         """This backend for an engine with these tensors; declared ones stay as they are."""
-        if self.tensors == "declared":
+        if self.tensors != "artefact":
             return self
         sides = {"inputs": tensors.inputs, "outputs": tensors.outputs}
         return self.model_copy(update={side: _declared(specs) for side, specs in sides.items()})

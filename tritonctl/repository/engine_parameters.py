@@ -11,7 +11,7 @@ from tritonctl.engines.artefacts.manifest import Manifest
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project.schema import Serving
 from tritonctl.repository.backends import PythonBackend
-from tritonctl.repository.engine_queue import bound_in_engine
+from tritonctl.repository.engine_queue import bound_in_engine, most_under_way
 
 
 def _kv_blocks(serving: Serving, manifest: Manifest) -> int | None:
@@ -73,6 +73,9 @@ _PARAMETERS: dict[str, _Parameter] = {
     "properties": lambda _, manifest: manifest.result.runtime.get("properties"),
     "enable_prefix_caching": lambda serving, _: serving.enable_prefix_caching,
     "max_queue_size": lambda serving, manifest: bound_in_engine(
+        serving.queue, manifest.result.limits.max_batch_size
+    ),
+    "max_requests": lambda serving, manifest: most_under_way(
         serving.queue, manifest.result.limits.max_batch_size
     ),
     "inline_detokenizer": lambda serving, _: serving.inline_detokenizer,

@@ -17,6 +17,7 @@ _QUEUED_PER_SEQUENCE = 4
 
 
 BY_TRITON = -1
+_MOST_THREADS = 1024
 
 
 def triton_decides(queue: Queue) -> bool:
@@ -33,6 +34,12 @@ def bound_in_engine(queue: Queue, max_batch_size: int) -> int:
 def _bound(queue: Queue, max_batch_size: int) -> int:
     given = queue.max_queue_size
     return _QUEUED_PER_SEQUENCE * max_batch_size if given is None else given
+
+
+def most_under_way(queue: Queue, max_batch_size: int) -> int:
+    """Requests of which each waits in a thread: in the engine, in its queue, and to be refused."""
+    waiting = _bound(queue, max_batch_size)
+    return min(max_batch_size + waiting + 1, _MOST_THREADS) if waiting else _MOST_THREADS
 
 
 def engine_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:

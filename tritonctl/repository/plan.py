@@ -40,6 +40,7 @@ from tritonctl.repository.model_config import ModelConfig
 from tritonctl.repository.native import NativeBackend, graph_files, native_backend
 from tritonctl.repository.pbtxt import to_pbtxt
 from tritonctl.repository.server_fields import refuse_newer_fields
+from tritonctl.repository.unary import UNARY, pointless, unary_backend
 
 HEADER = "Rendered by tritonctl"
 ENGINE_STEP = "engine"
@@ -161,15 +162,17 @@ def _plan_model(
     backends = used
     if model.serving.inline_detokenizer:
         ensemble, backends = _inline(name, ensemble, used)
-    _refuse_other_steps(name, model, (*ensemble.steps, ENSEMBLE))
+    fronts = {UNARY: unary_backend(name, ensemble, used, project)} if model.serving.unary else {}
+    _refuse_other_steps(name, model, (*ensemble.steps, ENSEMBLE, *fronts))
     _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
     header = _header(name, model, artefact)
     planned = [
         _plan_step(name, step_model_name(name, step), step, model, backend, artefact, header)
-        for step, backend in backends.items()
+        for step, backend in (*backends.items(), *fronts.items())
     ]
     config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
-    return [*planned, PlannedModel(name, name, to_pbtxt(config, header=header), ())], used
+    public = PlannedModel(name, name, to_pbtxt(config, header=header), ())
+    return [*planned, public], used | fronts
 
 
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
@@ -311,6 +314,8 @@ def _header(name: str, model: Model, artefact: Artefact) -> str:
 
 
 def _refuse_other_steps(name: str, model: Model, known: tuple[str, ...]) -> None:
+    if model.serving.unary and UNARY not in known:
+        raise pointless(name)
     for step in model.serving.config:
         if step not in known:
             raise ConfigurationError(

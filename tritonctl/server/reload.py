@@ -29,9 +29,11 @@ from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
+from tritonctl.repository.ensembles import step_model_name
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import compile_python, render
+from tritonctl.repository.unary import UNARY
 from tritonctl.server.containers.capacity import refuse_other_container
 from tritonctl.server.embedded.installation import install
 from tritonctl.server.lifecycle import running_server
@@ -210,7 +212,10 @@ class _Reload:
         planned = plan.models_of(name)
         self._planned = {model.name: parse_pbtxt(model.config) for model in planned}
         self._tag = uuid.uuid4().hex[:6]
-        self._copies = standby.renamed(planned, self._tag)
+        # What stands in front of the ensemble asks it by its name: it needs no copy.
+        within = {name, *standby.steps_of(self._planned[name])}
+        self._fronts = [model.name for model in planned if model.name not in within]
+        self._copies = standby.renamed([m for m in planned if m.name in within], self._tag)
         self.held: list[str] = []  # what Triton does not let go of
 
     def run(self, *, ask: bool) -> tuple[Smoke | None, list[str], int]:
@@ -231,7 +236,16 @@ class _Reload:
             raise _kept(error, f"the new version of {self._name}, from {self._beside},") from error
         abandoned += self._retire([copy.name for copy in self._copies if copy.name != self._copy])
         self._remove_copies()
-        return answer, [step for step in old if step not in self._planned], abandoned
+        gone = [step for step in (*old, *self._former_front()) if step not in self._planned]
+        return answer, gone, abandoned
+
+    def _former_front(self) -> list[str]:
+        """The model that answers once, if the project has it no more; unloaded."""
+        front = step_model_name(self._name, UNARY)
+        if front not in self._state.models or front in self._planned:
+            return []
+        self._unload(front)
+        return [front]
 
     @property
     def _copy(self) -> str:
@@ -279,6 +293,8 @@ class _Reload:
             for step in steps:
                 self._load(step)
             self._load(self._name, self._planned[self._name])
+            for front in self._fronts:
+                self._load(front)
 
     def _unload(self, model: str) -> None:
         if not self._control.unload(model, _UNLOAD_SECONDS):

@@ -12,6 +12,8 @@ from itertools import pairwise
 from typing import Any
 
 from tritonctl.protocol.tensors import infer_response
+from tritonctl.repository.ensembles import step_model_name
+from tritonctl.repository.unary import UNARY
 from tritonctl.smoke.answers import failure_of, faults
 from tritonctl.smoke.inputs import has_input, text_inputs
 from tritonctl.smoke.outcomes import Outcome
@@ -21,6 +23,11 @@ from tritonctl.smoke.subject import Request, Subject
 TOKENS = 16
 # Not asked for: log probabilities cost the engine something.
 _COSTLY = ("cum_log_probs", "output_log_probs", "context_logits", "generation_logits")
+
+_NO_UNARY = (
+    "Triton refuses ModelInfer and HTTP infer for a model that streams; `serving.unary: true` adds "
+    "one that takes them"
+)
 
 # Token ids to text, as the checkpoint's tokenizer does it.
 Decode = Callable[[Sequence[int]], str]
@@ -59,6 +66,8 @@ def text_checks(subject: Subject, prompt: str, decode: Decode | str) -> Iterator
     if subject.decoupled:
         yield _order(subject, parts, request)
         yield _in_one_piece(subject, prompt, parts, request)
+        if step_model_name(subject.name, UNARY) not in subject.configs:
+            yield subject.skipped("unary", _NO_UNARY)
     yield _tokenizer(subject, parts, decode, request)
 
 

@@ -15,6 +15,7 @@ from tritonctl.host.environments import environment_python, folder_of
 from tritonctl.project.schema import Project
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
+from tritonctl.repository.unary import UNARY
 from tritonctl.smoke.inputs import Config
 from tritonctl.smoke.text_checks import Decode
 
@@ -24,7 +25,8 @@ _SECONDS = 60.0
 
 def decoder_of(project: Project | None, model: str, steps: Mapping[str, Config]) -> Decode | str:
     """How the checkpoint of a project's model decodes ids; a str says why that is unknown."""
-    entry = project.models.get(model) if project else None
+    public = model.removesuffix(f"_{UNARY}")
+    entry = project.models.get(model) or project.models.get(public) if project else None
     if project is None or entry is None:
         return "no project names its checkpoint"
     file = project.root / entry.checkpoint / "tokenizer.json"

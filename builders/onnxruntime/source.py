@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from buildlib.checkpoint import refuse_quantised
-from buildlib.problems import BuildError, nearest, read_json_object
+from buildlib.problems import BuildError, nearest_class, read_json_object
 from buildlib.weights import DOWNLOAD_AGAIN, check_weights, has_pickles, refuse_pointer
-from support import ARCHITECTURES, OFFSET_POSITIONS
+from support import ARCHITECTURES, OFFSET_POSITIONS, REFUSED
 
 MODEL = "model.onnx"
 # The inputs of encoders, in the order of the exported graph.
@@ -111,9 +111,11 @@ def _architecture(path: Path, config: dict[str, Any]) -> str:
         )
     name = str(names[0])
     if name not in ARCHITECTURES:
+        reason = f": {REFUSED[name]}" if name in REFUSED else nearest_class(name, ARCHITECTURES)
         raise BuildError(
-            f"the onnxruntime builder does not export {name}{nearest(name, ARCHITECTURES)}",
-            remedy=f"Use one of: {known}. Or export it yourself and give the model.onnx.",
+            f"the onnxruntime builder does not export {name}{reason}",
+            remedy=f"Export it yourself (torch.onnx.export(..., dynamo=True)) as {MODEL} and point "
+            f"the checkpoint at that file. Or use one of: {known}.",
         )
     return name
 

@@ -6,7 +6,9 @@ from pathlib import Path
 from buildlib.builder_toml import read_description
 from onnxlib.graph import Runtime
 
-ARCHITECTURES = tuple(read_description(Path(__file__).parent)["architectures"])
+_DESCRIPTION = read_description(Path(__file__).parent)
+ARCHITECTURES = tuple(_DESCRIPTION["architectures"])
+REFUSED: dict[str, str] = _DESCRIPTION["refused"]
 
 # These count positions from the padding id on: so many of the table are never used.
 OFFSET_POSITIONS = ("Camembert", "MPNet", "Roberta", "XLMRoberta")

@@ -23,9 +23,9 @@ from buildlib.versions import cpu_name, versions
 from folders import FOLDERS, write_companions
 from options import Options, read_options
 from precisions import BLOCK_SIZE, PRECISIONS, higher_than
-from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, ROPE_TYPES
+from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, REFUSED, ROPE_TYPES
 
-_SUPPORTED = Supported("openvino", ARCHITECTURES, ROPE_TYPES)
+_SUPPORTED = Supported("openvino", ARCHITECTURES, ROPE_TYPES, REFUSED)
 _PACKAGES = ("openvino", "openvino-genai", "optimum-intel", "nncf", "torch", "transformers")
 
 

@@ -7,6 +7,7 @@ from buildlib.builder_toml import read_description
 
 _DESCRIPTION = read_description(Path(__file__).parent)
 ARCHITECTURES = tuple(_DESCRIPTION["architectures"])
+REFUSED: dict[str, str] = _DESCRIPTION["refused"]
 DEFAULT_MAX_NUM_TOKENS: int = _DESCRIPTION["max_num_tokens"]
 
 # Position scalings that survive the export. The others (longrope, dynamic) choose their

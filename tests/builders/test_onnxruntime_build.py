@@ -258,6 +258,8 @@ def test_a_difference_above_the_tolerance_fails_the_build(build: Build, graphs: 
         ("BertForSequenceClassification", 3, ["logits"]),
         pytest.param("DistilBertForSequenceClassification", 2, ["logits"], marks=exhaustive),
         ("RobertaModel", 2, ["last_hidden_state", "pooler_output"]),
+        ("ModernBertModel", 2, ["last_hidden_state"]),
+        pytest.param("ModernBertForSequenceClassification", 2, ["logits"], marks=exhaustive),
     ],
 )
 def test_encoders_answer_as_transformers_does(

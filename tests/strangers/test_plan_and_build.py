@@ -172,3 +172,31 @@ def test_an_unknown_gpu_is_an_error(newcomer: Newcomer) -> None:
     assert planned.returncode == 3
     assert "unknown GPU `H10O`" in planned.stderr
     assert "H100" in planned.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("Gemma2ForCausalLM", "attn_logit_softcapping"),
+        ("Gemma3ForConditionalGeneration", "it takes images, too"),
+        ("Gemma4ForCausalLM", "does not support Gemma4ForCausalLM\n"),
+    ],
+)
+def test_models_that_resemble_a_supported_one(newcomer: Newcomer, name: str, reason: str) -> None:
+    """The reason and the way round; a model of another number or family is no misspelling."""
+    newcomer.edit("config.json", architectures=[name])
+    planned = newcomer.run("plan")
+    assert planned.returncode == 5
+    assert reason in planned.stderr
+    assert "did you mean" not in planned.stderr
+    assert "Gemma3ForCausalLM" in planned.stderr
+
+
+def test_an_encoder_of_images(newcomer: Newcomer) -> None:
+    """Exported by its owner, it is served."""
+    newcomer.edit("config.json", architectures=["ViTForImageClassification"])
+    newcomer.model |= {"task": "tensors", "engine": {"builder": "onnxruntime", "precision": "fp32"}}
+    planned = newcomer.run("plan")
+    assert planned.returncode == 5
+    assert "does not export ViTForImageClassification: it takes pixels" in planned.stderr
+    assert "try: Export it yourself (torch.onnx.export(..., dynamo=True))" in planned.stderr

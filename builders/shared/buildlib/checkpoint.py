@@ -5,12 +5,12 @@ These checks take milliseconds and run before torch is imported: a half-download
 must not cost minutes, and a weight that is missing must not become a random one.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from buildlib.problems import BuildError, nearest, read_json_object
+from buildlib.problems import BuildError, nearest, nearest_class, read_json_object
 from buildlib.weights import DOWNLOAD_AGAIN, check_weights, refuse_pointer
 
 _SAVE_TOKENIZER = (
@@ -27,11 +27,15 @@ DECODERS = (
 
 @dataclass(frozen=True)
 class Supported:
-    """What a builder takes: names of model classes, and of position scalings."""
+    """What a builder takes: names of model classes, and of position scalings.
+
+    refused: why it does not take certain others.
+    """
 
     builder: str
     architectures: Sequence[str]
     rope_types: Sequence[str]
+    refused: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -122,8 +126,14 @@ def _architecture(folder: Path, config: dict[str, Any], supported: Supported) ->
             remedy=f"Add the model's class, one of: {known}.",
         )
     name = str(names[0])
+    if name in supported.refused:
+        raise BuildError(
+            f"the {supported.builder} builder does not support {name}: {supported.refused[name]}",
+            remedy=f"Use a checkpoint of one of: {known}; or export the model yourself and serve "
+            "it with a Python backend of your own (python_backends/README.md).",
+        )
     if name not in supported.architectures:
-        close = nearest(name, supported.architectures)
+        close = nearest_class(name, supported.architectures)
         raise BuildError(
             f"the {supported.builder} builder does not support {name}{close}",
             remedy=f"Use a checkpoint of one of: {known}. Another builder may support {name}.",
@@ -135,13 +145,16 @@ def _architecture(folder: Path, config: dict[str, Any], supported: Supported) ->
 def _check_rope(folder: Path, config: dict[str, Any], supported: Supported) -> None:
     # "rope_parameters" since transformers 5, "rope_scaling" before; "type" in the oldest files.
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind not in supported.rope_types:
-        raise BuildError(
-            f"{folder / 'config.json'}: scales positions by {kind!r}, which changes with the "
-            f"length of the sequence and is not what the {supported.builder} builder can do",
-            remedy=f"Use a checkpoint with one of: {', '.join(supported.rope_types)}.",
-        )
+    # One scaling for all layers, or one by type of layer (Gemma 3).
+    by_layer = [value for value in rope.values() if isinstance(value, dict)]
+    for scaling in by_layer or [rope]:
+        kind = scaling.get("rope_type") or scaling.get("type") or "default"
+        if kind not in supported.rope_types:
+            raise BuildError(
+                f"{folder / 'config.json'}: scales positions by {kind!r}, which changes with the "
+                f"length of the sequence and is not what the {supported.builder} builder can do",
+                remedy=f"Use a checkpoint with one of: {', '.join(supported.rope_types)}.",
+            )
 
 
 def _facts(folder: Path, config: dict[str, Any], architecture: str) -> Checkpoint:

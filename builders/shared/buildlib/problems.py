@@ -3,6 +3,7 @@
 
 import difflib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,14 @@ class BuildError(Exception):
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return " (did you mean X?)" for the known word closest to `word`, or ""."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]}?)" if close else ""
+
+
+def nearest_class(name: str, known: Iterable[str]) -> str:
+    """Return the same for a model class: another number or family is no misspelling."""
+    numbers = re.findall(r"\d+", name)
+    same = [other for other in known if re.findall(r"\d+", other) == numbers]
+    close = difflib.get_close_matches(name, same, n=1, cutoff=0.88)
     return f" (did you mean {close[0]}?)" if close else ""
 
 

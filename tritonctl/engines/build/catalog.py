@@ -63,6 +63,7 @@ class Builder(BaseModel):
     precisions: list[str]
     kv_cache_dtypes: list[str] = []
     architectures: list[str]
+    refused: dict[str, str] = {}  # others, and why the program refuses them
     python_backend: str
     max_num_tokens: int = 1  # where the project leaves it open
     single: dict[str, str] = {}  # limits that can only be 1, and why; its program refuses others

@@ -96,8 +96,8 @@ def ready_url(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-# Each life begins with a line in `lives` and goes on until somebody has asked whether it is ready.
-LIFE = "echo >> lives; rm -f asked; until [ -e asked ]; do sleep 0.05; done; "
+# Each life has a line in `lives` and goes on until somebody has asked whether it is ready.
+LIFE = "rm -f asked; echo >> lives; until [ -e asked ]; do sleep 0.05; done; "
 
 
 @pytest.fixture

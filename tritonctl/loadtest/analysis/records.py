@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -124,13 +125,6 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         ) from error
     *lines, rest = content.split(b"\n")
     yield from ((n, line) for n, line in enumerate(lines, start=1) if line.strip())
-    if rest and _is_json(rest):
+    with suppress(ValueError):
+        json.loads(rest)
         yield len(lines) + 1, rest
-
-
-def _is_json(text: bytes) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return False
-    return True

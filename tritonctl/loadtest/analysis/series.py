@@ -57,7 +57,7 @@ def measured(columns: Columns, cool_down_us: int) -> dict[str, Series]:
     series = {"itl": _itl(columns, answered, given_up), "tpot": _tpot(columns, answered)}
     for prefix, begin in since.items():
         first = np.where(silent | cut, columns.end, columns.first) - begin
-        first[cut] = _thought_on(first[cut], first[started | silent])
+        first[cut] = _extrapolated(first[cut], first[started | silent])
         censored = int((silent | cut).sum())
         series[f"{prefix}ttft"] = _each(first, started | silent | cut, censored)
         ended = finished | given_up
@@ -78,7 +78,7 @@ def _each(durations: Integers, mask: Mask, censored: int = 0) -> Series:
     return Series(values, np.ones(len(owner), dtype=np.int64), owner, censored)
 
 
-def _thought_on(waits: Integers, known: Integers) -> Integers:
+def _extrapolated(waits: Integers, known: Integers) -> Integers:
     """What waits that were cut short would have come to: evenly what took longer; where nothing
     did, the wait itself."""
     longer, lengths = sorted(known.tolist()), waits.copy()

@@ -23,7 +23,7 @@ def server_figures(
     seconds = float(inside[-1]["t"]) - float(inside[0]["t"])
     if seconds <= 0:
         return None
-    cpu = _cpu(inside)
+    cpu = list(cores_in_use(inside).values())
     resident = [int(scrape["rss_bytes"]) for scrape in inside if scrape.get("rss_bytes")]
     machine = [float(s["host_cpu"]) for s in inside if s.get("host_cpu") is not None]
     return ServerFigures(
@@ -52,12 +52,12 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _cpu(scrapes: Sequence[Scrape]) -> list[float]:
-    """Cores in use between one scrape and the next."""
+def cores_in_use(scrapes: Sequence[Scrape]) -> dict[float, float]:
+    """Cores in use between one scrape and the next, by the time of the later one."""
     known = [(float(s["t"]), float(s["cpu"])) for s in scrapes if s.get("cpu") is not None]
     pairs = pairwise(known)
     # A stub that ended takes its seconds with it.
-    return [max(b - a, 0.0) / (t - s) for (s, a), (t, b) in pairs if t > s]
+    return {t: max(b - a, 0.0) / (t - s) for (s, a), (t, b) in pairs if t > s}
 
 
 def _models(

@@ -23,7 +23,7 @@ _LEAST = 2 * _BLOCKS
 # A trend is reported when it is both certain and large enough to matter.
 _CERTAINTY = 1.4  # times the 95 % bound of Student's t: about 99 %
 _MATTERS = 0.1
-# What rises is thought on for so many lengths of the measured window.
+# A rise is extrapolated over this many lengths of the measured window.
 _HORIZON = 10
 
 

@@ -13,7 +13,6 @@ from tritonctl.loadtest.analysis.compare import Change, Comparison, Estimate, co
 from tritonctl.loadtest.report.figures import (
     Figure,
     Trace,
-    add_limit,
     axis,
     base_layout,
     number,
@@ -24,9 +23,8 @@ from tritonctl.loadtest.report.latency import (
     METRICS,
     curve_line,
     curve_points,
+    curves_figure,
     intervals,
-    nines,
-    scales,
 )
 from tritonctl.loadtest.report.page import Section, render_page, without_none
 from tritonctl.loadtest.report.run import Run, load_run
@@ -199,17 +197,8 @@ def _curves(metric: str, title: str, runs: Sequence[Run]) -> Figure | None:
             points = curve_points(distribution.histogram)
             data.append(curve_line(name, points, colour, 2, dash))
             data.append(intervals(name, distribution.percentiles, colour, symbol))
-    if not data:
-        return None
-    layout = base_layout(400)
-    layout["xaxis"] = nines(max(x for trace in data for x in trace["x"]))
-    layout["yaxis"] = axis("ms", rangemode="tozero")
-    for target in runs[1].summary.slo:
-        if target.name.startswith(f"{metric}_") and target.limit_ms:
-            add_limit(layout, target.limit_ms, f"SLO {target.limit_ms:g} ms")
-    choice = scales([ms for trace in data for ms in trace["y"]])
     note = f"{METRICS[metric][0]} of every request in the windows. Bars: 95 % intervals."
-    return Figure(f"{metric}-curves", title, note, data, layout, choice, height=400)
+    return curves_figure(f"{metric}-curves", title, note, data, runs[1], (metric,))
 
 
 def _settings(comparison: Comparison) -> Table | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Trace = dict[str, Any]
@@ -39,42 +39,27 @@ class Figure:
         return {"id": self.id, "scale": scale, "data": self.data, "layout": self.layout}
 
 
-@dataclass
-class Axes:
-    """A stack of plots above one another that share their x axis, from top to bottom."""
+def stacked_layout(height: int, x: str, rows: Sequence[str], heights: Sequence[float]) -> Layout:
+    """Plots above one another that share their x axis, from top to bottom."""
+    layout = base_layout(height)
+    for row, (title, domain) in enumerate(zip(rows, _domains(heights), strict=True)):
+        layout["yaxis" if row == 0 else f"yaxis{row + 1}"] = axis(
+            title, rangemode="tozero", domain=domain
+        )
+    layout["xaxis"] = axis(x, anchor="y" if len(rows) == 1 else f"y{len(rows)}")
+    return layout
 
-    x: str
-    rows: Sequence[str]
-    heights: Sequence[float] = ()
-    shapes: list[Layout] = field(default_factory=list)
-    seconds: int | None = None
 
-    def layout(self, height: int, **more: Any) -> Layout:
-        """The layout of the figure."""
-        layout = base_layout(height)
-        tops = self._domains()
-        for row, (title, domain) in enumerate(zip(self.rows, tops, strict=True)):
-            layout["yaxis" if row == 0 else f"yaxis{row + 1}"] = axis(
-                title, rangemode="tozero", domain=domain
-            )
-        last = "y" if len(self.rows) == 1 else f"y{len(self.rows)}"
-        layout["xaxis"] = axis(self.x, anchor=last)
-        if self.seconds is not None:
-            layout["xaxis"]["range"] = [0, self.seconds]
-        layout["shapes"] = list(self.shapes)
-        return layout | more
-
-    def _domains(self) -> list[list[float]]:
-        """Shares of the height, a gap between them."""
-        shares = list(self.heights) or [1.0] * len(self.rows)
-        gap = 0.11 if len(shares) < MANY_ROWS else 0.06
-        room = (1 - gap * (len(shares) - 1)) / sum(shares)
-        domains, top = [], 1.0
-        for share in shares:
-            bottom = max(0.0, top - share * room)
-            domains.append([round(bottom, 4), round(top, 4)])
-            top = bottom - gap
-        return domains
+def _domains(heights: Sequence[float]) -> list[list[float]]:
+    """Shares of the height, a gap between them."""
+    gap = 0.11 if len(heights) < MANY_ROWS else 0.06
+    room = (1 - gap * (len(heights) - 1)) / sum(heights)
+    domains, top = [], 1.0
+    for share in heights:
+        bottom = max(0.0, top - share * room)
+        domains.append([round(bottom, 4), round(top, 4)])
+        top = bottom - gap
+    return domains
 
 
 def base_layout(height: int) -> Layout:

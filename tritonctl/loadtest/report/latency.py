@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import log10
 
+from tritonctl.loadtest.analysis.percentiles import decode
 from tritonctl.loadtest.analysis.summary import Distribution, Percentile
 from tritonctl.loadtest.report.figures import (
-    Axes,
     Figure,
     Layout,
     Trace,
@@ -21,6 +21,7 @@ from tritonctl.loadtest.report.figures import (
     plain,
     rounded,
     shaded,
+    stacked_layout,
 )
 from tritonctl.loadtest.report.run import FAILED, Request, Run
 
@@ -62,8 +63,8 @@ def latency_over_time(run: Run) -> Figure | None:
         failed = [request for request in drawn if request.record.outcome == outcome]
         if failed:
             data.append(_points(name, failed, lambda r: r.e2e_ms, colour, symbol, size=9))
-    axes = time_axes(run, ["ms from the planned time"], x="planned time, seconds since the start")
-    layout = axes.layout(440)
+    x = "planned time, seconds since the start"
+    layout = time_layout(run, 440, ["ms from the planned time"], x=x)
     _add_limits(layout, run, ("ttft", "e2e"))
     return Figure(
         "latency",
@@ -149,22 +150,22 @@ def _latency_note(run: Run, drawn: Sequence[Request]) -> str:
     return note
 
 
-def window_shapes(run: Run) -> list[Layout]:
-    """What lies before and after the window that counts."""
+def time_layout(
+    run: Run,
+    height: int,
+    rows: Sequence[str],
+    heights: Sequence[float] = (),
+    x: str = "seconds since the start",
+) -> Layout:
+    """Plots of the whole run against time; what lies outside the window that counts is shaded."""
+    layout = stacked_layout(height, x, rows, heights or [1.0] * len(rows))
+    layout["xaxis"]["range"] = [0, run.seconds]
     window = run.summary.window
-    shapes = []
     if window.from_s > 0:
-        shapes.append(shaded(0, window.from_s, "warm-up"))
+        layout["shapes"].append(shaded(0, window.from_s, "warm-up"))
     if run.seconds > window.to_s + 1:
-        shapes.append(shaded(window.to_s, run.seconds, "cool-down"))
-    return shapes
-
-
-def time_axes(
-    run: Run, rows: Sequence[str], heights: Sequence[float] = (), x: str = "seconds since the start"
-) -> Axes:
-    """Plots of the whole run against time, the window marked in each."""
-    return Axes(x, rows, heights, window_shapes(run), run.seconds)
+        layout["shapes"].append(shaded(window.to_s, run.seconds, "cool-down"))
+    return layout
 
 
 def _add_limits(layout: Layout, run: Run, metrics: Sequence[str]) -> None:
@@ -199,19 +200,25 @@ def _percentiles(
         distribution = distributions.get(metric)
         if distribution and distribution.n:
             data += _curve(metric.removeprefix("service_"), distribution, service=service)
+    note = _percentile_note(distributions, [metric for metric, service in metrics if not service])
+    return curves_figure(name, title, note, data, run, limited)
+
+
+def curves_figure(
+    name: str, title: str, note: str, data: list[Trace], run: Run, limited: Sequence[str]
+) -> Figure | None:
+    """Percentile curves with the SLO targets of `run` for these metrics; None without any curve."""
     if not data:
         return None
     layout = base_layout(400)
-    ends = [x for trace in data for x in trace["x"]]
-    layout["xaxis"] = nines(max(ends))
+    layout["xaxis"] = _nines(max(x for trace in data for x in trace["x"]))
     layout["yaxis"] = axis("ms", rangemode="tozero")
     _add_limits(layout, run, limited)
-    note = _percentile_note(distributions, [metric for metric, service in metrics if not service])
     choice = scales([ms for trace in data for ms in trace["y"]])
     return Figure(name, title, note, data, layout, choice, height=400)
 
 
-def nines(furthest: float) -> Layout:
+def _nines(furthest: float) -> Layout:
     """The axis of percentiles: each nine as wide as the one before."""
     ticks = [tick for tick in TICKS if 1 / (1 - tick) <= furthest * 1.001]
     if len(ticks) > CROWDED:
@@ -331,9 +338,7 @@ def _percentile_note(distributions: dict[str, Distribution], metrics: Sequence[s
 
 def curve_points(encoded: str) -> list[tuple[float, float]]:
     """(share, ms) along an HdrHistogram, the largest value at share 1 - 1/(2 n)."""
-    from hdrh.histogram import HdrHistogram
-
-    histogram = HdrHistogram.decode(encoded)
+    histogram = decode(encoded)
     total, below = histogram.get_total_count(), 0
     points: list[tuple[float, float]] = []
     for step in histogram.get_recorded_iterator():

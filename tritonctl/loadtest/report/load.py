@@ -15,7 +15,7 @@ from tritonctl.loadtest.report.figures import (
     on_row,
     series_colour,
 )
-from tritonctl.loadtest.report.latency import time_axes
+from tritonctl.loadtest.report.latency import time_layout
 from tritonctl.loadtest.report.run import FAILED, MICROSECONDS, Run
 
 CPU_LIMIT = 0.8
@@ -40,13 +40,13 @@ def throughput(run: Run) -> Figure | None:
     if run.streams:
         rows.append("tokens/s")
         data.append(on_row(_steps("tokens", tokens_per_second(run), "--itl"), 1))
-    axes = time_axes(run, rows, (3, 2)[: len(rows)])
     height = 460 if run.streams else 340
+    layout = time_layout(run, height, rows, (3, 2)[: len(rows)])
     note = f"{sum(planned):,} planned, {sum(sent):,} sent, {sum(done):,} completed"
     note += f", {sum(failed):,} failed." if any(failed) else ", none failed."
     if run.streams:
         note += f" {sum(tokens_per_second(run)):,} tokens in all."
-    return Figure("throughput", "Throughput", note, data, axes.layout(height), height=height)
+    return Figure("throughput", "Throughput", note, data, layout, height=height)
 
 
 def per_second(run: Run, times: Iterable[float]) -> list[int]:
@@ -109,7 +109,7 @@ def generator(run: Run) -> Figure | None:
         data.append(line(f"worker {worker}, lag", times, lag, colour, line=style))
         busy = line(f"worker {worker}, CPU", times, cpu, colour, line=style, showlegend=False)
         data.append(on_row(busy, 1))
-    layout = time_axes(run, ["P99 of send lag, ms", "CPU, % of a core"]).layout(420)
+    layout = time_layout(run, 420, ["P99 of send lag, ms", "CPU, % of a core"])
     add_limit(layout, CPU_LIMIT * 100, "above 80 % the run is not trusted", row=1)
     note = _generator_note(run)
     return Figure("generator", "The generator itself", note, data, layout, height=420)

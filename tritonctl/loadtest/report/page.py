@@ -13,7 +13,7 @@ import gzip
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -45,7 +45,6 @@ class Section:
     figures: Sequence[Figure] = ()
     pair: Sequence[Figure] = ()
     tables: Sequence[tables.Table] = ()
-    words: Sequence[str] = field(default=())
 
     def __bool__(self) -> bool:
         """Whether it has any content."""

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
+from tritonctl.loadtest.analysis.server_figures import Scrape, cores_in_use
 from tritonctl.loadtest.report.figures import (
     DASHES,
     SYMBOLS,
@@ -23,7 +23,7 @@ from tritonctl.loadtest.report.figures import (
     rounded,
     series_colour,
 )
-from tritonctl.loadtest.report.latency import time_axes
+from tritonctl.loadtest.report.latency import time_layout
 from tritonctl.loadtest.report.load import in_flight
 from tritonctl.loadtest.report.run import Run
 
@@ -38,7 +38,6 @@ PARTS = {
     "output_ms": ("output", "--output", "x"),
 }
 
-Scrape = Mapping[str, Any]
 Points = tuple[list[float], list[float | None]]
 
 
@@ -125,13 +124,12 @@ def queue(run: Run) -> Figure | None:
         for row, (at, values) in enumerate(waiting):
             drawn = line(model, at, values, colour, line=dash, showlegend=row == 0)
             data.append(on_row(drawn, row))
-    rows = ["in flight, pending", "queue, ms", "batch factor"]
-    axes = time_axes(run, rows)
+    layout = time_layout(run, 560, ["in flight, pending", "queue, ms", "batch factor"])
     note = (
         "Requests under way at the client, and waiting in front of each model; how long those of"
         " each second waited; how many inferences one execution carried."
     )
-    return Figure("queue", "Queue and batches", note, data, axes.layout(560), height=560)
+    return Figure("queue", "Queue and batches", note, data, layout, height=560)
 
 
 def pending(run: Run, model: str) -> Points:
@@ -165,13 +163,13 @@ def _with(run: Run, model: str) -> list[Scrape]:
 
 def machine(run: Run) -> Figure | None:
     """CPU and memory of the server, the generator's CPU beside it."""
-    cpu_times, cpu = server_cpu(run)
+    cpu = cores_in_use(run.server)
     memory = [(s["t"], s["rss_bytes"] / GIB) for s in run.server if s.get("rss_bytes")]
     if not cpu and not memory:
         return None
     busy = [(p["t"], p["cpu"]) for p in run.progress if p.get("cpu") is not None]
     data = [
-        line("server", cpu_times, cpu, "--infer"),
+        line("server", list(cpu), list(cpu.values()), "--infer"),
         line(
             "generator", [t for t, _ in busy], [c for _, c in busy], "--quiet", line={"dash": "dot"}
         ),
@@ -182,25 +180,18 @@ def machine(run: Run) -> Figure | None:
             1,
         ),
     ]
-    layout = time_axes(run, ["CPU, cores", "server memory, GiB"]).layout(440)
+    layout = time_layout(run, 440, ["CPU, cores", "server memory, GiB"])
     cores = (run.facts.get("host") or {}).get("cpus")
     if cores:
         add_limit(layout, cores, f"all {cores} cores", colour="--quiet")
-    note = _machine_note(cpu, [m for _, m in memory])
+    note = _machine_note(list(cpu.values()), [m for _, m in memory])
     return Figure("machine", "CPU and memory", note, data, layout, height=440)
 
 
-def server_cpu(run: Run) -> Points:
-    """Cores used between two scrapes."""
-    known = [(scrape["t"], scrape["cpu"]) for scrape in run.server if scrape.get("cpu") is not None]
-    steps = [(t1, (c1 - c0) / (t1 - t0)) for (t0, c0), (t1, c1) in pairwise(known) if t1 > t0]
-    return [t for t, _ in steps], [cores for _, cores in steps]
-
-
-def _machine_note(cpu: Sequence[float | None], memory: Sequence[float]) -> str:
+def _machine_note(cpu: Sequence[float], memory: Sequence[float]) -> str:
     parts = ["Triton with its stub processes."]
-    if used := [cores for cores in cpu if cores is not None]:
-        parts.append(f"CPU at most {max(used):.2f} cores.")
+    if cpu:
+        parts.append(f"CPU at most {max(cpu):.2f} cores.")
     if memory:
         parts.append(f"Memory {memory[0]:.2f} GiB at the start, at most {max(memory):.2f} GiB.")
     return " ".join(parts)
@@ -220,7 +211,7 @@ def engine(run: Run) -> Figure | None:
         )
         data.append(on_row(trace | {"mode": "lines+markers"}, number))
     height = 110 + 120 * len(names)
-    layout = time_axes(run, [""] * len(names)).layout(height, showlegend=False)
+    layout = time_layout(run, height, [""] * len(names)) | {"showlegend": False}
     layout["annotations"] += [_row_title(layout, row, name) for row, name in enumerate(names)]
     note = "What the server publishes of its engine, as it is; values that never changed left out."
     return Figure("engine", "The engine", note, data, layout, height=height)

@@ -12,7 +12,6 @@ from tritonctl.loadtest.analysis.summary import (
     DECISIVE_REQUESTS,
     ClassSummary,
     Distribution,
-    Percentile,
     Summary,
 )
 from tritonctl.loadtest.report.figures import milliseconds
@@ -149,9 +148,7 @@ def slo_table(summary: Summary) -> Table | None:
     for target in summary.slo:
         metric = target.name.partition("_")[0]
         distribution = summary.metrics.get(metric) if target.limit_ms else None
-        measured = _percentile(
-            distribution.percentile(1 - target.allowed_share) if distribution else None
-        )
+        measured = _percentile(distribution, 1 - target.allowed_share)
         limit = f"{target.limit_ms:g} ms" if target.limit_ms else f"{target.allowed_share:.3g}"
         rows.append(
             [
@@ -184,7 +181,7 @@ def percentile_table(metrics: Mapping[str, Distribution], caption: str) -> Table
     rows = []
     for name, label in METRICS.items():
         if (distribution := metrics.get(name)) and distribution.n:
-            cells = [_percentile(distribution.percentile(q)) for q in QUANTILES]
+            cells = [_percentile(distribution, q) for q in QUANTILES]
             ends = [milliseconds(distribution.min_ms), milliseconds(distribution.mean_ms)]
             rows.append(
                 [label, f"{distribution.n:,}", *ends, *cells, milliseconds(distribution.max_ms)]
@@ -193,10 +190,9 @@ def percentile_table(metrics: Mapping[str, Distribution], caption: str) -> Table
     return Table(caption, headings, rows)
 
 
-def _percentile(percentile: Percentile | None) -> Cell | str:
-    if percentile is None:
-        return "-"
-    return Cell(milliseconds(percentile.ms), interval(percentile))
+def _percentile(distribution: Distribution | None, q: float) -> Cell | str:
+    percentile = distribution.percentile(q) if distribution else None
+    return Cell(milliseconds(percentile.ms), interval(percentile)) if percentile else "-"
 
 
 def class_table(classes: Mapping[str, ClassSummary]) -> Table | None:
@@ -211,18 +207,17 @@ def class_table(classes: Mapping[str, ClassSummary]) -> Table | None:
             f"{of_class.counts.error + of_class.counts.timeout + of_class.counts.abandoned:,}",
             f"{of_class.counts.cancelled:,}",
             f"{of_class.rates.offered_rps:.4g}",
-            *(_class_cell(of_class, metric, q) for metric in ("ttft", "e2e") for q in (0.5, 0.99)),
+            *(
+                _percentile(of_class.metrics.get(m), q)
+                for m in ("ttft", "e2e")
+                for q in (0.5, 0.99)
+            ),
         ]
         for name, of_class in classes.items()
     ]
     headings = ["class", "planned", "ok", "failed", "cancelled", "offered/s"]
     headings += ["TTFT P50", "TTFT P99", "e2e P50", "e2e P99"]
     return Table("The classes of requests that the scenario mixes.", headings, rows)
-
-
-def _class_cell(of_class: ClassSummary, metric: str, q: float) -> Cell | str:
-    distribution = of_class.metrics.get(metric)
-    return _percentile(distribution.percentile(q) if distribution else None)
 
 
 def server_table(summary: Summary, order: Sequence[str]) -> Table | None:

@@ -135,20 +135,16 @@ class CapacityRunner:
             budget_seconds=search.budget_seconds,
         )
         overload = None
-        if capacity.rate is not None and capacity.ended != "interrupted":
-            overload = self._overload(capacity, search.seconds)
+        if (best := capacity.best) is not None and capacity.ended != "interrupted":
+            rate = float(f"{best.rate * OVERLOAD:.4g}")
+            above = self._trial(rate, search.seconds, to_the_end=True)
+            overload = overload_of(best, above) if above else None
             capacity = capacity if overload else replace(capacity, ended="interrupted")
         if self._gone:
             capacity = replace(capacity, ended=GONE)
         done = CapacityRun(self.folder, capacity, overload)
         write_json(self.folder / CAPACITY, done.to_record())
         return done
-
-    def _overload(self, capacity: Capacity, seconds: float) -> Overload | None:
-        rate = float(f"{(capacity.rate or 0.0) * OVERLOAD:.4g}")
-        trial = self._trial(rate, seconds, to_the_end=True)
-        best = capacity.best
-        return overload_of(best, trial) if trial is not None and best is not None else None
 
     def _trial(self, rate: float, seconds: float, *, to_the_end: bool = False) -> Trial | None:
         """One run; None when the user stopped it or the server has died."""
@@ -160,7 +156,7 @@ class CapacityRunner:
             self._board.note(error.problem)
             self._gone = True
             return None
-        self._gone = _went_away(done)
+        self._gone = _server_died(done)
         if done.interrupted or self._gone:
             return None
         trial = trial_of(rate, done)
@@ -183,7 +179,7 @@ class CapacityRunner:
         return run_load(job, self._board, stop=stop)
 
 
-def _went_away(done: LoadRun) -> bool:
+def _server_died(done: LoadRun) -> bool:
     """Whether a run ended because the server died, even if the run was stopped before that."""
     errors = done.summary.errors
     unreached = done.stopped is not None and bool(errors) and errors[0].kind == _CONNECTION

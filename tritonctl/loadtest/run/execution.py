@@ -127,16 +127,15 @@ class _Run:
 
     def _prepare(self) -> float | None:
         """Write plan and facts; return when the run begins, or None: as soon as it is ready."""
-        started_at = time.time() + self._lead() if self._job.workers > 1 else None
+        started_at = None
+        if self._job.workers > 1:
+            # Until every worker is ready, which takes longer on a busy machine.
+            lead = _LEAD_SECONDS[self._job.engine] + _LEAD_PER_WORKER_SECONDS * self._job.workers
+            load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+            started_at = time.time() + lead * min(max(1.0, load), _MOST_LOADED)
         write_json(self._job.folder / PLAN, self._job.plan | {"started_at": started_at})
         write_json(self._job.folder / FACTS, self._facts)
         return started_at
-
-    def _lead(self) -> float:
-        """Seconds until every worker is ready; more on a busy machine."""
-        lead = _LEAD_SECONDS[self._job.engine] + _LEAD_PER_WORKER_SECONDS * self._job.workers
-        load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
-        return lead * min(max(1.0, load), _MOST_LOADED)
 
     def _title(self) -> str:
         scenario = self._facts.get("scenario") or self._job.plan["model"]

@@ -10,7 +10,7 @@ from pathlib import Path
 from tritonctl.errors import ServerError, UsageError
 from tritonctl.loadtest.run.execution import LoadJob
 from tritonctl.loadtest.run.folder import new_folder
-from tritonctl.loadtest.run.plan import load_plan, slo_of
+from tritonctl.loadtest.run.plan import load_plan
 from tritonctl.loadtest.run.server_facts import facts
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
@@ -80,20 +80,13 @@ def load_job(
     output: Path | None = None,
 ) -> LoadJob:
     """The job of a scenario, in a new folder."""
+    profile = profile or os.environ.get("TRITONCTL_PROFILE")
     return LoadJob(
         plan=load_plan(project.root, scenario, target.endpoint),
         folder=new_folder(project, name, output),
         workers=scenario.workers,
         engine=engine,
         metrics_url=target.metrics_url,
-        facts=facts(
-            scenario.protocol,
-            target.endpoint,
-            scenario.model,
-            project=project.root,
-            profile=profile or os.environ.get("TRITONCTL_PROFILE"),
-            scenario=name,
-            slo=slo_of(project, scenario).model_dump(),
-        ),
+        facts=facts(project, name, scenario, target.endpoint, profile),
         shm_prefix=target.shm_prefix,
     )

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from hdrh.histogram import HdrHistogram
 
 from tritonctl.host.progress import Progress, Silent
-from tritonctl.loadtest.analysis.percentiles import new_histogram
+from tritonctl.loadtest.analysis.percentiles import histogram_percentiles, new_histogram
 
 METRICS = ("ttft", "itl", "e2e")
 RECENT_SECONDS = 10
@@ -188,11 +188,8 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
 def _quantiles(histograms: Mapping[str, Any]) -> dict[str, Quantiles]:
     quantiles = {}
     for name, histogram in histograms.items():
-        if histogram.get_total_count():
-            values = histogram.get_percentile_to_value_dict([50, 99])
-            quantiles[name] = Quantiles(
-                histogram.get_total_count(), values[50] / _US_PER_MS, values[99] / _US_PER_MS
-            )
+        if ms := histogram_percentiles(histogram, [0.5, 0.99]):
+            quantiles[name] = Quantiles(histogram.get_total_count(), ms[0.5], ms[0.99])
     return quantiles
 
 

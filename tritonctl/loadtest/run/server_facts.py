@@ -14,7 +14,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
@@ -23,6 +22,9 @@ from tritonclient.grpc import service_pb2
 from tritonctl.errors import TritonctlError
 from tritonctl.host.files import host_memory
 from tritonctl.host.version import __version__
+from tritonctl.loadtest.run.plan import slo_of
+from tritonctl.project.scenario import Scenario
+from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
 
@@ -94,33 +96,21 @@ def _steps(config: dict[str, Any] | None) -> list[str]:
     return [step["model_name"] for step in scheduling.get("step", ())]
 
 
-def host_facts() -> dict[str, Any]:
-    """The machine that sends the load."""
-    return {
-        "cpus": len(os.sched_getaffinity(0)),
-        "memory_bytes": host_memory(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-    }
-
-
 def facts(
-    protocol: str,
-    endpoint: Endpoint,
-    model: str,
-    *,
-    project: Path,
-    profile: str | None,
-    scenario: str,
-    slo: dict[str, float | None],
+    project: Project, name: str, scenario: Scenario, endpoint: Endpoint, profile: str | None
 ) -> dict[str, Any]:
-    """All facts that are known before the run."""
+    """All facts that are known before the run, also of the machine that sends the load."""
     return {
         "tritonctl": __version__,
-        "project": str(project),
+        "project": str(project.root),
         "profile": profile,
-        "scenario": scenario,
-        **server_facts(protocol, endpoint, model),
-        "host": host_facts(),
-        "slo": slo,
+        "scenario": name,
+        **server_facts(scenario.protocol, endpoint, scenario.model),
+        "host": {
+            "cpus": len(os.sched_getaffinity(0)),
+            "memory_bytes": host_memory(),
+            "kernel": platform.release(),
+            "python": platform.python_version(),
+        },
+        "slo": slo_of(project, scenario).model_dump(),
     }

@@ -36,7 +36,7 @@ from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Statistics
 from tritonctl.smoke.run import Plan, smoke_server
 from tritonctl.smoke.single_request import Smoke, smoke
-from tritonctl.smoke.subject import steps_of
+from tritonctl.smoke.subject import all_steps
 from tritonctl.smoke.text_checks import Part, order_faults
 
 if TYPE_CHECKING:
@@ -248,8 +248,8 @@ def test_steps_of_nested_ensembles() -> None:
         "a": {"ensemble_scheduling": {"step": [{"model_name": "b"}, {"model_name": "c"}]}},
         "b": {"ensemble_scheduling": {"step": [{"model_name": "c"}, {"model_name": "d"}]}},
     }
-    assert sorted(steps_of("a", configs)) == ["b", "c", "d"]
-    assert steps_of("c", configs) == []
+    assert sorted(all_steps("a", configs)) == ["b", "c", "d"]
+    assert all_steps("c", configs) == []
 
 
 def test_faults_of_bytes_and_names() -> None:

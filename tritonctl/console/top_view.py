@@ -132,9 +132,11 @@ def _gpu(number: int, gpu: Gpu) -> tuple[str, str, str]:
 
 def _notes(figures: Figures) -> list[Text]:
     everything = [m for model in figures.models for m in (model, *model.steps)]
-    notes = [
-        Text(f"{m.model} failed: {_reasons(m)}", style="red") for m in figures.models if m.failures
-    ]
+    reasons = {
+        model.model: ", ".join(f"{reason} {count:.0f}" for reason, count in model.failures.items())
+        for model in figures.models
+    }
+    notes = [Text(f"{name} failed: {why}", style="red") for name, why in reasons.items() if why]
     notes += [
         Text(f"{m.model}: {m.silent} of its processes have stopped reporting", style="bold red")
         for m in everything
@@ -144,10 +146,6 @@ def _notes(figures: Figures) -> list[Text]:
     if reloaded:
         notes.append(Text(f"reloaded, counters restarted: {', '.join(reloaded)}", style="yellow"))
     return notes
-
-
-def _reasons(model: ModelFigures) -> str:
-    return ", ".join(f"{reason} {count:.0f}" for reason, count in model.failures.items())
 
 
 class _Models:

@@ -19,7 +19,7 @@ from tritonctl.loadtest.run.live import LiveFigures, LoadBoard, Show
 from tritonctl.tuning.explaining import explained
 from tritonctl.tuning.outcome import Step
 from tritonctl.tuning.space import Space
-from tritonctl.tuning.trials import Asked, Settings, Trial
+from tritonctl.tuning.trials import Asked, Settings, Trial, key_of
 
 _SHOWN = 8
 _STYLES = {"met": "green", "missed": "red", "refused": "red", "undecided": "yellow"}
@@ -55,7 +55,7 @@ class TuneView:
     def __init__(self, title: str, minutes: float, note: Callable[[str], None]) -> None:
         self._title = title
         self._minutes = minutes
-        self._note = note
+        self.note = note
         self._began = time.monotonic()
         self._stage = self._why = ""
         self._rows: dict[str, _Candidate] = {}
@@ -75,7 +75,7 @@ class TuneView:
 
     def measuring(self, asked: Asked, space: Space) -> None:
         """A trial begins: its settings become the last row."""
-        key = _key(asked.settings)
+        key = key_of(asked.settings)
         self._best = self._best or key
         row = self._rows.pop(key, None) or _Candidate(_words(asked.settings, space), 0.0, None)
         row.rate, row.left = asked.rate, asked.seconds
@@ -94,11 +94,7 @@ class TuneView:
         """Explain the step; the winner is the best so far."""
         self._why = f"{_words(step.settings, space)}: {explained(step, space)}"
         if step.won:
-            self._best = _key(step.settings)
-
-    def tell(self, text: str) -> None:
-        """Print a message above the table."""
-        self._note(text)
+            self._best = key_of(step.settings)
 
     @contextmanager
     def loading(self, title: str) -> Iterator[Show]:
@@ -167,7 +163,7 @@ class _Board:
 
     def note(self, text: str) -> None:
         """Print above the table."""
-        self._view.tell(text)
+        self._view.note(text)
 
     def watch_load(self, title: str) -> AbstractContextManager[Show]:
         """Show the load test below the table."""
@@ -175,13 +171,8 @@ class _Board:
 
 
 def _words(settings: Settings, space: Space) -> str:
-    base = space.base
-    changed = [f"{name}={value}" for name, value in settings.items() if base.get(name) != value]
+    changed = [f"{name}={value}" for name, value in space.changed(settings).items()]
     return ", ".join(changed) or "unchanged"
-
-
-def _key(settings: Settings) -> str:
-    return repr(sorted(settings.items()))
 
 
 def _clock(seconds: float) -> str:

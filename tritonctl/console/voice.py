@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tritonctl.errors import HostError, TritonctlError
-from tritonctl.host.progress import Board, Step, Unordered
+from tritonctl.host.progress import Board, Silent, Step, Unordered
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
@@ -205,11 +205,11 @@ class Console:
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
         """Show a step while it runs, then its duration."""
-        began = time.monotonic()
         if self.quiet:
-            yield _QuietStep()
+            with Silent().step(title) as step:
+                yield step
             return
-        mark = "[red]✗[/]"
+        began, mark = time.monotonic(), "[red]✗[/]"
         try:
             with self._stderr.status(escape(title)) as status:
                 yield _StatusStep(title, status)
@@ -231,11 +231,6 @@ def escape(text: str) -> str:
     from rich.markup import escape as escaped
 
     return escaped(text)
-
-
-class _QuietStep:
-    def update(self, text: str) -> None:
-        """Nothing is shown."""
 
 
 class _StatusStep:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import platform
+import resource
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,12 +17,10 @@ from tritonctl.doctor.machine import (
     clock_finding,
     clock_synchronised,
     disk_finding,
-    file_limits,
     glibc_finding,
     libpython,
     libpython_finding,
     newest_file,
-    now,
     open_files_finding,
     python_finding,
     shm_finding,
@@ -65,6 +65,6 @@ def _machine_findings(written: Path) -> list[Finding]:
         libpython_finding(libpython()),
         disk_finding(cache_folder()),
         shm_finding(_SHARED_MEMORY),
-        open_files_finding(file_limits()),
-        clock_finding(clock_synchronised(), newest_file(written), now()),
+        open_files_finding(resource.getrlimit(resource.RLIMIT_NOFILE)),
+        clock_finding(clock_synchronised(), newest_file(written), time.time()),
     ]

@@ -11,7 +11,6 @@ import shutil
 import struct
 import sys
 import sysconfig
-import time
 from pathlib import Path
 
 from packaging.version import Version
@@ -139,11 +138,6 @@ def open_files_finding(limits: tuple[int, int]) -> Finding:
     return Finding("open files", "warning", f"at most {shown}", remedy, why=why)
 
 
-def file_limits() -> tuple[int, int]:
-    """Soft and hard limit of open files."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)
-
-
 def clock_finding(synchronised: bool | None, newest: float, now: float) -> Finding:
     """Whether the clock is synchronised, and whether it went back.
 
@@ -180,8 +174,3 @@ def newest_file(folder: Path) -> float:
         return max((entry.stat().st_mtime for entry in os.scandir(folder)), default=0.0)
     except OSError:
         return 0.0
-
-
-def now() -> float:
-    """The clock."""
-    return time.time()

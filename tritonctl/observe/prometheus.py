@@ -74,7 +74,9 @@ def metric_relabeling(project: Project) -> list[Data]:
 
 def prometheus_configuration(project: Project, targets: Sequence[str] | None = None) -> Data:
     """The whole file. targets: host:port of each server; compose's services when None."""
-    jobs = [_triton(project, targets)]
+    servers = _discovery(targets, _SERVICES, _METRICS_PORT)
+    relabeling = metric_relabeling(project)
+    jobs = [{"job_name": JOB, **servers, "metric_relabel_configs": relabeling}]
     if project.gateway is not None:
         discovery = _discovery(None, (_GATEWAY_SERVICE,), project.gateway.admin_port)
         jobs.append({"job_name": GATEWAY_JOB, "metrics_path": _GATEWAY_PATH, **discovery})
@@ -85,14 +87,6 @@ def prometheus_configuration(project: Project, targets: Sequence[str] | None = N
         },
         "rule_files": [RULES],
         "scrape_configs": jobs,
-    }
-
-
-def _triton(project: Project, targets: Sequence[str] | None) -> Data:
-    return {
-        "job_name": JOB,
-        **_discovery(targets, _SERVICES, _METRICS_PORT),
-        "metric_relabel_configs": metric_relabeling(project),
     }
 
 

@@ -87,15 +87,18 @@ def _requests() -> list[Rule]:
     by_triton = rate(
         _FAILURE, "public_model, reason", step=f"!~{ENSEMBLE}|detokenizer", reason="!CANCELED"
     )
+    # Models without steps: a Python backend's answer with an error counts as a success.
     plain, answered = rate(_SUCCESS, step=MODEL), rate("tritonctl_errors_total", step=MODEL)
     plain_answers = f"clamp_min(({plain} - {answered}) or {plain}, 0)"
+    failed = rate(_FAILURE, step=MODEL, reason="!CANCELED")
+    plain_failures = f"({failed} + {answered}) or {failed}"
     attributed = f'sum by (public_model) ({errors}{{reason!="unattributed"}})'
     return [
         record(ensemble, rate(_FAILURE, step=ENSEMBLE)),
         record(cancelled, rate(_FAILURE, step=f"!{ENSEMBLE}", reason="CANCELED")),
         # With a dead detokenizer every response fails; its ensemble counts the request once.
         record(lost, f"({ensemble} <= {broken}) or {broken}"),
-        record(failures, f"({twice} >= {lost}) or {lost} or {twice} or {_plain_failures()}"),
+        record(failures, f"({twice} >= {lost}) or {lost} or {twice} or {plain_failures}"),
         record(errors, f"{rate('tritonctl_errors_total', 'public_model, reason')} or {by_triton}"),
         record(errors, lost, reason="BACKEND", step="detokenizer"),
         record(
@@ -106,13 +109,6 @@ def _requests() -> list[Rule]:
         record(answers, f"{rate(_SUCCESS, step=ENSEMBLE)} or {plain_answers}"),
         record("public_model:requests:rate5m", f"({answers} + {failures}) or {answers}"),
     ]
-
-
-def _plain_failures() -> str:
-    """Failures of models without steps: Triton's own, and errors that a Python backend answers."""
-    triton = rate(_FAILURE, step=MODEL, reason="!CANCELED")
-    answered = rate("tritonctl_errors_total", step=MODEL)
-    return f"({triton} + {answered}) or {triton}"
 
 
 def _tokens() -> list[Rule]:

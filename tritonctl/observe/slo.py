@@ -7,11 +7,9 @@ days. A latency target for 99 % of the events has a budget of 1 %.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tritonctl.observe.recording import RANGE, Group, Rule, rate, record
-from tritonctl.project.base import Slo
 from tritonctl.project.schema import Project
 
 BAD, EVENTS = "public_model:slo_bad:rate5m", "public_model:slo_events:rate5m"
@@ -69,20 +67,14 @@ class Objective:
 
 def objectives(project: Project) -> list[Objective]:
     """Every SLO target of the project."""
-    return [
-        objective
-        for name in sorted(project.models)
-        for objective in _objectives(name, project.models[name].slo)
-    ]
-
-
-def _objectives(name: str, slo: Slo) -> Iterator[Objective]:
-    if slo.error_rate is not None:
-        yield _availability(name, slo.error_rate)
-    for field, metric in _LATENCIES.items():
-        limit = getattr(slo, field)
-        if limit is not None:
-            yield _latency(name, field, metric, limit / 1000)
+    targets = []
+    for name, model in sorted(project.models.items()):
+        if model.slo.error_rate is not None:
+            targets.append(_availability(name, model.slo.error_rate))
+        for field, metric in _LATENCIES.items():
+            if (limit := getattr(model.slo, field)) is not None:
+                targets.append(_latency(name, field, metric, limit / 1000))
+    return targets
 
 
 def _availability(name: str, budget: float) -> Objective:
@@ -136,17 +128,8 @@ def slo_groups(project: Project) -> list[Group]:
     for target in targets:
         rules.append(record(BAD, target.bad, slo=target.slo))
         rules.append(record(EVENTS, target.events, slo=target.slo))
-    return [{"name": "tritonctl-slo", "rules": [*rules, *_ratios()]}]
-
-
-def _ratios() -> list[Rule]:
-    return [
-        record(RATIO.format(RANGE), f"{BAD} / ({EVENTS} > 0)"),
-        *(
-            record(
-                RATIO.format(window),
-                f"avg_over_time({BAD}[{window}]) / (avg_over_time({EVENTS}[{window}]) > 0)",
-            )
-            for window in WINDOWS
-        ),
-    ]
+    rules.append(record(RATIO.format(RANGE), f"{BAD} / ({EVENTS} > 0)"))
+    for window in WINDOWS:
+        ratio = f"avg_over_time({BAD}[{window}]) / (avg_over_time({EVENTS}[{window}]) > 0)"
+        rules.append(record(RATIO.format(window), ratio))
+    return [{"name": "tritonctl-slo", "rules": rules}]

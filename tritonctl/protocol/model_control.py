@@ -27,6 +27,7 @@ from tritonctl.errors import (
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
 from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, is_unanswered
+from tritonctl.protocol.model_config import Config, is_decoupled, steps_of
 
 _LOAD_SECONDS = 180.0
 _ASK_SECONDS = 5.0
@@ -34,8 +35,6 @@ _POLL_SECONDS = 0.01
 _READY_SECONDS = 30.0
 # A model's state in the index when it is unloaded or was never loaded; before, it is UNLOADING.
 _GONE = ("UNAVAILABLE", "")
-
-Config = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -176,8 +175,8 @@ def swap(before: Mapping[str, Config], after: Mapping[str, Config]) -> Swap:
     request and hangs in the step's next response. So both are unloaded, the ensemble first.
     """
     changed = [name for name in after if before.get(name) != after[name]]
-    decoupled = sorted(n for n in changed if _decoupled(before.get(n, {}), after[n]))
-    around = sorted(name for name in after if _uses(after[name], decoupled))
+    decoupled = {n for n in changed if is_decoupled(before.get(n, {})) or is_decoupled(after[n])}
+    around = sorted(name for name in after if not decoupled.isdisjoint(steps_of(after[name])))
 
     def place(name: str) -> tuple[int, str]:
         if "ensemble_scheduling" not in after[name]:
@@ -186,16 +185,7 @@ def swap(before: Mapping[str, Config], after: Mapping[str, Config]) -> Swap:
         return (0 if falls and name not in around else 2), name
 
     order = sorted({*changed, *around}, key=place)
-    return Swap((*around, *decoupled), tuple(order))
-
-
-def _decoupled(*configs: Config) -> bool:
-    return any(c.get("model_transaction_policy", {}).get("decoupled") for c in configs)
-
-
-def _uses(config: Config, models: Sequence[str]) -> bool:
-    steps = config.get("ensemble_scheduling", {}).get("step", [])
-    return any(step["model_name"] in models for step in steps)
+    return Swap((*around, *sorted(decoupled)), tuple(order))
 
 
 def includes(live: Any, planned: Any) -> bool:

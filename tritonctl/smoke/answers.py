@@ -11,8 +11,8 @@ import numpy as np
 from tritonctl.errors import ServerBusyError
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME, TABLE
 from tritonctl.protocol.error_map import refusal
+from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.tensors import infer_response
-from tritonctl.smoke.inputs import Config
 from tritonctl.smoke.recording_client import Answer
 
 _SIZES = {row.wire: row.size for row in TABLE}

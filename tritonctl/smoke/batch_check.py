@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from tritonctl.protocol.model_config import Config, instances_of
 from tritonctl.smoke.answers import failure_of, is_busy
-from tritonctl.smoke.inputs import Config
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Statistics
 from tritonctl.smoke.subject import Request, Subject
@@ -95,19 +95,14 @@ def step_outcomes(
 def _count(config: Config) -> int:
     """How many requests to send at once: one for each instance, and two batches more."""
     largest = int(config["max_batch_size"])
-    return max(_LEAST, min(_MOST, _instances(config) + 2 * largest))
+    return max(_LEAST, min(_MOST, (instances_of(config) or 1) + 2 * largest))
 
 
 def _wanted(config: Config, count: int) -> float:
     """Requests per execution, when the first of each instance goes alone, the rest in batches."""
-    alone = min(_instances(config), count)
+    alone = min(instances_of(config) or 1, count)
     batches = -(-(count - alone) // int(config["max_batch_size"]))
     return max(_FACTOR, _SHARE * count / (alone + batches))
-
-
-def _instances(config: Config) -> int:
-    groups = config.get("instance_group", ())
-    return sum(int(g.get("count", 1)) * max(1, len(g.get("gpus", ()))) for g in groups) or 1
 
 
 def _factor(grown: Statistics) -> float:
@@ -115,8 +110,7 @@ def _factor(grown: Statistics) -> float:
 
 
 def _waited(grown: Statistics) -> bool:
-    floor = _WAITED_MS * grown.requests
-    return grown.queue_ms > max(_WAITED * grown.compute_ms, floor)
+    return grown.queue_ms > max(_WAITED * grown.compute_ms, _WAITED_MS * grown.requests)
 
 
 def _times(grown: Statistics) -> str:

@@ -12,12 +12,12 @@ import numpy as np
 from tritonclient.grpc import service_pb2
 
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME
+from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.tensors import raw_content
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-Config = Mapping[str, Any]
 Arrays = dict[str, "NDArray[Any]"]
 
 _BF16_ONE = 0x3F80
@@ -91,11 +91,6 @@ def is_text(config: Config) -> bool:
     inputs = {tensor["name"]: tensor["data_type"] for tensor in config.get("input", ())}
     outputs = {tensor["name"]: tensor["data_type"] for tensor in config.get("output", ())}
     return inputs.get("text_input") == outputs.get("text_output") == "TYPE_STRING"
-
-
-def is_decoupled(config: Config) -> bool:
-    """Whether a request may have any number of responses."""
-    return bool(config.get("model_transaction_policy", {}).get("decoupled"))
 
 
 def has_input(config: Config, name: str) -> bool:

@@ -12,15 +12,16 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.model_config import Config, is_decoupled, steps_of
 from tritonctl.smoke.answers import is_busy
 from tritonctl.smoke.batch_check import batch_check, not_batched, step_outcomes
 from tritonctl.smoke.cancel_check import cancel_check
-from tritonctl.smoke.inputs import Config, is_decoupled, is_text
+from tritonctl.smoke.inputs import is_text
 from tritonctl.smoke.outcomes import Outcome, SmokeReport
 from tritonctl.smoke.recording_client import RecordingClient
 from tritonctl.smoke.single_request import first_prompt
 from tritonctl.smoke.stream_checks import stream_checks
-from tritonctl.smoke.subject import Subject, steps_of
+from tritonctl.smoke.subject import Subject, all_steps
 from tritonctl.smoke.tensor_checks import tensor_checks
 from tritonctl.smoke.text_checks import TOKENS, text_checks, text_request
 from tritonctl.smoke.tokenizer import decoder_of
@@ -92,20 +93,20 @@ def _configs(client: RecordingClient, names: Sequence[str]) -> dict[str, Config]
         name = waiting.pop()
         if name not in configs:
             configs[name] = client.config(name)
-            waiting += steps_of(name, {name: configs[name]})
+            waiting += steps_of(configs[name])
     return configs
 
 
 def _outcomes(
     name: str, configs: Mapping[str, Config], plan: Plan, client: RecordingClient
 ) -> Iterator[Outcome]:
-    users = [user for user in configs if name in steps_of(user, configs)]
+    users = [user for user in configs if name in all_steps(user, configs)]
     if users and name not in plan.models:
         yield Outcome(
             name, "answers", "skipped", f"a step: asked through {', '.join(sorted(users))}"
         )
         return
-    parts = [name, *steps_of(name, configs)]
+    parts = [name, *all_steps(name, configs)]
     decoupled = any(is_decoupled(configs[part]) for part in parts)
     subject = Subject(name, configs, client, _repeat(name, plan), decoupled)
     checks: list[Callable[[], Iterator[Outcome]]] = [

@@ -17,8 +17,9 @@ from tritonctl.project.schema import Model, Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
+from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.tensors import infer_response
-from tritonctl.smoke.inputs import Config, request_of, valid_inputs
+from tritonctl.smoke.inputs import request_of, valid_inputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

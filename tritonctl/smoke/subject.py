@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tritonctl.protocol.model_config import Config, steps_of
 from tritonctl.smoke.inputs import (
     Arrays,
-    Config,
     as_json,
     has_open_dimensions,
     request_of,
@@ -58,8 +58,8 @@ class Subject:
 
     @property
     def steps(self) -> list[str]:
-        """As `steps_of`."""
-        return steps_of(self.name, self.configs)
+        """As `all_steps`."""
+        return all_steps(self.name, self.configs)
 
     def request(
         self,
@@ -115,14 +115,12 @@ def first_answer(subject: Subject) -> tuple[Request, Answer]:
     return request, answer
 
 
-def steps_of(name: str, configs: Mapping[str, Config]) -> list[str]:
+def all_steps(name: str, configs: Mapping[str, Config]) -> list[str]:
     """The models that an ensemble is made of, nested ones too; [] for other models."""
     steps: dict[str, None] = {}
     waiting = [name]
     while waiting:
-        scheduling = configs.get(waiting.pop(), {}).get("ensemble_scheduling", {})
-        for step in scheduling.get("step", ()):
-            if step["model_name"] not in steps:
-                steps[step["model_name"]] = None
-                waiting.append(step["model_name"])
+        new = [n for n in steps_of(configs.get(waiting.pop(), {})) if n not in steps]
+        steps |= dict.fromkeys(new)
+        waiting += new
     return list(steps)

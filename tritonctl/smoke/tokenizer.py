@@ -13,10 +13,10 @@ from pathlib import Path
 from tritonctl.errors import HostError, TritonctlError
 from tritonctl.host.environments import environment_python, folder_of
 from tritonctl.project.schema import Project
+from tritonctl.protocol.model_config import Config
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
 from tritonctl.repository.unary import UNARY
-from tritonctl.smoke.inputs import Config
 from tritonctl.smoke.text_checks import Decode
 
 _PROGRAM = Path(__file__).with_name("decode_ids.py")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self
@@ -48,7 +48,7 @@ class Reading:
 
     def total(self, name: str, **labels: str) -> float | None:
         """The sum of such series; None without any."""
-        return _sum(value for _, value in self.series(name, **labels))
+        return sum_known(value for _, value in self.series(name, **labels))
 
     def names(self, label: str, prefix: str = "") -> set[str]:
         """The values of a label in series whose name begins with `prefix`."""
@@ -88,7 +88,7 @@ class Increases:
 
     def total(self, name: str, **labels: str) -> float | None:
         """The sum of their rises; None without any."""
-        return _sum(value for _, value in self.series(name, **labels))
+        return sum_known(value for _, value in self.series(name, **labels))
 
 
 def _matching(
@@ -100,6 +100,7 @@ def _matching(
             yield dict(carried), value
 
 
-def _sum(values: Iterator[float]) -> float | None:
-    known = list(values)
+def sum_known(values: Iterable[float | None]) -> float | None:
+    """The sum of the values that are known; None if none is."""
+    known = [value for value in values if value is not None]
     return math.fsum(known) if known else None

@@ -7,10 +7,10 @@ vLLM backends; what a server does not publish is None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tritonctl.top.counters import Increases, Reading
+from tritonctl.top.counters import Increases, Reading, sum_known
 from tritonctl.top.histograms import Times
 
 # Series with the labels to match.
@@ -36,14 +36,15 @@ _E2E = {"tritonctl_request_duration_seconds": 1e3, "vllm:e2e_request_latency_sec
 _TOKENS = ("tritonctl_output_tokens", "vllm:generation_tokens")
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 _ACTIVE: _Sources = (("tritonctl_active_streams", {}), (_REQUESTS, {"request_type": "active"}))
-_WAITING: _Sources = (("tritonctl_waiting_streams", {}), (_REQUESTS, {"request_type": "waiting"}))
-_KV_USED: _Sources = (
-    ("tritonctl_kv_blocks", {"state": "used"}),
-    (_BLOCKS, {"kv_cache_block_type": "used"}),
+# In Triton's queues and in the engines' own.
+_WAITING: _Sources = (
+    (f"{_TRITON}pending_request_count", {}),
+    ("tritonctl_waiting_streams", {}),
+    (_REQUESTS, {"request_type": "waiting"}),
 )
-_KV_FREE: _Sources = (
-    ("tritonctl_kv_blocks", {"state": "free"}),
-    (_BLOCKS, {"kv_cache_block_type": "free"}),
+_KV_USED, _KV_FREE = (
+    (("tritonctl_kv_blocks", {"state": state}), (_BLOCKS, {"kv_cache_block_type": state}))
+    for state in ("used", "free")
 )
 
 
@@ -165,7 +166,7 @@ class _Window:
             latency_ms=_ratio(self._us("request", [name]), requests, 1e-3),
             queue_share=_ratio(self._us("queue", workers), self._us("request", workers)),
             batch_factor=None if steps else _ratio(count, executions),
-            waiting=self._waiting(workers),
+            waiting=self._gauge(_WAITING, workers),
             ttft=self._times(_TTFT, workers),
             itl=self._times(_ITL, workers),
             e2e=self._times(_E2E, workers),
@@ -182,7 +183,7 @@ class _Window:
         )
 
     def _rise(self, series: str, models: Sequence[str]) -> float | None:
-        return _all(self._grown.total(series, model=model) for model in models)
+        return sum_known(self._grown.total(series, model=model) for model in models)
 
     def _us(self, part: str, models: Sequence[str]) -> float | None:
         return self._rise(f"{_TRITON}{part}_duration_us", models)
@@ -222,17 +223,14 @@ class _Window:
         lives = self._grown.series("tritonctl_uptime_seconds", model=model)
         return sum(rise == 0 for _, rise in lives)
 
-    def _waiting(self, models: Sequence[str]) -> float | None:
-        """In Triton's queues and in the engines' own."""
-        queued: _Sources = ((f"{_TRITON}pending_request_count", {}),)
-        return self._gauge([*queued, *_WAITING], models)
-
     def _gauge(self, sources: _Sources, models: Sequence[str]) -> float | None:
         sums = [
-            _all(reading.total(name, model=m, **labels) for name, labels in sources for m in models)
+            sum_known(
+                reading.total(name, model=m, **labels) for name, labels in sources for m in models
+            )
             for reading in self._readings
         ]
-        return _ratio(_all(sums), sum(value is not None for value in sums))
+        return _ratio(sum_known(sums), sum(value is not None for value in sums))
 
     def _times(self, sources: Mapping[str, float], models: Sequence[str]) -> Times | None:
         for name, to_ms in sources.items():
@@ -281,12 +279,6 @@ def _gpu(uuid: str, now: Reading) -> Gpu:
         now.total("nv_gpu_memory_used_bytes", gpu_uuid=uuid),
         now.total("nv_gpu_memory_total_bytes", gpu_uuid=uuid),
     )
-
-
-def _all(values: Iterable[float | None]) -> float | None:
-    """The sum of those that are known; None if none is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
 
 
 def _ratio(part: float | None, whole: float | None, scale: float = 1.0) -> float | None:

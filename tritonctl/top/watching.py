@@ -132,15 +132,13 @@ class Watcher:
                 remedy="give the address of Triton's metrics, for example --url 127.0.0.1:8002",
             )
         self._readings.append(reading)
-        self._drop_older_than(reading.at - self._window)
+        # Looks are a little more than an interval apart: the window's first reading may be older.
+        oldest = reading.at - self._window + self._interval / 2
+        while len(self._readings) > 2 and self._readings[1].at <= oldest:  # noqa: PLR2004
+            self._readings.popleft()
         if len(self._readings) < 2:  # noqa: PLR2004
             return endpoint.url, None
         return endpoint.url, figures(list(self._readings), endpoint.layout)
-
-    def _drop_older_than(self, at: float) -> None:
-        # Looks are a little more than an interval apart: the window's first reading may be older.
-        while len(self._readings) > 2 and self._readings[1].at <= at + self._interval / 2:  # noqa: PLR2004
-            self._readings.popleft()
 
     def _forget(self) -> None:
         """The server that comes back may be another one, with new counters."""

@@ -20,7 +20,8 @@ from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.host.progress import Progress, Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
-from tritonctl.protocol.model_control import Config, ModelControl, Swap, includes, swap
+from tritonctl.protocol.model_config import Config
+from tritonctl.protocol.model_control import ModelControl, Swap, includes, swap
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import Rendered, render
@@ -118,20 +119,20 @@ class TunedServer:
         project = self._space.tuned(settings)
         plan = plan_repository(project, self._space.artefacts)
         configs = planned_configs(plan)
-        if _files(plan) != self._files or self._suspect or not self.alive:
-            self._start(project)
-            return Applied((), time.monotonic() - began, time.monotonic() - began, restarted=True)
-        try:
-            with ModelControl(self.state.endpoint, _ADVICE) as control:
-                loaded, gap = self._load(control, configs)
-        except SettingsRefusedError:
-            raise
-        except ServerError:
-            # tritonserver 2.51 may crash while it swaps a model, or never finish: that says nothing
-            # about the settings.
-            self._start(project)
-            return Applied((), time.monotonic() - began, time.monotonic() - began, restarted=True)
-        return Applied(loaded, time.monotonic() - began, gap, restarted=False)
+        if _files(plan) == self._files and not self._suspect and self.alive:
+            try:
+                with ModelControl(self.state.endpoint, _ADVICE) as control:
+                    loaded, gap = self._load(control, configs)
+                return Applied(loaded, time.monotonic() - began, gap, restarted=False)
+            except SettingsRefusedError:
+                raise
+            except ServerError:
+                # tritonserver 2.51 may crash while it swaps a model, or never finish: that says
+                # nothing about the settings.
+                pass
+        self._start(project)
+        took = time.monotonic() - began
+        return Applied((), took, took, restarted=True)
 
     def fresh(self, settings: Settings) -> None:
         """Make settings live on a fresh server, without traces of earlier settings."""

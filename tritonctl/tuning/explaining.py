@@ -12,6 +12,11 @@ from tritonctl.tuning.trials import Trial
 
 _SMALL_BATCH = 1.5
 _CHANGED = 0.1
+_COMPARED = {
+    "queue_ms": ("queue", " ms"),
+    "compute_ms": ("compute", " ms"),
+    "batch_factor": ("batch", ""),
+}
 
 
 def by_bottleneck(space: Space, trial: Trial | None, moves: Sequence[Move]) -> Sequence[Move]:
@@ -59,19 +64,8 @@ def _deltas(step: Step, models: Sequence[str]) -> list[str]:
     new = step.trial.figures.get("models") or {}
     deltas = []
     for name in models or sorted(new):
-        if name in old and name in new:
-            deltas += _compared(name, old[name], new[name])
+        for key, (word, unit) in _COMPARED.items():
+            before, after = (figures.get(name, {}).get(key) for figures in (old, new))
+            if before and after and abs(after / before - 1) > _CHANGED:
+                deltas.append(f"{name} {word} {before:.3g} → {after:.3g}{unit}")
     return deltas
-
-
-def _compared(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    changes = []
-    for key, word, unit in (
-        ("queue_ms", "queue", " ms"),
-        ("compute_ms", "compute", " ms"),
-        ("batch_factor", "batch", ""),
-    ):
-        before, after = old.get(key), new.get(key)
-        if before and after and abs(after / before - 1) > _CHANGED:
-            changes.append(f"{name} {word} {before:.3g} → {after:.3g}{unit}")
-    return changes

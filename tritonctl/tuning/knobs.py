@@ -137,11 +137,10 @@ class _Knobs:
 
     def _session(self) -> Iterator[Knob]:
         session = self.model.serving.session
-        threads = [*_doubling(1, self.cores - 1), 0]
         base = session.intra_op_num_threads
         yield Knob(
             THREADS[0],
-            tuple(threads) if base in threads else (base, *threads),
+            self._threads(base),
             base,
             lambda value: _serving("session", "intra_op_num_threads", value),
             self.engine,
@@ -222,16 +221,20 @@ class _Knobs:
             changed = {**properties, "INFERENCE_NUM_THREADS": value}
             return _parameter_overlay("properties", json.dumps(changed, sort_keys=True))
 
-        threads = [*_doubling(1, self.cores - 1), 0]
         return Knob(
             THREADS[1],
-            tuple(threads) if base in threads else (base, *threads),
+            self._threads(base),
             base,
             overlay,
             self.engine,
             "threads of a step (0: one per core): fewer leave cores to tokenizer and detokenizer",
             frozenset({"compute"}),
         )
+
+    def _threads(self, base: int) -> tuple[Value, ...]:
+        """Numbers of threads; 0, one per core, comes last."""
+        threads = [*_doubling(1, self.cores - 1), 0]
+        return tuple(threads) if base in threads else (base, *threads)
 
     def _kv_share(self) -> Knob:
         runtime = self.model.serving.runtime.get("kv_cache_config", {})
@@ -281,8 +284,7 @@ class _Knobs:
         """Knobs of the steps around a text engine."""
         yield self._step_instances(_TOKENIZER)
         backend = self.backends.get(ENGINE_STEP)
-        can_inline = backend is not None and DETOKENIZER in backend.inlines
-        if can_inline:
+        if backend is not None and DETOKENIZER in backend.inlines:
             yield Knob(
                 INLINE,
                 (False, True),

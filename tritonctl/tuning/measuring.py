@@ -195,12 +195,9 @@ def _closeness(item: SloVerdict) -> float:
 
 
 def _p99(summary: Summary) -> dict[str, float]:
-    p99_ms = {}
-    for name in ("ttft", "itl", "e2e"):
-        tail = summary.metrics[name].percentile(0.99) if name in summary.metrics else None
-        if tail is not None:
-            p99_ms[name] = tail.ms
-    return p99_ms
+    known = [name for name in ("ttft", "itl", "e2e") if name in summary.metrics]
+    tails = {name: summary.metrics[name].percentile(0.99) for name in known}
+    return {name: tail.ms for name, tail in tails.items() if tail is not None}
 
 
 def _figures(summary: Summary, stopped: str | None) -> Mapping[str, Any]:

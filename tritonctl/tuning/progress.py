@@ -55,8 +55,7 @@ class TuningLines:
 
     def step(self, step: Step, space: Space) -> None:
         """One line: what was turned, and the result."""
-        base = space.base
-        changed = [f"{n}={v}" for n, v in step.settings.items() if base.get(n) != v]
+        changed = [f"{name}={value}" for name, value in space.changed(step.settings).items()]
         word = "better" if step.won else "no better"
         self._say(f"{word}: {', '.join(changed) or 'as it is'}: {explained(step, space)}")
 

@@ -26,8 +26,7 @@ def step_rows(tuned: Tuned) -> list[list[str]]:
     """The steps of the search, in order."""
     rows = []
     for step in tuned.outcome.steps:
-        changed = _changed(tuned, step.settings)
-        value = step.settings[step.knob] if step.knob else ", ".join(changed) or "as it is"
+        value = step.settings[step.knob] if step.knob else ", ".join(_changed(tuned, step.settings))
         rows.append(
             [
                 step.knob or "several",
@@ -230,8 +229,8 @@ def _metric(trials: Sequence[Trial]) -> str:
 
 
 def _label(tuned: Tuned, trial: Trial) -> str:
-    words = _changed(tuned, trial.asked.settings) or ["as it is"]
     memory = trial.figures.get("rss_bytes")
+    words = _changed(tuned, trial.asked.settings)
     return "<br>".join([*words, f"{memory / _MIB:.0f} MiB" if memory else ""])
 
 
@@ -242,8 +241,8 @@ def _size(trial: Trial, trials: Sequence[Trial]) -> float:
 
 
 def _changed(tuned: Tuned, settings: Settings) -> list[str]:
-    base = tuned.space.base
-    return [f"{name} {value}" for name, value in settings.items() if base.get(name) != value]
+    changed = tuned.space.changed(settings)
+    return [f"{name} {value}" for name, value in changed.items()] or ["as it is"]
 
 
 def _standing(standing: Standing) -> dict[str, Any]:

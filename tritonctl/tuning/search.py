@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from tritonctl.tuning.outcome import Budget, Knob, Move, Outcome, Standing, Step
-from tritonctl.tuning.trials import Asked, Settings, Trial, pooled
+from tritonctl.tuning.trials import Asked, Settings, Trial, key_of, pooled
 
 Measure = Callable[[Asked], Trial]
 # Estimated highest rate of settings; None without an estimate.
@@ -66,6 +66,7 @@ class Search:
         notify: Callable[[Step], None] = lambda _: None,
     ) -> None:
         self._knobs = {knob.name: knob for knob in knobs}
+        self._base: Settings = {knob.name: knob.base for knob in knobs}
         self._ask = measure
         self._budget = budget
         self._predict = _memoized(predict)
@@ -80,13 +81,12 @@ class Search:
 
     def run(self) -> Outcome:
         """Search until nothing is left to try or the budget is spent."""
-        base = {name: knob.base for name, knob in self._knobs.items()}
-        before = self._best = Standing(base, 0.0, 0.0)
+        before = self._best = Standing(self._base, 0.0, 0.0)
         complete = False
         # A spent budget ends the search: the best so far is still judged, and the outcome says that
         # it is not complete.
         with suppress(BudgetSpentError):
-            before = self._best = self._capacity(base)
+            before = self._best = self._capacity(self._base)
             self._favourites()
             self._walk()
             self._confirm()
@@ -165,12 +165,10 @@ class Search:
 
     def _challenge(self, settings: Settings, knob: str | None) -> bool:
         """Whether these settings beat the best so far; then they replace it."""
-        self._tried.add(_key(settings))
+        self._tried.add(key_of(settings))
         champion = self._best
         won, trial = self._race(settings, champion.missed)
-        step = Step(knob, settings, _rounded(champion.missed), won, trial, champion.trial)
-        self._steps.append(step)
-        self._notify(step)
+        self._note(Step(knob, settings, _rounded(champion.missed), won, trial, champion.trial))
         if won:
             self._best = Standing(settings, champion.missed, champion.missed, trial)
             self._best = self._climb(self._best, _CLIMB)
@@ -181,11 +179,10 @@ class Search:
         current = self._predict(self._best.settings)
         if current is None:
             return
-        base = {name: knob.base for name, knob in self._knobs.items()}
 
         def rank(pair: tuple[float, Settings]) -> tuple[float, int]:
             """By estimate; of equal ones the settings first that change least."""
-            return -float(f"{pair[0]:.3g}"), sum(base[n] != v for n, v in pair[1].items())
+            return -float(f"{pair[0]:.3g}"), sum(self._base[n] != v for n, v in pair[1].items())
 
         ranked = sorted(((self._predict(s) or 0.0, s) for s in self._combinations()), key=rank)
         for predicted, settings in ranked[:_FAVOURITES]:
@@ -193,7 +190,7 @@ class Search:
                 self._challenge(settings, None)
 
     def _walk(self) -> None:
-        self._tried.add(_key(self._best.settings))
+        self._tried.add(key_of(self._best.settings))
         while any(
             self._challenge(move.settings, move.knob)
             for move in self._order(self._best.trial, self._moves())
@@ -216,7 +213,7 @@ class Search:
         self._best = Standing(best.settings, rate if met else 0.0, missed, trial)
         if met:
             self._best = self._bisect(self._best)
-        near = {_key(s.settings) for s in self._steps if s.trial.share_over < _NEAR_MISS}
+        near = {key_of(s.settings) for s in self._steps if s.trial.share_over < _NEAR_MISS}
         self._tried -= near
 
     def _moves(self) -> list[Move]:
@@ -253,7 +250,7 @@ class Search:
         return any(self._challenge(move.settings, move.knob) for move in moves)
 
     def _untried(self, settings: Settings) -> bool:
-        return self._allowed(settings) and _key(settings) not in self._tried
+        return self._allowed(settings) and key_of(settings) not in self._tried
 
     def _hopeless(self, settings: Settings, current: float | None) -> bool:
         estimate = self._predict(settings)
@@ -261,14 +258,13 @@ class Search:
 
     def _combinations(self) -> Iterator[Settings]:
         """Every combination of the knobs on which the estimate depends."""
-        base = {name: knob.base for name, knob in self._knobs.items()}
-        at = self._predict(base)
+        at = self._predict(self._base)
         values = [
             [(name, v) for v in knob.values]
             for name, knob in self._knobs.items()
-            if any(self._predict({**base, name: v}) not in (at, None) for v in knob.values)
+            if any(self._predict({**self._base, name: v}) not in (at, None) for v in knob.values)
         ]
-        combinations = (base | dict(chosen) for chosen in itertools.product(*values))
+        combinations = ({**self._base, **dict(chosen)} for chosen in itertools.product(*values))
         return (settings for settings in combinations if self._allowed(settings))
 
     def _simplify(self) -> None:
@@ -279,11 +275,13 @@ class Search:
             if best.settings[name] == knob.base or not self._allowed(settings):
                 continue
             met, trial = self._race(settings, best.met)
-            step = Step(name, settings, _rounded(best.met), met, trial, best.trial)
-            self._steps.append(step)
-            self._notify(step)
+            self._note(Step(name, settings, _rounded(best.met), met, trial, best.trial))
             if met:
                 self._best = replace(best, settings=settings, trial=trial)
+
+    def _note(self, step: Step) -> None:
+        self._steps.append(step)
+        self._notify(step)
 
     # -- judging -----------------------------------------------------------------------------
 
@@ -345,16 +343,12 @@ def _memoized(predict: Predict) -> Predict:
     estimates: dict[str, float | None] = {}
 
     def memoized(settings: Settings) -> float | None:
-        key = _key(settings)
+        key = key_of(settings)
         if key not in estimates:
             estimates[key] = predict(settings)
         return estimates[key]
 
     return memoized
-
-
-def _key(settings: Settings) -> str:
-    return repr(sorted(settings.items()))
 
 
 def _rounded(rate: float) -> float:

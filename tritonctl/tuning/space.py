@@ -70,6 +70,11 @@ class Space:
                 merged = deep_merge(merged, knob.overlay(value))
         return merged
 
+    def changed(self, settings: Settings) -> dict[str, Value]:
+        """The settings that are not today's."""
+        base = self.base
+        return {name: value for name, value in settings.items() if base.get(name) != value}
+
     def tuned(self, settings: Settings) -> Project:
         """The project with these settings. Raises ValidationError for impossible ones."""
         return overlaid(self.project, {"models": {self.model: self.overlay(settings)}})

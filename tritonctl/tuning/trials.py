@@ -21,6 +21,11 @@ Verdict = Literal["met", "missed", "undecided"]
 TOLERATED_SHARE = 0.01
 
 
+def key_of(settings: Settings) -> str:
+    """Equal for equal settings, whatever their order."""
+    return repr(sorted(settings.items()))
+
+
 @dataclass(frozen=True)
 class Asked:
     """What a trial measures: settings (knob: value) at a rate (requests per second) for a time.

@@ -352,5 +352,5 @@ def test_layout_of_a_repository(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(text)
     (tmp_path / "README.md").write_text("not a model")
-    assert layout_of(tmp_path) == Layout(steps={"m": ("a", "b")}, instances={"a": 8})
+    assert layout_of(tmp_path) == Layout(steps={"m": ["a", "b"]}, instances={"a": 8})
     assert layout_of(tmp_path / "nowhere") == Layout()

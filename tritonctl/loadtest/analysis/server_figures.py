@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from tritonctl.loadtest.analysis.summary import Gauge, ModelFigures, ServerFigures
+from tritonctl.protocol.model_config import instances_of
 
 Scrape = Mapping[str, Any]
 _SCRAPE_SECONDS = 1.0
@@ -111,7 +112,6 @@ def _model(
         f"{part}_ms": change(f"{part}_us") / requests / 1000 if requests else 0.0
         for part in ("queue", "input", "infer", "output", "request")
     }
-    groups = config.get("instance_group") or []
     return ModelFigures(
         rate=requests / seconds,
         failures=change("failure"),
@@ -120,7 +120,7 @@ def _model(
         share=share,
         pending_max=pending,
         max_batch_size=config.get("max_batch_size"),
-        instances=sum(int(group.get("count") or 1) for group in groups) or None,
+        instances=instances_of(config) or None,
     )
 
 

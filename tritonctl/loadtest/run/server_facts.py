@@ -27,6 +27,7 @@ from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
+from tritonctl.protocol.model_config import steps_of
 
 _TIMEOUT_SECONDS = 5.0
 
@@ -77,7 +78,7 @@ def _answers(ask: _Ask, model: str) -> dict[str, Any]:
         "server": metadata
         and {name: metadata.get(name) for name in ("name", "version", "extensions")},
         "models": configs,
-        "ensemble": _steps(configs.get(model)),
+        "ensemble": steps_of(configs.get(model, {})),
     }
 
 
@@ -87,13 +88,8 @@ def _collect(ask: _Ask, model: str, configs: dict[str, Any]) -> None:
     if config is None or model in configs:
         return
     configs[model] = config
-    for step in _steps(config):
+    for step in steps_of(config):
         _collect(ask, step, configs)
-
-
-def _steps(config: dict[str, Any] | None) -> list[str]:
-    scheduling = (config or {}).get("ensemble_scheduling") or {}
-    return [step["model_name"] for step in scheduling.get("step", ())]
 
 
 def facts(

@@ -10,7 +10,7 @@ each), and NVIDIA's advice for its images, `--ulimit memlock=-1 --ulimit stack=6
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from tritonctl.engines.planning.plans import plan_model, without_figures
 from tritonctl.errors import RepositoryError, TritonctlError
 from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.schema import Project
+from tritonctl.protocol.model_config import instances_of
 from tritonctl.repository.pbtxt import parse_pbtxt
 
 # Resident memory, measured with number-speller: tritonserver after 20,000 streams, and a stub that
@@ -59,8 +60,9 @@ def container_sizes(project: Project) -> Sizes:
     Raises RepositoryError when it has not been rendered.
     """
     configs = repository_configs(project.repository)
-    stubs = sum(_instances(config) for config in configs if config.get("backend") == "python")
-    shm, shm_reason = _shm(project, configs)
+    python = [config for config in configs if config.get("backend") == "python"]
+    stubs = sum(instances_of(config) or 1 for config in python)
+    shm, shm_reason = _shm(project, python)
     memory, memory_reason = _memory(project, stubs, shm)
     files = BASE_FILES + CONNECTIONS + FILES_PER_MODEL * (len(configs) + stubs)
     nofile = 1 << (files - 1).bit_length()  # the next power of two
@@ -85,11 +87,6 @@ def repository_configs(repository: Path) -> list[dict[str, Any]]:
     if not files:
         raise RepositoryError(f"{repository} has no models", remedy="render it: `tritonctl render`")
     return [parse_pbtxt(file.read_text(encoding="utf-8")) for file in files]
-
-
-def _instances(config: Mapping[str, Any]) -> int:
-    groups = config.get("instance_group", [])
-    return sum(int(group.get("count", 1)) for group in groups) or 1
 
 
 def _memory(project: Project, stubs: int, shm: int) -> tuple[int, str]:
@@ -129,13 +126,12 @@ def _engine_bytes(project: Project, name: str) -> int:
     return math.ceil(HOST_COPIES * on_disk) + libraries
 
 
-def _shm(project: Project, configs: Iterable[Mapping[str, Any]]) -> tuple[int, str]:
+def _shm(project: Project, python: Sequence[Mapping[str, Any]]) -> tuple[int, str]:
     if project.docker.shm_size:
         return parse_bytes(project.docker.shm_size), "docker.shm_size of tritonctl.yaml"
-    python = [config for config in configs if config.get("backend") == "python"]
     engines = (model.engine for model in project.models.values())
     longest = max(engine.max_seq_len or _DEFAULT_LENGTH for engine in engines)
-    needed = sum(_stub_shm(config, longest) * _instances(config) for config in python)
+    needed = sum(_stub_shm(config, longest) * (instances_of(config) or 1) for config in python)
     reason = (
         f"{len(python)} Python models: a region of {human_bytes(REGION_BYTES)} each, growing with "
         f"the tensors of a batch up to {longest} elements long, doubled; never below Docker's own"

@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A model's configuration as plain data: the JSON form of Triton's ModelConfig."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+Config = Mapping[str, Any]
+
+
+def steps_of(config: Config) -> list[str]:
+    """The models of an ensemble's steps, each once; [] for other models."""
+    steps = (config.get("ensemble_scheduling") or {}).get("step", ())
+    return list(dict.fromkeys(step["model_name"] for step in steps))
+
+
+def instances_of(config: Config) -> int:
+    """From the configured groups; 0 without any: Triton decides."""
+    groups = config.get("instance_group") or ()
+    return sum(int(g.get("count") or 1) * max(1, len(g.get("gpus", ()))) for g in groups)
+
+
+def is_decoupled(config: Config) -> bool:
+    """Whether a request may have any number of responses."""
+    return bool(config.get("model_transaction_policy", {}).get("decoupled"))

@@ -3,21 +3,24 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from tensorlib.batches import Answer, Arrays, Asked, answer_all
+from tensorlib.batches import Answer, Arrays, Asked
+from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters, Setting
 from textlib.step_metrics import StepMetrics
 from textlib.triton_edge import (
-    answer_each,
+    answer_with,
     existing,
     loading,
     read_arrays,
+    response_to,
     tensor,
     version_folder,
 )
@@ -101,24 +104,35 @@ class TritonPythonModel:
         """Load 1/engine/model.onnx."""
         config = json.loads(args["model_config"])
         self._outputs = [output["name"] for output in config["output"]]
-        self._most = int(config["max_batch_size"])
         file = version_folder(args) / "engine" / "model.onnx"
         with loading(args) as parameters:
             self._longest = parameters.integer("longest_sequence", minimum=0)
+            bound = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
             self._session = _session(existing(file), args, parameters)
+        self._queue = RunQueue(self._run, int(config["max_batch_size"]), bound)
+        self._queue.start()
         self._metrics = StepMetrics(args)
 
-    def execute(self, requests: list[Any]) -> list[Any]:
-        """Run the requests together as far as their shapes agree."""
-        asked = [read_request(request, self._outputs, self._longest) for request in requests]
-        good = [request for request in asked if isinstance(request, Asked)]
-        done = iter(answer_all(good, self._run, self._most))
-        answers = iter([next(done) if isinstance(a, Asked) else a for a in asked])
-        return answer_each(requests, lambda _: _tensors(next(answers)), self._metrics.failed)
+    def execute(self, requests: list[Any]) -> None:
+        """Answer by each request's sender, now or later (tensorlib.run_queue)."""
+        waiting = []
+        for request in requests:
+            sender = request.get_response_sender()
+            asked = read_request(request, self._outputs, self._longest)
+            if isinstance(asked, Asked):
+                answer = partial(self._answer, sender)
+                waiting.append(Waiting(asked, answer, sender.is_cancelled))
+            else:
+                self._answer(sender, asked)
+        self._queue.handle(waiting)
 
     def finalize(self) -> None:
-        """End the metrics."""
+        """Triton unloads a model only when nobody waits for it."""
+        self._queue.close()
         self._metrics.close()
+
+    def _answer(self, sender: Any, answer: Answer) -> None:
+        answer_with(sender, response_to(lambda: _tensors(answer), self._metrics.failed))
 
     def _run(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
         return [np.asarray(array) for array in self._session.run(list(outputs), dict(arrays))]

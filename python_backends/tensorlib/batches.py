@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests of one execute() joined into runs of a graph, and its outputs given back. Numpy only.
+"""Requests joined into one run of a graph, and its outputs given back. Numpy only.
 
 Requests join along the first dimension where all their other dimensions agree. A run that fails is
 repeated request by request, so that only the one to blame gets the error.
@@ -15,6 +15,8 @@ Arrays = Mapping[str, Any]
 # Feeds arrays by input, returns the outputs of these names in their order.
 Run = Callable[[Arrays, Sequence[str]], Sequence[Any]]
 Answer = dict[str, Any] | Exception
+# Names, types and dimensions behind the first one.
+Shape = tuple[tuple[str, Any, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -30,42 +32,23 @@ class Asked:
         return len(next(iter(self.arrays.values())))
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> Shape:
         """What must be equal to share a run."""
         return tuple((name, a.dtype, a.shape[1:]) for name, a in sorted(self.arrays.items()))
 
-
-def answer_all(asked: Sequence[Asked], run: Run, most: int) -> list[Answer]:
-    """Return each request's outputs, or why it has none. `most`: rows in one run."""
-    answers: list[Answer] = [{}] * len(asked)
-    for batch in batches(asked, most):
-        for index, answer in zip(batch, _answered([asked[i] for i in batch], run), strict=True):
-            answers[index] = answer
-    return answers
+    def copied(self) -> "Asked":
+        """The same in memory of its own."""
+        return Asked({name: array.copy() for name, array in self.arrays.items()}, self.outputs)
 
 
-def batches(asked: Sequence[Asked], most: int) -> list[list[int]]:
-    """Return which requests share a run, as positions in `asked`, in order of arrival."""
-    closed: list[list[int]] = []
-    still_open: dict[tuple[Any, ...], tuple[list[int], int]] = {}
-    for index, request in enumerate(asked):
-        batch, rows = still_open.get(request.shape, ([], 0))
-        if batch and rows + request.rows > most:
-            batch, rows = [], 0
-        if not batch:
-            closed.append(batch)
-        batch.append(index)
-        still_open[request.shape] = batch, rows + request.rows
-    return closed
-
-
-def _answered(batch: Sequence[Asked], run: Run) -> list[Answer]:
+def answered(batch: Sequence[Asked], run: Run) -> list[Answer]:
+    """Run requests of one shape together: each one's outputs, or why it has none."""
     try:
         return list(_run(batch, run))
     except Exception as error:
         if len(batch) == 1:
             return [error]
-    return [answer for request in batch for answer in _answered([request], run)]
+    return [answer for request in batch for answer in answered([request], run)]
 
 
 def _run(batch: Sequence[Asked], run: Run) -> list[dict[str, Any]]:

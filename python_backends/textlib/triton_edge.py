@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,12 +92,13 @@ def answer_each(
 
     failed: is called for each, because Triton counts an answered error as a success.
     """
-    return [_answer(request, answer, failed) for request in requests]
+    return [response_to(partial(answer, request), failed) for request in requests]
 
 
-def _answer(request: Any, answer: Callable[[Any], list[Any]], failed: Failed) -> Any:
+def response_to(answer: Callable[[], list[Any]], failed: Failed) -> Any:
+    """An InferenceResponse of these Tensors, or of the error that making them raised."""
     try:
-        return pb_utils.InferenceResponse(output_tensors=answer(request))
+        return pb_utils.InferenceResponse(output_tensors=answer())
     except TextPathError as error:
         problem = error
     except Exception as error:

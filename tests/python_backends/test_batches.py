@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that share a run of a graph: which do, who gets what back, who is to blame."""
+"""Requests that share a run of a graph: who does, who waits, who gets what, who is to blame."""
 
+from __future__ import annotations
+
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,9 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorlib.batches import Arrays, Asked, answer_all, batches
+from tensorlib.batches import Answer, Arrays, Asked, answered
+from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
+from textlib.errors import QueueFullError, RequestCancelledError
 
 MOST = 8
+PATIENCE = 10.0
 
 
 def asked(rows: int, length: int = 2, start: int = 0, outputs: tuple[str, ...] = ("y",)) -> Asked:
@@ -18,77 +24,219 @@ def asked(rows: int, length: int = 2, start: int = 0, outputs: tuple[str, ...] =
     return Asked({"x": array}, outputs)
 
 
+class Client(Waiting):
+    """Who sent a request, and what came back."""
+
+    def __init__(self, request: Asked, *, gone: bool = False) -> None:
+        self.answers: list[Answer] = []
+        super().__init__(request, self.answers.append, lambda: gone)
+
+
+def clients(*requests: Asked) -> list[Client]:
+    return [Client(request) for request in requests]
+
+
 class Doubling:
-    """A graph with two outputs; keeps what it was fed and asked."""
+    """A graph with two outputs; keeps what it was fed and asked. Closed, it does not answer."""
 
     def __init__(self, poison: float | None = None) -> None:
         self.runs: list[tuple[tuple[int, ...], tuple[str, ...]]] = []
+        self.fed: list[Any] = []
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+        self.opened.set()
         self._poison = poison
 
     def __call__(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
         x = arrays["x"]
         self.runs.append((x.shape, tuple(outputs)))
+        self.fed.append(x)
+        self.entered.set()
+        assert self.opened.wait(PATIENCE)
         if self._poison is not None and (x == self._poison).any():
             raise RuntimeError("poisoned")
         every = {"y": 2 * x, "total": x.sum(axis=1, keepdims=True)}
         return [every[name] for name in outputs]
 
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        return [shape for shape, _ in self.runs]
 
-@given(st.lists(st.tuples(st.integers(1, MOST), st.integers(1, 3)), max_size=12))
-def test_everyone_gets_the_rows_they_sent(sizes: list[tuple[int, int]]) -> None:
-    requests = [asked(rows, length, 100 * n) for n, (rows, length) in enumerate(sizes)]
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(1, MOST), st.integers(1, 3)), max_size=5), max_size=5),
+    st.sampled_from([0, TRITON_DECIDES]),
+)
+def test_everyone_gets_the_rows_they_sent(
+    executions: list[list[tuple[int, int]]], bound: int
+) -> None:
     graph = Doubling()
-    for request, answer in zip(requests, answer_all(requests, graph, MOST), strict=True):
+    queue = RunQueue(graph, MOST, bound)
+    queue.start()
+    everyone = []
+    for number, sizes in enumerate(executions):
+        requests = [
+            asked(r, length, 1000 * number + 100 * n) for n, (r, length) in enumerate(sizes)
+        ]
+        sent = [(client, client.asked) for client in clients(*requests)]
+        queue.handle([client for client, _ in sent])
+        everyone += sent
+    queue.close()
+    for client, request in everyone:
+        [answer] = client.answers
         assert isinstance(answer, dict)
         np.testing.assert_array_equal(answer["y"], 2 * request.arrays["x"])
-    assert all(shape[0] <= MOST for shape, _ in graph.runs)
+    assert all(shape[0] <= MOST for shape in graph.shapes)
 
 
-def test_equal_shapes_share_a_run_whatever_lies_between() -> None:
-    requests = [asked(1, 2), asked(1, 3), asked(2, 2), asked(1, 3)]
-    assert batches(requests, MOST) == [[0, 2], [1, 3]]
+def test_what_triton_could_not_fill_is_answered_at_once() -> None:
+    """In execute() itself, without a copy and without the thread."""
+    graph = Doubling()
+    [client] = clients(asked(5))
+    array = client.asked.arrays["x"]
+    RunQueue(graph, MOST, 16).handle([client])
+    assert len(client.answers) == 1
+    assert graph.fed[0] is array
+
+
+def test_a_full_batch_is_left_to_the_thread() -> None:
+    """More may wait in Triton; its tensors are gone when execute() returns."""
+    graph = Doubling()
+    queue = RunQueue(graph, MOST, 16)
+    sent = clients(asked(5), asked(3))
+    arrays = [client.asked.arrays["x"] for client in sent]
+    queue.handle(sent)
+    assert [client.answers for client in sent] == [[], []]
+    assert not any(c.asked.arrays["x"] is a for c, a in zip(sent, arrays, strict=True))
+    queue.start()
+    queue.close()
+    assert [len(client.answers) for client in sent] == [1, 1]
+    assert graph.shapes == [(8, 2)]
+
+
+def test_a_crowd_is_not_waited_for() -> None:
+    """Whoever comes behind half the queue is told at once whether it is full."""
+    graph = Doubling()
+    queue = RunQueue(graph, MOST, 16)
+    queue.handle(clients(asked(8)))
+    queue.handle(clients(*[asked(1)] * 8))
+    [late] = clients(asked(1))
+    array = late.asked.arrays["x"]
+    queue.handle([late])
+    assert (graph.runs, late.answers) == ([], [])
+    assert late.asked.arrays["x"] is not array
+    queue.start()
+    queue.close()
+    assert graph.shapes == [(8, 2), (8, 2), (1, 2)]
+
+
+def test_one_run_for_each_batch_of_triton_s() -> None:
+    """What does not fit into it is left, in memory of its own; the oldest goes first."""
+    graph = Doubling()
+    queue = RunQueue(graph, MOST, 16)
+    sent = clients(asked(2, 2), asked(1, 3), asked(3, 2), asked(1, 3))
+    arrays = [client.asked.arrays["x"] for client in sent]
+    queue.handle(sent)
+    assert [len(client.answers) for client in sent] == [1, 0, 1, 0]
+    left = [c.asked.arrays["x"] is not a for c, a in zip(sent, arrays, strict=True)]
+    assert left == [False, True, False, True]
+    queue.start()
+    queue.close()
+    assert graph.shapes == [(5, 2), (2, 3)]
 
 
 def test_no_run_is_larger_than_the_engine() -> None:
-    requests = [asked(3), asked(4), asked(2), asked(8), asked(1)]
-    assert batches(requests, MOST) == [[0, 1], [2], [3], [4]]
+    graph = Doubling()
+    queue = RunQueue(graph, MOST, 16)
+    queue.handle(clients(asked(3), asked(4), asked(2), asked(8), asked(1)))
+    queue.start()
+    queue.close()
+    assert graph.shapes == [(7, 2), (2, 2), (8, 2), (1, 2)]
 
 
 def test_other_types_are_other_shapes() -> None:
+    graph = Doubling()
     halves = Asked({"x": np.ones((1, 2), dtype=np.float16)}, ("y",))
-    assert batches([asked(1), halves], MOST) == [[0], [1]]
+    RunQueue(graph, MOST, TRITON_DECIDES).handle(clients(asked(1), halves))
+    assert graph.shapes == [(1, 2), (1, 2)]
+
+
+def test_where_triton_decides_nobody_waits_here() -> None:
+    graph = Doubling()
+    queue = RunQueue(graph, MOST, TRITON_DECIDES)
+    sent = clients(asked(8), asked(1, 3), asked(2))
+    queue.handle(sent)
+    assert [len(client.answers) for client in sent] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(("bound", "waiting"), [(1, 1), (3, 3), (0, 40)])
+def test_one_more_than_may_wait_is_refused_at_once(bound: int, waiting: int) -> None:
+    """Also while a run goes on; 0 is no bound."""
+    graph = Doubling()
+    graph.opened.clear()
+    queue = RunQueue(graph, 1, bound)
+    queue.start()
+    queue.handle(clients(asked(1)))
+    assert graph.entered.wait(PATIENCE)
+    sent = clients(*[asked(1)] * 40)
+    for client in sent:
+        queue.handle([client])
+    refused = [client for client in sent if client.answers]
+    assert refused == sent[waiting:]
+    for client in refused:
+        [answer] = client.answers
+        assert isinstance(answer, QueueFullError)
+        assert str(answer).startswith(f"the engine's queue is full: {bound} requests wait")
+    graph.opened.set()
+    queue.close()
+    assert [len(client.answers) for client in sent] == [1] * 40
+
+
+def test_an_idle_engine_takes_a_run_and_as_many_as_may_wait() -> None:
+    graph = Doubling()
+    queue = RunQueue(graph, MOST, 2)
+    sent = clients(*[asked(1)] * 12)
+    queue.handle(sent)
+    assert [bool(client.answers) for client in sent] == [False] * 10 + [True] * 2
+    queue.start()
+    queue.close()
+    assert graph.shapes == [(8, 2), (2, 2)]
+
+
+def test_who_has_gone_is_left_out() -> None:
+    """Triton is asked only of those who have waited for a while."""
+    now = 0.0
+    graph = Doubling()
+    queue = RunQueue(graph, 2, 8, clock=lambda: now)
+    old = [Client(asked(1), gone=True), Client(asked(1))]
+    queue.handle(old)
+    now = 1.0
+    young = [Client(asked(1), gone=True), Client(asked(1))]
+    queue.handle(young)
+    queue.start()
+    queue.close()
+    assert isinstance(old[0].answers[0], RequestCancelledError)
+    assert [isinstance(client.answers[0], dict) for client in (old[1], *young)] == [True] * 3
+    assert graph.shapes == [(1, 2), (2, 2)]
 
 
 def test_only_outputs_that_somebody_wants_are_computed() -> None:
     graph = Doubling()
-    answers = answer_all([asked(1), asked(1, outputs=("total",)), asked(1, 3)], graph, MOST)
-    assert [sorted(answer) for answer in answers if isinstance(answer, dict)] == [
-        ["y"],
-        ["total"],
-        ["y"],
-    ]
-    assert graph.runs == [((2, 2), ("y", "total")), ((1, 3), ("y",))]
+    answers = answered([asked(1), asked(1, outputs=("total",))], graph)
+    assert [sorted(answer) for answer in answers if isinstance(answer, dict)] == [["y"], ["total"]]
+    assert graph.runs == [((2, 2), ("y", "total"))]
 
 
 def test_a_bad_request_fails_alone() -> None:
-    answers = answer_all([asked(1), asked(1, start=50), asked(1)], Doubling(poison=50.0), MOST)
+    answers = answered([asked(1), asked(1, start=50), asked(1)], Doubling(poison=50.0))
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert str(answers[1]) == "poisoned"
 
 
 def test_an_output_without_a_row_for_each_row_is_an_error() -> None:
-    answers = answer_all([asked(2), asked(1)], lambda *_: [np.zeros((1, 2))], MOST)
+    def one_row(arrays: Arrays, _: Sequence[str]) -> Sequence[Any]:
+        return [np.zeros((1, 2))]
+
+    answers = answered([asked(2), asked(1)], one_row)
     assert str(answers[0]) == "output y has 1 rows for a batch of 2"
     assert isinstance(answers[1], dict)
-
-
-@pytest.mark.parametrize("requests", [[], [asked(5)]])
-def test_no_copies_where_there_is_nothing_to_join(requests: list[Asked]) -> None:
-    seen: list[Any] = []
-
-    def run(arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
-        seen.append(arrays["x"])
-        return [arrays["x"]]
-
-    answer_all(requests, run, MOST)
-    assert all(a is r.arrays["x"] for a, r in zip(seen, requests, strict=True))

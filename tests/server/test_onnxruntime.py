@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.engine_cache import build_cached
 from tests.servers import ON_FREE_PORTS
 from tritonctl.engines.build.engine import built_engine
-from tritonctl.errors import RequestRejectedError
+from tritonctl.errors import RequestRejectedError, ServerBusyError
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
@@ -34,6 +34,8 @@ TESTS = Path(__file__).resolve().parents[1]
 MOST_ROWS = 8
 PRECISIONS = ("fp32", "fp16", "int8")
 CLIENTS = 16
+BOUND = 4
+AT_ONCE = 32
 TEXTS = (
     "How do I reset my password?",
     "I cannot log in to my account.",
@@ -71,6 +73,8 @@ def project(
         for name, checkpoint in {"mixed": folder / "mixed", "minilm": minilm}.items()
         for precision in PRECISIONS
     }
+    bounded = {"serving": {"queue": {"max_queue_size": BOUND}}}
+    models["bounded"] = models["minilm_fp32"] | bounded
     file = folder / "tritonctl.yaml"
     file.write_text(
         json.dumps({"schema": "tritonctl/v1", "models": models, "server": ON_FREE_PORTS})
@@ -206,6 +210,29 @@ def test_a_bad_request_fails_alone(client: TritonClient) -> None:
         answers = list(pool.map(ask, asked))
     assert "ONNX Runtime" in str(answers.pop(2))
     assert [answer for answer in answers if isinstance(answer, Exception)] == []
+
+
+def test_overload_is_refused(client: TritonClient) -> None:
+    """One run goes on, as many wait as may, and the others are told; none gets a wrong answer."""
+    rows = np.tile(np.arange(1000, 1256), (MOST_ROWS, 1))
+    inputs = {"input_ids": rows, "attention_mask": rows * 0 + 1, "token_type_ids": rows * 0}
+
+    def ask(_: int) -> Arrays | ServerBusyError:
+        try:
+            return client.infer("bounded", inputs, timeout=60)
+        except ServerBusyError as error:
+            return error
+
+    want = client.infer("minilm_fp32", inputs, timeout=60)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        answers = list(pool.map(ask, range(AT_ONCE)))
+    refused = [answer for answer in answers if isinstance(answer, ServerBusyError)]
+    whole = [answer for answer in answers if not isinstance(answer, ServerBusyError)]
+    assert len(whole) > BOUND
+    assert len(refused) >= len(whole)
+    assert all("is full: 4 requests wait" in str(error) for error in refused)
+    for answer in whole:
+        assert_same(answer, want, tolerance=1e-4)
 
 
 def encoded(folder: Path) -> Arrays:

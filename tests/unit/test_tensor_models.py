@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 MODEL = "speller"
 INPUT = {"name": "image", "data_type": "TYPE_FP32", "dims": ["3", "-1", "-1"]}
 OUTPUT = {"name": "scores", "data_type": "TYPE_FP32", "dims": ["10"]}
-QUEUE = {"default_queue_policy": {"max_queue_size": 16}}
 
 
 # With the tensors of the scripted builder.
@@ -61,7 +60,8 @@ def test_one_model_under_the_public_name(sandbox: Sandbox) -> None:
     assert config["max_batch_size"] == 4
     assert config["input"] == [{**INPUT, "allow_ragged_batch": True}]
     assert config["output"] == [OUTPUT]
-    assert config["dynamic_batching"] == QUEUE
+    assert config["dynamic_batching"] == {}
+    assert _parameters(config)["max_queue_size"] == "16"
     assert "ensemble_scheduling" not in config
     assert "model_transaction_policy" not in config
     assert _parameters(config)["longest_sequence"] == "64"
@@ -84,14 +84,22 @@ def test_files_of_the_python_backend(sandbox: Sandbox) -> None:
     assert not [name for name in names if name.startswith("tokenizer/")]
 
 
-def test_the_queue_and_the_delay_are_triton_s(sandbox: Sandbox) -> None:
-    """An engine without a loop of its own waits in Triton's queue, in batches of Triton's."""
+def test_the_queue_is_the_engine_s_the_delay_triton_s(sandbox: Sandbox) -> None:
+    """A bound in Triton's queue would cost up to half a second (docs/decisions/12)."""
     sandbox.serving["dynamic_batching"] = {"max_queue_delay_microseconds": 500}
+    sandbox.serving["queue"] = {"max_queue_size": 7}
+    config = _config(_plan(sandbox))
+    assert config["dynamic_batching"] == {"max_queue_delay_microseconds": "500"}
+    assert _parameters(config)["max_queue_size"] == "7"
+
+
+def test_timeouts_are_kept_by_triton_s_queue(sandbox: Sandbox) -> None:
+    """As priorities: an engine cannot see them."""
     sandbox.serving["queue"] = {"max_queue_size": 7, "default_timeout_microseconds": 9}
-    batching = _config(_plan(sandbox))["dynamic_batching"]
-    assert batching["max_queue_delay_microseconds"] == "500"
+    config = _config(_plan(sandbox))
     policy = {"max_queue_size": 7, "default_timeout_microseconds": "9"}
-    assert batching["default_queue_policy"] == policy
+    assert config["dynamic_batching"]["default_queue_policy"] == policy
+    assert _parameters(config)["max_queue_size"] == "-1"
 
 
 def test_raw_fields_are_those_of_the_step(sandbox: Sandbox) -> None:
@@ -119,7 +127,7 @@ def test_triton_s_own_onnxruntime_backend(sandbox: Sandbox) -> None:
         "input": [INPUT],
         "output": [OUTPUT],
         "default_model_filename": "model.onnx",
-        "dynamic_batching": QUEUE,
+        "dynamic_batching": {},
         "instance_group": [{"kind": "KIND_CPU", "count": 1}],
         "optimization": {"graph": {"level": 1}},
         "parameters": {
@@ -133,6 +141,14 @@ def test_triton_s_own_onnxruntime_backend(sandbox: Sandbox) -> None:
     assert "model.py" not in names
     assert plan.backends == ()
     assert plan.native == ("onnxruntime",)
+
+
+def test_a_bound_of_triton_s_own_backend(sandbox: Sandbox) -> None:
+    """Only where it is asked for: only Triton's queue can keep it, and that costs."""
+    sandbox.serving["backend"] = "onnxruntime"
+    sandbox.serving["queue"] = {"max_queue_size": 7}
+    batching = _config(_plan(sandbox))["dynamic_batching"]
+    assert batching == {"default_queue_policy": {"max_queue_size": 7}}
 
 
 def test_raw_fields_reach_triton_s_own_backend(sandbox: Sandbox) -> None:

@@ -114,7 +114,7 @@ class Queue(Strict):
     max_queue_size: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(
         None,
         description="waiting requests (of one priority level); one more is answered UNAVAILABLE "
-        "at once. 4 * engine.max_batch_size when absent, 0: no bound",
+        "at once. 4 * engine.max_batch_size when absent (Triton's own backends: none), 0: no bound",
     )
     priority_levels: Annotated[int, Field(ge=0, le=256)] = Field(
         0, description="requests choose one, 1 goes first; 0: first come, first served"

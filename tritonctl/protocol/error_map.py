@@ -68,7 +68,7 @@ _RESTRICTED = "This protocol is restricted"
 
 # The words of Triton's queue (tritonserver 2.51); everything else is about the request itself.
 _FULL = "Exceeds maximum queue size"
-# The decoder loop's (python_backends/textlib/decoder_loop.py).
+# Our engines' (python_backends/textlib/admission.py, tensorlib/run_queue.py).
 _FULL_ENGINE = re.compile(r"the engine's queue is full: .*")
 _EXPIRED = "Request timeout expired"
 # The Python backend's words for a stub that has died, and an engine's for a detokenizer that does

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The queue in which requests wait for a place in the engine: who keeps it, and how long it is.
 
-The engine's decoder loop keeps it, first come, first served. Order by priority and timeouts are
+Our engines keep it themselves, first come, first served. Order by priority and timeouts are
 kept by Triton's own queue, `dynamic_batching` of the engine step, because the engine cannot see
 them; whoever asks for them pays for it (docs/decisions/12).
 """
@@ -45,6 +45,15 @@ def most_under_way(queue: Queue, max_batch_size: int) -> int:
 def engine_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
     """`dynamic_batching` of an engine that works on `max_batch_size` sequences at once."""
     return policy_of(queue, max_batch_size) if triton_decides(queue) else {}
+
+
+def native_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
+    """`dynamic_batching` of a backend of Triton's, which keeps no queue of its own.
+
+    A bound only if the project asks for one: it costs up to half a second (docs/decisions/12).
+    """
+    asked = queue.max_queue_size is not None or triton_decides(queue)
+    return policy_of(queue, max_batch_size) if asked else {}
 
 
 def policy_of(queue: Queue, max_batch_size: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tritonctl.repository.engine_parameters import RUNTIME_SETTINGS, backend_par
 from tritonctl.repository.engine_queue import (
     batch_of_places,
     engine_batching,
+    native_batching,
     policy_of,
 )
 from tritonctl.repository.ensembles import (
@@ -129,7 +130,7 @@ def _plan_native(
         inputs=artefact_tensors(artefact.manifest.result.tensors.inputs),
         outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
         dynamic_batching=_batching(model, 0)
-        | policy_of(model.serving.queue, model.engine.max_batch_size),
+        | native_batching(model.serving.queue, model.engine.max_batch_size),
         instance_group=_groups(backend.instance_group(model.serving, f"models.{name}")),
     )
     settings = {"default_model_filename": file, **backend.settings(model.serving.session)}
@@ -270,11 +271,13 @@ def _max_batch_size(step: str, backend: PythonBackend, model: Model) -> int:
 def _dynamic_batching(step: str, backend: PythonBackend, model: Model) -> dict[str, Any] | None:
     if not backend.dynamic_batching:
         return None
+    queue, most = model.serving.queue, model.engine.max_batch_size
     if step == ENGINE_STEP and backend.decoupled:
-        return engine_batching(model.serving.queue, model.engine.max_batch_size)
+        return engine_batching(queue, most)
     batching = _batching(model, backend.max_queue_delay_microseconds)
     if step == ENGINE_STEP:
-        batching |= policy_of(model.serving.queue, model.engine.max_batch_size)
+        keeps_the_queue = "max_queue_size" in backend.parameters
+        batching |= engine_batching(queue, most) if keeps_the_queue else policy_of(queue, most)
     return batching
 
 

@@ -16,6 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests import sample_tokenizers
+from tests.handwritten import TWICE, write_model
 from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.server.replay import ReplayModel, replay_models
 from tests.server.scripted import Kind
@@ -48,6 +49,7 @@ SLOWLY = {"ids": [70, 71, 72], "repeat": True, "step_ms": 20}
 TRACE_RATE = 4
 # The only model name that NVIDIA's scripts accept, and what it says to any seed up to 7.
 FOREIGN = "ensemble"
+BY_HAND = "by_hand"
 FOREIGN_UNARY = f"{FOREIGN}_unary"
 FOREIGN_ANSWER = " seven thousand three hundred forty-two, 七千三百四十二, 7️⃣"
 LOAD = {
@@ -205,7 +207,7 @@ def replay_project(kinds: dict[str, Kind], tmp_path_factory: pytest.TempPathFact
     """Models that say what they are scripted to, each kind with a detokenizer step and without.
 
     `replay` says what the prompt says, and so does `ensemble` without a seed. `slow` has a short
-    queue in Triton, `unqueued` in the engine.
+    queue in Triton, `unqueued` in the engine. `by_hand` is none of them: it doubles a tensor.
     """
     models = {}
     for name, kind in kinds.items():
@@ -222,7 +224,9 @@ def replay_project(kinds: dict[str, Kind], tmp_path_factory: pytest.TempPathFact
     for name, settings in {"slow": queue | priorities, "unqueued": queue}.items():
         tokenizer = kinds["byte_level"].file
         models[name] = ReplayModel(tokenizer, [SLOWLY], PLACES, {"queue": settings})
-    return replay_models(tmp_path_factory.mktemp("replay"), models)
+    folder = tmp_path_factory.mktemp("replay")
+    write_model(folder / "model_repository", BY_HAND, TWICE, requirements="tokenizers==0.23.3\n")
+    return replay_models(folder, models)
 
 
 @pytest.fixture(scope="session")

@@ -63,7 +63,7 @@ def measure(folder: Path, arguments: argparse.Namespace) -> None:
     project = write_project(folder, {"real": model})
     artefact = build_engine(project, "real", SILENT)
     prompts = deque(prompts_of(tokenizer, PROMPT_TOKENS, PROMPTS))
-    python = environment_python(ensure(server_recipe(plan_repository(project).backends), SILENT))
+    python = environment_python(ensure(server_recipe(plan_repository(project).programs), SILENT))
     settings = engine_settings(artefact)
     columns = ("streams", "in-process tokens/s", "gRPC tokens/s", "gRPC to in-process")
     heading("One engine in-process and through gRPC", columns)

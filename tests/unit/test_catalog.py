@@ -37,7 +37,7 @@ def test_shipped_builders_and_backends_are_well_formed() -> None:
     for name in backends:
         backend = backend_named(name)
         assert backend.name == name
-        assert backend.requirements.is_file()
+        assert backend.requirements == (backend.folder / "requirements.txt",)
         assert all(source.is_file() for source, _ in backend.code())
 
 

@@ -18,8 +18,9 @@ import pytest
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import HostError, RepositoryError
 from tritonctl.host.progress import Silent
+from tritonctl.repository.contents import is_ours
 from tritonctl.repository.plan import plan_repository
-from tritonctl.repository.publish import Rendered, is_ours, render
+from tritonctl.repository.publish import Rendered, render
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

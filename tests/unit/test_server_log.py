@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tritonctl.server.log import explain_failure, load_failures, tail
 
 LOAD_FAILED = """\
@@ -61,7 +63,7 @@ def test_last_reason_counts(tmp_path: Path) -> None:
 
 
 def test_explanation_of_a_load_failure(tmp_path: Path) -> None:
-    """Model and reason in the problem, the log's end as evidence, its path as the next step."""
+    """Model and reason in the problem, each once, the log's path as the next step."""
     log = _log(tmp_path, LOAD_FAILED)
     error = explain_failure(log, "tritonserver ended while it started")
     assert error.exit_code == 7
@@ -70,8 +72,66 @@ def test_explanation_of_a_load_failure(tmp_path: Path) -> None:
         "model speller_engine: Internal: TritonModelException: model speller_engine: parameter "
         "num_kv_blocks is missing"
     )
-    assert str(log) in error.remedy
-    assert (error.details or "").endswith("failed to load all models")
+    assert error.remedy == f"the whole log is {log}"
+    assert error.details is None
+
+
+OWNERS = {"speller": "speller", "speller_engine": "speller", "mine": "mine", "other": "other"}
+TRACEBACK = """\
+I1121 03:26:51.114872 6222 model_lifecycle.cc:472] "loading: mine:1"
+I1121 03:26:51.114872 6222 model_lifecycle.cc:472] "loading: other:1"
+I1121 03:26:51.214872 6222 model_lifecycle.cc:839] "successfully loaded 'other'"
+E1121 03:26:51.239294 6222 model_lifecycle.cc:642] "failed to load 'mine' version 1: Internal: Mod\
+uleNotFoundError: No module named 'pandas'\\n\\nAt:\\n  /r/mine/1/model.py(3): <module>\\n  \
+<frozen importlib._bootstrap>(241): _call_with_frames_removed\\n"
+"""
+POLLED = """\
+E1121 03:26:51.239294 6222 model_repository_manager.cc:1460] "Poll failed for model directory 'mine\
+': failed to read text proto from /r/mine/config.pbtxt"
+"""
+MISWIRED = """\
+E1121 03:26:51.239294 6222 model_repository_manager.cc:703] "Invalid argument: in ensemble mine, en\
+semble tensor x: inconsistent data type: TYPE_INT32 is inferred from model mine"
+"""
+SLOW = """\
+I1121 03:26:51.114872 6222 model_lifecycle.cc:472] "loading: mine:1"
+I1121 03:26:51.114872 6222 model_lifecycle.cc:472] "loading: other:1"
+I1121 03:26:51.214872 6222 model_lifecycle.cc:839] "successfully loaded 'other'"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "others"),
+    [
+        (LOAD_FAILED, "model speller_engine: Internal: TritonModel", "mine,other"),
+        (TRACEBACK, "No module named 'pandas'\n  /r/mine/1/model.py(3): <module>", "other,speller"),
+        (POLLED, "model mine: failed to read text proto from /r/mine/config.", "other,speller"),
+        (MISWIRED, "model mine: Invalid argument: in ensemble mine, ensemble t", "other,speller"),
+        (SLOW, "\nstill loading: mine", "other,speller"),
+        (TRACEBACK + LOAD_FAILED, "model mine: Internal: Module", "other"),
+    ],
+)
+def test_the_others_can_be_served(tmp_path: Path, text: str, reason: str, others: str) -> None:
+    """Who failed, why, once; and the command for the models that need nothing of it."""
+    error = explain_failure(_log(tmp_path, text), "it ended", OWNERS)
+    assert error.problem.count(reason) == 1
+    assert "frozen" not in error.problem
+    assert f"`tritonctl up --models {others}`" in error.remedy
+    assert error.details is None
+
+
+def test_no_other_is_left(tmp_path: Path) -> None:
+    """Also an ensemble by hand, over a step that failed, cannot be served."""
+    owners = {"speller_engine": "speller_engine", "speller": "speller"}
+    error = explain_failure(_log(tmp_path, LOAD_FAILED), "it ended", owners)
+    assert "--models" not in error.remedy
+
+
+def test_tables_are_no_evidence(tmp_path: Path) -> None:
+    """Triton prints its options at every start."""
+    table = "+----+\n| id |\n+----+\n" * 20
+    error = explain_failure(_log(tmp_path, f"why it ended\n{table}"), "it ended")
+    assert error.details == "why it ended"
 
 
 def test_explanation_of_a_taken_port(tmp_path: Path) -> None:

@@ -38,9 +38,9 @@ def compose(
 
     console = voice.console()
     loaded = project.load()
-    backends = render(loaded, console).plan.backends
+    plan = render(loaded, console).plan
     folder = (output or loaded.root / "deploy").resolve()
-    rendering = render_compose(loaded, backends, folder)
+    rendering = render_compose(loaded, plan, folder)
     published = publish(rendering.files, folder, force=force)
     record = {
         "folder": str(folder),

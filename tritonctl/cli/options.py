@@ -37,6 +37,9 @@ ProjectOption = Annotated[
         show_default="found upwards from here",
     ),
 ]
+ModelsOption = Annotated[
+    str | None, typer.Option("--models", help="these models alone: a,b", show_default="all")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no notes")]
 
@@ -162,6 +165,18 @@ class AccessOptions:
         from tritonctl.protocol.api_key import ApiKey
 
         return ApiKey(file, self.api_key_in_clear)
+
+
+def chosen(project: Project, models: str | None) -> Project:
+    """The project with the models that `--models` names alone. Raises UsageError."""
+    if models is None:
+        return project
+    from tritonctl.repository import contents
+
+    names = [name for each in models.split(",") if (name := each.strip())]
+    if not names:
+        raise UsageError("--models names no model", remedy="list them: --models a,b")
+    return contents.chosen(project, names)
 
 
 def console(as_json: bool = False, quiet: bool = False) -> Console:

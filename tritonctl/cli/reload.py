@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @options.expand_options
 def command(
     *,
-    model: Annotated[str, typer.Argument(help="a model of the project that was built again")],
+    model: Annotated[str, typer.Argument(help="a model that was built again, or written by hand")],
     ask: Annotated[
         bool,
         typer.Option("--smoke/--no-smoke", help="send the new version a request before it serves"),
@@ -42,7 +42,5 @@ def command(
 
 def _summary(done: Reloaded) -> str:
     asked = f"; asked {done.smoke.asked!r}: {done.smoke.answered!r}" if done.smoke else ""
-    return (
-        f"{done.model} now serves {done.fingerprint[:16]} ({done.seconds:.1f} s, "
-        f"{done.gap_seconds:.2f} s without it){asked}"
-    )
+    what = f"now serves {done.fingerprint[:16]}" if done.fingerprint else "is loaded again"
+    return f"{done.model} {what} ({done.seconds:.1f} s, {done.gap_seconds:.2f} s without it){asked}"

@@ -9,6 +9,7 @@ from tritonctl.cli import options
 @options.expand_options
 def command(
     *,
+    models: options.ModelsOption = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -16,7 +17,7 @@ def command(
     from tritonctl.repository.publish import render
 
     console = voice.console()
-    rendered = render(project.load(), console)
+    rendered = render(options.chosen(project.load(), models), console)
     record = {
         "repository": str(rendered.repository),
         "changed": rendered.changed,

@@ -17,6 +17,7 @@ def command(
         Literal["embedded", "docker"] | None,
         typer.Option(help="in this environment, or in containers", show_default="server.mode"),
     ] = None,
+    models: options.ModelsOption = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -26,7 +27,7 @@ def command(
     from tritonctl.server.state import ContainerServer
 
     console = voice.console()
-    loaded = project.load([f"server.mode={on}"] if on else ())
+    loaded = options.chosen(project.load([f"server.mode={on}"] if on else ()), models)
     require_machine(loaded)
     state, started = start(loaded, render(loaded, console), console)
     record = {

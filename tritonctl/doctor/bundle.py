@@ -24,7 +24,7 @@ from tritonctl.host.files import PRIVATE, explained, read_record
 from tritonctl.host.version import __version__
 from tritonctl.project.file import FILE_NAME
 from tritonctl.project.schema import Project
-from tritonctl.repository.publish import CONFIG
+from tritonctl.repository.contents import CONFIG
 from tritonctl.server.log import tail
 from tritonctl.server.state import ServerFiles, read_state
 

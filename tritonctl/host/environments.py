@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.errors import CommandFailedError, ConfigurationError, HostError
 from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
 from tritonctl.host.process import run
 from tritonctl.host.progress import Progress
@@ -72,29 +72,45 @@ def _asked(install: Sequence[str], folder: Path) -> tuple[list[str], list[str]]:
     return options, sorted(requirements)
 
 
-def _read_requirements(file: Path) -> tuple[list[str], set[str]]:
-    """Options and requirements of a requirements file and of those that it includes."""
-    if not file.is_file():  # pip says so
-        return [f"-r {file}"], set()
-    options: list[str] = []
-    requirements: set[str] = set()
+def requirement_lines(file: Path, within: tuple[Path, ...] = ()) -> Iterator[tuple[Path, str]]:
+    """Each line of a requirements file and of those that it includes, with the file it stands in.
+
+    Raises ConfigurationError for a file that includes itself, HostError for an unreadable one.
+    """
+    if not file.is_file():
+        yield file, f"-r {file}"  # pip says so
+        return
+    if file.resolve() in within:
+        raise ConfigurationError(
+            f"{file} includes itself", remedy="remove that `-r` line from the requirements"
+        )
     for raw in _text(file).replace("\\\n", " ").splitlines():
         line = re.sub(r"(^|\s)#.*", "", raw).strip()
         if included := re.fullmatch(r"(?:-r|--requirement)[\s=]*(\S+)", line):
-            more, required = _read_requirements(file.parent / included[1])
-            options += more
-            requirements |= required
-        elif constrained := re.fullmatch(r"(?:-c|--constraint)[\s=]*(\S+)", line):
-            options.append(f"-c {_text(file.parent / constrained[1])}")
+            yield from requirement_lines(file.parent / included[1], (*within, file.resolve()))
+        elif line:
+            yield file, line
+
+
+def _read_requirements(file: Path) -> tuple[list[str], set[str]]:
+    """Options and requirements of a requirements file and of those that it includes."""
+    options: list[str] = []
+    requirements: set[str] = set()
+    for place, line in requirement_lines(file):
+        if constrained := re.fullmatch(r"(?:-c|--constraint)[\s=]*(\S+)", line):
+            options.append(f"-c {_text(place.parent / constrained[1])}")
         elif line.startswith("-"):
             options.append(line)
-        elif line:
-            requirements.add(_normal(line, file.parent))
+        else:
+            requirements.add(_normal(line, place.parent))
     return options, requirements
 
 
 def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8", errors="surrogateescape") if file.is_file() else ""
+    if not file.is_file():
+        return ""
+    with explained(file):
+        return file.read_text(encoding="utf-8", errors="surrogateescape")
 
 
 def _normal(requirement: str, folder: Path) -> str:

@@ -7,6 +7,7 @@ Triton's and TensorRT-LLM's own wherever they have one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -239,6 +240,7 @@ class Project(Strict):
         {}, description="the same deployment on other hardware: merged over the rest"
     )
     _root: Path = PrivateAttr(default=Path())
+    _chosen: frozenset[str] | None = PrivateAttr(default=None)
 
     @classmethod
     def at(cls, root: Path, data: Any) -> Self:
@@ -246,6 +248,19 @@ class Project(Strict):
         project = cls.model_validate(data)
         project._root = root.resolve()
         return project
+
+    def only(self, names: Iterable[str]) -> Self:
+        """The project as far as these models go; of the others it knows nothing."""
+        chosen = frozenset(names)
+        models = {name: model for name, model in self.models.items() if name in chosen}
+        part = self.model_copy(update={"models": models})
+        part._chosen = chosen
+        return part
+
+    @property
+    def chosen(self) -> frozenset[str] | None:
+        """The models that are meant, also by hand; None: all of them."""
+        return self._chosen
 
     @property
     def root(self) -> Path:

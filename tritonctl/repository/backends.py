@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tritonctl.engines.build.contract import Tensors, TensorSpec
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
+from tritonctl.repository.contents import REQUIREMENTS
 from tritonctl.repository.model_config import Tensor
 
 
@@ -64,9 +65,10 @@ class PythonBackend(BaseModel):
         return self
 
     @property
-    def requirements(self) -> Path:
-        """What the backend's stub process imports, pinned."""
-        return self.folder / "requirements.txt"
+    def requirements(self) -> tuple[Path, ...]:
+        """The file of what the backend's stub process imports, where it has one."""
+        file = self.folder / REQUIREMENTS
+        return (file,) if file.is_file() else ()
 
     def input_tensors(self) -> tuple[Tensor, ...]:
         """The inputs as they stand in config.pbtxt.

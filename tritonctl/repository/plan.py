@@ -21,6 +21,7 @@ from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import InstanceGroup, Model, Project, Serving
 from tritonctl.repository import tensorrtllm
 from tritonctl.repository.backends import PythonBackend, artefact_tensors, backend_named
+from tritonctl.repository.contents import HEADER, HandwrittenModel, folder_names, handwritten
 from tritonctl.repository.engine_parameters import RUNTIME_SETTINGS, backend_parameters
 from tritonctl.repository.engine_queue import (
     batch_of_places,
@@ -39,11 +40,11 @@ from tritonctl.repository.ensembles import (
 )
 from tritonctl.repository.model_config import ModelConfig
 from tritonctl.repository.native import NativeBackend, graph_files, native_backend
+from tritonctl.repository.packages import refuse_conflicts
 from tritonctl.repository.pbtxt import to_pbtxt
 from tritonctl.repository.server_fields import refuse_newer_fields
 from tritonctl.repository.unary import UNARY, pointless, unary_backend
 
-HEADER = "Rendered by tritonctl"
 ENGINE_STEP = "engine"
 DETOKENIZER = "detokenizer"
 ENSEMBLE = "ensemble"
@@ -65,12 +66,32 @@ class PlannedModel:
 
 @dataclass(frozen=True)
 class Plan:
-    """The models to publish, composing models before the ensembles that need them."""
+    """The models to publish, composing models before the ensembles that need them.
+
+    `handwritten`: the models in the repository that are not the project's.
+    """
 
     models: tuple[PlannedModel, ...]
     backends: tuple[PythonBackend, ...]
     native: tuple[str, ...]  # Triton's own backends that the server must have
     artefacts: Mapping[str, Artefact]  # the engine of each of the project's models
+    handwritten: tuple[HandwrittenModel, ...] = ()
+
+    @property
+    def programs(self) -> tuple[PythonBackend | HandwrittenModel, ...]:
+        """What runs in Triton's stubs, and needs packages there."""
+        return (*self.backends, *self.handwritten)
+
+    @property
+    def owners(self) -> dict[str, str]:
+        """Every model that is served, with the public model whose step it is."""
+        own = {model.name: model.name for model in self.handwritten}
+        return own | {model.name: model.owner for model in self.models}
+
+    @property
+    def served(self) -> list[str]:
+        """Every model that a server has, hand-written ones too."""
+        return sorted(self.owners)
 
     def models_of(self, owner: str) -> tuple[PlannedModel, ...]:
         """The folders of one of the project's models, composing models first."""
@@ -81,7 +102,7 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
     """Plan all models of a project, of `artefacts` where the caller has resolved them already.
 
     Raises RepositoryError when an engine has not been built, ConfigurationError for a graph or a
-    raw `serving.config` that Triton would refuse.
+    raw `serving.config` that Triton would refuse, and for requirements that contradict each other.
     """
     models: list[PlannedModel] = []
     backends: dict[str, PythonBackend] = {}
@@ -106,7 +127,18 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
     for planned_model in models:
         refuse_newer_fields(planned_model.name, planned_model.config, project)
     in_order = tuple(backends[name] for name in sorted(backends))
-    return Plan(tuple(models), in_order, tuple(sorted(native)), resolved)
+    by_hand = handwritten(project, [model.name for model in models])
+    plan = Plan(tuple(models), in_order, tuple(sorted(native)), resolved, by_hand)
+    refuse_conflicts(plan.programs)
+    return plan
+
+
+def startup_models(project: Project, plan: Plan) -> list[str]:
+    """The models that a server loads when it starts: `*` where the repository has no other folder.
+
+    Triton takes every folder for a model, and does not start over one that is none.
+    """
+    return ["*"] if folder_names(project.repository) == set(plan.served) else plan.served
 
 
 def _plan_native(

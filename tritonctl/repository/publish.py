@@ -24,15 +24,13 @@ from tritonctl.host.files import (
     cache_folder,
     exclusive,
     explained,
-    read_record,
     write_atomically,
 )
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.repository.checking import refuse_mistakes
-from tritonctl.repository.plan import HEADER, VERSION_FOLDER, Plan, PlannedModel, plan_repository
-
-CONFIG = "config.pbtxt"
+from tritonctl.repository.contents import CONFIG, is_ours, record_of, rendered_names
+from tritonctl.repository.plan import VERSION_FOLDER, Plan, PlannedModel, plan_repository
 
 
 @dataclass(frozen=True)
@@ -166,15 +164,6 @@ def _same_file(left: Path, right: Path) -> bool:
     return left.samefile(right) or filecmp.cmp(left, right, shallow=False)
 
 
-def is_ours(model_folder: Path) -> bool:
-    """Whether a model folder was rendered by tritonctl (its config.pbtxt says so)."""
-    try:
-        with (model_folder / CONFIG).open(encoding="utf-8", errors="replace") as file:
-            return file.readline().startswith(f"# {HEADER}")
-    except OSError:
-        return False
-
-
 def _refuse_foreign(repository: Path, plan: Plan) -> None:
     for model in plan.models:
         folder = repository / model.name
@@ -187,20 +176,16 @@ def _refuse_foreign(repository: Path, plan: Plan) -> None:
 
 def _remove_dropped(project: Project, plan: Plan, staging: Path) -> tuple[str, ...]:
     """Remove what an earlier rendering of this project left and the project no longer names."""
-    record = project.state / "rendered.json"
     names = [model.name for model in plan.models]
-    dropped = [name for name in _earlier(record, project) if name not in names]
+    others = [name for name in rendered_names(project) if name not in names]
+    # Of a choice of models nothing is known about the others: they stay.
+    kept = others if project.chosen is not None else []
+    dropped = [name for name in others if name not in kept]
     # Ensembles were published last, so backwards they go first.
     removed = [name for name in reversed(dropped) if is_ours(project.repository / name)]
     for name in removed:
         # Moved out whole: a removal that is killed half-way would leave half a model.
         os.rename(project.repository / name, staging / f"{name}.removed")
-    write_atomically(
-        record, json.dumps({"repository": str(project.repository), "models": names}, indent=2)
-    )
+    record = {"repository": str(project.repository), "models": [*kept, *names]}
+    write_atomically(record_of(project), json.dumps(record, indent=2))
     return tuple(removed)
-
-
-def _earlier(record: Path, project: Project) -> list[str]:
-    known = read_record(record)  # {}: first rendering, or a damaged record: nothing is removed
-    return known["models"] if known.get("repository") == str(project.repository) else []

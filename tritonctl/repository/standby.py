@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.host.files import explained
+from tritonctl.repository.contents import CONFIG, HandwrittenModel
 from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
 from tritonctl.repository.plan import PlannedModel
 from tritonctl.repository.publish import assemble, compile_python
@@ -65,6 +66,16 @@ def place(models: Sequence[PlannedModel], repository: Path) -> None:
         for model, folder in zip(models, folders, strict=True):
             assemble(model, folder)
     compile_python(folders)
+
+
+def place_copy(model: HandwrittenModel, config: Config, name: str, repository: Path) -> None:
+    """Copy a hand-written model, with this config of its, under another name. Raises HostError."""
+    folder = repository / name
+    with explained(model.folder):
+        shutil.copytree(model.folder, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        text = to_pbtxt(dict(config) | {"name": name}, header=_HEADER)
+        (folder / CONFIG).write_text(text, encoding="utf-8")
+    compile_python([folder])
 
 
 def emptied(repository: Path) -> Path:

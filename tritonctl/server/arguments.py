@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tritonctl.project.schema import Project
@@ -18,13 +18,15 @@ def server_arguments(
     address: str,
     ports: tuple[int, int, int],
     token: str,
+    models: Sequence[str] = ("*",),
     plain_address: str | None = None,
     file: Callable[[Path], str] = str,
 ) -> list[str]:
     """What a project asks of its server, wherever it runs.
 
     repository, address and ports (gRPC, HTTP, metrics) are as the server itself sees them; backend
-    folders, which differ from place to place, are the caller's. token: of the restricted protocols,
+    folders, which differ from place to place, are the caller's. models: what it loads at its start.
+    token: of the restricted protocols,
     new with every start, or a placeholder that becomes one. plain_address: of HTTP and metrics,
     where it is not `address`. file: where the server finds a certificate of this machine.
     """
@@ -33,7 +35,7 @@ def server_arguments(
     return [
         f"--model-repository={repository}",
         "--model-control-mode=explicit",
-        "--load-model=*",
+        *(f"--load-model={model}" for model in models),
         "--disable-auto-complete-config",  # what was rendered is what runs
         "--exit-on-error=true",
         f"--exit-timeout-secs={project.server.exit_timeout_seconds}",

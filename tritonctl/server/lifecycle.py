@@ -11,6 +11,7 @@ from tritonctl.errors import ServerError
 from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
+from tritonctl.repository.contents import without_config
 from tritonctl.repository.publish import Rendered
 from tritonctl.server.containers import lifecycle as containers
 from tritonctl.server.containers.presence import at
@@ -38,12 +39,21 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
     with exclusive(files.lock, progress, "start or stop the server"):
         running = _running(files)
         if running:
-            if rendered.changed or rendered.removed or running.settings != _settings(project):
+            if (
+                rendered.changed
+                or rendered.removed
+                or running.settings != _settings(project)
+                or running.models != rendered.plan.served
+            ):
+                alone = f" --models {','.join(sorted(project.chosen))}" if project.chosen else ""
                 raise ServerError(
                     "a server is already running, with other settings or models than the project's",
-                    remedy="run `tritonctl down`, then `tritonctl up` again",
+                    remedy=f"run `tritonctl down`, then `tritonctl up{alone}` again",
                 )
             return running, False
+        if project.chosen is None and (none := without_config(project)):
+            where = project.model_repository
+            progress.note(f"no model, for want of config.pbtxt: {', '.join(none)} in {where}")
         tls = checked_tls(project)
         verify_repository(project, rendered.plan, progress)
         begin = containers.start if docker else embedded.start

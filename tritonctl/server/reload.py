@@ -29,6 +29,7 @@ from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
+from tritonctl.repository.contents import HandwrittenModel, handwritten
 from tritonctl.repository.ensembles import step_model_name
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
@@ -38,6 +39,7 @@ from tritonctl.server.containers.capacity import refuse_other_container
 from tritonctl.server.embedded.installation import install
 from tritonctl.server.lifecycle import running_server
 from tritonctl.server.presence import current_servers
+from tritonctl.server.reload_handwritten import reload_handwritten
 from tritonctl.server.state import ContainerServer, Server, ServerFiles, write_state
 from tritonctl.smoke.single_request import Smoke, smoke
 
@@ -57,11 +59,12 @@ _BUSY = (
 class Reloaded:
     """What a reload did. `abandoned`: streams of the old version that did not end in time.
 
+    `fingerprint`: of the engine; a model that was written by hand has none.
     `held`: models that Triton keeps in memory until it ends, for requests that it has lost.
     """
 
     model: str
-    fingerprint: str
+    fingerprint: str | None
     loaded: tuple[str, ...]
     unloaded: tuple[str, ...]
     smoke: Smoke | None
@@ -78,26 +81,32 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
     Raises ServerError when no server runs or the new version does not load or answer: the old one
     then goes on. RepositoryError when the engine is not built.
     """
-    model_named(project, name)
+    by_hand = next((m for m in handwritten(project, project.models) if m.name == name), None)
+    if by_hand is None:
+        model_named(project, name)
     began = time.monotonic()
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start, stop or reload the server"):
         state = running_server(project)
+        if not {*project.models} <= {*state.models}:  # it serves a choice of models
+            project = project.only({*state.models, name})
         plan = plan_repository(project)
-        planned, artefact = plan.models_of(name), plan.artefacts[name]
         _refuse_other_server(project, plan, state, files, name, progress)
-        _refuse_damaged(project, artefact, progress)
+        artefact = plan.artefacts.get(name)
+        if artefact is not None:
+            _refuse_damaged(project, artefact, progress)
         done = _reload_each(
             current_servers(state),
-            lambda server: _reload_one(project, name, plan, server, progress, ask=ask),
+            lambda server: _reload_one(project, name, plan, server, progress, by_hand, ask=ask),
         )
         unloaded = list(dict.fromkeys(model for each in done for model in each.unloaded))
-        served = {*state.models} - {*unloaded} | {model.name for model in planned}
+        loaded = [model for model, owner in plan.owners.items() if owner == name]
+        served = {*state.models} - {*unloaded} | {*loaded}
         write_state(files, replace(state, models=sorted(served)))
     return Reloaded(
         model=name,
-        fingerprint=artefact.manifest.fingerprint,
-        loaded=tuple(model.name for model in planned),
+        fingerprint=artefact.manifest.fingerprint if artefact else None,
+        loaded=tuple(loaded),
         unloaded=tuple(unloaded),
         smoke=done[-1].smoke,
         abandoned=sum(each.abandoned for each in done),
@@ -142,6 +151,7 @@ def _reload_one(
     plan: Plan,
     state: Server,
     progress: Progress,
+    by_hand: HandwrittenModel | None,
     *,
     ask: bool,
 ) -> _Done:
@@ -150,6 +160,9 @@ def _reload_one(
         f"`tritonctl reload {name}` again"
     )
     with ModelControl(state.endpoint, advice) as control, control.timing_gaps(name) as gaps:
+        if by_hand is not None:
+            asked = reload_handwritten(project, by_hand, state, control, progress, ask=ask)
+            return _Done(asked, (), 0, (), sum(gaps))
         files = ServerFiles.of(project)
         work = _Reload(project, name, plan, state, files, control, progress)
         asked, unloaded, abandoned = work.run(ask=ask)
@@ -166,15 +179,15 @@ def _refuse_other_server(
 ) -> None:
     """Raise ServerError where the version needs another server: a reload changes only a model."""
     again = "run `tritonctl down`, then `tritonctl up`"
-    if name not in state.models:
+    if name in project.models and name not in state.models:
         raise ServerError(f"the running server does not serve {name}", remedy=again)
     if isinstance(state, ContainerServer):
-        refuse_other_container(project, plan.backends, state, name)
+        refuse_other_container(project, plan, state, name)
         return
     specification = json.loads(files.specification.read_text(encoding="utf-8"))
     if f"--model-repository={files.beside}" not in specification["argv"]:
         raise ServerError("the running server was started by an older tritonctl", remedy=again)
-    if str(install(plan.backends, progress).binary) != specification["argv"][0]:
+    if str(install(plan.programs, progress).binary) != specification["argv"][0]:
         raise ServerError(
             f"{name} needs other Python packages than the running server has", remedy=again
         )

@@ -220,6 +220,17 @@ def streams_under_way(metrics_url: str) -> bool:
     return any(float(value) > 0 for value in _UNDER_WAY.findall(text))
 
 
+def composing_models(repository: Path, served: Collection[str] | None = None) -> list[str]:
+    """The models that do work of their own: all but the ensembles. served: of these alone."""
+    configs = sorted(repository.glob("*/config.pbtxt"))
+    return [
+        config.parent.name
+        for config in configs
+        if (served is None or config.parent.name in served)
+        and "ensemble_scheduling" not in config.read_text(encoding="utf-8", errors="replace")
+    ]
+
+
 def only_ghosts(log: str, composing_models: Collection[str]) -> bool:
     """Whether a server that was asked to end waits for nothing but ensembles' lost requests.
 

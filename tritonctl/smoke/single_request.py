@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,12 +40,23 @@ class Smoke:
 def smoke(project: Project, name: str, endpoint: Endpoint, served_as: str, config: Config) -> Smoke:
     """Ask a project's model that is served under another name; ServerError for a bad answer."""
     model, timeout = project.models[name], float(project.server.ready_timeout_seconds)
+    if model.task != "text_generation":
+        return smoke_tensors(endpoint, served_as, config, timeout)
+    prompt = first_prompt(model, project.root)
+    with _answering(served_as), Connection(endpoint) as connection:
+        return _text(connection, prompt, served_as, timeout)
+
+
+def smoke_tensors(endpoint: Endpoint, served_as: str, config: Config, seconds: float) -> Smoke:
+    """Ask a model with the smallest input that it allows; ServerError for a bad answer."""
+    with _answering(served_as), Connection(endpoint) as connection:
+        return _tensors(connection, served_as, config, seconds)
+
+
+@contextmanager
+def _answering(served_as: str) -> Iterator[None]:
     try:
-        with Connection(endpoint) as connection:
-            if model.task == "text_generation":
-                prompt = first_prompt(model, project.root)
-                return _text(connection, prompt, served_as, timeout)
-            return _tensors(connection, served_as, config, timeout)
+        yield
     except TritonctlError as error:
         raise ServerError(
             f"{served_as} is loaded but does not answer a smoke request: {error.problem}",

@@ -49,7 +49,7 @@ def _interpreter(project: Project) -> Path | None:
     if importlib.util.find_spec("tokenizers"):
         return Path(sys.executable)
     try:
-        python = environment_python(folder_of(server_recipe(plan_repository(project).backends)))
+        python = environment_python(folder_of(server_recipe(plan_repository(project).programs)))
     except TritonctlError:  # not built here
         return None
     return python if python.is_file() else None

@@ -22,6 +22,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.model_control import ModelControl, Swap, includes, swap
+from tritonctl.repository.contents import record_of
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import Rendered, render
@@ -217,7 +218,7 @@ class TunedServer:
         # Only the tuner has streams under way there.
         ports["server"]["exit_timeout_seconds"] = _EXIT_SECONDS
         own = overlaid(project, {"model_repository": str(self._folder / _REPOSITORY), **ports})
-        record = project.state / "rendered.json"  # which is about the project's own repository
+        record = record_of(project)  # which is about the project's own repository
         kept = record.read_text(encoding="utf-8") if record.is_file() else None
         rendered = render(own, Silent(), self._space.artefacts)
         if kept is None:

@@ -28,9 +28,9 @@ PACKAGE = {
 def volumes(sandbox: Sandbox, **changes: Any) -> list[dict[str, Any]]:
     """The volumes of Triton, for a project that was rendered and then got other engine options."""
     project = sandbox.load()
-    backends = render(project, Silent()).plan.backends
+    plan = render(project, Silent()).plan
     sandbox.engine["options"] |= changes
-    made = render_compose(sandbox.load(), backends, sandbox.root / "deploy")
+    made = render_compose(sandbox.load(), plan, sandbox.root / "deploy")
     services = yaml.safe_load(made.files["compose.yaml"])["services"]
     found: list[dict[str, Any]] = services["triton-gpu"]["volumes"]
     assert [volume["target"] for volume in found[:2]] == ["/models", "/beside"]

@@ -16,11 +16,11 @@ import pytest
 from tritonctl.server.containers import entrypoint
 from tritonctl.server.containers.entrypoint import (
     TOKEN_PLACEHOLDER,
-    composing_models,
     specification,
     with_beside,
     with_token,
 )
+from tritonctl.server.supervisor import composing_models
 
 SERVE = Path(entrypoint.__file__)
 # Ends when it is asked to, as tritonserver does; says so first.
@@ -147,12 +147,20 @@ def test_what_is_read_off_the_command_line(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.pbtxt").write_text(text, encoding="utf-8")
     assert composing_models(tmp_path) == ["m_engine"]
-    arguments = [f"--model-repository={tmp_path}", "--metrics-port=9", "--exit-timeout-secs=7"]
+    assert composing_models(tmp_path, ["m"]) == []
+    arguments = [
+        f"--model-repository={tmp_path}",
+        "--load-model=*",
+        "--metrics-port=9",
+        "--exit-timeout-secs=7",
+    ]
     assert specification(["tritonserver", *arguments]) == {
         "exit_timeout_seconds": 7,
         "metrics_url": "http://127.0.0.1:9/metrics",
         "composing_models": ["m_engine"],
     }
+    only = ["tritonserver", f"--model-repository={tmp_path}", "--load-model=m"]
+    assert specification(only)["composing_models"] == []
 
 
 def test_a_server_that_does_not_answer_is_not_healthy() -> None:

@@ -7,7 +7,6 @@ was started.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import yaml
 from tritonctl.errors import ServerError
 from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.schema import Project
-from tritonctl.repository.backends import PythonBackend
+from tritonctl.repository.plan import Plan
 from tritonctl.server.containers.compose import COMPOSE_FILE, render_compose
 from tritonctl.server.containers.compose_command import docker_json
 from tritonctl.server.containers.entrypoint import BESIDE
@@ -27,15 +26,13 @@ from tritonctl.server.state import ContainerServer, Deployment
 _AGAIN = "run `tritonctl down`, then `tritonctl up`"
 
 
-def refuse_other_container(
-    project: Project, backends: Iterable[PythonBackend], state: ContainerServer, name: str
-) -> None:
+def refuse_other_container(project: Project, plan: Plan, state: ContainerServer, name: str) -> None:
     """Raises ServerError when a model's new version needs another container than runs.
 
     That is another image (other Python packages), a folder that is not mounted, more memory.
     """
     deployment = state.deployment
-    files = render_compose(project, backends, Path(deployment.folder)).files
+    files = render_compose(project, plan, Path(deployment.folder)).files
     wanted = yaml.safe_load(files[COMPOSE_FILE])["services"][deployment.service]
     for server in current_servers(state):
         record = docker_json(server.deployment, "inspect", server.deployment.container)

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,9 @@ from tritonctl.host.version import __version__
 from tritonctl.observe.files import observability_files
 from tritonctl.project.schema import Project
 from tritonctl.project.server import Gateway
-from tritonctl.repository.backends import PythonBackend
-from tritonctl.repository.server_environment import SERVER_VERSION
+from tritonctl.repository.packages import image_requirements
+from tritonctl.repository.plan import Plan, startup_models
+from tritonctl.repository.server_environment import SERVER_VERSION, Program
 from tritonctl.server.arguments import server_arguments
 from tritonctl.server.containers.entrypoint import (
     BESIDE,
@@ -71,13 +72,13 @@ class Rendering:
     profile: str
 
 
-def render_compose(project: Project, backends: Iterable[PythonBackend], output: Path) -> Rendering:
+def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     """All files of the deployment, for the folder `output`; writes nothing.
 
     Raises RepositoryError when the repository has not been rendered, ConfigurationError for
-    settings that cannot go together.
+    settings or requirements that cannot go together.
     """
-    context = _image_files(project, backends)
+    context = _image_files(project, plan.programs)
     files = {f"triton/{name}": text for name, text in context.items()}
     profile = "gpu" if gpu_builders(project) else "cpu"
     refuse_known_holes(project, _served_release(project, profile))
@@ -85,6 +86,7 @@ def render_compose(project: Project, backends: Iterable[PythonBackend], output: 
     gateway = gateway_files(project)
     _refuse_lonely_replicas(project, gateway)
     variables = _variables(project, output, _digest(context), profile)
+    variables["command"] = _command(project, profile, startup_models(project, plan))
     variables |= {
         "envoy": _envoy(project, gateway),
         "prometheus": PROMETHEUS_IMAGE if observability else None,
@@ -112,14 +114,15 @@ def deployment_name(project: Project) -> str:
     return name or "tritonctl"
 
 
-def _image_files(project: Project, backends: Iterable[PythonBackend]) -> dict[str, str]:
+def _image_files(project: Project, programs: Sequence[Program]) -> dict[str, str]:
     """The context that both Triton images are built in."""
     files = {
         f"{kind}.Dockerfile": _shipped(f"docker/triton-{kind}.Dockerfile", project)
         for kind in ("cpu", "gpu")
     }
     files["lay_out.py"] = _shipped("docker/lay_out.py", project)
-    files["requirements.txt"] = _requirements(backends)
+    built = project.docker.image is None
+    files["requirements.txt"] = image_requirements(programs, built=built)
     for name in _IN_IMAGE:
         files[f"tritonctl/{name}"] = (_PACKAGE / name).read_text(encoding="utf-8")
     return files
@@ -127,24 +130,6 @@ def _image_files(project: Project, backends: Iterable[PythonBackend]) -> dict[st
 
 def _shipped(name: str, project: Project) -> str:
     return bundled.find(name, project.root).read_text(encoding="utf-8")
-
-
-def _requirements(backends: Iterable[PythonBackend]) -> str:
-    """What the backends of this project import, each pin once. Raises ConfigurationError."""
-    pins: dict[str, str] = {}
-    for backend in backends:
-        for line in backend.requirements.read_text(encoding="utf-8").splitlines():
-            pin = line.split("#", 1)[0].strip()
-            if not pin:
-                continue
-            package = re.split(r"[=<>!~\[ ]", pin, maxsplit=1)[0].lower()
-            if pins.setdefault(package, pin) != pin:
-                raise ConfigurationError(
-                    f"{backend.requirements} wants {pin}, another backend {pins[package]}: "
-                    "one image has one environment",
-                    remedy="pin the same version in both",
-                )
-    return "".join(f"{pins[package]}\n" for package in sorted(pins))
 
 
 def _digest(files: Mapping[str, str]) -> str:
@@ -161,7 +146,6 @@ def _variables(project: Project, output: Path, digest: str, profile: str) -> dic
         "user": container_user(project.repository),
         "repository": _relative(project.repository, output),
         "host_paths": [str(path) for path in host_paths(project)],
-        "command": _command(project, profile),
         "token_variable": TOKEN_VARIABLE,
         "beside": BESIDE,
         "readiness_port": READINESS_PORT,
@@ -191,12 +175,13 @@ def _variables(project: Project, output: Path, digest: str, profile: str) -> dic
     }
 
 
-def _command(project: Project, profile: str) -> list[str]:
+def _command(project: Project, profile: str, models: Sequence[str]) -> list[str]:
     """The server's command line as it is inside the container."""
     places = {path: f"/run/secrets/{name}" for name, path in _triton_secrets(project).items()}
     arguments = server_arguments(
         project,
         repository=MODELS,
+        models=models,
         address="0.0.0.0",  # noqa: S104 - of the container; published on loopback
         ports=(PORTS["grpc"], PORTS["http"], PORTS["metrics"]),
         token=TOKEN_PLACEHOLDER,
@@ -254,7 +239,7 @@ def _gpus(project: Project) -> dict[str, Any]:
     engines = (model.engine for model in project.models.values())
     return {
         "gpu_ids": sorted({str(gpu) for group in groups for gpu in group.gpus}),
-        "gpu_count": max(engine.tp_size * engine.pp_size for engine in engines),
+        "gpu_count": max((engine.tp_size * engine.pp_size for engine in engines), default=1),
     }
 
 

@@ -33,6 +33,7 @@ READINESS_VARIABLE = "TRITON_READINESS_PORT"
 _HTTP_PORT = 8000
 _READY_URL = "http://127.0.0.1:{port}/v2/health/ready"
 _ANSWER_SECONDS = 3
+_LOAD = "--load-model="
 _DEFAULTS = {
     "--exit-timeout-secs": "30",
     "--metrics-port": "8002",
@@ -97,18 +98,16 @@ def specification(argv: Sequence[str]) -> dict[str, Any]:
     return {
         "exit_timeout_seconds": int(options["--exit-timeout-secs"]),
         "metrics_url": f"http://127.0.0.1:{options['--metrics-port']}/metrics",
-        "composing_models": composing_models(Path(options["--model-repository"])),
+        "composing_models": supervisor.composing_models(
+            Path(options["--model-repository"]), _loaded(argv)
+        ),
     }
 
 
-def composing_models(repository: Path) -> list[str]:
-    """The models of a repository that do work of their own: all but the ensembles."""
-    configs = sorted(repository.glob("*/config.pbtxt"))
-    return [
-        config.parent.name
-        for config in configs
-        if "ensemble_scheduling" not in config.read_text(encoding="utf-8", errors="replace")
-    ]
+def _loaded(argv: Sequence[str]) -> list[str] | None:
+    """The models that it loads; None: all of its repository."""
+    loaded = [argument.split("=", 1)[1] for argument in argv if argument.startswith(_LOAD)]
+    return None if "*" in loaded or not loaded else loaded
 
 
 def healthy(port: int = _HTTP_PORT) -> bool:

@@ -92,7 +92,7 @@ def start(
             state = _launch(compose, project, rendered, service, settings, progress)
             state = replace(state, token=token, tls=tls.to_record() if tls else None)
             write_state(files, state)
-            _wait_until_ready(project, state, files, progress)
+            _wait_until_ready(project, rendered, state, files, progress)
             probe(project, state, progress)
         except BaseException:
             _remove(compose, service, files)
@@ -163,9 +163,9 @@ def deployment_folder(
     own = project.root / FOLDER
     if not (own / COMPOSE_FILE).is_file():
         folder = files.folder / FOLDER
-        publish(render_compose(project, rendered.plan.backends, folder).files, folder, force=True)
+        publish(render_compose(project, rendered.plan, folder).files, folder, force=True)
         return folder
-    fresh = render_compose(project, rendered.plan.backends, own).files
+    fresh = render_compose(project, rendered.plan, own).files
     done = bring_up_to_date(fresh, own)
     if changed := [*done.written, *done.removed]:
         progress.note(f"{own} was outdated and has been rendered again: {', '.join(changed)}")
@@ -210,7 +210,7 @@ def _launch(
         http_port=0,
         metrics_port=0,
         repository=str(project.repository),
-        models=sorted(model.name for model in rendered.plan.models),
+        models=rendered.plan.served,
         settings=settings,
         exit_timeout_seconds=project.server.exit_timeout_seconds,
         plain_address=plain_address(project),
@@ -220,7 +220,11 @@ def _launch(
 
 
 def _wait_until_ready(
-    project: Project, state: ContainerServer, files: ServerFiles, progress: Progress
+    project: Project,
+    rendered: Rendered,
+    state: ContainerServer,
+    files: ServerFiles,
+    progress: Progress,
 ) -> None:
     """Wait until every model of every server is ready. Raises ServerError."""
     deployment = state.deployment
@@ -235,9 +239,8 @@ def _wait_until_ready(
             late = time.monotonic() > deadline
             if problem or late:
                 _save_log(compose_of(deployment), deployment.service, files)
-                raise explain_failure(
-                    files.log, problem or f"not every model was ready within {limit} s"
-                )
+                why = problem or f"not every model was ready within {limit} s"
+                raise explain_failure(files.log, why, rendered.plan.owners)
             step.update(slowest.summary())
 
 

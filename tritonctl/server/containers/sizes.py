@@ -93,7 +93,10 @@ def _memory(project: Project, stubs: int, shm: int) -> tuple[int, str]:
     if project.docker.memory:
         return parse_bytes(project.docker.memory), "docker.memory of tritonctl.yaml"
     each = [_engine_bytes(project, name) for name in project.models]
-    engines, again = sum(each), max(model_bytes(project, name) for name in project.models)
+    engines, again = (
+        sum(each),
+        max((model_bytes(project, name) for name in project.models), default=0),
+    )
     fixed = SERVER_BYTES + stubs * STUB_BYTES
     total = (fixed + engines + again) * MARGIN + shm + TMP_BYTES
     reason = (
@@ -130,7 +133,9 @@ def _shm(project: Project, python: Sequence[Mapping[str, Any]]) -> tuple[int, st
     if project.docker.shm_size:
         return parse_bytes(project.docker.shm_size), "docker.shm_size of tritonctl.yaml"
     engines = (model.engine for model in project.models.values())
-    longest = max(engine.max_seq_len or _DEFAULT_LENGTH for engine in engines)
+    longest = max(
+        (engine.max_seq_len or _DEFAULT_LENGTH for engine in engines), default=_DEFAULT_LENGTH
+    )
     needed = sum(_stub_shm(config, longest) * (instances_of(config) or 1) for config in python)
     reason = (
         f"{len(python)} Python models: a region of {human_bytes(REGION_BYTES)} each, growing with "

@@ -21,8 +21,7 @@ from tritonctl.errors import HostError
 from tritonctl.host.environments import ensure, site_packages
 from tritonctl.host.files import explained
 from tritonctl.host.progress import Progress
-from tritonctl.repository.backends import PythonBackend
-from tritonctl.repository.server_environment import server_recipe
+from tritonctl.repository.server_environment import Program, server_recipe
 
 _LOADER_FAILED = 127
 
@@ -36,12 +35,12 @@ class Installation:
     environment: dict[str, str]
 
 
-def install(backends: Sequence[PythonBackend], progress: Progress) -> Installation:
-    """Install the server and what these backends import, unless done.
+def install(programs: Sequence[Program], progress: Progress) -> Installation:
+    """Install the server and what these programs import, unless done.
 
     Raises HostError when they cannot be installed or this interpreter cannot run Triton's stubs.
     """
-    environment = ensure(server_recipe(backends), progress)
+    environment = ensure(server_recipe(programs), progress)
     packages = site_packages(environment)
     triton = packages / "pytriton" / "tritonserver"
     folder = _backend_folder(environment, triton)

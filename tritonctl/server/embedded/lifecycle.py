@@ -21,6 +21,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.restrictions import new_token
+from tritonctl.repository.plan import startup_models
 from tritonctl.repository.publish import Rendered, compile_python
 from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.repository.standby import emptied
@@ -58,13 +59,13 @@ def start(
     up, after removing what had started.
     """
     refuse_known_holes(project, SERVER_VERSION)
-    installation = install(rendered.plan.backends, progress)
-    compile_python(rendered.repository / model.name for model in rendered.plan.models)
+    installation = install(rendered.plan.programs, progress)
+    compile_python(rendered.repository / model for model in rendered.plan.served)
     # Held until Triton listens on them: loading models takes a while.
     with held_ports(project.server.address, project.server.wanted_ports) as ports:
         server = _launch(project, rendered, installation, settings, files, tls, ports)
         try:
-            _wait_until_ready(project, server, files, progress)
+            _wait_until_ready(project, rendered, server, files, progress)
             probe(project, server, progress)
         except BaseException:
             stop(server, files)
@@ -105,6 +106,7 @@ def _launch(
         *server_arguments(
             project,
             repository=paths.of(project.repository, "repository"),
+            models=startup_models(project, rendered.plan),
             address=wanted.address,
             ports=(grpc, http, metrics),
             token=token,
@@ -122,7 +124,7 @@ def _launch(
         http_port=http,
         metrics_port=metrics,
         repository=str(project.repository),
-        models=sorted(model.name for model in rendered.plan.models),
+        models=rendered.plan.served,
         settings=settings,
         shm_prefix=prefix,
         exit_timeout_seconds=wanted.exit_timeout_seconds,
@@ -163,7 +165,7 @@ def _supervise(
         "ready_url": f"{server.http_url}/v2/health/ready",
         "plain_address": server.http_address,
         "readiness_port": server.readiness_port,
-        "composing_models": sorted(set(server.models) - set(project.models)),
+        "composing_models": supervisor.composing_models(project.repository, server.models),
         "exit_timeout_seconds": project.server.exit_timeout_seconds,
     }
     text = json.dumps(specification, indent=2)  # with the token
@@ -186,8 +188,13 @@ def _ports(server: EmbeddedServer) -> dict[str, dict[str, int]]:
 
 
 def _wait_until_ready(
-    project: Project, server: EmbeddedServer, files: ServerFiles, progress: Progress
+    project: Project,
+    rendered: Rendered,
+    server: EmbeddedServer,
+    files: ServerFiles,
+    progress: Progress,
 ) -> None:
+    owners = rendered.plan.owners
     deadline = time.monotonic() + project.server.ready_timeout_seconds
     with progress.step("Starting Triton") as step:
         while alive(server):
@@ -198,10 +205,11 @@ def _wait_until_ready(
                 raise explain_failure(
                     files.log,
                     f"not every model was ready within {project.server.ready_timeout_seconds} s",
+                    owners,
                 )
             step.update(seen.summary())
             time.sleep(_POLL_SECONDS)
-        raise explain_failure(files.log, "tritonserver ended while it started")
+        raise explain_failure(files.log, "tritonserver ended while it started", owners)
 
 
 def _refuse_native(project: Project, rendered: Rendered) -> None:

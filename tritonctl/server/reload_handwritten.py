@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reloads a model that was written by hand, as it lies in the repository.
+
+    a copy beside it → smoke request → Triton swaps the model in place → unload the copy
+
+So whoever is served notices nothing, and a version that does not load or answer is not served.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from tritonctl.errors import ServerError
+from tritonctl.host.progress import Progress
+from tritonctl.project.schema import Project
+from tritonctl.protocol.model_config import Config, is_decoupled, steps_of
+from tritonctl.protocol.model_control import ModelControl
+from tritonctl.repository import standby
+from tritonctl.repository.contents import CONFIG, HandwrittenModel
+from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.publish import compile_python
+from tritonctl.server.state import Server, ServerFiles
+from tritonctl.smoke.single_request import Smoke, smoke_tensors
+
+_UNLOAD_SECONDS = 10.0
+
+
+def reload_handwritten(
+    project: Project,
+    model: HandwrittenModel,
+    state: Server,
+    control: ModelControl,
+    progress: Progress,
+    *,
+    ask: bool,
+) -> Smoke | None:
+    """Load the model anew; `ask`: after a smoke request, which one that streams does not get.
+
+    Raises ServerError or ConfigurationError; what was served before then goes on.
+    """
+    config = parse_pbtxt((model.folder / CONFIG).read_text(encoding="utf-8"))
+    _refuse_ensembles(model, config, state, control)
+    beside = ServerFiles.of(project).beside
+    _sweep(model, beside, control)
+    copy = f"{model.name}__{uuid.uuid4().hex[:6]}"
+    asked = None
+    try:
+        with progress.step(f"Loading {model.name} beside the served version"):
+            standby.place_copy(model, config, copy, beside)
+            _load(control, copy)
+        if ask and not is_decoupled(config):
+            with progress.step(f"Asking the new version of {model.name}"):
+                seconds = float(project.server.ready_timeout_seconds)
+                asked = smoke_tensors(state.endpoint, copy, config, seconds)
+    finally:
+        control.unload(copy, _UNLOAD_SECONDS)
+        standby.remove([copy], beside)
+    compile_python([model.folder])
+    with progress.step(f"Loading {model.name} from the repository"):
+        _load(control, model.name)
+    return asked
+
+
+def _load(control: ModelControl, name: str) -> None:
+    control.load(name)
+    control.wait_until_ready([name])
+
+
+def _sweep(model: HandwrittenModel, beside: Path, control: ModelControl) -> None:
+    """Unload what a killed reload left behind."""
+    left = [name for name in standby.names_in(beside) if name.startswith(f"{model.name}__")]
+    for name in left:
+        control.unload(name, _UNLOAD_SECONDS)
+    standby.remove(left, beside)
+
+
+def _refuse_ensembles(
+    model: HandwrittenModel, config: Config, state: Server, control: ModelControl
+) -> None:
+    """Triton 2.51 may end over a step that is loaded again under its ensemble."""
+    served = [name for name in state.models if control.ready(name)]
+    users = [name for name in served if model.name in steps_of(control.config(name))]
+    if users or steps_of(config):
+        kind = f"a step of {users[0]}" if users else "an ensemble"
+        raise ServerError(
+            f"{model.name} was written by hand and is {kind}: tritonserver 2.51 may crash when "
+            "steps are loaded again under their ensemble",
+            remedy="run `tritonctl down`, then `tritonctl up`",
+        )

@@ -16,7 +16,7 @@ WITH_CONTAINERS := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -61,6 +61,9 @@ test-docker: setup ## of these, docker compose alone: image, up, streams, kill, 
 
 rules: setup ## docs/rules/ from the rules themselves
 	$(BIN)/python -m tritonctl.checks.report.pages docs/rules
+
+arguments: setup ## the tables of arguments in docs/tensorrt-llm.md
+	$(BIN)/python builders/tensorrt_llm/document.py docs/tensorrt-llm.md
 
 check-differential: setup ## what `tritonctl check` says of 1,000 random repositories, against a real Triton
 	$(BIN)/python benchmarks/check/differential.py

@@ -3,13 +3,12 @@
 
 from pathlib import Path
 
+from arguments import settable
 from build_facts import Plan
-from build_options import CHOICES, FEATURES, FLAGS, LISTS, NUMBERS, PLUGINS, TEXTS
 from build_settings import fp8_context, fused_mlp, paged_context
-from folders import CHECKPOINT
+from folders import CHECKPOINT, ENGINE
 
 TOOL = "trtllm-build"
-ENGINE = Path("engine")
 
 # The tool changes these itself, or changed their defaults between releases.
 _ALWAYS = ("context_fmha", "remove_input_padding", "multiple_profiles")
@@ -53,20 +52,22 @@ def _settings(plan: Plan) -> list[str]:
 
 def _options(plan: Plan) -> list[str]:
     """Return what the project chose beside that, in the order of the tool's own help."""
-    options, words = plan.options, []
-    said = (*_ALWAYS, "use_paged_context_fmha", "use_fp8_context_fmha", "use_fused_mlp")
-    for name in FEATURES:
+    options = plan.options
+    said = (
+        *(*_ALWAYS, "use_paged_context_fmha", "use_fp8_context_fmha", "use_fused_mlp"),
+        *("kv_cache_type", "tokens_per_block"),
+    )
+    words: list[str] = []
+    for name in settable(("switch",)):
         if options.given(name) and name not in said:
             words += [f"--{name}", _word(options.enabled(name))]
-    for name in FLAGS:
+    for name in settable(("flag",)):
         words += [f"--{name}"] if options.enabled(name) else []
-    named = (*PLUGINS, *CHOICES, *NUMBERS, *TEXTS)
-    for name in named:
-        if options.given(name) and name not in ("kv_cache_type", "tokens_per_block"):
+    for name in settable(("choice", "number", "text")):
+        if options.given(name) and name not in said:
             words += [f"--{name}", str(options.values[name])]
-    for name in LISTS:
-        values = options.values.get(name)
-        words += [f"--{name}", *values] if isinstance(values, tuple) else []
+    for name in settable(("list",)):
+        words += [f"--{name}", *options.words(name)] if options.given(name) else []
     return words
 
 

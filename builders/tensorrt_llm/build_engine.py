@@ -7,11 +7,11 @@ Layout: TensorRT-LLM, tensorrt_llm/builder.py, Engine.save.
 from collections import deque
 from typing import Any
 
-from build_command import ENGINE
 from build_facts import Plan
-from build_settings import paged_context
+from build_settings import logits_dtype, paged_context
 from build_tool import last_words
 from buildlib.problems import BuildError, read_json_object
+from folders import ENGINE
 
 _AGAIN = "Build again: `tritonctl build --force`; if it happens twice, report it with build.log."
 
@@ -85,7 +85,14 @@ def _check_sizes(plan: Plan, config: dict[str, Any]) -> None:
                 f"{name} is {wanted_value}, and trtllm-build compiled {plugins.get(name)}",
                 remedy="Its log in build.log says why it changed the setting.",
             )
-    mapping = (config.get("pretrained_config") or {}).get("mapping") or {}
+    pretrained = config.get("pretrained_config") or {}
+    logits = logits_dtype(plan)
+    if pretrained.get("logits_dtype", logits) != logits:
+        raise BuildError(
+            f"logits_dtype is {logits}, and trtllm-build compiled {pretrained['logits_dtype']}",
+            remedy="Its log in build.log says why it changed the type.",
+        )
+    mapping = pretrained.get("mapping") or {}
     if mapping.get("world_size") != plan.quantised.world_size:
         raise BuildError(
             f"the engine is for {mapping.get('world_size')} GPUs, and the checkpoint for "
@@ -100,12 +107,7 @@ def expected_sizes(plan: Plan) -> dict[str, int]:
     sizes = {name: int(getattr(plan.limits, name)) for name in names}
     mode = plan.options.choice("speculative_decoding_mode")
     if mode:
-        sizes["max_seq_len"] += plan.options.number("max_draft_len")
+        sizes["max_seq_len"] += plan.draft_len
     if mode == "eagle":
         sizes["max_seq_len"] += plan.quantised.num_eagle_layers
     return sizes
-
-
-def logits_dtype(config: dict[str, Any]) -> str:
-    """Return the type of the engine's logits."""
-    return str((config.get("pretrained_config") or {}).get("logits_dtype", "float32"))

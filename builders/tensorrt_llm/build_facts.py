@@ -5,29 +5,27 @@ Layout and keys of the checkpoint: TensorRT-LLM docs/source/legacy/architecture/
 Standard library only.
 """
 
-import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from arguments import version_of
 from build_options import Options
 from buildlib.checkpoint import Checkpoint, Supported, inspect_checkpoint
 from buildlib.compatibility import quant_algo
-from buildlib.limits import ResolvedLimits, resolve_limits
+from buildlib.limits import ResolvedLimits
 from buildlib.problems import BuildError, read_json_object
-from buildlib.request import Limits, Request
+from buildlib.request import Request
 from buildlib.weights import check_safetensors
-from llm_arguments import DEFAULT_MAX_NUM_TOKENS
 
-# The factor of these does not stretch max_position_embeddings (tensorrt_llm/builder.py).
-_UNSTRETCHED = ("su", "longrope", "llama3")
 _QUANTISE_AGAIN = "Quantise again: `tritonctl build --force`."
 
 
 @dataclass(frozen=True)
 class Quantised:
-    """A TensorRT-LLM checkpoint's config.json, as far as it matters here."""
+    """A TensorRT-LLM checkpoint's config.json, as far as it matters here.
+
+    `max_draft_len`: that of heads in the checkpoint itself; 0 without such heads.
+    """
 
     architecture: str
     dtype: str
@@ -38,6 +36,9 @@ class Quantised:
     world_size: int
     weight_only_plugin: bool = True
     num_eagle_layers: int = 0
+    max_draft_len: int = 0
+    # ModelOpt writes it into every checkpoint.
+    logits_dtype: str = "float16"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,16 @@ class Plan:
     options: Options
     limits: ResolvedLimits
     compute_capability: str | None
+
+    @property
+    def version(self) -> str:
+        """Return the version of TensorRT-LLM whose tool compiles."""
+        return version_of(self.request)
+
+    @property
+    def draft_len(self) -> int:
+        """Return how many draft tokens a sequence may have, once the tool is done."""
+        return self.options.number("max_draft_len") or self.quantised.max_draft_len
 
     @property
     def sm(self) -> int | None:
@@ -127,6 +138,9 @@ def read_quantised(folder: Path) -> Quantised:
         world_size=int(mapping.get("world_size", tp_size * pp_size)),
         weight_only_plugin=not config.get("disable_weight_only_quant_plugin", False),
         num_eagle_layers=int(config.get("num_eagle_layers", 0)),
+        max_draft_len=int(config.get("max_draft_len", 0)),
+        # Left out, it is TensorRT-LLM's own default (models/modeling_utils.py).
+        logits_dtype=str(config.get("logits_dtype", "float32")),
     )
     _check_ranks(folder, quantised.world_size)
     return quantised
@@ -141,34 +155,3 @@ def _check_ranks(folder: Path, world_size: int) -> None:
                 remedy=_QUANTISE_AGAIN,
             )
         check_safetensors(path)
-
-
-def size_engine(limits: Limits, checkpoint: Checkpoint, options: Options) -> ResolvedLimits:
-    """Return the sizes of the engine, with what was left open filled in as the tool would.
-
-    Raises:
-        BuildError: they contradict each other or the checkpoint.
-    """
-    stretched = dataclasses.replace(
-        checkpoint, max_position_embeddings=longest_sequence(checkpoint)
-    )
-    resolved = resolve_limits(limits, stretched, default_max_num_tokens=DEFAULT_MAX_NUM_TOKENS)
-    if limits.max_num_tokens is None:
-        # The tool clips to what a full batch can bring, and rounds up to a block.
-        most = resolved.max_batch_size * resolved.max_seq_len
-        fitting = max(min(DEFAULT_MAX_NUM_TOKENS, most), options.number("tokens_per_block"))
-        resolved = dataclasses.replace(
-            resolved, max_num_tokens=max(fitting, resolved.max_batch_size)
-        )
-    return resolved
-
-
-def longest_sequence(checkpoint: Checkpoint) -> int:
-    """Return max_position_embeddings, stretched by a linear position scaling."""
-    config: dict[str, Any] = read_json_object(
-        checkpoint.folder / "config.json", remedy=_QUANTISE_AGAIN
-    )
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    factor = float(rope.get("factor") or 1.0) if kind not in _UNSTRETCHED else 1.0
-    return math.ceil(checkpoint.max_position_embeddings * factor)

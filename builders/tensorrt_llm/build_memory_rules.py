@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about attention, the KV cache and sizes; build_rules.py says what a rule is."""
 
+import dataclasses
+
+from arguments import models
 from build_facts import Plan
-from build_settings import FP8_ATTENTION, chunked_context, paged_context
+from build_settings import chunked_context, has_fp8_attention, paged_context
+from build_sizes import settled_tokens
+from llm_arguments import ENGINE, ignored
 from rule_check import refuse
 
-_REDUCE_FUSION = ("LlamaForCausalLM", "Gemma2ForCausalLM", "MedusaForCausalLM")
 _COMPILE = "engine.options.compile"
 
 
@@ -57,7 +61,7 @@ def paged_context_fits_the_kv_cache(plan: Plan) -> None:
     cache = plan.quantised.kv_cache_quant_algo
     if not plan.options.insisted("use_paged_context_fmha") or cache is None:
         return
-    if not (cache == "FP8" and plan.quantised.quant_algo in FP8_ATTENTION):
+    if not (cache == "FP8" and has_fp8_attention(plan)):
         refuse(
             f"use_paged_context_fmha does not work with an {cache} KV cache and precision "
             f"{plan.request.precision}: the tool would disable it",
@@ -91,7 +95,7 @@ def fp8_context_needs_an_fp8_precision(plan: Plan) -> None:
     """FP8 context attention goes with FP8 activations, on Ada or later."""
     if not plan.options.insisted("use_fp8_context_fmha"):
         return
-    if plan.quantised.quant_algo not in FP8_ATTENTION:
+    if not has_fp8_attention(plan):
         refuse(
             f"use_fp8_context_fmha does not work with precision {plan.request.precision}: the "
             "tool would disable it",
@@ -101,7 +105,7 @@ def fp8_context_needs_an_fp8_precision(plan: Plan) -> None:
 
 def fp8_context_goes_with_an_fp8_cache(plan: Plan) -> None:
     """On a paged cache the tool sets it to whether the cache is FP8, whatever was asked."""
-    if not paged_context(plan) or plan.quantised.quant_algo not in FP8_ATTENTION:
+    if not paged_context(plan) or not has_fp8_attention(plan):
         return
     fp8_cache = plan.quantised.kv_cache_quant_algo == "FP8"
     if plan.options.insisted("use_fp8_context_fmha") and not fp8_cache:
@@ -121,9 +125,10 @@ def fp8_context_goes_with_an_fp8_cache(plan: Plan) -> None:
 def reduce_fusion_needs_tensor_parallelism(plan: Plan) -> None:
     """It fuses what follows an all-reduce, in three models: elsewhere the tool disables it."""
     found, tp_size = plan.quantised.architecture, plan.limits.tp_size
-    if plan.options.enabled("reduce_fusion") and (tp_size == 1 or found not in _REDUCE_FUSION):
+    fusing = models("reduce_fusion")
+    if plan.options.enabled("reduce_fusion") and (tp_size == 1 or found not in fusing):
         refuse(
-            f"reduce_fusion needs engine.tp_size above 1 and one of {', '.join(_REDUCE_FUSION)}; "
+            f"reduce_fusion needs engine.tp_size above 1 and one of {', '.join(fusing)}; "
             f"this is {found} with tp_size {tp_size}",
             f"Remove {_COMPILE}.reduce_fusion.",
         )
@@ -131,7 +136,8 @@ def reduce_fusion_needs_tensor_parallelism(plan: Plan) -> None:
 
 def user_buffer_needs_reduce_fusion(plan: Plan) -> None:
     """It is for FP8 LLaMA with reduce_fusion: elsewhere the tool disables it."""
-    fits = plan.quantised.quant_algo == "FP8" and plan.quantised.architecture == "LlamaForCausalLM"
+    quantised = plan.quantised
+    fits = quantised.quant_algo == "FP8" and quantised.architecture in models("user_buffer")
     if plan.options.enabled("user_buffer") and not (plan.options.enabled("reduce_fusion") and fits):
         refuse(
             "user_buffer needs reduce_fusion, precision fp8 and LlamaForCausalLM",
@@ -142,7 +148,7 @@ def user_buffer_needs_reduce_fusion(plan: Plan) -> None:
 def norm_quant_fusion_needs_nvfp4_llama(plan: Plan) -> None:
     """It is for NVFP4 LLaMA without reduce_fusion: elsewhere the tool disables it."""
     fits = plan.quantised.quant_algo == "NVFP4"
-    fits = fits and plan.quantised.architecture == "LlamaForCausalLM"
+    fits = fits and plan.quantised.architecture in models("norm_quant_fusion")
     if plan.options.enabled("norm_quant_fusion") and (
         plan.options.enabled("reduce_fusion") or not fits
     ):
@@ -157,18 +163,25 @@ def step_is_no_longer_than_a_batch(plan: Plan) -> None:
     limits = plan.limits
     most = limits.max_batch_size * limits.max_seq_len
     asked = plan.request.limits.max_num_tokens
-    if asked is not None and asked > most:
+    if asked is None or asked <= most:
+        return
+    # A batch may bring less than the least that the tool makes of it.
+    largest = settled_tokens(
+        dataclasses.replace(limits, max_num_tokens=most), plan.options, plan.draft_len
+    )
+    if asked > largest:
         refuse(
             f"engine.max_num_tokens is {asked}, and a full batch brings {most}: max_batch_size * "
             "max_seq_len",
-            f"Set engine.max_num_tokens to {most} or less, or leave it out.",
+            f"Set engine.max_num_tokens to {largest}{' or less' if largest == most else ''}, or "
+            "leave it out.",
         )
 
 
 def step_holds_a_block(plan: Plan) -> None:
     """The tool raises max_num_tokens to tokens_per_block, and then needs chunked context."""
     block = plan.options.number("tokens_per_block")
-    if plan.limits.max_num_tokens < block:
+    if plan.options.enabled("context_fmha") and plan.limits.max_num_tokens < block:
         refuse(
             f"engine.max_num_tokens is {plan.limits.max_num_tokens}, less than a KV block of "
             f"{block} tokens (tokens_per_block)",
@@ -220,6 +233,15 @@ def blocks_are_those_of_the_engine(plan: Plan) -> None:
             f"kv_cache_config.tokens_per_block is {cache['tokens_per_block']}, and the engine is "
             f"compiled with {block}",
             f"Set {_COMPILE}.tokens_per_block alone.",
+        )
+
+
+def arguments_are_not_ignored(plan: Plan) -> None:
+    """A field that the runtime takes and does not look at would be dropped silently."""
+    for name, _ in ignored(plan.options.llm_arguments, ENGINE, plan.version):
+        refuse(
+            f"{name} is set, and engines of TensorRT-LLM {plan.version} ignore it",
+            f"Remove {_COMPILE}.{name}.",
         )
 
 

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rules about profiles, drafts, adapters, kinds of models; build_rules.py says what a rule is."""
 
-from pathlib import Path
-
+from arguments import models, reaches, table
 from build_facts import Plan
-from build_rules import tensorrt_llm_version
+from build_settings import adapter_names
 from rule_check import refuse
 
-_WITHOUT_SINKS = (1, 1)
-_EAGLE_BATCH, _EAGLE_DRAFT = 512, 256
+# Modes that draft with heads of the model itself.
+_WITH_HEADS = ("medusa", "explicit_draft_tokens", "eagle")
 
 
 def multiple_profiles_without_opt_num_tokens(plan: Plan) -> None:
@@ -49,7 +48,7 @@ def draft_tokens_fit_into_a_step(plan: Plan) -> None:
     options = plan.options
     if not options.choice("speculative_decoding_mode"):
         return
-    least = plan.limits.max_batch_size * (options.number("max_draft_len") + 1)
+    least = plan.limits.max_batch_size * (plan.draft_len + 1)
     if plan.limits.max_num_tokens < least:
         refuse(
             f"engine.max_num_tokens is {plan.limits.max_num_tokens}, and {least} draft tokens may "
@@ -62,12 +61,28 @@ def eagle_is_bounded(plan: Plan) -> None:
     """EAGLE: at most 512 sequences and 256 draft tokens."""
     if plan.options.choice("speculative_decoding_mode") != "eagle":
         return
-    batch, draft = plan.limits.max_batch_size, plan.options.number("max_draft_len")
-    if batch > _EAGLE_BATCH or draft > _EAGLE_DRAFT:
+    batch, draft = plan.limits.max_batch_size, plan.draft_len
+    most = [table()["settled"][f"eagle_{name}"] for name in ("max_batch_size", "max_draft_len")]
+    if batch > most[0] or draft > most[1]:
         refuse(
-            f"EAGLE takes at most {_EAGLE_BATCH} sequences and {_EAGLE_DRAFT} draft tokens, and "
-            f"these are {batch} and {draft}",
+            f"EAGLE takes at most {most[0]} sequences and {most[1]} draft tokens, and these are "
+            f"{batch} and {draft}",
             "Lower engine.max_batch_size or engine.options.compile.max_draft_len.",
+        )
+
+
+def drafts_come_from_heads_of_the_model(plan: Plan) -> None:
+    """Medusa, ReDrafter and EAGLE are models of their own: the tool ends for one without heads."""
+    mode, architecture = (
+        plan.options.choice("speculative_decoding_mode"),
+        plan.quantised.architecture,
+    )
+    if mode in _WITH_HEADS and architecture not in models(mode):
+        refuse(
+            f"speculative_decoding_mode {mode} is for {', '.join(models(mode))}, and this is "
+            f"{architecture}, which has no such heads",
+            "Remove engine.options.compile.speculative_decoding_mode, or set it to "
+            "draft_tokens_external or lookahead_decoding.",
         )
 
 
@@ -84,10 +99,22 @@ def lora_options_need_lora_plugin(plan: Plan) -> None:
         )
 
 
+def lora_plugin_knows_its_modules(plan: Plan) -> None:
+    """The tool reads them from the first adapter unless they are given, and ends without either."""
+    options = plan.options
+    if options.choice("lora_plugin") and not (
+        options.given("lora_dir") or options.given("lora_target_modules")
+    ):
+        refuse(
+            "lora_plugin has no lora_dir and no lora_target_modules, so the tool cannot know which "
+            "layers adapters change",
+            "Set engine.options.compile.lora_dir to the adapters' folders, or lora_target_modules.",
+        )
+
+
 def adapters_of_engines_have_different_names(plan: Plan) -> None:
     """The name of its folder is all that a request can say."""
-    folders = plan.options.values.get("lora_dir", ())
-    names = [Path(folder).name for folder in folders] if isinstance(folders, tuple) else []
+    names = adapter_names(plan)
     twice = [name for name in names if names.count(name) > 1]
     if twice:
         refuse(
@@ -117,7 +144,8 @@ def custom_model_has_a_name(plan: Plan) -> None:
 
 def streamingllm_ended_with_1_0(plan: Plan) -> None:
     """Attention sinks do not work with the KV cache of 1.1 and later: the tool ends."""
-    if plan.options.enabled("streamingllm") and tensorrt_llm_version(plan) >= _WITHOUT_SINKS:
+    ended = table()["settled"]["streamingllm_gone"]
+    if plan.options.enabled("streamingllm") and reaches(plan.version, ended):
         refuse(
             "streamingllm is not supported by TensorRT-LLM 1.1 and later",
             "Remove engine.options.compile.streamingllm, or set engine.target.release to 25.10.",
@@ -127,7 +155,7 @@ def streamingllm_ended_with_1_0(plan: Plan) -> None:
 def streamingllm_needs_llama(plan: Plan) -> None:
     """The tool knows it for LLaMA alone."""
     architecture = plan.quantised.architecture
-    if plan.options.enabled("streamingllm") and architecture != "LlamaForCausalLM":
+    if plan.options.enabled("streamingllm") and architecture not in models("streamingllm"):
         refuse(
             f"streamingllm works with LlamaForCausalLM alone, and this is {architecture}",
             "Remove engine.options.compile.streamingllm.",
@@ -137,7 +165,9 @@ def streamingllm_needs_llama(plan: Plan) -> None:
 def pp_reduce_scatter_needs_mixtral(plan: Plan) -> None:
     """The tool knows it for Mixtral alone."""
     architecture = plan.quantised.architecture
-    if plan.options.enabled("pp_reduce_scatter") and architecture != "MixtralForCausalLM":
+    if plan.options.enabled("pp_reduce_scatter") and architecture not in models(
+        "pp_reduce_scatter"
+    ):
         refuse(
             f"pp_reduce_scatter works with MixtralForCausalLM alone, and this is {architecture}",
             "Remove engine.options.compile.pp_reduce_scatter.",

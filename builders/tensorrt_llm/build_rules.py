@@ -6,9 +6,9 @@ quantization/mode.py), its hardware matrix (docs/source/features/quantization.md
 own checks. Standard library only.
 """
 
-import re
 from collections.abc import Callable
 
+from arguments import models, reaches, table
 from build_facts import Plan, sm_of
 from build_settings import fused_mlp
 from buildlib.compatibility import kv_cache_dtypes, oldest_for_trtllm, precisions, quant_algo
@@ -16,15 +16,9 @@ from rule_check import refuse
 
 Rule = Callable[[Plan], None]
 
-_FIRST_KNOWN = (0, 20)
+_FIRST_KNOWN = "0.20.0"
 _HOPPER, _SM100 = 90, 100
-_NOT_ON_SM100 = (
-    "gemm_swiglu_plugin",
-    "fp8_rowwise_gemm_plugin",
-    "low_latency_gemm_plugin",
-    "low_latency_gemm_swiglu_plugin",
-    "bert_context_fmha_fp32_acc",
-)
+_COMPILE = "engine.options.compile"
 
 
 def world_is_engine(plan: Plan) -> None:
@@ -40,7 +34,7 @@ def world_is_engine(plan: Plan) -> None:
 
 def tool_is_of_the_known_table(plan: Plan) -> None:
     """The table of options is that of TensorRT-LLM 0.20 and later; before, many had other forms."""
-    if tensorrt_llm_version(plan) < _FIRST_KNOWN:
+    if not reaches(plan.version, _FIRST_KNOWN):
         refuse(
             "this builder does not know the options of trtllm-build before TensorRT-LLM 0.20",
             "Set engine.target.release to 25.06 (TensorRT-LLM 0.20.0) or later.",
@@ -124,7 +118,7 @@ def plugins_run_on_sm100(plan: Plan) -> None:
     """Five plugins raise NotImplementedError on SM 100."""
     if plan.sm != _SM100:
         return
-    for name in _NOT_ON_SM100:
+    for name in table()["settled"]["not_on_sm100"]:
         on = plan.options.enabled(name) if name.endswith("_acc") else plan.options.choice(name)
         if on:
             refuse(
@@ -186,6 +180,42 @@ def gemm_plugin_fits_the_precision(plan: Plan) -> None:
         )
 
 
+def nvfp4_decides_the_gemm_plugin(plan: Plan) -> None:
+    """The tool sets gemm_plugin to nvfp4 for NVFP4 weights, unless it is disabled."""
+    chosen = plan.options.choice("gemm_plugin")
+    if plan.quantised.quant_algo == "NVFP4" and chosen not in ("", "nvfp4"):
+        refuse(
+            f"gemm_plugin is {chosen}, and the tool would change it to nvfp4 for precision nvfp4",
+            f"Set {_COMPILE}.gemm_plugin to nvfp4 or disable, or leave it out.",
+        )
+
+
+def nccl_plugin_follows_the_gpus(plan: Plan) -> None:
+    """The tool sets nccl_plugin by itself: the model's type on several GPUs, else off."""
+    if not plan.options.given("nccl_plugin"):
+        return
+    chosen = plan.options.choice("nccl_plugin") or "disable"
+    single = plan.quantised.world_size == 1
+    settled = "disable" if single else plan.quantised.dtype
+    if chosen not in ("auto", settled):
+        refuse(
+            f"nccl_plugin is {chosen}, and the tool would change it to {settled}, as for every "
+            f"engine {'for one GPU' if single else 'for several GPUs with this type'}",
+            f"Remove {_COMPILE}.nccl_plugin.",
+        )
+
+
+def paged_state_needs_a_recurrent_model(plan: Plan) -> None:
+    """The tool disables paged_state for models without a recurrent state."""
+    recurrent, architecture = models("paged_state"), plan.quantised.architecture
+    if plan.options.insisted("paged_state") and architecture not in recurrent:
+        refuse(
+            f"paged_state is for {' and '.join(recurrent)}, and this is {architecture}: the tool "
+            "would disable it",
+            f"Remove {_COMPILE}.paged_state.",
+        )
+
+
 def one_gemm_plugin_of_each_kind(plan: Plan) -> None:
     """The plain GEMM plugins and their low-latency kin exclude each other."""
     pairs = (
@@ -217,10 +247,3 @@ def fast_build_needs_weight_only_plugin(plan: Plan) -> None:
             "(disable_weight_only_quant_plugin in the checkpoint)",
             "Remove engine.options.compile.fast_build.",
         )
-
-
-def tensorrt_llm_version(plan: Plan) -> tuple[int, int]:
-    """Return major and minor version of the target's TensorRT-LLM; not known: the last one's."""
-    target = plan.request.target
-    match = re.match(r"(\d+)\.(\d+)", (target.tensorrt_llm if target else None) or "1.2")
-    return (int(match[1]), int(match[2])) if match else (1, 2)

@@ -9,9 +9,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from build_command import ENGINE
 from build_facts import Plan
-from build_settings import chunked_context, paged_context
+from build_settings import adapter_places, chunked_context, logits_dtype, paged_context
 
 LLM_ARGUMENTS = Path("llm_args.json")
 # TensorRT-LLM's own default, of what is free once the engine is loaded.
@@ -37,7 +36,7 @@ def llm_arguments(plan: Plan) -> dict[str, Any]:
     }
 
 
-def runtime(plan: Plan, logits_dtype: str) -> dict[str, Any]:
+def runtime(plan: Plan) -> dict[str, Any]:
     """Return the `runtime` object of the build result."""
     arguments = llm_arguments(plan)
     return {
@@ -51,9 +50,9 @@ def runtime(plan: Plan, logits_dtype: str) -> dict[str, Any]:
             for name in ("gather_generation_logits", "gather_all_token_logits")
         ),
         "use_paged_context_fmha": paged_context(plan),
-        "logits_dtype": logits_dtype,
+        "logits_dtype": logits_dtype(plan),
         "world_size": plan.quantised.world_size,
-        "lora_adapters": _adapters(plan),
+        "lora_adapters": adapter_places(plan),
     }
 
 
@@ -61,10 +60,3 @@ def write_llm_arguments(arguments: dict[str, Any]) -> None:
     """Write `llm_args.json` beside the engine or the checkpoint."""
     text = json.dumps(arguments, indent=2, ensure_ascii=False)
     LLM_ARGUMENTS.write_text(text + "\n", encoding="utf-8")
-
-
-def _adapters(plan: Plan) -> dict[str, str]:
-    """Return the adapters that the tool copied beside the engine, by the name of their folder."""
-    folders = plan.options.values.get("lora_dir", ())
-    names = [Path(folder).name for folder in folders] if isinstance(folders, tuple) else []
-    return {name: str(ENGINE / "lora" / str(index)) for index, name in enumerate(names)}

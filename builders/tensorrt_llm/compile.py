@@ -19,19 +19,15 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
+from arguments import version_of
 from build_checks import check
-from build_command import ENGINE, TOOL, command
-from build_engine import logits_dtype, verify_engine
-from build_facts import (
-    Plan,
-    expected_quantised,
-    inspect_source,
-    read_quantised,
-    size_engine,
-)
+from build_command import TOOL, command
+from build_engine import verify_engine
+from build_facts import Plan, expected_quantised, inspect_source, read_quantised
 from build_gpu import Gpu, find_gpus, fitting_gpus
 from build_options import read_options
 from build_runtime import LLM_ARGUMENTS, llm_arguments, runtime, write_llm_arguments
+from build_sizes import size_engine
 from build_tensors import text_generation_tensors
 from build_tool import Progress, find_tool, run_tool
 from buildlib import artefact
@@ -39,7 +35,7 @@ from buildlib.problems import BuildError
 from buildlib.program import Stages, run_program, say
 from buildlib.request import read_request
 from buildlib.versions import cpu_name, versions
-from folders import CHECKPOINT
+from folders import CHECKPOINT, ENGINE
 
 _SCRATCH = Path(".timing")
 _FRESH_CACHE = _SCRATCH / "fresh.cache"
@@ -82,7 +78,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         "tensors": text_generation_tensors(),
         "limits": dataclasses.asdict(plan.limits),
         "model": plan.checkpoint.described(),
-        "runtime": runtime(plan, logits_dtype(config)),
+        "runtime": runtime(plan),
         "versions": {**installed, **versions(()), "tensorrt_llm": str(config["version"])},
         "hardware": _hardware(gpus[0]),
         "durations_seconds": stages.durations,
@@ -99,7 +95,7 @@ def make_plan(file: Path, *, only_shown: bool) -> Plan:
         BuildError: the request, the checkpoint or the options are wrong.
     """
     request = read_request(file)
-    options = read_options(request.options)
+    options = read_options(request.options, version_of(request))
     checkpoint = inspect_source(request)
     source = request.source / CHECKPOINT if request.source else None
     if source is not None and (source / "config.json").is_file():
@@ -111,12 +107,13 @@ def make_plan(file: Path, *, only_shown: bool) -> Plan:
             f"{source or 'the request'} has no quantised checkpoint to compile",
             remedy="Quantise first: `tritonctl build` does both.",
         )
+    draft_len = options.number("max_draft_len") or quantised.max_draft_len
     return Plan(
         request=request,
         checkpoint=checkpoint,
         quantised=quantised,
         options=options,
-        limits=size_engine(request.limits, checkpoint, options),
+        limits=size_engine(request.limits, checkpoint, options, draft_len),
         compute_capability=request.target.compute_capability if request.target else None,
     )
 

@@ -16,6 +16,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
 from adapters import ADAPTERS, copy_adapters, place, read_adapters
+from arguments import version_of
 from build_facts import inspect_source
 from build_runtime import LLM_ARGUMENTS, write_llm_arguments
 from build_tensors import text_generation_tensors
@@ -30,9 +31,9 @@ from folders import CHECKPOINT
 from llm_arguments import DEFAULT_MAX_NUM_TOKENS
 from package_facts import (
     Package,
-    llm_arguments,
     read_given,
     read_quantisation,
+    served_arguments,
 )
 from package_rules import check
 
@@ -54,7 +55,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         copy_checkpoint(_source(package.request), CHECKPOINT)
         artefact.copy_tokenizer(package.checkpoint.folder)
         copy_adapters(package.adapters)
-        arguments = llm_arguments(package)
+        arguments = served_arguments(package)
         write_llm_arguments(arguments)
     target = package.request.target
     return {
@@ -87,7 +88,7 @@ def make_package(file: Path, *, only_shown: bool) -> Package:
         BuildError: the request, the checkpoint or the options are wrong.
     """
     request = read_request(file)
-    given, extra = read_given(request.options)
+    given, extra = read_given(request.options, version_of(request))
     checkpoint = inspect_source(request)
     algorithm, cache = quant_algo(request.precision), request.kv_cache_dtype
     cache_algorithm = cache.upper() if cache and cache != "auto" else None

@@ -11,39 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from adapters import Adapter, target_modules
+from arguments import LAST_WITH_ENGINES, exists, llm_arguments, version_of
 from buildlib.checkpoint import Checkpoint
 from buildlib.limits import ResolvedLimits
 from buildlib.problems import BuildError, nearest, read_json_object
 from buildlib.request import Request
 from buildlib.weights import check_weights
-from llm_arguments import PYTORCH_ARGUMENTS, read_arguments
+from llm_arguments import PYTORCH, arguments_of, read_arguments
 
 QUANTISATION = "hf_quant_config.json"
 
 _WHERE = "engine.options.package"
 # Given in part: the rest is decided here.
 _COMPLETED = ("kv_cache_config", "enable_lora", "lora_config")
-# Read here: what passed through unseen would name adapters that no request can ask for.
-_ALWAYS_SEEN = ("enable_lora", "lora_config")
 _QUANTISE_AGAIN = "Quantise again: `tritonctl build --force`."
-# What the build or the serving side sets.
-_ELSEWHERE: dict[str, str] = {
-    "max_batch_size": "Set engine.max_batch_size instead.",
-    "max_num_tokens": "Set engine.max_num_tokens instead.",
-    "max_seq_len": "Set engine.max_seq_len instead.",
-    "max_input_len": "Set engine.max_input_len instead.",
-    "max_beam_width": "Set engine.max_beam_width instead.",
-    "tensor_parallel_size": "Set engine.tp_size instead.",
-    "pipeline_parallel_size": "Set engine.pp_size instead.",
-    "trust_remote_code": "Set engine.trust_remote_code instead.",
-    "model": "Remove it: the checkpoint is the one that was quantised.",
-    "tokenizer": "Remove it: the checkpoint's own is used.",
-    "skip_tokenizer_init": "Remove it: ids come in and go out.",
-    "stream_interval": "Remove it: streams get every id as it comes.",
-    "backend": "Remove it: tensorrt_llm.LLM is the PyTorch runtime.",
-    "build_config": "Remove it: nothing is compiled.",
-    "load_format": "Remove it: the weights are loaded as they were quantised.",
-}
 
 
 @dataclass(frozen=True)
@@ -62,9 +43,18 @@ class Package:
     extra: Mapping[str, Any] = field(default_factory=dict)
     adapters: tuple[Adapter, ...] = ()
 
+    @property
+    def version(self) -> str:
+        """Return the version of TensorRT-LLM that serves it."""
+        return version_of(self.request)
 
-def read_given(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+
+def read_given(
+    raw: Mapping[str, Any], version: str = LAST_WITH_ENGINES
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the checked arguments of the project, and those that are passed through unseen.
+
+    `version`: of the TensorRT-LLM that gets them.
 
     Raises:
         BuildError: one is unknown, set elsewhere, or not what the runtime takes.
@@ -77,25 +67,43 @@ def read_given(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
             remedy=f"Correct {_WHERE}.extra, or leave it out.",
         )
     for name in (*given, *extra):
-        if name in _ELSEWHERE:
-            raise BuildError(f"{_WHERE}.{name} cannot be set", remedy=_ELSEWHERE[name])
-        if name in given and name not in PYTORCH_ARGUMENTS:
-            raise BuildError(
-                f"{_WHERE}.{name} is not an argument of tensorrt_llm.LLM"
-                f"{nearest(name, PYTORCH_ARGUMENTS)}",
-                remedy="Correct the name; what this tritonctl does not know goes into "
-                f"{_WHERE}.extra, an object of arguments.",
-            )
-        if name in extra and name in _ALWAYS_SEEN:
-            raise BuildError(
-                f"{_WHERE}.extra.{name} would be passed through unseen",
-                remedy=f"Write {_WHERE}.{name} instead.",
-            )
-        if name in given and name in extra:
-            raise BuildError(
-                f"{_WHERE}.extra repeats {name}", remedy=f"Remove one of the two {name}."
-            )
-    return read_arguments(given, PYTORCH_ARGUMENTS, _WHERE), extra
+        known = llm_arguments().get(name)
+        if known and known.elsewhere:
+            raise BuildError(f"{_WHERE}.{name} cannot be set", remedy=known.elsewhere)
+    for name in given:
+        _check_name(name)
+    for name in extra:
+        _check_unseen(name, given, version)
+    return read_arguments(given, PYTORCH, version, _WHERE), extra
+
+
+def _check_name(name: str) -> None:
+    known = arguments_of(PYTORCH)
+    if name not in known:
+        raise BuildError(
+            f"{_WHERE}.{name} is not an argument of tensorrt_llm.LLM{nearest(name, known)}",
+            remedy="Correct the name; what this tritonctl does not know goes into "
+            f"{_WHERE}.extra, an object of arguments.",
+        )
+
+
+def _check_unseen(name: str, given: Mapping[str, Any], version: str) -> None:
+    if name in given:
+        raise BuildError(f"{_WHERE}.extra repeats {name}", remedy=f"Remove one of the two {name}.")
+    # What passed through unseen would go round the rules.
+    if name in arguments_of(PYTORCH):
+        raise BuildError(
+            f"{_WHERE}.extra.{name} would be passed through unseen",
+            remedy=f"Write {_WHERE}.{name} instead.",
+        )
+    known = llm_arguments().get(name)
+    if known and (PYTORCH not in known.worlds or not exists(known, version)):
+        raise BuildError(
+            f"{_WHERE}.extra.{name} is not an argument of tensorrt_llm.LLM of TensorRT-LLM "
+            f"{version}",
+            remedy=f"Remove {_WHERE}.extra.{name}, or set engine.target.release to a release that "
+            "has it.",
+        )
 
 
 def read_quantisation(folder: Path) -> tuple[str | None, str | None]:
@@ -120,7 +128,7 @@ def read_quantisation(folder: Path) -> tuple[str | None, str | None]:
     return quantisation.get("quant_algo"), quantisation.get("kv_cache_quant_algo")
 
 
-def llm_arguments(package: Package) -> dict[str, Any]:
+def served_arguments(package: Package) -> dict[str, Any]:
     """Return the arguments of `tensorrt_llm.LLM`; model and tokenizer are the serving side's."""
     given, limits = dict(package.given), package.limits
     graphs = {"max_batch_size": limits.max_batch_size, "enable_padding": True}

@@ -5,18 +5,22 @@ Sources: TensorRT-LLM (_torch/modules/linear.py, llmapi/llm_args.py), ModelOpt (
 3_unified_hf.rst). Standard library only.
 """
 
-import re
+import math
 from collections.abc import Callable
+from typing import Any
 
+from arguments import reaches, table
 from buildlib.compatibility import precisions, quant_algo
+from llm_arguments import PYTORCH, ignored
 from package_facts import Package, chunked_prefill, kv_cache_config
 from package_lora_rules import RULES as LORA_RULES
+from package_speculation_rules import RULES as SPECULATION_RULES
 from rule_check import check_rules, refuse
 
 Rule = Callable[[Package], None]
 
 _PACKAGE = "engine.options.package"
-_FIRST_PYTORCH, _FIRST_UNIFIED = (1, 0), (1, 2)
+_FIRST_PYTORCH, _FIRST_UNIFIED = "1.0.0", "1.2.0"
 
 
 def world_is_pytorch(package: Package) -> None:
@@ -32,18 +36,18 @@ def world_is_pytorch(package: Package) -> None:
 
 def runtime_is_the_llm_api_s_own(package: Package) -> None:
     """tensorrt_llm.LLM is the PyTorch runtime since 1.0."""
-    if _version(package) < _FIRST_PYTORCH:
+    if not reaches(package.version, _FIRST_PYTORCH):
         refuse(
-            f"TensorRT-LLM {_named(package)} has no PyTorch runtime",
+            f"TensorRT-LLM {package.version} has no PyTorch runtime",
             "Set engine.target.release to 25.09 (TensorRT-LLM 1.0.0) or later.",
         )
 
 
 def runtime_reads_unified_checkpoints(package: Package) -> None:
     """ModelOpt's unified checkpoints load since TensorRT-LLM 1.2.0."""
-    if package.quant_algo is not None and _version(package) < _FIRST_UNIFIED:
+    if package.quant_algo is not None and not reaches(package.version, _FIRST_UNIFIED):
         refuse(
-            f"TensorRT-LLM {_named(package)} does not load ModelOpt's unified checkpoints",
+            f"TensorRT-LLM {package.version} does not load ModelOpt's unified checkpoints",
             "Set engine.target.release to 26.03 (TensorRT-LLM 1.2.0) or later.",
         )
 
@@ -128,12 +132,31 @@ def graphs_are_given_in_one_way(package: Package) -> None:
     """Batch sizes, or the largest of them: the runtime refuses both unless they agree."""
     graphs = package.given.get("cuda_graph_config") or {}
     sizes, largest = graphs.get("batch_sizes"), graphs.get("max_batch_size")
-    if sizes and largest and max(sizes) != largest:
+    if not sizes or not largest:
+        return
+    remedy = f"Remove {_PACKAGE}.cuda_graph_config.max_batch_size."
+    if max(sizes) != largest:
         refuse(
             f"cuda_graph_config.batch_sizes end at {max(sizes)}, and its max_batch_size is "
             f"{largest}",
-            f"Remove {_PACKAGE}.cuda_graph_config.max_batch_size.",
+            remedy,
         )
+    agree = reaches(package.version, table()["changes"]["graphs_agree"])
+    if not agree and sorted(sizes) != _chosen_sizes(graphs):
+        refuse(
+            "cuda_graph_config has batch_sizes and max_batch_size, which TensorRT-LLM "
+            f"{package.version} takes together only where it would choose the same sizes",
+            remedy,
+        )
+
+
+def _chosen_sizes(graphs: dict[str, Any]) -> list[int]:
+    """Return the sizes that the runtime chooses for a max_batch_size (CudaGraphConfig)."""
+    largest = graphs["max_batch_size"]
+    padded = [1, 2, 4, *range(8, 129, 8)]
+    sizes = padded if graphs.get("enable_padding") else [*range(1, 33), 64, 128]
+    sizes = sizes + [2**power for power in range(8, math.ceil(math.log2(largest)))]
+    return sorted({*(size for size in sizes if size <= largest), largest})
 
 
 def graphs_fit_the_batch(package: Package) -> None:
@@ -165,13 +188,12 @@ def experts_fill_the_gpus(package: Package) -> None:
         )
 
 
-def speculation_names_its_kind(package: Package) -> None:
-    """The runtime chooses the class by it."""
-    config = package.given.get("speculative_config")
-    if config is not None and not isinstance(config.get("decoding_type"), str):
+def arguments_are_not_ignored(package: Package) -> None:
+    """A field that the runtime takes and does not look at would be dropped silently."""
+    for name, _ in ignored(package.given, PYTORCH, package.version):
         refuse(
-            "speculative_config has no decoding_type",
-            f"Add {_PACKAGE}.speculative_config.decoding_type, for example Eagle, MTP or NGram.",
+            f"{name} is set, and the PyTorch runtime of TensorRT-LLM {package.version} ignores it",
+            f"Remove {_PACKAGE}.{name}.",
         )
 
 
@@ -188,7 +210,8 @@ RULES: tuple[Rule, ...] = (
     graphs_are_given_in_one_way,
     graphs_fit_the_batch,
     experts_fill_the_gpus,
-    speculation_names_its_kind,
+    arguments_are_not_ignored,
+    *SPECULATION_RULES,
     *LORA_RULES,
 )
 
@@ -200,13 +223,3 @@ def check(package: Package) -> None:
         BuildError: the first that is broken; its id ends the problem.
     """
     check_rules(RULES, package)
-
-
-def _named(package: Package) -> str:
-    target = package.request.target
-    return (target.tensorrt_llm if target else None) or "of an unknown version"
-
-
-def _version(package: Package) -> tuple[int, int]:
-    match = re.match(r"(\d+)\.(\d+)", _named(package))
-    return (int(match[1]), int(match[2])) if match else _FIRST_UNIFIED

@@ -29,6 +29,7 @@ _CPP_SAMPLER = "TRTLLMSampler"
 # one by one, and the earlier ones silently ignore the parameter.
 _TORCH_SAMPLER_SINCE = {"bad_words": "1.3.0rc29", "penalties": "1.3.0rc29", "seed": "1.3.0rc29"}
 _FINAL = 10_000
+_NEMO = ".nemo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,9 @@ class Runtime:
             raise RequestError(f"lora_name is '{name}', the model has {known}.")
         executor = importlib.import_module("tensorrt_llm.executor")
         number = list(self.adapters).index(name) + 1
-        return executor.LoRARequest(name, number, str(self.adapters[name]))
+        path = self.adapters[name]
+        nemo = {"lora_ckpt_source": "nemo"} if path.suffix == _NEMO else {}
+        return executor.LoRARequest(name, number, str(path), **nemo)
 
 
 def at_least(version: str, since: str) -> bool:
@@ -165,6 +168,8 @@ def llm_arguments(
         # An id per response; statistics are off there unless asked for.
         arguments |= {"stream_interval": 1, "enable_iter_perf_stats": True}
         arguments["max_seq_len"] = parameters.integer("max_seq_len")
+    if arguments.get("speculative_config"):
+        arguments["speculative_config"] = _speculation(arguments["speculative_config"])
     if adapters:
         arguments |= _lora_arguments(arguments, adapters, engine=engine)
     return arguments | _tokenizer_arguments(folder, parameters)
@@ -197,6 +202,21 @@ def _kv_cache_config(arguments: Mapping[str, Any], parameters: ModelParameters) 
         raise ConfigurationError(
             f"TensorRT-LLM refuses the KV cache settings {settings}: {error}. "
             "Correct serving.runtime.kv_cache_config."
+        ) from error
+
+
+def _speculation(settings: Mapping[str, Any]) -> Any:
+    """As LLM() takes it: 1.3 reads the kind itself, earlier ones want an object of its class."""
+    llm_args = importlib.import_module("tensorrt_llm.llmapi.llm_args")
+    make = getattr(llm_args.DecodingBaseConfig, "from_dict", None)
+    if make is None:
+        return settings
+    try:
+        return make(dict(settings))  # it takes the kind out
+    except (TypeError, ValueError, AssertionError) as error:
+        raise ConfigurationError(
+            f"TensorRT-LLM refuses the speculative decoding {dict(settings)}: {error}. "
+            "Correct engine.options.package.speculative_config and run `tritonctl build`."
         ) from error
 
 

@@ -113,7 +113,7 @@ def test_the_command_says_what_decides_serving(checkpoint: Path, programs: Path)
         "multiple_profiles": "enable",
         "lora_plugin": "auto",
         "lora_target_modules": ["attn_qkv", "mlp_gate"],
-        "extra": ["--max_lora_rank", "16"],
+        "extra": ["--max_lora=16", "--monitor", "--lora_dir", "/a/fr", "/a/de"],
     }
     request = asked(checkpoint, options=options)
     done = trtllm.run_stage("compile.py", checkpoint.parent / "staging", request, programs)
@@ -129,7 +129,9 @@ def test_the_command_says_what_decides_serving(checkpoint: Path, programs: Path)
         "--lora_target_modules attn_qkv mlp_gate",
     ):
         assert expected in text
-    assert text.endswith("--output_timing_cache .timing/fresh.cache --max_lora_rank 16")
+    for known in ("--max_lora_rank 16 ", "--monitor_memory ", "--lora_dir /a/fr /a/de "):
+        assert text.count(known) == 1
+    assert text.endswith("--output_timing_cache .timing/fresh.cache")
     assert text.count("--multiple_profiles") == 1
     assert trtllm.result_of(checkpoint.parent / "staging")["status"] == "ok"
 
@@ -163,8 +165,78 @@ def test_two_gpus(checkpoint: Path, programs: Path) -> None:
 def test_speculative_decoding_lengthens_the_sequences(checkpoint: Path, programs: Path) -> None:
     """The tool adds the draft to max_seq_len; that is no deviation."""
     options = {"speculative_decoding_mode": "medusa", "max_draft_len": 8}
-    result = built(checkpoint, programs, asked(checkpoint, options=options))
+    config = {"architecture": "MedusaForCausalLM"}
+    result = built(checkpoint, programs, asked(checkpoint, config, options=options))
     assert result.limits.max_seq_len == 64
+
+
+def test_heads_of_the_model_say_how_long_drafts_are(checkpoint: Path, programs: Path) -> None:
+    """max_draft_len left out is that of the checkpoint, in sequences and in steps."""
+    config = {"architecture": "MedusaForCausalLM", "max_draft_len": 63}
+    options = {"speculative_decoding_mode": "medusa"}
+    limits = {"max_batch_size": 256}
+    request = asked(checkpoint, config, options=options, limits=limits)
+    assert built(checkpoint, programs, request).limits.max_num_tokens == 256 * 64
+
+
+@pytest.mark.parametrize(
+    ("options", "limits", "tokens"),
+    [
+        ({}, {"max_batch_size": 1, "max_seq_len": 16}, 32),
+        ({"context_fmha": "disable"}, {"max_batch_size": 1, "max_seq_len": 16}, 16),
+        ({"context_fmha": "disable", "tokens_per_block": 128}, {}, 256),
+        ({"tokens_per_block": 128}, {"max_batch_size": 1}, 128),
+    ],
+)
+def test_steps_of_short_batches(
+    checkpoint: Path,
+    programs: Path,
+    options: dict[str, Any],
+    limits: dict[str, int],
+    tokens: int,
+) -> None:
+    """A step is at least a block, or without context FMHA a prompt, as the tool makes it."""
+    request = asked(checkpoint, options=options, limits=limits)
+    assert built(checkpoint, programs, request).limits.max_num_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("config", "options", "logits"),
+    [
+        ({}, {}, "float16"),
+        ({"logits_dtype": "float32"}, {}, "float32"),
+        ({}, {"logits_dtype": "float32"}, "float32"),
+        ({}, {"extra": ["--logits", "float32"]}, "float32"),
+    ],
+)
+def test_logits_are_those_of_the_checkpoint(
+    checkpoint: Path,
+    programs: Path,
+    config: dict[str, Any],
+    options: dict[str, Any],
+    logits: str,
+) -> None:
+    """float16 in every checkpoint that ModelOpt exports, unless the project says otherwise."""
+    result = built(checkpoint, programs, asked(checkpoint, config, options=options))
+    assert result.runtime["logits_dtype"] == logits
+
+
+@pytest.mark.parametrize(
+    ("source", "places"),
+    [
+        ({"lora_dir": ["/a/fr", "/a/de"]}, {"fr": "engine/lora/0", "de": "engine/lora/1"}),
+        (
+            {"lora_dir": ["/a/fr.nemo", "/a/de.nemo"], "lora_ckpt_source": "nemo"},
+            {"fr": "engine/lora/0.nemo", "de": "engine/lora/1.nemo"},
+        ),
+    ],
+)
+def test_adapters_lie_where_the_tool_copies_them(
+    checkpoint: Path, programs: Path, source: dict[str, Any], places: dict[str, str]
+) -> None:
+    """Folders of PEFT by number, files of NeMo by number and suffix."""
+    request = asked(checkpoint, options={"lora_plugin": "auto", **source})
+    assert built(checkpoint, programs, request).runtime["lora_adapters"] == places
 
 
 def test_timing_cache_is_kept_per_tensorrt_and_gpu(checkpoint: Path, programs: Path) -> None:
@@ -191,6 +263,7 @@ FAULTS = [
     ("cache", "KV cache is CONTINUOUS, and in-flight batching needs a paged one"),
     ("ranks", "and engine has none"),
     ("empty", "engine/rank0.engine is empty"),
+    ("logits", "logits_dtype is float16, and trtllm-build compiled float32"),
 ]
 
 

@@ -65,7 +65,9 @@ Build = Callable[..., Artefact]
 def build(python_image: str, checkpoint: Path, tmp_path: Path) -> Build:
     """Build a project whose builder compiles in an image with our trtllm-build."""
     tool = trtllm.FAKE_TOOL.read_text(encoding="utf-8")
-    container_engine.add_programs(IMAGE, {"trtllm-build": tool, "nvidia-smi": SMI})
+    table = trtllm.ARGUMENTS.read_text(encoding="utf-8")
+    programs = {"trtllm-build": tool, trtllm.ARGUMENTS.name: table, "nvidia-smi": SMI}
+    container_engine.add_programs(IMAGE, programs)
     folder = tmp_path / "builders" / "trt"
     shutil.copytree(BUILDERS / "tensorrt_llm", folder)
     shutil.copytree(BUILDERS / "shared", tmp_path / "builders" / "shared")

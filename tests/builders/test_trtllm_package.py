@@ -19,6 +19,8 @@ from tritonctl.engines.build.contract import BuildResult, read_answer
 
 MODULES = (
     "adapters",
+    "arguments",
+    "build_extra",
     "build_facts",
     "build_options",
     "build_runtime",
@@ -32,6 +34,7 @@ MODULES = (
     "package_facts",
     "package_lora_rules",
     "package_rules",
+    "package_speculation_rules",
 )
 
 
@@ -158,13 +161,13 @@ def test_cuda_graphs(
     """As many as the batch unless the project decides; null switches them off."""
     package = made(trt, checkpoint, options=given)
     trt.package_rules.check(package)
-    assert trt.package_facts.llm_arguments(package)["cuda_graph_config"] == graphs
+    assert trt.package_facts.served_arguments(package)["cuda_graph_config"] == graphs
 
 
 def test_extra_arguments_pass_through(trt: SimpleNamespace, checkpoint: Path) -> None:
     """What this tritonctl does not know reaches the runtime as it is."""
     package = made(trt, checkpoint, options={"extra": {"new_knob": {"depth": 2}}})
-    assert trt.package_facts.llm_arguments(package)["new_knob"] == {"depth": 2}
+    assert trt.package_facts.served_arguments(package)["new_knob"] == {"depth": 2}
 
 
 def test_long_prompts_are_chunked(trt: SimpleNamespace, checkpoint: Path) -> None:
@@ -172,7 +175,15 @@ def test_long_prompts_are_chunked(trt: SimpleNamespace, checkpoint: Path) -> Non
     limits = {"max_input_len": 40, "max_num_tokens": 32}
     package = made(trt, checkpoint, limits=limits)
     trt.package_rules.check(package)
-    assert trt.package_facts.llm_arguments(package)["enable_chunked_prefill"] is True
+    assert trt.package_facts.served_arguments(package)["enable_chunked_prefill"] is True
+
+
+NEW = {"target": {"release": "1.3.0rc22", "tensorrt_llm": "1.3.0rc22", "triton": None}}
+
+
+def speculates(kind: str, **fields: Any) -> dict[str, Any]:
+    """Speculative decoding of a kind, as changes to the usual request."""
+    return options(speculative_config={"decoding_type": kind, **fields})
 
 
 MOE = {"moe_tensor_parallel_size": 2, "moe_expert_parallel_size": 2}
@@ -215,10 +226,87 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         options(cuda_graph_config={"batch_sizes": [1, 2], "max_batch_size": 4}),
         "end at 2",
     ),
+    (
+        "graphs-are-given-in-one-way",
+        options(cuda_graph_config={"batch_sizes": [1, 4], "max_batch_size": 4}),
+        "only where it would choose the same sizes",
+    ),
+    (
+        "graphs-are-given-in-one-way",
+        NEW | options(cuda_graph_config={"batch_sizes": [1, 2], "max_batch_size": 4}),
+        "end at 2",
+    ),
     ("graphs-fit-the-batch", options(cuda_graph_config={"batch_sizes": [8]}), "up to 8"),
     ("graphs-fit-the-batch", options(cuda_graph_config={"max_batch_size": 8}), "up to 8"),
     ("experts-fill-the-gpus", {"limits": {"tp_size": 2}} | options(**MOE), "is 4"),
+    (
+        "arguments-are-not-ignored",
+        NEW | options(kv_cache_config={"sink_token_length": 4}),
+        "PyTorch runtime of TensorRT-LLM 1.3.0rc22 ignores it",
+    ),
+    (
+        "arguments-are-not-ignored",
+        options(kv_cache_config={"sink_token_length": 0}),
+        "Remove engine.options.package.kv_cache_config.sink_token_length",
+    ),
     ("speculation-names-its-kind", options(speculative_config={}), "decoding_type"),
+    ("speculation-is-of-the-release", speculates("Ngram"), "(did you mean NGram?)"),
+    ("speculation-is-of-the-release", speculates("Eagle3"), "to one of MTP, Eagle, NGram"),
+    ("speculation-is-of-the-release", NEW | speculates("DraftTarget"), "to Draft_Target."),
+    ("speculation-is-of-the-release", NEW | speculates("UserProvided"), "to User_Provided."),
+    ("speculation-is-of-the-pytorch-runtime", speculates("Medusa"), "for compiled engines"),
+    ("speculation-is-of-the-pytorch-runtime", NEW | speculates("Lookahead"), "to one of MTP"),
+    ("speculation-can-be-served", speculates("UserProvided"), "a Python object"),
+    ("speculation-can-be-served", NEW | speculates("SaveState"), "into files"),
+    ("speculation-has-known-fields", speculates("MTP", depth=1), "not a field of MTP"),
+    (
+        "speculation-has-known-fields",
+        speculates("Eagle", max_draft_len=3, speculative_model="/m"),
+        "(did you mean speculative_model_dir?)",
+    ),
+    ("speculation-has-what-it-needs", NEW | speculates("NGram"), "max_draft_len (above 0)"),
+    (
+        "speculation-has-what-it-needs",
+        speculates("NGram", max_draft_len=3),
+        "needs max_matching_ngram_size",
+    ),
+    (
+        "speculation-has-what-it-needs",
+        NEW | speculates("Eagle", speculative_model="/m"),
+        "needs max_draft_len",
+    ),
+    (
+        "speculation-has-what-it-needs",
+        NEW | speculates("Eagle", max_draft_len=0, speculative_model="/m"),
+        "needs max_draft_len",
+    ),
+    (
+        "speculation-has-what-it-needs",
+        NEW | speculates("Eagle3", max_draft_len=3),
+        "needs speculative_model_dir",
+    ),
+    (
+        "speculation-has-what-it-needs",
+        speculates("DraftTarget", max_draft_len=3),
+        "needs speculative_model_dir",
+    ),
+    (
+        "speculation-has-one-tree",
+        NEW
+        | speculates(
+            "Eagle",
+            max_draft_len=3,
+            speculative_model="/m",
+            use_dynamic_tree=True,
+            eagle_choices=[[0]],
+        ),
+        "exclude each other",
+    ),
+    (
+        "speculation-has-one-tree",
+        NEW | speculates("Eagle", max_draft_len=3, speculative_model="/m", use_dynamic_tree=True),
+        "dynamic_tree_max_topK",
+    ),
     ("lora-names-its-adapters", options(enable_lora=True), "lora_dir to the adapters' folders"),
     ("lora-names-its-adapters", options(lora_config={"max_lora_rank": 8}), "none is named"),
     (
@@ -293,7 +381,25 @@ PASSING: list[dict[str, Any]] = [
     {"cache": "FP8", "kv_cache_dtype": "fp8"},
     {"limits": {"tp_size": 4}} | options(**MOE),
     options(moe_expert_parallel_size=1),
-    options(speculative_config={"decoding_type": "NGram", "max_draft_len": 4}),
+    speculates("NGram", max_draft_len=4, max_matching_ngram_size=2),
+    NEW | speculates("NGram", max_draft_len=4),
+    speculates("MTP"),
+    NEW | speculates("MTP", num_nextn_predict_layers=2),
+    speculates("AUTO"),
+    speculates("Eagle", max_draft_len=3, speculative_model_dir="/m"),
+    NEW | speculates("Eagle", max_draft_len=3, speculative_model="/m"),
+    NEW | speculates("Eagle3", max_draft_len=3, speculative_model_dir="/m"),
+    speculates("DraftTarget", max_draft_len=3, speculative_model_dir="/m"),
+    NEW | speculates("Draft_Target", max_draft_len=3, speculative_model="/m"),
+    options(speculative_config=None),
+    options(
+        cuda_graph_config={
+            "batch_sizes": [1, 2, 4],
+            "max_batch_size": 4,
+            "enable_padding": True,
+        }
+    ),
+    NEW | options(cuda_graph_config={"batch_sizes": [1, 4], "max_batch_size": 4}),
     options(guided_decoding_backend="llguidance"),
     {"algorithm": "W4A16_AWQ", "precision": "int4_awq"},
     {"adapters": {"a/fr": {}, "a/de": {}}} | options(enable_lora=True),
@@ -328,6 +434,14 @@ def test_what_goes_together_passes(
         ({"extra": ["--flag"]}, "expected an object of arguments"),
         ({"extra": {"lora_config": {}}}, "Write engine.options.package.lora_config instead."),
         ({"lora_config": {"lora_dir": "/a"}}, "a list of text"),
+        ({"enable_lora": None}, "enable_lora is null, expected true or false"),
+        ({"moe_config": None}, "moe_config is null, expected an object"),
+        ({"kv_cache_config": {"free_gpu_memory_fraction": None}}, "is null, expected a fraction"),
+        ({"cuda_graph_config": {"max_batch_size": None}}, "is null, expected a whole number"),
+        ({"extra": {"enable_tqdm": True}}, "is not an argument of tensorrt_llm.LLM of"),
+        ({"extra": {"gms_config": {}}}, "is not an argument of tensorrt_llm.LLM of"),
+        ({"extra": {"speculative_config": {}}}, "Write engine.options.package.speculative_config"),
+        ({"extra": {"cuda_graph_config": {}}}, "Write engine.options.package.cuda_graph_config"),
         ({"extra": {"tensor_parallel_size": 2}}, "Set engine.tp_size instead."),
         ({"attn_backend": "TRTLLM", "extra": {"attn_backend": "x"}}, "repeats attn_backend"),
         ({"enable_attention_dp": 1}, "true or false"),
@@ -474,3 +588,25 @@ def test_the_documentation_has_every_rule(trt: SimpleNamespace) -> None:
     text = (BUILDERS.parent / "docs" / "tensorrt-llm.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| package \| `([a-z0-9-]+)` \|", text, flags=re.MULTILINE)
     assert rows == [trt.rule_check.rule_id(rule) for rule in trt.package_rules.RULES]
+
+
+@pytest.mark.parametrize(
+    ("version", "refused"), [("1.2.1", False), ("1.3.0rc22", True), ("1.4.0rc1", True)]
+)
+def test_fields_end_with_a_release(trt: SimpleNamespace, version: str, refused: bool) -> None:
+    """onboard_blocks is a field of KvCacheConfig up to 1.2.1, and of no later one that we know."""
+    given = {"kv_cache_config": {"onboard_blocks": False}}
+    if not refused:
+        assert trt.package_facts.read_given(given, version) == (given, {})
+        return
+    with pytest.raises(trt.problems.BuildError, match=r"it ended before 1\.3") as caught:
+        trt.package_facts.read_given(given, version)
+    assert "engine.target.release" in caught.value.remedy
+
+
+def test_choices_grow_with_releases(trt: SimpleNamespace) -> None:
+    """A word that a later version added is none of an earlier one."""
+    given = {"moe_config": {"backend": "MARLIN"}}
+    assert trt.package_facts.read_given(given, "1.3.0rc22") == (given, {})
+    with pytest.raises(trt.problems.BuildError, match="expected one of AUTO, CUTLASS"):
+        trt.package_facts.read_given(given, "1.2.1")

@@ -16,9 +16,11 @@ from tests.builders.conftest import BUILDERS, modules_of, write_json
 from tritonctl.compatibility.table import table
 
 MODULES = (
+    "arguments",
     "build_checks",
     "build_command",
     "build_engine",
+    "build_extra",
     "build_facts",
     "build_gpu",
     "build_memory_rules",
@@ -27,6 +29,7 @@ MODULES = (
     "build_rules",
     "build_runtime",
     "build_settings",
+    "build_sizes",
     "build_tensors",
     "build_tool",
     "compile",
@@ -76,6 +79,12 @@ MIXTRAL = {"config": {"architecture": "MixtralForCausalLM"}}
 OLD = {"target": {"release": "25.10", "tensorrt_llm": "1.0.0"}}
 FP8_CACHE = {"kv_cache_dtype": "fp8", "config": quantised("FP8", "FP8")}
 EAGLE = {"speculative_decoding_mode": "eagle"}
+LOOKAHEAD = {"speculative_decoding_mode": "lookahead_decoding"}
+EAGLE_MODEL = {"config": {"architecture": "EagleForCausalLM"}}
+TWO = {
+    "limits": {"tp_size": 2},
+    "config": {"mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1}},
+}
 LIMITED = {"max_batch_size": 4, "max_seq_len": 64}
 
 # For each rule: changes to a request that passes, and a part of what is said.
@@ -163,28 +172,76 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ),
     (
         "context-logits-without-draft-tokens",
-        options(gather_context_logits=True, max_draft_len=2, **EAGLE),
+        options(gather_context_logits=True, max_draft_len=2, **LOOKAHEAD),
         "gather_generation_logits alone",
     ),
     (
         "context-logits-without-draft-tokens",
-        options(gather_all_token_logits=True, max_draft_len=2, **EAGLE),
+        options(gather_all_token_logits=True, max_draft_len=2, **LOOKAHEAD),
         "gather_generation_logits alone",
     ),
     ("draft-tokens-need-a-mode", options(max_draft_len=4), "speculative_decoding_mode"),
     (
         "draft-tokens-fit-into-a-step",
-        options(max_draft_len=63, **EAGLE) | {"limits": {**LIMITED, "max_num_tokens": 128}},
+        options(max_draft_len=63, **LOOKAHEAD) | {"limits": {**LIMITED, "max_num_tokens": 128}},
         "max_num_tokens to 256",
     ),
     (
         "eagle-is-bounded",
-        options(**EAGLE) | {"limits": {"max_batch_size": 513, "max_num_tokens": 8192}},
+        EAGLE_MODEL
+        | options(**EAGLE)
+        | {"limits": {"max_batch_size": 513, "max_num_tokens": 8192}},
         "at most 512 sequences",
+    ),
+    (
+        "eagle-is-bounded",
+        EAGLE_MODEL
+        | options(**EAGLE, max_draft_len=257)
+        | {"limits": {"max_batch_size": 4, "max_num_tokens": None}},
+        "256 draft tokens",
+    ),
+    (
+        "drafts-come-from-heads-of-the-model",
+        options(**EAGLE),
+        "eagle is for EagleForCausalLM, and this is LlamaForCausalLM",
+    ),
+    (
+        "drafts-come-from-heads-of-the-model",
+        options(speculative_decoding_mode="medusa", max_draft_len=4),
+        "lookahead_decoding",
+    ),
+    (
+        "drafts-come-from-heads-of-the-model",
+        EAGLE_MODEL | options(speculative_decoding_mode="explicit_draft_tokens"),
+        "for ReDrafterForLLaMALM, ReDrafterForQWenLM",
+    ),
+    (
+        "nvfp4-decides-the-gemm-plugin",
+        B200 | NVFP4 | options(gemm_plugin="auto"),
+        "would change it to nvfp4",
+    ),
+    (
+        "nvfp4-decides-the-gemm-plugin",
+        B200 | NVFP4 | options(gemm_plugin="float16"),
+        "to nvfp4 or disable",
+    ),
+    ("nccl-plugin-follows-the-gpus", options(nccl_plugin="float16"), "to disable, as for every"),
+    ("nccl-plugin-follows-the-gpus", TWO | options(nccl_plugin="disable"), "to float16"),
+    ("nccl-plugin-follows-the-gpus", TWO | options(nccl_plugin="bfloat16"), "several GPUs"),
+    ("paged-state-needs-a-recurrent-model", options(paged_state="enable"), "would disable it"),
+    (
+        "lora-plugin-knows-its-modules",
+        options(lora_plugin="auto", max_lora_rank=8),
+        "lora_dir to the adapters' folders, or lora_target_modules",
     ),
     ("lora-options-need-lora-plugin", options(max_lora_rank=8), "lora_plugin to auto"),
     ("lora-options-need-lora-plugin", options(lora_dir=["/adapter"]), "lora_dir do nothing"),
     ("lora-options-need-lora-plugin", options(dora_plugin="enable"), "dora_plugin"),
+    (
+        "adapters-of-engines-have-different-names",
+        options(lora_plugin="auto", lora_ckpt_source="nemo", lora_dir=["/a/fr.nemo", "/b/fr.nemo"]),
+        "are called fr",
+    ),
     (
         "adapters-of-engines-have-different-names",
         options(lora_plugin="auto", lora_dir=["/a/fr", "/b/fr/"]),
@@ -306,6 +363,11 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         "compiled with 32",
     ),
     (
+        "arguments-are-not-ignored",
+        options(kv_cache_config={"sink_token_length": 4}),
+        "engines of TensorRT-LLM 1.2.1 ignore it",
+    ),
+    (
         "guides-of-engines-are-xgrammar",
         options(guided_decoding_backend="llguidance"),
         "to xgrammar",
@@ -343,7 +405,20 @@ PASSING: list[dict[str, Any]] = [
     {**B200, **NVFP4} | options(fuse_fp4_quant="enable", norm_quant_fusion="enable"),
     options(gemm_swiglu_plugin="fp8", gemm_plugin="fp8"),
     options(multiple_profiles="enable"),
-    options(max_draft_len=4, gather_generation_logits=True, **EAGLE),
+    options(max_draft_len=4, gather_generation_logits=True, **LOOKAHEAD),
+    EAGLE_MODEL | options(max_draft_len=4, **EAGLE),
+    {"config": {"architecture": "MedusaLlamaForCausalLM"}}
+    | options(speculative_decoding_mode="medusa", max_draft_len=4),
+    {**B200, **NVFP4} | options(gemm_plugin="nvfp4"),
+    {**B200, **NVFP4} | options(gemm_plugin="disable"),
+    options(nccl_plugin="auto"),
+    options(nccl_plugin="disable"),
+    TWO | options(nccl_plugin="float16"),
+    options(paged_state="disable"),
+    OLD | options(kv_cache_config={"sink_token_length": 4, "onboard_blocks": False}),
+    options(lora_plugin="auto", lora_ckpt_source="nemo", lora_dir=["/a/fr.nemo", "/a/de.nemo"]),
+    options(context_fmha="disable") | {"limits": {"max_batch_size": 1, "max_seq_len": 16}},
+    {"limits": {"max_batch_size": 1, "max_seq_len": 16, "max_num_tokens": 32}},
     options(lora_plugin="auto", max_lora_rank=8, lora_target_modules=["attn_qkv"]),
     options(lora_plugin="auto", lora_dir=["/a/fr", "/a/de"]),
     OLD | options(streamingllm="enable"),
@@ -355,11 +430,7 @@ PASSING: list[dict[str, Any]] = [
     options(kv_cache_config={"enable_block_reuse": True, "dtype": "auto"}),
     {"precision": "bf16", "config": quantised(None)} | options(use_fused_mlp="enable"),
     {"config": quantised("MIXED_PRECISION")},
-    {
-        "limits": {"tp_size": 2},
-        "config": {"mapping": {"world_size": 2, "tp_size": 2, "pp_size": 1}},
-    }
-    | options(reduce_fusion="enable", user_buffer="enable"),
+    TWO | options(reduce_fusion="enable", user_buffer="enable"),
     {"target": {"gpu": None, "compute_capability": None}},
     {"kv_cache_dtype": "int8", "config": quantised("FP8", "INT8")},
 ]
@@ -413,6 +484,22 @@ REFUSED_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"extra": ["--output_dir", "x"]}, "extra sets --output_dir, which cannot be set"),
     ({"extra": ["--max_num_tokens=9"]}, "Set engine.max_num_tokens instead."),
     ({"workers": 2, "extra": ["--workers", "4"]}, "extra repeats workers"),
+    ({"workers": 2, "extra": ["--work=4"]}, "extra repeats workers"),
+    ({"extra": ["--max_batch", "9"]}, "Set engine.max_batch_size instead."),
+    ({"extra": ["--max_multimodal_len", "9", "--max_decoder", "9"]}, "Set engine.max_seq_len"),
+    ({"extra": ["--max_", "9"]}, "ambiguous option: --max_ could match"),
+    ({"extra": ["--workers"]}, "expected one argument"),
+    ({"extra": ["--workers", "two"]}, "invalid int value: 'two'"),
+    ({"extra": ["--gemm_plugin", "fp16"]}, "invalid choice: 'fp16'"),
+    ({"extra": ["--lora_dir"]}, "expected at least one argument"),
+    ({"extra": ["--fast_build=enable"]}, "ignored explicit argument"),
+    ({"extra": ["-h"]}, "would print its help"),
+    ({"extra": ["--auto_parallel", "2"]}, "of TensorRT-LLM 1.2.1 does not have"),
+    ({"kv_cache_config": None}, "kv_cache_config is null, expected an object"),
+    ({"kv_cache_config": {"enable_block_reuse": None}}, "is null, expected true or false"),
+    ({"scheduler_config": None}, "is null"),
+    ({"enable_chunked_prefill": None}, "is null, expected true or false"),
+    ({"kv_cache_config": {"use_kv_cache_manager_v2": True}}, "there from 1.3.0rc0 on"),
     ({"timing_cache": "relative"}, "the absolute path of a folder"),
     ({"kv_cache_config": {"enable_reuse": True}}, "(did you mean enable_block_reuse?)"),
     ({"kv_cache_config": {"free_gpu_memory_fraction": 90}}, "a fraction from 0 to 1"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.builders.conftest import BUILDERS, CONFIG, safetensors, write_json
 
 BUILDER = BUILDERS / "tensorrt_llm"
 FAKE_TOOL = Path(__file__).with_name("fake_trtllm_build.py")
+ARGUMENTS = BUILDER / "arguments.toml"
 TARGET = {
     "release": "26.07",
     "triton": "2.71.0",
@@ -34,7 +36,7 @@ QUANTISED = {
     "num_attention_heads": 4,
     "vocab_size": 8,
     "max_position_embeddings": CONFIG["max_position_embeddings"],
-    "logits_dtype": "float32",
+    "logits_dtype": "float16",
     "mapping": {"world_size": 1, "tp_size": 1, "pp_size": 1},
     "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None},
 }
@@ -79,6 +81,7 @@ def install_programs(folder: Path, gpus: str | None) -> None:
     tool = folder / "trtllm-build"
     tool.write_text(f"#!{sys.executable}\n{FAKE_TOOL.read_text(encoding='utf-8')}", "utf-8")
     tool.chmod(0o755)
+    shutil.copyfile(ARGUMENTS, folder / ARGUMENTS.name)
     if gpus is not None:
         list_gpus(folder, gpus)
 

@@ -8,12 +8,14 @@ from pathlib import Path
 
 LAST_WITH_ENGINES = "1.2.1"
 FAKES = Path(__file__).parent
+ARGUMENTS = FAKES.parents[1] / "builders" / "tensorrt_llm" / "arguments.toml"
 
 
 def copy_tensorrt_llm(folder: Path, version: str) -> Path:
     """The stand-in of a release of TensorRT-LLM, as a package in `folder`."""
     package = folder / "tensorrt_llm"
     shutil.copytree(FAKES / "tensorrt_llm", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copyfile(ARGUMENTS, package / ARGUMENTS.name)
     text = (package / "_version.py").read_text(encoding="utf-8")
     changed = text.replace(f'"{LAST_WITH_ENGINES}"', f'"{version}"')
     (package / "_version.py").write_text(changed, encoding="utf-8")

@@ -418,6 +418,110 @@ def test_lora_by_name(make: Make, world: str, version: str) -> None:
         bench.engine.add(1, replace(request(), lora_name="dutch"))
 
 
+def test_adapters_of_nemo_say_so(make: Make, tmp_path: Path) -> None:
+    """Engines have them as files; the library looks for a folder of PEFT unless it is told."""
+    make("engine", ENGINES)
+    file = tmp_path / "0.nemo"
+    file.write_bytes(b"an archive")
+    module = importlib.import_module("trtllmlib.runtime")
+    runtime = module.Runtime("engine", ENGINES, adapters={"fr": file, "de": tmp_path})
+    asked = [runtime.lora_request(name) for name in ("fr", "de")]
+    assert [one.lora_ckpt_source for one in asked] == ["nemo", "hf"]
+
+
+# --- speculative decoding -------------------------------------------------------------------------
+
+DRAFT = {"decoding_type": "NGram", "max_draft_len": 3, "max_matching_ngram_size": 2}
+
+
+@pytest.mark.parametrize("version", [ENGINES, CANDIDATE, LATER])
+def test_speculative_decoding_loads(make: Make, version: str) -> None:
+    """Before 1.3 as an object of its class, from then on as it is; the file stays as it was."""
+    bench = make("pytorch", version, llm_args={"speculative_config": DRAFT})
+    given = bench.llm.kwargs["speculative_config"]
+    kind = given["decoding_type"] if version != ENGINES else given.decoding_type
+    assert kind == "NGram"
+    [made] = bench.run(request())
+    assert made.text == ANSWER
+
+
+@pytest.mark.parametrize("version", [ENGINES, CANDIDATE])
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"decoding_type": "Unknown"}, "Invalid decoding type: Unknown"),
+        ({"max_draft_len": None}, "max_draft_len is required for NGram"),
+        ({"decoding_type": "Medusa", "max_matching_ngram_size": None}, "speculative_config|Extra"),
+    ],
+)
+def test_speculative_decoding_that_is_refused(
+    make: Make, version: str, changes: dict[str, Any], said: str
+) -> None:
+    """At load, in the library's own words, with where it comes from."""
+    with pytest.raises(ConfigurationError, match=said):
+        make("pytorch", version, llm_args={"speculative_config": DRAFT | changes})
+
+
+# --- the stand-in is as strict as the library -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "settings"),
+    [
+        (ENGINES, {"top_p": 1.5}),
+        (ENGINES, {"top_p": -0.1}),
+        (ENGINES, {"top_k": -1}),
+        (ENGINES, {"temperature": -1.0}),
+        (ENGINES, {"n": 2}),
+        (ENGINES, {"n": 2, "temperature": 0.5}),
+        (LATER, {"best_of": 2, "temperature": 0.0}),
+        (LATER, {"n": 2, "top_k": 1, "temperature": 1.0}),
+        (LATER, {"n": 2, "best_of": 1, "top_k": 5}),
+        (LATER, {"truncate_prompt_tokens": 0}),
+    ],
+)
+def test_sampling_out_of_range(
+    library: Callable[[str], None], version: str, settings: dict[str, Any]
+) -> None:
+    """Ranges, and several answers of a request that has only one."""
+    library(version)
+    with pytest.raises(ValueError, match=r"range|Greedy|best_of"):
+        importlib.import_module("tensorrt_llm").SamplingParams(**settings)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings"),
+    [
+        (ENGINES, {"n": 2, "top_k": 5}),
+        (LATER, {"n": 2, "temperature": 0.5}),
+        (LATER, {"n": 2, "use_beam_search": True}),
+        (ENGINES, {"top_p": 0.0, "top_k": 0, "temperature": 0.0}),
+    ],
+)
+def test_sampling_in_range(
+    library: Callable[[str], None], version: str, settings: dict[str, Any]
+) -> None:
+    """What the library takes; greedy is another thing before 1.3."""
+    library(version)
+    importlib.import_module("tensorrt_llm").SamplingParams(**settings)
+
+
+def test_an_adapter_without_a_name(library: Callable[[str], None], tmp_path: Path) -> None:
+    """Is refused before its folder is looked at."""
+    library(ENGINES)
+    executor = importlib.import_module("tensorrt_llm.executor")
+    with pytest.raises(ValueError, match="must not be empty"):
+        executor.LoRARequest("", 1, str(tmp_path))
+
+
+def test_arguments_that_the_library_has(make: Make) -> None:
+    """Waiting for batches, and the mode for one user."""
+    waits = {"batch_wait_timeout_ms": 1.0, "batch_wait_timeout_iters": 2}
+    waits |= {"batch_wait_max_tokens_ratio": 0.5}
+    bench = make("pytorch", LATER, llm_args={**waits, "enable_min_latency": True})
+    assert bench.llm.kwargs["batch_wait_timeout_ms"] == 1.0
+
+
 @pytest.fixture
 def packaged(tmp_path: Path) -> Path:
     """What the stage package of builders/tensorrt_llm makes of the shipped checkpoint, two

@@ -115,6 +115,36 @@ def test_defaults(engine: Sandbox) -> None:
     }
 
 
+def test_what_the_builder_was_told(engine: Sandbox) -> None:
+    """Options of the build that say how to serve arrive; the project's own come after them."""
+    built = {"free_gpu_memory_fraction": 0.5, "host_cache_size": 7, "enable_block_reuse": True}
+    record(
+        engine,
+        {"world": "engine", "enable_chunked_prefill": True, "kv_cache_config": built},
+    )
+    found = parameters(engine)
+    assert found["enable_chunked_context"] == "true"
+    assert found["kv_cache_free_gpu_mem_fraction"] == "0.5"
+    assert found["kv_cache_host_memory_bytes"] == "7"
+    engine.serving["runtime"] = {
+        "enable_chunked_context": False,
+        "kv_cache_free_gpu_mem_fraction": 0.25,
+    }
+    found = parameters(engine)
+    assert found["enable_chunked_context"] == "false"
+    assert found["kv_cache_free_gpu_mem_fraction"] == "0.25"
+
+
+def test_what_the_builder_was_told_is_checked(engine: Sandbox) -> None:
+    """The C++ executor takes all of the free memory no more than none."""
+    record(engine, {"world": "engine", "kv_cache_config": {"free_gpu_memory_fraction": 1.0}})
+    with pytest.raises(
+        ConfigurationError, match=r"built to be served with\.kv_cache_free"
+    ) as caught:
+        plan(engine)
+    assert "above 0 and below 1" in caught.value.problem
+
+
 def test_path_in_a_container(engine: Sandbox) -> None:
     """The backend knows absolute paths only; the project may say where the folder is mounted."""
     engine.serving["runtime"] = {"gpt_model_path": "/models/speller_engine/1/engine"}

@@ -32,6 +32,17 @@ _LOGITS, _PROMPT_TABLE, _FEATURES = (
 _LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 _DATA_TYPES = {_LOGITS: "TYPE_FP32", _PROMPT_TABLE: "TYPE_FP16", _FEATURES: "TYPE_FP16"}
 
+# What the builder was told of serving (KvCacheConfig), by the backend's parameters.
+_BUILT = {
+    "max_tokens": "max_tokens_in_paged_kv_cache",
+    "max_attention_window": "max_attention_window_size",
+    "sink_token_length": "sink_token_length",
+    "free_gpu_memory_fraction": "kv_cache_free_gpu_mem_fraction",
+    "host_cache_size": "kv_cache_host_memory_bytes",
+    "onboard_blocks": "kv_cache_onboard_blocks",
+    "cross_kv_cache_fraction": "cross_kv_cache_fraction",
+}
+
 # One value per request: dims [1], which the backend sees without that dimension.
 _SCALARS: dict[str, str] = {
     **dict.fromkeys(("encoder_output_lengths", "num_return_sequences"), _I),
@@ -228,11 +239,22 @@ def _parameters(model: Model, manifest: Manifest, engine: Path) -> dict[str, str
         "exclude_input_in_output": True,
         **dict.fromkeys(DEMANDED, ""),
     }
+    values |= _as_built(manifest)
     if serving.kv_cache_tokens is not None:
         values["max_tokens_in_paged_kv_cache"] = serving.kv_cache_tokens
     values |= {key: value for key, value in serving.runtime.items() if key not in _DATA_TYPES}
     values |= {"executor_worker_path": _WORKER, "FORCE_CPU_ONLY_INPUT_TENSORS": "no"}
     return {key: _written(value) for key, value in values.items()}
+
+
+def _as_built(manifest: Manifest) -> dict[str, Any]:
+    """How the engine is to be served, as its builder was told; left out: as the backend does."""
+    built = manifest.result.runtime
+    cache = built.get("kv_cache_config") or {}
+    values = {key: cache[name] for name, key in _BUILT.items() if cache.get(name) is not None}
+    return values | (
+        {"enable_chunked_context": True} if built.get("enable_chunked_prefill") else {}
+    )
 
 
 def _written(value: Any) -> str:
@@ -257,6 +279,9 @@ def _check(where: str, model: Model, manifest: Manifest) -> None:
         f"{where}.inline_detokenizer: {BACKEND} answers with token ids, it makes no text",
         "remove `inline_detokenizer: true`",
     )
+    for key, value in _as_built(manifest).items():
+        if key not in model.serving.runtime:
+            _check_setting("what the engine was built to be served with", key, value)
     for key, value in model.serving.runtime.items():
         _check_setting(f"{where}.runtime", key, value)
     _check_together(f"{where}.runtime", model)

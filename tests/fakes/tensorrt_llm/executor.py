@@ -24,6 +24,8 @@ class LoRARequest:
 
     def __post_init__(self) -> None:
         """The library's own checks."""
+        if not self.lora_name:
+            raise ValueError("lora_name must not be empty")
         if not Path(self.lora_path).exists():
             raise ValueError(f"lora_path ({self.lora_path}) does not exist.")
         if self.lora_ckpt_source not in {"hf", "nemo"}:

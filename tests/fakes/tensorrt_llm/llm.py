@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from ._version import __version__
 from .executor import EventQueue, LoRARequest, RequestOutput, Response, has_event_loop
-from .llm_args import TORCH_ARGS, TRT_ARGS, KvCacheConfig
+from .llm_args import TORCH_ARGS, TRT_ARGS, KvCacheConfig, check_llm_arguments
 from .numpy_llama import Array, NumpyLlama, Shape, State, read_lora, read_safetensors
 from .sampler import Abilities, Chooser, LiteralGuide
 from .sampling_params import SamplingParams
@@ -200,13 +200,12 @@ class BaseLLM:
         for key in kwargs:
             if key not in self.ARGS:
                 raise ValueError(f"LLM got invalid argument: {key}")
+        check_llm_arguments(kwargs, self.BACKEND)
         self.kwargs = kwargs | {"tensor_parallel_size": tensor_parallel_size}
         self._executor: _Executor | None = None
         self._folder = Path(model)
         self.tokenizer = None if skip_tokenizer_init else _tokenizer(Path(tokenizer or model))
         guided = kwargs.get("guided_decoding_backend")
-        if guided not in {None, "xgrammar", "llguidance"}:
-            raise ValueError(f"Unsupported guided decoding backend {guided}")
         if guided and self.tokenizer is None:
             raise ValueError("guided decoding needs the tokenizer")
         if guided == "llguidance" and self.BACKEND is None:

@@ -3,84 +3,129 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-_COMMON = {
-    *("model", "tokenizer", "tokenizer_mode", "skip_tokenizer_init", "trust_remote_code"),
-    *("tensor_parallel_size", "dtype", "revision", "tokenizer_revision", "pipeline_parallel_size"),
-    *("context_parallel_size", "gpus_per_node", "moe_cluster_parallel_size"),
-    *("moe_tensor_parallel_size", "moe_expert_parallel_size", "enable_attention_dp"),
-    *("cp_config", "load_format", "fail_fast_on_attention_window_too_large", "enable_lora"),
-    *("lora_config", "kv_cache_config", "enable_chunked_prefill", "guided_decoding_backend"),
-    *("batched_logits_processor", "iter_stats_max_iterations", "request_stats_max_iterations"),
-    *("peft_cache_config", "scheduler_config", "cache_transceiver_config", "speculative_config"),
-    *("max_batch_size", "max_input_len", "max_seq_len", "max_beam_width", "max_num_tokens"),
-    *("gather_generation_logits", "num_postprocess_workers", "postprocess_tokenizer_dir"),
-    *("reasoning_parser", "backend", "return_perf_metrics", "orchestrator_type"),
-}
-TRT_ARGS = _COMMON | {
-    *("enable_tqdm", "workspace", "enable_build_cache", "extended_runtime_perf_knob_config"),
-    *("calib_config", "quant_config", "embedding_parallel_mode", "fast_build", "build_config"),
-    *("enable_prompt_adapter", "max_prompt_adapter_token", "batching_type"),
-    "normalize_log_probs",
-}
-TORCH_ARGS = _COMMON | {
-    *("garbage_collection_gen0_threshold", "cuda_graph_config", "attention_dp_config"),
-    *("disable_overlap_scheduler", "moe_config", "attn_backend", "sampler_type"),
-    *("enable_iter_perf_stats", "enable_iter_req_stats", "print_iter_log", "torch_compile_config"),
-    *("enable_autotuner", "enable_layerwise_nvtx_marker", "stream_interval"),
-    *("force_dynamic_quantization", "allreduce_strategy", "checkpoint_format"),
-}
+from ._table import TABLE, arguments, present, problem, problem_of_object, since
+
+TRT_ARGS = arguments("engine")
+TORCH_ARGS = arguments("pytorch")
+_KINDS = [kind for kind in TABLE["speculation"]["kinds"] if present(kind)]
 
 
 class StrictModel:
     """A pydantic model that forbids extra fields; its ValidationError is a ValueError."""
 
-    FIELDS: dict[str, tuple[tuple[type, ...], Any]] = {}
+    DEFAULTS: dict[str, Any] = {}
 
     def __init__(self, **values: Any) -> None:
-        for name, value in values.items():
-            if name not in self.FIELDS:
-                raise ValueError(f"{type(self).__name__}.{name}: Extra inputs are not permitted")
-            types = self.FIELDS[name][0]
-            if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-                raise ValueError(f"{type(self).__name__}.{name}: Input should be a valid {types}")
-        for name, (_, default) in self.FIELDS.items():
-            setattr(self, name, values.get(name, default))
-
-
-_NONE = type(None)
+        name = type(self).__name__
+        found = problem_of_object(name, TABLE["classes"][name], values)
+        if found:
+            raise ValueError(found)
+        for field in TABLE["classes"][name]:
+            setattr(self, field, values.get(field, self.DEFAULTS.get(field)))
 
 
 class KvCacheConfig(StrictModel):
     """As in tensorrt_llm.llmapi."""
 
-    FIELDS = {
-        "enable_block_reuse": ((bool,), True),
-        "max_tokens": ((int, _NONE), None),
-        "max_attention_window": ((list, _NONE), None),
-        "sink_token_length": ((int, _NONE), None),
-        "free_gpu_memory_fraction": ((float, int, _NONE), 0.9),
-        "host_cache_size": ((int, _NONE), None),
-        "onboard_blocks": ((bool,), True),
-        "cross_kv_cache_fraction": ((float, _NONE), None),
-        "secondary_offload_min_priority": ((int, _NONE), None),
-        "event_buffer_max_size": ((int,), 0),
-        "attention_dp_events_gather_period_ms": ((int,), 5),
-        "enable_partial_reuse": ((bool,), True),
-        "copy_on_partial_reuse": ((bool,), True),
-        "use_uvm": ((bool,), False),
-        "max_gpu_total_bytes": ((int,), 0),
-        "dtype": ((str,), "auto"),
-        "mamba_ssm_cache_dtype": ((str,), "auto"),
-        "tokens_per_block": ((int,), 32),
+    DEFAULTS = {
+        "enable_block_reuse": True,
+        "free_gpu_memory_fraction": 0.9,
+        "dtype": "auto",
+        "tokens_per_block": 32,
     }
     enable_block_reuse: bool
     max_tokens: int | None
     tokens_per_block: int
 
-    def __init__(self, **values: Any) -> None:
-        super().__init__(**values)
-        fraction = values.get("free_gpu_memory_fraction", 0.9)
-        if fraction is not None and not 0 <= fraction <= 1:
-            raise ValueError("kv_cache_config.free_gpu_memory_fraction must be between 0 and 1")
+
+class DecodingConfig:
+    """What every kind of speculative decoding is made into."""
+
+    def __init__(self, kind: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        shared = TABLE["speculation"]
+        later = [*shared["common_since"].items(), *kind.get("fields_since", {}).items()]
+        known = {*shared["common"], *kind.get("fields", ())}
+        known |= {name for at, names in later if since(at) for name in names}
+        for name in values:
+            if name not in known:
+                raise ValueError(f"{kind['name']}.{name}: Extra inputs are not permitted")
+        for name in kind.get("needs", ()):
+            same = [name, *(one for one, other in shared["same"].items() if other == name)]
+            if not any(values.get(one) for one in same):
+                raise ValueError(f"{name} is required for {kind['name']}")
+        self.decoding_type = kind["name"]
+        self.values = dict(values)
+
+    def check_backend(self, backend: str | None) -> None:
+        """Each kind knows which runtimes can."""
+        kind = next(one for one in _KINDS if one["name"] == self.decoding_type)
+        if kind.get("runtime", "pytorch") != (backend or "engine"):
+            raise ValueError(
+                f"Speculation type {self.decoding_type} does not support backend {backend}"
+            )
+
+
+def _make(data: Mapping[str, Any]) -> DecodingConfig:
+    name = data.get("decoding_type")
+    kind = next((one for one in _KINDS if one["name"] == name), None)
+    if kind is None:
+        raise ValueError(f"Invalid decoding type: {name}")
+    return DecodingConfig(
+        kind, {key: value for key, value in data.items() if key != "decoding_type"}
+    )
+
+
+class DecodingBaseConfig:
+    """Makes the configuration of a kind; since 1.3 LLM() does so itself."""
+
+    if not since("1.3.0rc0"):
+
+        @classmethod
+        def from_dict(cls, data: dict[str, Any]) -> DecodingConfig:
+            """Choose the class by the tag."""
+            return _make(data)
+
+
+def check_llm_arguments(given: Mapping[str, Any], backend: str | None) -> None:
+    """What the real class of arguments refuses."""
+    for name, value in given.items():
+        if name == "speculative_config" and value is not None:
+            _check_speculation(value, backend)
+        else:
+            found = problem(name, TABLE["llm"][name], value)
+            if found:
+                raise ValueError(found)
+    _check_graphs(given.get("cuda_graph_config") or {})
+
+
+def _check_speculation(value: Any, backend: str | None) -> None:
+    if isinstance(value, dict) and since("1.3.0rc0"):
+        value = _make(value)
+    if not isinstance(value, DecodingConfig):
+        # decoding_type is a class variable of every member of the union.
+        raise ValueError("speculative_config: decoding_type: Extra inputs are not permitted")
+    value.check_backend(backend)
+
+
+def _check_graphs(graphs: Mapping[str, Any]) -> None:
+    sizes, largest = graphs.get("batch_sizes"), graphs.get("max_batch_size")
+    if not sizes or not largest:
+        return
+    if since("1.3.0rc0"):
+        if max(sizes) != largest:
+            raise ValueError("max_batch_size must equal max(batch_sizes).")
+    elif sorted(sizes) != generated_sizes(largest, graphs.get("enable_padding", False)):
+        raise ValueError("Please don't set both batch_sizes and max_batch_size.")
+
+
+def generated_sizes(largest: int, padding: bool) -> list[int]:
+    """The sizes for which graphs are made unless they are given."""
+    sizes = {1, 2, 4} | {8 * i for i in range(1, 17)} if padding else {*range(1, 33), 64, 128}
+    power = 256
+    while power < largest:
+        sizes.add(power)
+        power *= 2
+    return sorted({size for size in sizes if size < largest} | {largest})

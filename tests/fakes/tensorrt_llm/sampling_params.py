@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from typing import Any
+
+from ._table import TABLE, present, since
 
 
 @dataclass(slots=True, kw_only=True)
@@ -82,8 +85,21 @@ class SamplingParams:
         if self.pad_id is None:
             self.pad_id = self.end_id
         self.best_of = self.best_of or self.n
+        self._validate()
+
+    def _validate(self) -> None:
+        for name, bounds in TABLE["sampling"].items():
+            value = getattr(self, name)
+            if value is None or not present(bounds):
+                continue
+            if value < bounds["least"] or value > bounds.get("most", value):
+                raise ValueError(f"{name}={value} is out of range: {bounds}")
+        assert self.best_of is not None
         if self.best_of < self.n:
             raise ValueError(f"best_of ({self.best_of}) cannot be less than n ({self.n})")
+        allowed = os.environ.get("TLLM_ALLOW_N_GREEDY_DECODING")
+        if self.best_of > 1 and self._greedy_decoding and not allowed:
+            raise ValueError("Greedy decoding in the LLM API does not allow multiple returns.")
         if self.guided_decoding is not None:
             self.guided_decoding._validate()
 
@@ -100,4 +116,9 @@ class SamplingParams:
 
     @property
     def _greedy_decoding(self) -> bool:
-        return (self.top_k is None or self.top_k == 1) and (self.top_p is None or self.top_p == 0.0)
+        if self.use_beam_search:
+            return False
+        if not since("1.3.0rc0"):
+            return self.top_k in (None, 1) and self.top_p in (None, 0.0)
+        unset = self.temperature is None and self.top_p is None and self.top_k is None
+        return unset or self.top_k == 1 or self.top_p == 0.0 or self.temperature == 0

@@ -32,6 +32,11 @@ def find(relative: str, project_root: Path | None = None) -> Path:
     )
 
 
+def text(relative: str, project_root: Path | None = None) -> str:
+    """The text of a shipped file. Raises ConfigurationError when it does not exist."""
+    return find(relative, project_root).read_text(encoding="utf-8")
+
+
 def names(folder: str, marker: str, project_root: Path | None = None) -> list[str]:
     """Sorted names in a content folder whose path `<folder>/<name><marker>` exists."""
     matching = set()

@@ -40,13 +40,17 @@ def run(
     """
     command = [str(part) for part in argv]
     process = _start(command, cwd, environment)
+    with _RUNNING_LOCK:
+        _RUNNING.add(process)
     try:
-        with _registered(process):
-            tail = _stream(process, log, on_line)
-            returncode = process.wait()
+        tail = _stream(process, log, on_line)
+        returncode = process.wait()
     except BaseException:
         end_group(process)
         raise
+    finally:
+        with _RUNNING_LOCK:
+            _RUNNING.discard(process)
     if returncode != 0:
         raise CommandFailedError(
             f"`{shlex.join(command)}` ended with status {returncode}",
@@ -54,17 +58,6 @@ def run(
             details="\n".join(tail),
             returncode=returncode,
         )
-
-
-@contextmanager
-def _registered(process: subprocess.Popen[str]) -> Iterator[None]:
-    with _RUNNING_LOCK:
-        _RUNNING.add(process)
-    try:
-        yield
-    finally:
-        with _RUNNING_LOCK:
-            _RUNNING.discard(process)
 
 
 def end_running() -> None:

@@ -13,11 +13,17 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-class Strict(BaseModel):
-    """A section of the project file: no unknown keys, no conversions, no changes afterwards."""
+class Frozen(BaseModel):
+    """A record of a fixed schema: no unknown keys, no changes afterwards."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class Strict(Frozen):
+    """A section of the project file: no conversions, either."""
 
     # Strict types: YAML has its own, and `max_batch_size: "32"` is a mistake worth naming.
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=())
+    model_config = ConfigDict(strict=True)
 
 
 class Slo(Strict):

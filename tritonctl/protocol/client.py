@@ -79,7 +79,11 @@ class _Client(ABC, Generic[_C]):
         try:
             yield call
             if not answer.complete:
-                answer.broken(_ended_early(answer.url), resumable=True)
+                early = ServerError(
+                    f"{answer.url} ended the stream before its final response",
+                    remedy="look at `tritonctl logs`, then send the request again",
+                )
+                answer.broken(early, resumable=True)
         except StepGoneError as error:
             answer.broken(error, resumable=True)
         except grpc.RpcError as error:
@@ -284,10 +288,3 @@ def _trace(traceparent: str | None) -> Metadata:
             remedy="give for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
         )
     return (("traceparent", traceparent),)
-
-
-def _ended_early(url: str) -> ServerError:
-    return ServerError(
-        f"{url} ended the stream before its final response",
-        remedy="look at `tritonctl logs`, then send the request again",
-    )

@@ -272,8 +272,8 @@ def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
     return (
         Chunk(
             text=_string(raw["text_output"]),
-            num_input_tokens=_int32(raw["num_input_tokens"]),
-            num_output_tokens=_int32(raw["num_output_tokens"]),
+            num_input_tokens=_int32s(raw["num_input_tokens"])[0],
+            num_output_tokens=_int32s(raw["num_output_tokens"])[0],
             finish_reason=_string(raw["finish_reason"]),
             received_ns=time.monotonic_ns(),
             log_probs=_floats(raw.get("output_log_probs", b"")),
@@ -287,10 +287,6 @@ def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
 def _string(raw: bytes) -> str:
     """One BYTES element: a little-endian uint32 length, then that many bytes."""
     return raw[4:].decode("utf-8", "replace")
-
-
-def _int32(raw: bytes) -> int:
-    return int(struct.unpack("<i", raw)[0])
 
 
 def _int32s(raw: bytes) -> tuple[int, ...]:

@@ -139,7 +139,12 @@ class ResumableAnswer:
     def _joined(self, chunk: Chunk) -> Chunk:
         """The chunk as part of the whole answer."""
         if self._ids and self._last and chunk.num_input_tokens != self._last.num_input_tokens:
-            self._give_up(_other_model(self.url, chunk, self._last))
+            other_model = ServerError(
+                f"{self.url} serves another model: the prompt has {chunk.num_input_tokens} tokens "
+                f"at this endpoint and {self._last.num_input_tokens} at the one before",
+                remedy="resume only on endpoints that serve the same model",
+            )
+            self._give_up(other_model)
         self._ids.extend(chunk.token_ids)
         log_prob = chunk.cum_log_prob
         self._last = replace(
@@ -160,11 +165,3 @@ class ResumableAnswer:
             f"{len(self._failures)} times (max_resumes {self._route.max_resumes})",
             remedy=first.remedy,
         ) from error
-
-
-def _other_model(url: str, chunk: Chunk, before: Chunk) -> ServerError:
-    return ServerError(
-        f"{url} serves another model: the prompt has {chunk.num_input_tokens} tokens at "
-        f"this endpoint and {before.num_input_tokens} at the one before",
-        remedy="resume only on endpoints that serve the same model",
-    )

@@ -47,16 +47,12 @@ def _project_here() -> Project | None:
 
 def _with_free_ports(file: Path) -> Project:
     project = load_project(file)
-    if _running(project):  # it holds its ports itself
+    if current_server(ServerFiles.of(project)) is not None:  # it holds its ports itself
         return project
     server = project.server
     ports = ("grpc_port", "http_port", "metrics_port")
     taken = [port for port in ports if not is_free(server.address, getattr(server, port))]
     return load_project(file, overrides=[f"server.{port}=0" for port in taken])
-
-
-def _running(project: Project) -> bool:
-    return current_server(ServerFiles.of(project)) is not None
 
 
 def _copy_into(folder: Path) -> None:

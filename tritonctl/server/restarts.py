@@ -69,9 +69,14 @@ class Restarts:
         return seconds
 
     def _write(self) -> None:
-        temporary = self._file.with_suffix(".writing")
-        temporary.write_text(json.dumps([asdict(each) for each in self._crashes]), encoding="utf-8")
-        os.replace(temporary, self._file)
+        write_whole(self._file, [asdict(each) for each in self._crashes])
+
+
+def write_whole(file: Path, record: object) -> None:
+    """Write JSON that another process reads: all of it or nothing."""
+    temporary = file.with_suffix(".writing")
+    temporary.write_text(json.dumps(record), encoding="utf-8")
+    os.replace(temporary, file)
 
 
 def read_restarts(file: Path) -> list[Crash]:

@@ -259,12 +259,12 @@ def _only_ensembles_left(log: str, composing_models: Collection[str]) -> bool:
 def children(parent: int) -> set[int]:
     """The child processes of a process, including dead ones that it has not reaped."""
     every = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
-    return {pid for pid in every if (fields := _stat(pid)) and int(fields[1]) == parent}
+    return {pid for pid in every if (fields := process_fields(pid)) and int(fields[1]) == parent}
 
 
 def was_killed(pid: int) -> bool:
     """Whether a signal has ended a process, and its parent has not reaped it."""
-    fields = _stat(pid)
+    fields = process_fields(pid)
     return fields is not None and fields[0] == b"Z" and os.WIFSIGNALED(int(fields[49]))
 
 
@@ -283,7 +283,7 @@ def in_crash_handler(pid: int) -> bool:
     return False
 
 
-def _stat(pid: int) -> list[bytes] | None:
+def process_fields(pid: int) -> list[bytes] | None:
     """The fields of /proc/PID/stat from the state on, None without such a process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_bytes()

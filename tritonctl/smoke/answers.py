@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from tritonctl.errors import ServerBusyError
-from tritonctl.protocol.datatypes import BY_CONFIG_NAME, TABLE
+from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 from tritonctl.protocol.error_map import refusal
 from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.tensors import infer_response
 from tritonctl.smoke.recording_client import Answer
-
-_SIZES = {row.wire: row.size for row in TABLE}
 
 
 def failure_of(answer: Answer, seconds: float) -> str:
@@ -73,8 +71,7 @@ def _tensor_faults(declared: Any, output: Any, raw: bytes, batch: list[int]) -> 
     if not fits and not (name == "text_output" and wanted == [*shape, -1]):
         yield f"output {name} has shape {shape}, declared {wanted}"
         return
-    size = _SIZES[output.datatype]
-    if size is not None and len(raw) != size * int(np.prod(shape, dtype=np.int64)):
+    if kind.size is not None and len(raw) != kind.size * int(np.prod(shape, dtype=np.int64)):
         yield f"output {name} has {len(raw)} bytes, which are not {shape} of {output.datatype}"
 
 

@@ -93,11 +93,6 @@ def is_text(config: Config) -> bool:
     return inputs.get("text_input") == outputs.get("text_output") == "TYPE_STRING"
 
 
-def has_input(config: Config, name: str) -> bool:
-    """Whether the model has an input of that name."""
-    return any(tensor["name"] == name for tensor in config.get("input", ()))
-
-
 def text_inputs(config: Config, prompt: str, **values: Any) -> Arrays:
     """A prompt and these values, without those that the model has no input for; greedy, seed 0."""
     known: dict[str, Any] = {

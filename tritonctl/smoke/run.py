@@ -109,23 +109,13 @@ def _outcomes(
     parts = [name, *all_steps(name, configs)]
     decoupled = any(is_decoupled(configs[part]) for part in parts)
     subject = Subject(name, configs, client, _repeat(name, plan), decoupled)
-    checks: list[Callable[[], Iterator[Outcome]]] = [
-        lambda: _first_checks(subject, plan),
-        lambda: _batching(subject, plan),
-        lambda: _cancellation(subject, plan),
-    ]
-    for check in checks:
-        for outcome in _guarded(subject, check):
-            yield outcome
-            if outcome.status == "fail" and outcome.check in ("answers", "asking"):
-                return
-
-
-def _guarded(subject: Subject, check: Callable[[], Iterator[Outcome]]) -> Iterator[Outcome]:
-    """A check's outcomes; what keeps it from asking (the server died, say) is a failure, too."""
     try:
-        yield from check()
-    except TritonctlError as error:
+        for check in (_first_checks, _batching, _cancellation):
+            for outcome in check(subject, plan):
+                yield outcome
+                if outcome.status == "fail" and outcome.check == "answers":
+                    return
+    except TritonctlError as error:  # what keeps a check from asking, such as a dead server
         yield Outcome(subject.name, "asking", "fail", error.problem, None, subject.repeat)
 
 

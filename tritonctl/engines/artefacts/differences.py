@@ -8,24 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritonctl.engines.artefacts.store import Stored
+from tritonctl.engines.build.given_files import field_at
 
-# Sections of a manifest in the order of interest, with where each lies in it.
-_SECTIONS = {
-    "builder": ("builder",),
-    "task": ("task",),
-    "stage": ("stage",),
-    "source": ("source",),
+# Sections of a manifest in the order of interest, by where each lies in it.
+_SECTIONS = (
+    *("builder", "task", "stage", "source"),
     # As the builder resolved them: before the request, which then need not repeat them.
-    "limits": ("result", "limits"),
-    "request": ("request",),
-    "inputs": ("inputs",),
-    "model": ("result", "model"),
-    "runtime": ("result", "runtime"),
-    "tensors": ("result", "tensors"),
-    "versions": ("result", "versions"),
-    "hardware": ("result", "hardware"),
-    "evaluation": ("result", "evaluation"),
-}
+    *("result.limits", "request", "inputs"),
+    *("result.model", "result.runtime", "result.tensors", "result.versions", "result.hardware"),
+    "result.evaluation",
+)
 # Of the request: where things lay when it was built. A fingerprint knows no paths.
 _PLACES = (
     "request.checkpoint",
@@ -70,19 +62,14 @@ def differences(left: Stored, right: Stored) -> list[Difference]:
 
 def _fields(left: dict[str, Any], right: dict[str, Any]) -> Iterator[Difference]:
     shown: set[str] = set()
-    for section, path in _SECTIONS.items():
-        values = [dict(_flat(section, _at(record, path))) for record in (left, right)]
+    for path in _SECTIONS:
+        section = path.removeprefix("result.")
+        values = [dict(_flat(section, field_at(record, path))) for record in (left, right)]
         for field in dict.fromkeys([*values[0], *values[1]]):
             pair = [value.get(field) for value in values]
             if pair[0] != pair[1] and field.removeprefix("request.") not in shown:
                 shown.add(field)
                 yield Difference(field, pair[0], pair[1], place=field in _PLACES)
-
-
-def _at(record: Any, path: tuple[str, ...]) -> Any:
-    for key in path:
-        record = record.get(key) if isinstance(record, dict) else None
-    return record
 
 
 def _flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:

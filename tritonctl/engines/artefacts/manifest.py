@@ -7,20 +7,19 @@ import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tritonctl.engines.build.contract import BuildRequest, BuildResult
 from tritonctl.engines.build.fingerprint import sha256
 from tritonctl.errors import BuildFailedError, RepositoryError
 from tritonctl.host.files import write_atomically
+from tritonctl.project.base import Frozen
 
 MANIFEST = "manifest.json"
 
 
-class Manifest(BaseModel):
+class Manifest(Frozen):
     """`manifest.json`, the last file written into an artefact: with it the artefact is whole."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_: Literal["tritonctl.manifest/1"] = Field("tritonctl.manifest/1", alias="schema")
     tritonctl: str
@@ -31,7 +30,7 @@ class Manifest(BaseModel):
     stage: str | None = None
     source: str | None = None  # fingerprint of the stage before
     revision: str | None = None  # of the checkpoint: tritonctl.engines.build.revision
-    inputs: dict[str, str] = {}  # what was hashed, by name: tritonctl.engines.build.fingerprint
+    inputs: dict[str, str] = Field({})  # what was hashed, by name: as fingerprint.py does
     request: BuildRequest
     result: BuildResult
 

@@ -14,15 +14,11 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from tritonctl.compatibility.table import Target
 from tritonctl.errors import BuildFailedError
-from tritonctl.project.base import Positive, Share
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+from tritonctl.project.base import Frozen, Positive, Share
 
 
 def _inside(path: str) -> str:
@@ -31,7 +27,7 @@ def _inside(path: str) -> str:
     return path
 
 
-class Limits(_Record):
+class Limits(Frozen):
     """Sizes of an engine: sequences, tokens, GPUs. None: the builder decides."""
 
     max_batch_size: Positive
@@ -43,7 +39,7 @@ class Limits(_Record):
     pp_size: Positive = 1
 
 
-class EvaluationRequest(_Record):
+class EvaluationRequest(Frozen):
     """Which prompts (absolute path of a JSON-lines file) to compare engine and checkpoint on."""
 
     prompts: str
@@ -52,7 +48,7 @@ class EvaluationRequest(_Record):
     min_exact_match: Share | None = None
 
 
-class Calibration(_Record):
+class Calibration(Frozen):
     """What to measure the ranges of activations on: absolute path of a file or folder."""
 
     data: str
@@ -62,7 +58,7 @@ class Calibration(_Record):
     seed: Annotated[int, Field(ge=0)]
 
 
-class BuildRequest(_Record):
+class BuildRequest(Frozen):
     """The whole request."""
 
     schema_: Literal["tritonctl.build/1"] = Field("tritonctl.build/1", alias="schema")
@@ -73,7 +69,7 @@ class BuildRequest(_Record):
     kv_cache_dtype: str | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field({})
     evaluation: EvaluationRequest | None = None
     stage: str | None = None
     source: str | None = None
@@ -81,7 +77,7 @@ class BuildRequest(_Record):
     calibration: Calibration | None = None
 
 
-class BuiltFile(_Record):
+class BuiltFile(Frozen):
     """A file of the artefact: path relative to it, bytes, SHA-256 in hex."""
 
     path: Annotated[str, AfterValidator(_inside)]
@@ -89,7 +85,7 @@ class BuiltFile(_Record):
     sha256: str
 
 
-class TensorSpec(_Record):
+class TensorSpec(Frozen):
     """A tensor of the raw engine; `data_type` is Triton's name, -1 a variable dimension."""
 
     name: str
@@ -97,14 +93,14 @@ class TensorSpec(_Record):
     dims: list[int]
 
 
-class Tensors(_Record):
+class Tensors(Frozen):
     """What the raw engine takes and gives."""
 
     inputs: list[TensorSpec]
     outputs: list[TensorSpec]
 
 
-class ModelFacts(_Record):
+class ModelFacts(Frozen):
     """Facts of the checkpoint that serving needs."""
 
     architecture: str
@@ -118,7 +114,7 @@ class ModelFacts(_Record):
     pad_token_id: int | None
 
 
-class Divergence(_Record):
+class Divergence(Frozen):
     """The first prompt the engine answered differently, and at which answer token (from 0)."""
 
     prompt: str
@@ -127,7 +123,7 @@ class Divergence(_Record):
     got: str
 
 
-class EvaluationResult(_Record):
+class EvaluationResult(Frozen):
     """Greedy answers of the engine against the checkpoint's; shares are of 1."""
 
     prompts: int
@@ -141,7 +137,7 @@ class EvaluationResult(_Record):
     reference_perplexity: float | None = None
 
 
-class Parity(_Record):
+class Parity(Frozen):
     """Outputs of a tensor engine against its source's on the same inputs; a share is of 1."""
 
     samples: int
@@ -149,7 +145,7 @@ class Parity(_Record):
     prediction_match: float | None
 
 
-class BuildResult(_Record):
+class BuildResult(Frozen):
     """What a builder reports when all went well."""
 
     schema_: Literal["tritonctl.build-result/1"] = Field(alias="schema")
@@ -166,7 +162,7 @@ class BuildResult(_Record):
     parity: Parity | None = None
 
 
-class BuildRefusal(_Record):
+class BuildRefusal(Frozen):
     """What a builder reports otherwise."""
 
     schema_: Literal["tritonctl.build-result/1"] = Field(alias="schema")

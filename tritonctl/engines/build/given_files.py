@@ -18,7 +18,7 @@ def given_files(stage: Stage, options: Mapping[str, Any]) -> dict[str, Path]:
     """
     files = {}
     for dotted in stage.reads:
-        value = _at(options, dotted)
+        value = field_at(options, dotted)
         places = value if isinstance(value, list) else [value]
         for number, place in enumerate(places):
             if isinstance(place, str):  # the program says what is wrong with anything else
@@ -26,8 +26,9 @@ def given_files(stage: Stage, options: Mapping[str, Any]) -> dict[str, Path]:
     return files
 
 
-def _at(options: Mapping[str, Any], dotted: str) -> Any:
-    value: Any = options
+def field_at(record: Mapping[str, Any], dotted: str) -> Any:
+    """The value at a dotted name; None where nothing is."""
+    value: Any = record
     for part in dotted.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
     return value

@@ -101,12 +101,7 @@ def _evaluation_request(
             f"prompts file {prompts} does not exist",
             remedy="correct `evaluation.prompts` in tritonctl.yaml, or remove `evaluation`",
         )
-    return EvaluationRequest(
-        prompts=str(prompts),
-        max_prompts=evaluation.max_prompts,
-        max_tokens=evaluation.max_tokens,
-        min_exact_match=evaluation.min_exact_match,
-    )
+    return EvaluationRequest(**evaluation.model_dump(exclude={"prompts"}), prompts=str(prompts))
 
 
 def _calibration(project: Project, calibration: ProjectCalibration | None) -> Calibration | None:

@@ -97,7 +97,7 @@ def plan_stages(project: Project, name: str) -> list[StageBuild]:
     asked = asked_of_builder(project, name)
     planned: list[StageBuild] = []
     for stage in asked.stages:
-        planned.append(_planned(project, name, asked.builder, stage, asked.request, planned))
+        planned.append(_planned(project, name, asked, stage, planned))
     planned[0] = replace(planned[0], warnings=asked.warnings)
     return planned
 
@@ -116,26 +116,21 @@ def stages_until(stages: list[StageBuild], until: str | None) -> list[StageBuild
 
 
 def _planned(
-    project: Project,
-    name: str,
-    builder: Builder,
-    stage: Stage,
-    request: BuildRequest,
-    before: list[StageBuild],
+    project: Project, name: str, asked: Asked, stage: Stage, before: list[StageBuild]
 ) -> StageBuild:
     source = before[-1] if before else None
-    asked = request_of(request, stage, source.folder if source else None)
+    request = request_of(asked.request, stage, source.folder if source else None)
     memory = project.state / "hashes.json"
     previous = source.fingerprint.digest if source else None
-    fingerprint = build_fingerprint(asked, builder, stage, memory, previous)
+    fingerprint = build_fingerprint(request, asked.builder, stage, memory, previous)
     short = fingerprint.digest[:16]
-    folder = f"{stage.name}-{short}" if builder.stages else short
+    folder = f"{stage.name}-{short}" if asked.builder.stages else short
     return StageBuild(
         name=name,
         model=project.models[name],
-        builder=builder,
+        builder=asked.builder,
         stage=stage,
-        request=asked,
+        request=request,
         fingerprint=fingerprint,
         folder=project.state / "engines" / name / folder,
         state=project.state,

@@ -97,20 +97,15 @@ def read_tensors(folder: Path, *, allow_pickle: bool = False) -> list[Tensor]:
 
     allow_pickle: without safetensors, of PyTorch files.
     """
-    if allow_pickle and (pickles := _pickles(folder)):
-        described = [item for file in pickles for item in read_pickled(file).items()]
+    if files := _files(folder, _WEIGHTS):
+        return [tensor for file in files for tensor in _header(file)]
+    if allow_pickle and (files := _files(folder, _PICKLE)):
+        described = [item for file in files for item in read_pickled(file).items()]
         return [Tensor(name, *rest) for name, rest in described]
-    return [tensor for file in _weight_files(folder) for tensor in _header(file)]
-
-
-def _pickles(folder: Path) -> list[Path]:
-    """PyTorch files, where nothing else has the weights."""
-    if any((folder / name).is_file() for name in (_WEIGHTS, f"{_WEIGHTS}.index.json")):
-        return []
-    index = folder / f"{_PICKLE}.index.json"
-    if index.is_file():
-        return _indexed(folder, index)
-    return [folder / _PICKLE] if (folder / _PICKLE).is_file() else []
+    raise ConfigurationError(
+        f"{folder} has no model.safetensors and no model.safetensors.index.json",
+        remedy="plans are made from safetensors: save the model as such, or correct `checkpoint:`",
+    )
 
 
 def read_ranks(folder: Path, count: int) -> list[list[Tensor]]:
@@ -125,19 +120,11 @@ def _as_in_trtllm(tensor: Tensor) -> Tensor:
     return replace(tensor, role="linear") if gate else tensor
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    index = folder / f"{_WEIGHTS}.index.json"
-    if index.is_file():
-        return _indexed(folder, index)
-    if (folder / _WEIGHTS).is_file():
-        return [folder / _WEIGHTS]
-    raise ConfigurationError(
-        f"{folder} has no model.safetensors and no model.safetensors.index.json",
-        remedy="plans are made from safetensors: save the model as such, or correct `checkpoint:`",
-    )
-
-
-def _indexed(folder: Path, index: Path) -> list[Path]:
+def _files(folder: Path, name: str) -> list[Path]:
+    """Those that the index of that file lists, or the file alone; [] without either."""
+    index = folder / f"{name}.index.json"
+    if not index.is_file():
+        return [folder / name] if (folder / name).is_file() else []
     names = json_object(index).get("weight_map")
     if not isinstance(names, dict) or not names:
         raise ConfigurationError(f"{index} has no weight_map", remedy=_DOWNLOAD_AGAIN)

@@ -11,11 +11,11 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tritonctl.engines.estimates.checkpoints import Architecture, Kind, Tensor
+from tritonctl.engines.estimates.checkpoints import Architecture, Tensor
 from tritonctl.engines.estimates.table import BuilderFigures, Storage
 
 _BITS = 8
-_LOGIT_BYTES = 4  # the sampler wants FP32
+_LOGIT_BYTES = 4  # of a sequence's newest token, each: the sampler wants FP32
 
 
 def tensor_bytes(tensor: Tensor, storage: Storage) -> float:
@@ -25,7 +25,7 @@ def tensor_bytes(tensor: Tensor, storage: Storage) -> float:
     row (output feature), per column (input feature), per tensor.
     """
     kind = tensor.kind
-    size = tensor.elements * _bits(kind, storage) / _BITS
+    size = tensor.elements * float(getattr(storage, kind)) / _BITS
     if kind == "embedding":
         return size + tensor.rows * storage.embedding_row_bytes
     if kind == "head":
@@ -38,16 +38,6 @@ def tensor_bytes(tensor: Tensor, storage: Storage) -> float:
     layers = math.prod(tensor.shape[:-2])
     per_layer = tensor.columns * storage.column_bytes + storage.tensor_bytes
     return size + tensor.rows * per_row + layers * per_layer
-
-
-def _bits(kind: Kind, storage: Storage) -> float:
-    by_kind: dict[Kind, float] = {
-        "linear": storage.linear,
-        "embedding": storage.embedding,
-        "head": storage.head,
-        "other": storage.other,
-    }
-    return by_kind[kind]
 
 
 @dataclass(frozen=True)
@@ -139,11 +129,6 @@ def activation_bytes(sizes: Architecture, bits: float, tokens: int, tp_size: int
     return math.ceil(tokens * bits / _BITS * (2 * sizes.hidden_size + widest))
 
 
-def logit_bytes(sizes: Architecture) -> int:
-    """Bytes per sequence for the logits of its newest token: vocab_size * 4 (FP32)."""
-    return sizes.vocab_size * _LOGIT_BYTES
-
-
 @dataclass(frozen=True)
 class Demand:
     """What an engine takes of one device: bytes in any case, per sequence and per token of KV.
@@ -220,7 +205,7 @@ def demand(
     return Demand(
         fixed=resident * figures.host_copies + figures.host_bytes + work,
         work=work,
-        per_sequence=beams * logit_bytes(sizes),
+        per_sequence=beams * sizes.vocab_size * _LOGIT_BYTES,
         per_token=beams * per_token,
         block_size=figures.block_size,
     )

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
+from tritonctl.project.base import Frozen
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Storage(_Table):
+class Storage(Frozen):
     """How one precision stores weights and KV; bits, and bytes of scales. See estimates.toml."""
 
     linear: float
@@ -40,7 +37,7 @@ class Storage(_Table):
     disk_copies: float | None = None
 
 
-class BuilderFigures(_Table):
+class BuilderFigures(Frozen):
     """What is known of a builder's engines, whatever their precision.
 
     `device` "any": where the model's instance_group says. `engine` "graph": it has no KV cache.
@@ -63,10 +60,10 @@ class BuilderFigures(_Table):
     device_share: float = 1.0
     precisions: dict[str, Storage]
     # Instead of those, with `options.calibration: static`.
-    calibrated: dict[str, Storage] = {}
+    calibrated: dict[str, Storage] = Field({})
 
 
-class EstimateTable(_Table):
+class EstimateTable(Frozen):
     """The whole file."""
 
     schema_: Literal["tritonctl.estimates/1"] = Field(alias="schema")
@@ -77,20 +74,12 @@ class EstimateTable(_Table):
 def estimate_table(project_root: Path | None = None) -> EstimateTable:
     """Read the table. Raises ConfigurationError when it is malformed."""
     file = bundled.find("builders/estimates.toml", project_root)
+    remedy = "compare it with tritonctl's own"
     try:
-        return EstimateTable.model_validate(_toml(file))
+        return EstimateTable.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(
-            f"{file}: `{place}`: {first['msg']}", remedy="compare it with tritonctl's own"
-        ) from error
-
-
-def _toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        raise ConfigurationError(f"{file}: `{place}`: {first['msg']}", remedy=remedy) from error
     except ValueError as error:  # not UTF-8, not TOML
-        raise ConfigurationError(
-            f"{file} is malformed: {error}", remedy="compare it with tritonctl's own"
-        ) from error
+        raise ConfigurationError(f"{file} is malformed: {error}", remedy=remedy) from error

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
-from tritonctl.server.supervisor import server_processes
+from tritonctl.server.supervisor import process_fields, server_processes
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -36,11 +35,8 @@ class ServerUsage:
         return sum(self._seconds.values()), sum(alive)
 
     def _resident(self, pid: int) -> int | None:
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
+        fields = process_fields(pid)
+        if fields is None:
             return None
-        # The command name, in parentheses, may itself contain spaces and parentheses.
-        fields = text.rsplit(")", 1)[1].split()
         self._seconds[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
         return int(fields[21]) * _PAGE

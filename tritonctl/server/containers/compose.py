@@ -18,7 +18,6 @@ from tritonctl.host import bundled
 from tritonctl.host.version import __version__
 from tritonctl.observe.files import observability_files
 from tritonctl.project.schema import Project
-from tritonctl.project.server import Gateway
 from tritonctl.repository.packages import image_requirements
 from tritonctl.repository.plan import Plan, startup_models
 from tritonctl.repository.server_environment import SERVER_VERSION, Program
@@ -36,6 +35,7 @@ from tritonctl.server.containers.images import gpu_builders, ngc_image
 from tritonctl.server.containers.presence import PORTS
 from tritonctl.server.containers.sizes import container_sizes
 from tritonctl.server.gateway.files import gateway_files
+from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.gateway.placement import secret_files as gateway_secrets
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
 
@@ -84,16 +84,16 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     refuse_known_holes(project, _served_release(project, profile))
     observability = observability_files(project)
     gateway = gateway_files(project)
-    _refuse_lonely_replicas(project, gateway)
+    _refuse_lonely_replicas(project)
     variables = _variables(project, output, _digest(context), profile)
     variables["command"] = _command(project, profile, startup_models(project, plan))
     variables |= {
         "envoy": _envoy(project, gateway),
-        "prometheus": PROMETHEUS_IMAGE if observability else None,
-        "grafana": GRAFANA_IMAGE if observability else None,
-        "profiles": _profiles(profile, observability, gateway),
+        "prometheus": PROMETHEUS_IMAGE,
+        "grafana": GRAFANA_IMAGE,
+        "profiles": [*dict.fromkeys((profile, "gpu")), "observability", "gateway"],
     }
-    secrets = sorted(secret_files(project, gateway=bool(gateway)).items())
+    secrets = sorted(secret_files(project, gateway=True).items())
     variables["secrets"] = {name: _relative(path, output) for name, path in secrets}
     text = _compose_text(project, variables)
     return Rendering({COMPOSE_FILE: text, **files, **observability, **gateway}, profile)
@@ -117,19 +117,15 @@ def deployment_name(project: Project) -> str:
 def _image_files(project: Project, programs: Sequence[Program]) -> dict[str, str]:
     """The context that both Triton images are built in."""
     files = {
-        f"{kind}.Dockerfile": _shipped(f"docker/triton-{kind}.Dockerfile", project)
+        f"{kind}.Dockerfile": bundled.text(f"docker/triton-{kind}.Dockerfile", project.root)
         for kind in ("cpu", "gpu")
     }
-    files["lay_out.py"] = _shipped("docker/lay_out.py", project)
+    files["lay_out.py"] = bundled.text("docker/lay_out.py", project.root)
     built = project.docker.image is None
     files["requirements.txt"] = image_requirements(programs, built=built)
     for name in _IN_IMAGE:
         files[f"tritonctl/{name}"] = (_PACKAGE / name).read_text(encoding="utf-8")
     return files
-
-
-def _shipped(name: str, project: Project) -> str:
-    return bundled.find(name, project.root).read_text(encoding="utf-8")
 
 
 def _digest(files: Mapping[str, str]) -> str:
@@ -192,20 +188,11 @@ def _command(project: Project, profile: str, models: Sequence[str]) -> list[str]
     return ["tritonserver", *arguments]
 
 
-def _tls_fields(project: Project) -> dict[str, str]:
-    """Secret names of the server's own certificate files, and their fields in `server.tls`."""
-    tls = project.server.tls
-    if tls is None:
-        return {}
-    fields = ("certificate", "key", "client_ca")
-    return {f"server_tls_{field}": field for field in fields if getattr(tls, field) is not None}
-
-
 def _triton_secrets(project: Project) -> dict[str, Path]:
-    return {
-        name: project.path(getattr(project.server.tls, field))
-        for name, field in _tls_fields(project).items()
-    }
+    """The server's own certificate files, by secret name."""
+    fields = ("certificate", "key", "client_ca") if project.server.tls else ()
+    files = {field: getattr(project.server.tls, field) for field in fields}
+    return {f"server_tls_{name}": project.path(file) for name, file in files.items() if file}
 
 
 def secret_files(project: Project, *, gateway: bool) -> dict[str, Path]:
@@ -243,10 +230,8 @@ def _gpus(project: Project) -> dict[str, Any]:
     }
 
 
-def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any] | None:
-    if not gateway:
-        return None
-    settings = project.gateway or Gateway()
+def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any]:
+    settings = gateway_of(project)
     context = {name: text for name, text in gateway.items() if name != _ENVOY_CONFIGURATION}
     built = f"tritonctl/envoy:{_digest(context)}"
     return {
@@ -260,19 +245,13 @@ def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any] | Non
     }
 
 
-def _refuse_lonely_replicas(project: Project, gateway: Mapping[str, str]) -> None:
-    if project.docker.replicas > 1 and not (project.gateway and gateway):
+def _refuse_lonely_replicas(project: Project) -> None:
+    if project.docker.replicas > 1 and project.gateway is None:
         raise ConfigurationError(
             f"docker.replicas is {project.docker.replicas}, but no gateway distributes the "
             "requests among them",
             remedy="add `gateway: {}` to tritonctl.yaml, or set docker.replicas to 1",
         )
-
-
-def _profiles(profile: str, observability: Mapping[str, str], gateway: object) -> list[str]:
-    optional = [("observability", observability), ("gateway", gateway)]
-    served = ["cpu", "gpu"] if profile == "cpu" else ["gpu"]
-    return served + [name for name, files in optional if files]
 
 
 def container_user(repository: Path) -> str:
@@ -303,7 +282,7 @@ def _compose_text(project: Project, variables: Mapping[str, Any]) -> str:
         place = f"[{on}]" if ":" in on else on
         return f'"{place}:${{{variable}:-{port or ""}}}:{inside}"'
 
-    template = environment.from_string(_shipped(TEMPLATE, project))
+    template = environment.from_string(bundled.text(TEMPLATE, project.root))
     return template.render(**variables, published=published)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from tritonctl.errors import HostError
 from tritonctl.server.ports import held_ports
 from tritonctl.server.readiness import Readiness, is_ready
-from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
+from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts, write_whole
 from tritonctl.server.supervisor import (
     STOPPING,
     Ending,
@@ -89,7 +89,8 @@ class _Supervised:
         crash = self._live()
         while crash and self._may_start_again(crash):
             crash = self._live_again()
-        _record_exit(Path(self._spec["exit_file"]), self._returncode, requested=self._requested)
+        record = {"returncode": self._returncode, "requested": self._requested, "time": time.time()}
+        write_whole(Path(self._spec["exit_file"]), record)
 
     def _live(self) -> str | None:
         """From start to end; how it crashed, None if it should stay down."""
@@ -193,13 +194,6 @@ def _how(returncode: int) -> str:
     if returncode < 0:
         return f"signal {-returncode} ({signal.Signals(-returncode).name})"
     return f"exit code {returncode}"
-
-
-def _record_exit(file: Path, returncode: int, *, requested: bool) -> None:
-    record = {"returncode": returncode, "requested": requested, "time": time.time()}
-    temporary = file.with_suffix(".writing")
-    temporary.write_text(json.dumps(record), encoding="utf-8")
-    os.replace(temporary, file)
 
 
 if __name__ == "__main__":

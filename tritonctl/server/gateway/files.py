@@ -34,7 +34,9 @@ def gateway_files(project: Project, upstreams: Sequence[Upstream] | None = None)
         upstreams = (Upstream(COMPOSE_SERVICE, readiness_port=readiness),)
     files = {CONFIGURATION: configuration_text(project, in_container(project, upstreams))}
     if gateway_of(project).image is None:
-        files |= {f"envoy/{name}": _shipped(name, project) for name in _OF_THE_IMAGE}
+        files |= {
+            f"envoy/{name}": bundled.text(f"docker/{name}", project.root) for name in _OF_THE_IMAGE
+        }
     return files
 
 
@@ -42,7 +44,3 @@ def configuration_text(project: Project, placement: Placement) -> str:
     """envoy.yaml for any placement."""
     data = envoy_configuration(gateway_of(project), placement)
     return _HEADER + yaml_text(data)
-
-
-def _shipped(name: str, project: Project) -> str:
-    return bundled.find(f"docker/{name}", project.root).read_text(encoding="utf-8")

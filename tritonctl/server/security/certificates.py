@@ -89,6 +89,8 @@ def _write(staging: Path, contents: dict[str, bytes]) -> None:
 
 
 def _contents(hosts: Sequence[str], lifetime: timedelta) -> dict[str, bytes]:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
     authority = _authority(lifetime)
     signed = {
         "ca": authority,
@@ -97,7 +99,9 @@ def _contents(hosts: Sequence[str], lifetime: timedelta) -> dict[str, bytes]:
     }
     files = {_IGNORE: b"*.key\n"}
     for name, (certificate, key) in signed.items():
-        files[f"{name}.crt"], files[f"{name}.key"] = _pem(certificate), _pem_key(key)
+        files[f"{name}.crt"] = certificate.public_bytes(Encoding.PEM)
+        encoded = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        files[f"{name}.key"] = encoded
     return files
 
 
@@ -197,19 +201,3 @@ def _key() -> EllipticCurvePrivateKey:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     return ec.generate_private_key(ec.SECP256R1())
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM)
-
-
-def _pem_key(key: EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
-
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -41,10 +41,10 @@ _COLUMNS = (
     _Column("ITL ms", lambda m: _times(m.itl)),
     _Column("tok/s", lambda m: _rate(m.tokens_per_s)),
     _Column("wait", lambda m: _count(m.waiting)),
-    _Column("queue", lambda m: _share(m.queue_share)),
-    _Column("batch", lambda m: _fixed(m.batch_factor)),
+    _Column("queue", lambda m: _written(m.queue_share, "{:.0%}")),
+    _Column("batch", lambda m: _written(m.batch_factor, "{:.2f}")),
     _Column("active", lambda m: _count(m.active_streams)),
-    _Column("KV", lambda m: _share(m.kv_used)),
+    _Column("KV", lambda m: _written(m.kv_used, "{:.0%}")),
     _Column("E2E ms", lambda m: _times(m.e2e)),
     _Column("ms/req", lambda m: _rate(m.latency_ms)),
     _Column("inst", lambda m: _NONE if m.instances is None else str(m.instances)),
@@ -115,9 +115,9 @@ def _title(sight: Sight, now: float) -> Text:
 
 def _server(server: ServerFigures) -> Text:
     parts = [
-        ("CPU", _fixed(server.cpu_cores), "cores"),
+        ("CPU", _written(server.cpu_cores, "{:.2f}"), "cores"),
         ("memory", _bytes(server.rss_bytes), ""),
-        ("machine CPU", _share(server.host_cpu), ""),
+        ("machine CPU", _written(server.host_cpu, "{:.0%}"), ""),
         ("machine memory", _of(server.host_memory_used_bytes, server.host_memory_total_bytes), ""),
         *(_gpu(number, gpu) for number, gpu in enumerate(server.gpus)),
     ]
@@ -127,7 +127,7 @@ def _server(server: ServerFigures) -> Text:
 
 def _gpu(number: int, gpu: Gpu) -> tuple[str, str, str]:
     memory = _of(gpu.memory_used_bytes, gpu.memory_total_bytes)
-    return f"GPU {number}", _share(gpu.utilization), "" if memory == _NONE else memory
+    return f"GPU {number}", _written(gpu.utilization, "{:.0%}"), "" if memory == _NONE else memory
 
 
 def _notes(figures: Figures) -> list[Text]:
@@ -210,10 +210,6 @@ def _rate(value: float | None) -> str:
     return f"{value:.{decimals}f}"
 
 
-def _fixed(value: float | None) -> str:
-    return _NONE if value is None else f"{value:.2f}"
-
-
 def _count(value: float | None) -> str:
     """A mean of whole numbers."""
     if value is None:
@@ -221,8 +217,8 @@ def _count(value: float | None) -> str:
     return f"{value:.0f}" if value == int(value) or value >= _TEN else f"{value:.1f}"
 
 
-def _share(value: float | None) -> str:
-    return _NONE if value is None else f"{value * 100:.0f}%"
+def _written(value: float | None, form: str) -> str:
+    return _NONE if value is None else form.format(value)
 
 
 def _times(times: Times | None) -> str:

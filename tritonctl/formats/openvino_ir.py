@@ -101,8 +101,12 @@ class _Reader:
             case ["net", "layers", "layer"]:
                 self._layer = attributes
                 self._layers[attributes.get("id", "")] = attributes
-            case ["net", "layers", "layer", "data"]:
-                self._note_data(attributes)
+            case ["net", "layers", "layer", "data"] if self._layer.get("type") == "Const":
+                sizes = [whole_number(attributes.get(name, "")) or 0 for name in ("offset", "size")]
+                self._weights = max(self._weights, sum(sizes))
+            case ["net", "layers", "layer", "data"] if self._layer.get("type") == "Parameter":
+                if "shape" in attributes:
+                    self._shapes[self._layer.get("id", "")] = _shape(attributes["shape"])
             case ["net", "layers", "layer", "output", "port"]:
                 self._port = (self._layer.get("id", ""), attributes.get("id", ""))
                 self._names[self._port] = _names(attributes.get("names", ""))
@@ -111,14 +115,6 @@ class _Reader:
                 port = (attributes.get("from-layer", ""), attributes.get("from-port", ""))
                 self._from[attributes.get("to-layer", "")] = port
         self._text = ""
-
-    def _note_data(self, attributes: Mapping[str, str]) -> None:
-        kind = self._layer.get("type")
-        if kind == "Parameter" and "shape" in attributes:
-            self._shapes[self._layer.get("id", "")] = _shape(attributes["shape"])
-        elif kind == "Const":
-            sizes = [whole_number(attributes.get(name, "")) or 0 for name in ("offset", "size")]
-            self._weights = max(self._weights, sum(sizes))
 
     def _end(self, _: str) -> None:
         if self._above == ["net", "layers", "layer", "output", "port", "dim"]:

@@ -127,20 +127,14 @@ def figures(readings: Sequence[Reading], layout: Layout) -> Figures:
     )
 
 
+@dataclass(frozen=True)
 class _Window:
     """The rises of a window, and its gauges: the mean of its readings, for they jump."""
 
-    def __init__(
-        self,
-        grown: Increases,
-        readings: Sequence[Reading],
-        seconds: float,
-        instances: Mapping[str, int],
-    ) -> None:
-        self._grown = grown
-        self._readings = readings
-        self._seconds = seconds
-        self._configured = instances
+    grown: Increases
+    readings: Sequence[Reading]
+    seconds: float
+    instances: Mapping[str, int]
 
     def ensemble(self, name: str, steps: Sequence[str]) -> ModelFigures:
         """A model and, of an ensemble, its steps; one without steps is a plain model."""
@@ -160,8 +154,8 @@ class _Window:
         used, free = self._gauge(_KV_USED, workers), self._gauge(_KV_FREE, workers)
         return ModelFigures(
             model=name,
-            requests_per_s=(requests or 0.0) / self._seconds,
-            failures_per_s=sum(failures.values()) / self._seconds,
+            requests_per_s=(requests or 0.0) / self.seconds,
+            failures_per_s=sum(failures.values()) / self.seconds,
             failures=failures,
             latency_ms=_ratio(self._us("request", [name]), requests, 1e-3),
             queue_share=_ratio(self._us("queue", workers), self._us("request", workers)),
@@ -170,20 +164,20 @@ class _Window:
             ttft=self._times(_TTFT, workers),
             itl=self._times(_ITL, workers),
             e2e=self._times(_E2E, workers),
-            tokens_per_s=next((t / self._seconds for t in tokens if t is not None), None),
+            tokens_per_s=next((t / self.seconds for t in tokens if t is not None), None),
             active_streams=self._gauge(_ACTIVE, workers),
             kv_used=_ratio(used, None if used is None or free is None else used + free),
             instances=None if steps else self._instances(name),
             silent=0 if steps else self._silent(name),
             restarted=any(
                 series == _SUCCESS and ("model", name) in labels
-                for series, labels in self._grown.fallen
+                for series, labels in self.grown.fallen
             ),
             steps=steps,
         )
 
     def _rise(self, series: str, models: Sequence[str]) -> float | None:
-        return sum_known(self._grown.total(series, model=model) for model in models)
+        return sum_known(self.grown.total(series, model=model) for model in models)
 
     def _us(self, part: str, models: Sequence[str]) -> float | None:
         return self._rise(f"{_TRITON}{part}_duration_us", models)
@@ -201,7 +195,7 @@ class _Window:
             other = failures.pop("OTHER", 0.0)
             reported = reported if other else {}
             left = sum(
-                self._grown.total("tritonctl_requests", model=worker, outcome="cancelled") or 0.0
+                self.grown.total("tritonctl_requests", model=worker, outcome="cancelled") or 0.0
                 for worker in workers
             )
             failures["CANCELED"] = failures.get("CANCELED", 0.0) + min(left, other)
@@ -211,16 +205,16 @@ class _Window:
     def _by_reason(self, series: str, models: Sequence[str]) -> dict[str, float]:
         rises: dict[str, float] = {}
         for model in models:
-            for labels, rise in self._grown.series(series, model=model):
+            for labels, rise in self.grown.series(series, model=model):
                 reason = labels.get("reason", "OTHER")
                 rises[reason] = rises.get(reason, 0.0) + rise
         return rises
 
     def _silent(self, model: str) -> int:
         """A stub that was killed leaves its last values behind; only its uptime stands still."""
-        if self._seconds < _ALIVE_WITHIN_SECONDS:
+        if self.seconds < _ALIVE_WITHIN_SECONDS:
             return 0
-        lives = self._grown.series("tritonctl_uptime_seconds", model=model)
+        lives = self.grown.series("tritonctl_uptime_seconds", model=model)
         return sum(rise == 0 for _, rise in lives)
 
     def _gauge(self, sources: _Sources, models: Sequence[str]) -> float | None:
@@ -228,7 +222,7 @@ class _Window:
             sum_known(
                 reading.total(name, model=m, **labels) for name, labels in sources for m in models
             )
-            for reading in self._readings
+            for reading in self.readings
         ]
         return _ratio(sum_known(sums), sum(value is not None for value in sums))
 
@@ -236,7 +230,7 @@ class _Window:
         for name, to_ms in sources.items():
             buckets: dict[float, float] = {}
             for model in models:
-                for labels, rise in self._grown.series(f"{name}_bucket", model=model):
+                for labels, rise in self.grown.series(f"{name}_bucket", model=model):
                     bound = float(labels["le"])
                     buckets[bound] = buckets.get(bound, 0.0) + rise
             if buckets:
@@ -247,12 +241,12 @@ class _Window:
         """Instances with their own series, else those configured: Triton publishes no count."""
         names = {
             value
-            for _, labels in self._readings[-1].values
+            for _, labels in self.readings[-1].values
             if ("model", model) in labels
             for key, value in labels
             if key == "model_instance"
         }
-        return len(names) or self._configured.get(model)
+        return len(names) or self.instances.get(model)
 
 
 def _server(readings: Sequence[Reading], seconds: float) -> ServerFigures:

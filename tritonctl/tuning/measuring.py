@@ -6,7 +6,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,39 +33,27 @@ class Interrupted(KeyboardInterrupt):
     """The user ended a trial; it is not stored."""
 
 
+@dataclass(frozen=True)
 class Bench:
-    """Measures what the search asks for; a context's `server` is the one under test."""
+    """Measures what the search asks for on a server, that under test, by the scenario `name`."""
 
-    def __init__(
-        self,
-        project: Project,
-        name: str,
-        scenario: Scenario,
-        server: TunedServer,
-        store: TrialStore,
-        board: LoadBoard,
-        *,
-        on_asked: Callable[[Asked], None] = lambda _: None,
-        on_trial: Callable[[Trial, bool], None] = lambda *_: None,
-    ) -> None:
-        self._project = project
-        self._name = name
-        self._scenario = scenario
-        self._server = server
-        self._store = store
-        self._board = board
-        self._on_asked = on_asked
-        self._on_trial = on_trial
-        self._limits = limits(slo_of(project, scenario).model_dump())
+    project: Project
+    name: str
+    scenario: Scenario
+    server: TunedServer
+    store: TrialStore
+    board: LoadBoard
+    on_asked: Callable[[Asked], None] = lambda _: None
+    on_trial: Callable[[Trial, bool], None] = lambda *_: None
 
     def __call__(self, asked: Asked) -> Trial:
         """The stored trial, or else a new one, which is stored."""
-        self._on_asked(asked)
-        stored = self._store.find(asked)
+        self.on_asked(asked)
+        stored = self.store.find(asked)
         trial = stored or self._measured(asked)
         if stored is None:
-            self._store.keep(trial)
-        self._on_trial(trial, stored is not None)
+            self.store.keep(trial)
+        self.on_trial(trial, stored is not None)
         return trial
 
     def run(self, changes: Overrides, folder: Path, *, patience: float | None = None) -> LoadRun:
@@ -74,16 +62,17 @@ class Bench:
         patience: the timeout of a request, and of all of them at the end, in seconds; None: the
         scenario's.
         """
-        wanted = changes.applied(self._scenario)
+        wanted = changes.applied(self.scenario)
         if patience is not None:
             waits = {"timeout_seconds": patience, "cool_down_seconds": patience}
             wanted = wanted.model_copy(update=waits)
         shutil.rmtree(folder, ignore_errors=True)
-        target = target_of(self._project, wanted.protocol)
-        job = load_job(self._project, self._name, wanted, target, output=folder)
-        done = run_load(job, self._board, stop=lambda live: hopeless(live, self._limits))
+        target = target_of(self.project, wanted.protocol)
+        job = load_job(self.project, self.name, wanted, target, output=folder)
+        durations = limits(slo_of(self.project, self.scenario).model_dump())
+        done = run_load(job, self.board, stop=lambda live: hopeless(live, durations))
         if done.summary.counts.abandoned:
-            self._server.distrust()
+            self.server.distrust()
         if done.interrupted:
             shutil.rmtree(folder, ignore_errors=True)
             raise Interrupted
@@ -92,30 +81,30 @@ class Bench:
     def _measured(self, asked: Asked) -> Trial:
         """A new trial; a server that refuses the settings or dies under them misses the SLO."""
         began = time.monotonic()
-        if not self._server.alive:
-            self._server.revive()
+        if not self.server.alive:
+            self.server.revive()
         try:
             return self._loaded(asked, began)
         except (ConfigurationError, SettingsRefusedError) as error:
             problem = error.problem
         except ServerError as error:
-            if self._server.alive:
+            if self.server.alive:
                 raise
             problem = f"the server died: {error.problem}"
-            self._server.revive()
+            self.server.revive()
         took = time.monotonic() - began
         return Trial(asked, "missed", 1.0, 1.0, 1.0, 0, took, figures={"refused": problem})
 
     def _loaded(self, asked: Asked, began: float) -> Trial:
-        applied = self._server.apply(asked.settings)
-        folder = self._store.folder_of(asked)
+        applied = self.server.apply(asked.settings)
+        folder = self.store.folder_of(asked)
         if applied.loaded or applied.restarted:
             self._warm_up(folder.with_name(f"{folder.name}.warm-up"))
         changes = Overrides(
-            rate=asked.rate, duration_seconds=asked.seconds, seed=self._scenario.seed + asked.repeat
+            rate=asked.rate, duration_seconds=asked.seconds, seed=self.scenario.seed + asked.repeat
         )
         done = self.run(changes, folder)
-        if not self._server.alive:
+        if not self.server.alive:
             raise ServerError(
                 f"under {asked.rate:g} requests/s", remedy="see `tritonctl logs`; it crashed"
             )

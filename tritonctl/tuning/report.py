@@ -199,21 +199,19 @@ def _figure(tuned: Tuned) -> dict[str, Any]:
     trials = [trial for trial in tuned.outcome.trials if trial.p99_ms]
     metric = _metric(trials)
     shown = [trial for trial in trials if metric in trial.p99_ms]
-    data = [
-        {
+    data = []
+    for verdict, colour in _COLOURS.items():
+        marked = [trial for trial in shown if trial.verdict == verdict]
+        trace = {
             "type": "scatter",
             "mode": "markers",
             "name": verdict,
-            "x": [t.asked.rate for t in shown if t.verdict == verdict],
-            "y": [t.p99_ms[metric] for t in shown if t.verdict == verdict],
-            "text": [_label(tuned, t) for t in shown if t.verdict == verdict],
-            "marker": {
-                "color": colour,
-                "size": [_size(t, shown) for t in shown if t.verdict == verdict],
-            },
+            "x": [trial.asked.rate for trial in marked],
+            "y": [trial.p99_ms[metric] for trial in marked],
+            "text": [_label(tuned, trial) for trial in marked],
+            "marker": {"color": colour, "size": [_size(trial, shown) for trial in marked]},
         }
-        for verdict, colour in _COLOURS.items()
-    ]
+        data.append(trace)
     layout = {
         "xaxis": {"title": {"text": "requests per second"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": f"P99 of {metric}, ms"}, "type": "log"},

@@ -112,13 +112,9 @@ def _repositories(profiles: Profiles) -> list[Path]:
     repositories = {project.repository for project in profiles.values()}
     for state in {project.state for project in profiles.values()}:
         for file in (state / "rendered.json", state / "server" / "state.json"):
-            repositories |= _recorded(file)
+            if isinstance(repository := read_record(file).get("repository"), str):
+                repositories.add(Path(repository))
     return sorted(folder for folder in repositories if folder.is_dir())
-
-
-def _recorded(file: Path) -> set[Path]:
-    repository = read_record(file).get("repository")
-    return {Path(repository)} if isinstance(repository, str) else set()
 
 
 def _shared_files(folder: Path) -> set[tuple[int, int]]:

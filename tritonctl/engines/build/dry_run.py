@@ -43,7 +43,9 @@ def _commands(build: StageBuild) -> Iterator[tuple[str, ...]]:
     files = ("--request", str(staging / "request.json"), "--result", str(staging / "result.json"))
     yield (*_prefix(build, staging), script, *files)
     if build.stage.prints_commands:
-        yield from _inner_commands(build, script)
+        # The program is asked what it would start itself.
+        lines = ask_program(build.name, Path(script), build.request, "--print-commands")
+        yield from (tuple(shlex.split(line)) for line in lines.splitlines() if line.strip())
 
 
 def _prefix(build: StageBuild, staging: Path) -> list[str]:
@@ -56,11 +58,3 @@ def _prefix(build: StageBuild, staging: Path) -> list[str]:
         recipe = builder_recipe(build.builder, build.stage, build.request.target)
         return [str(environment_python(folder_of(recipe)))]
     return [sys.executable]
-
-
-def _inner_commands(build: StageBuild, script: str) -> Iterator[tuple[str, ...]]:
-    """What the program itself would start: it is asked, with `--print-commands`."""
-    lines = ask_program(build.name, Path(script), build.request, "--print-commands")
-    for line in lines.splitlines():
-        if line.strip():
-            yield tuple(shlex.split(line))

@@ -243,9 +243,6 @@ def build_seconds(
     if not near:
         return None, "no earlier build of about that size"
     ratio, best = min(same or near, key=lambda entry: abs(math.log(entry[0])))
-    stages = [best, *sources(best, artefacts)]
-    return sum(map(_seconds, stages)) * max(1.0, ratio), best.name
-
-
-def _seconds(stored: Stored) -> float:
-    return sum(stored.record.result.durations_seconds.values()) if stored.record else 0.0
+    records = [stored.record for stored in (best, *sources(best, artefacts)) if stored.record]
+    seconds = sum(sum(record.result.durations_seconds.values()) for record in records)
+    return seconds * max(1.0, ratio), best.name

@@ -32,6 +32,7 @@ LEVEL = 0.99
 NO_DIFFERENCE, UNKNOWN = "no difference", "too few requests to tell"
 _PERCENTILES = {"ttft": (0.5, 0.99), "itl": (0.5, 0.99), "tpot": (0.5,), "e2e": (0.5, 0.99)}
 _SECOND = 1_000_000
+_Events = tuple[np.ndarray, np.ndarray | None]  # their times, and what each counts for
 
 
 @dataclass(frozen=True)
@@ -149,9 +150,12 @@ def _verdict(changes: Sequence[Change]) -> str:
 
 def _changes(left: _Side, right: _Side) -> Iterator[Change]:
     yield from _percentiles(left, right)
-    rates: dict[str, Callable[[_Side], Floats]] = {"requests": _answers, "tokens": _tokens}
-    for name, per_second in rates.items():
-        estimates = [_rate(per_second(side)) for side in (left, right)]
+    events: dict[str, Callable[[Columns], _Events]] = {
+        "requests": lambda columns: (columns.end[columns.ended("ok")], None),
+        "tokens": lambda columns: (columns.response_at, columns.response_tokens),
+    }
+    for name, of in events.items():
+        estimates = [_rate(_per_second(side, of)) for side in (left, right)]
         if all(estimate.value > 0 for estimate in estimates):
             yield ratio(f"{name}_per_s", "1/s", *estimates, words=("higher", "lower"))
     shares: dict[str, Callable[[Run, Columns], Mask]] = {
@@ -174,7 +178,8 @@ def _percentiles(left: _Side, right: _Side) -> Iterator[Change]:
             # Fewer give no 99th percentile either.
             if q > 0.9 and min(len(sample) for sample in pair) < P99_REQUESTS:  # noqa: PLR2004
                 continue
-            estimates = [_percentile(sample, q) for sample in pair]
+            percentiles = [sample.percentile(q, LEVEL) for sample in pair]
+            estimates = [Estimate(p.ms, p.low_ms, p.high_ms) for p in percentiles]
             name = f"{metric}_p{round(100 * q)}_ms"
             yield ratio(name, "ms", *estimates, words=("slower", "faster"))
 
@@ -188,25 +193,11 @@ def _samples(side: _Side) -> dict[str, Sample]:
     return {name: Sample.of(*(series[name] for series in runs)) for name in names}
 
 
-def _percentile(sample: Sample, q: float) -> Estimate:
-    percentile = sample.percentile(q, LEVEL)
-    return Estimate(percentile.ms, percentile.low_ms, percentile.high_ms)
-
-
-def _answers(side: _Side) -> Floats:
-    """Answers of each whole second of the windows."""
-    columns = [run.columns for run in side.runs]
-    return _per_second(side, [(c.end[c.ended("ok")], None) for c in columns])
-
-
-def _tokens(side: _Side) -> Floats:
-    columns = [run.columns for run in side.runs]
-    return _per_second(side, [(c.response_at, c.response_tokens) for c in columns])
-
-
-def _per_second(side: _Side, events: Sequence[tuple[np.ndarray, np.ndarray | None]]) -> Floats:
+def _per_second(side: _Side, events: Callable[[Columns], _Events]) -> Floats:
+    """How many events each whole second of the windows has."""
     counts = []
-    for window, (times, weights) in zip(side.windows, events, strict=True):
+    for run, window in zip(side.runs, side.windows, strict=True):
+        times, weights = events(run.columns)
         begin, end = math.ceil(window.from_s), math.floor(window.to_s)
         edges = np.arange(begin, end + 1) * _SECOND
         if len(edges) > 1:

@@ -31,13 +31,9 @@ class SettingDifference:
 def between(left: Run, right: Run) -> list[SettingDifference]:
     """What differs between two runs: the load first."""
     differences = list(_different(_load(left), _load(right), load=True))
-    chance = [
-        dict(
-            pair for pair in _flat("", run.plan) if pair[0] in ("seed", "duration_seconds", "count")
-        )
-        for run in (left, right)
-    ]
-    differences += _different(chance[0], chance[1], load=False)
+    names = ("seed", "duration_seconds", "count")
+    chance = [{name: run.plan.get(name) for name in names} for run in (left, right)]
+    differences += _different(*chance, load=False)
     return differences + list(_different(_circumstances(left), _circumstances(right), load=False))
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.loadtest.analysis.columns import NEVER, Columns, Floats, Integers, Mask
+from tritonctl.loadtest.analysis.columns import NEVER, OUTCOMES, Columns, Floats, Integers, Mask
 from tritonctl.loadtest.analysis.limiting import limited_by
 from tritonctl.loadtest.analysis.percentiles import distribution
 from tritonctl.loadtest.analysis.records import (
@@ -221,10 +221,7 @@ def _class(run: Run, window: Window, name: str) -> ClassSummary:
 
 
 def _counts(columns: Columns, unsent: int) -> Counts:
-    each = {
-        outcome: int(columns.ended(outcome).sum())
-        for outcome in ("ok", "error", "cancelled", "timeout", "abandoned")
-    }
+    each = {outcome: int(columns.ended(outcome).sum()) for outcome in OUTCOMES}
     return Counts(planned=len(columns) + unsent, sent=len(columns), **each, unsent=unsent)
 
 

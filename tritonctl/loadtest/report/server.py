@@ -116,10 +116,11 @@ def queue(run: Run) -> Figure | None:
     data = [line("in flight, client", times, flight, "--quiet", line={"dash": "dot"})]
     for number, model in enumerate(models):
         colour, dash = series_colour(number), {"dash": DASHES[number % len(DASHES)]}
+        pending = [(s["t"], s["models"][model].get("pending")) for s in _with(run, model)]
         waiting = [
-            pending(run, model),
+            ([t for t, _ in pending], [count for _, count in pending]),
             _ratio(run, model, lambda m: m["queue_us"] / 1e3, lambda m: m["success"]),
-            batch_factor(run, model),
+            _ratio(run, model, lambda m: m["count"], lambda m: m["exec"]),
         ]
         for row, (at, values) in enumerate(waiting):
             drawn = line(model, at, values, colour, line=dash, showlegend=row == 0)
@@ -132,21 +133,10 @@ def queue(run: Run) -> Figure | None:
     return Figure("queue", "Queue and batches", note, data, layout, height=560)
 
 
-def pending(run: Run, model: str) -> Points:
-    """Requests that wait in front of a model, at each scrape."""
-    values = [(s["t"], s["models"][model].get("pending")) for s in _with(run, model)]
-    return [t for t, _ in values], [value for _, value in values]
-
-
-def batch_factor(run: Run, model: str) -> Points:
-    """Inferences for each execution between two scrapes; a gap where nothing was executed."""
-    return _ratio(run, model, lambda m: m["count"], lambda m: m["exec"])
-
-
 def _ratio(
     run: Run, model: str, above: Callable[[Scrape], float], below: Callable[[Scrape], float]
 ) -> Points:
-    """Growth of one counter over that of another, between scrapes."""
+    """Growth of one counter over that of another, between scrapes; a gap where that is still."""
     times: list[float] = []
     values: list[float | None] = []
     for earlier, later in pairwise(_with(run, model)):

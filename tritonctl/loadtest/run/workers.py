@@ -18,7 +18,8 @@ from typing import Any
 from tritonctl.errors import ConfigurationError, HostError, ServerError, TritonctlError
 from tritonctl.host.files import explained
 
-_PLAN_REFUSED, _ENDPOINT_REFUSED = 2, 3
+# By exit status: the plan is refused, the endpoint is.
+_ERRORS: dict[int, type[TritonctlError]] = {2: ConfigurationError, 3: ServerError}
 _LOG_TAIL = 20
 _KILL_GRACE_SECONDS = 5.0
 
@@ -53,12 +54,6 @@ class Worker:
             remedy=f"read {self.log}; if that does not explain it, please report a bug",
             details="\n".join(text.splitlines()[-_LOG_TAIL:]) or None,
         )
-
-
-_ERRORS: dict[int, type[TritonctlError]] = {
-    _PLAN_REFUSED: ConfigurationError,
-    _ENDPOINT_REFUSED: ServerError,
-}
 
 
 @dataclass

@@ -15,7 +15,8 @@ def copy_tensorrt_llm(folder: Path, version: str) -> Path:
     """The stand-in of a release of TensorRT-LLM, as a package in `folder`."""
     package = folder / "tensorrt_llm"
     shutil.copytree(FAKES / "tensorrt_llm", package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copyfile(ARGUMENTS, package / ARGUMENTS.name)
+    table = f"TEXT = {ARGUMENTS.read_text(encoding='utf-8')!r}\n"
+    (package / "_arguments.py").write_text(table, encoding="utf-8")
     text = (package / "_version.py").read_text(encoding="utf-8")
     changed = text.replace(f'"{LAST_WITH_ENGINES}"', f'"{version}"')
     (package / "_version.py").write_text(changed, encoding="utf-8")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this release takes, from builders/tensorrt_llm/arguments.toml. Not part of the real API.
 
-tests.fakes puts the table beside this file; how it is read is the stand-in's own.
+How the table is read is the stand-in's own.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from ._arguments import TEXT
 from ._version import __version__
 
-TABLE = tomllib.loads(Path(__file__).with_name("arguments.toml").read_text(encoding="utf-8"))
+TABLE = tomllib.loads(TEXT)
 
 
 def _place(version: str) -> tuple[int, ...]:

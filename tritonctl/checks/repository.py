@@ -50,7 +50,8 @@ class Target:
     gpus: the memory of each, in bytes; () is a machine without. slo_ms: the longest that an answer
     (or the first part of a streamed one) may take, by model. memory_bytes: of the machine or the
     container, without the GPUs'. named_by_user: whether somebody means
-    this very version, rather than the one that happens to be here.
+    this very version, rather than the one that happens to be here. completes: whether Triton
+    completes configurations, as it does unless it is started with --disable-auto-complete-config.
     """
 
     version: str | None = None
@@ -60,6 +61,7 @@ class Target:
     slo_ms: Mapping[str, float] = field(default_factory=dict)
     named_by_user: bool = False
     memory_bytes: int | None = None
+    completes: bool = True
 
     @classmethod
     def named(cls, name: str | None) -> Target:

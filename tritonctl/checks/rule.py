@@ -38,6 +38,7 @@ _REFUSED = "Triton refuses the model."
 # These need other backends, a GPU, or a machine that is too small.
 _ELSEWHERE = {
     *("tensorrt_llm", "tensors.batch", "tensors.files", "tensors.graph", "tensors.pytorch"),
+    *("tensors.completed", "config.optimization"),
     *("capacity.gpu_memory", "instances.backends", "instances.threads"),
 }
 # These are about values, which must be readable.

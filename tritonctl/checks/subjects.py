@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from tritonctl.checks.analysis.completion import completing
 from tritonctl.checks.analysis.declared import judged_graph
 from tritonctl.checks.analysis.graph import graph_of
 from tritonctl.checks.analysis.senders import senders_of
@@ -38,6 +39,8 @@ SUBJECTS: Mapping[str, Subject] = {
     "sequences": lambda model, _: _scheduler(model, "sequence_batching"),
     # Of the served version: the Python backend's model.py, and a graph such as model.onnx.
     "code": lambda model, _: model.code,
+    # Its auto_complete_config, where the server calls that.
+    "completing": completing,
     # Of Python models that stream: the code of a decoupled one, and how any sends responses.
     "streaming": lambda model, _: streaming_code(model),
     "senders": lambda model, _: senders_of(model),

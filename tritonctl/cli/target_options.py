@@ -41,6 +41,13 @@ class TargetOptions:
         str | None,
         typer.Option(help="GPUs of the target by memory: 24G,24G, or none", show_default="unknown"),
     ] = None
+    not_completed: Annotated[
+        bool,
+        typer.Option(
+            "--disable-auto-complete-config",
+            help="the target's Triton is started with this option, and completes no configuration",
+        ),
+    ] = False
 
     def target(self, project: Project | None, *, version: str | None, here: bool) -> Target:
         """This machine, or the project's container, where the options do not say otherwise.
@@ -59,5 +66,7 @@ class TargetOptions:
 
             target = of_project(target, project)
         # Known vulnerabilities are only reported for a version that the user named.
-        target = replace(target, named_by_user=self.target_version is not None)
+        named = self.target_version is not None
+        completes = target.completes and not self.not_completed
+        target = replace(target, named_by_user=named, completes=completes)
         return described(target, self.cores, self.memory, self.shm_size, self.gpus)

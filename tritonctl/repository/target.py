@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a project says of the server that will load its repository: promises, memory."""
+"""What a project says of the server that will load its repository: promises, memory, options."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tritonctl.repository.ensembles import ensemble_for, step_model_name
 def of_project(target: Target, project: Project) -> Target:
     """The target as a project has it: what its models promise, its container's memory.
 
-    Raises UsageError.
+    Its server completes no configuration: `server.arguments`. Raises UsageError.
     """
-    target = replace(target, slo_ms=dict(_promises(project)))
+    target = replace(target, slo_ms=dict(_promises(project)), completes=False)
     if project.server.mode != "docker":
         return target
     # What is not given is computed from the repository, so that it is enough.

@@ -7,11 +7,13 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.check_models.models import CONFIG, python_model
 from tests.unit.checks.repositories import put
 from tests.unit.conftest import Sandbox
+from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.onnx import onnx_file
 from tritonctl.checks.repository import Target
 from tritonctl.checks.target import described, this_host
 from tritonctl.cli import application
@@ -60,7 +62,7 @@ def test_the_version_that_a_server_reports() -> None:
 
 def test_a_project(built: Sandbox) -> None:
     """What its models promise holds for their steps; in a container, its shared memory."""
-    assert of_project(Target(), built.load()) == Target()
+    assert of_project(Target(), built.load()) == Target(completes=False)
     built.data["models"]["speller"]["slo"] = {"ttft_p99_ms": 500, "e2e_p99_ms": 9000}
     built.write()
     promised = of_project(Target(), built.load()).slo_ms
@@ -91,3 +93,16 @@ def test_options(tmp_path: Path) -> None:
     assert "TC802" in check("--shm-size", "512k")
     assert "TC813" not in check("--memory", "1m")
     assert "is not an amount of memory" in check("--shm-size", "much")
+
+
+def test_a_server_that_completes_nothing(tmp_path: Path) -> None:
+    """As its option says, and as a project's own server is started."""
+    put(tmp_path, {"m/1/model.onnx": File(onnx_file())})
+
+    def check(*arguments: str) -> Result:
+        return CliRunner().invoke(application(), ["check", str(tmp_path), *arguments])
+
+    assert check().exit_code == 0
+    strict = check("--disable-auto-complete-config")
+    assert strict.exit_code == 6
+    assert "TC029" in strict.output

@@ -231,11 +231,23 @@ def test_inputs_that_triton_fills(more: str, tmp_path: Path) -> None:
 
 
 def test_what_triton_completes_is_not_judged(tmp_path: Path) -> None:
-    """Without its outputs, the configuration is filled from the graph instead."""
+    """A list that is left out is filled from the graph; one that is there is compared."""
     text = 'name: "m"\nbackend: "onnxruntime"\nmax_batch_size: 8\n'
     assert rules(tmp_path / "none", onnx_model(config=text)) == []
     half = text + f"input [ {tensor('other', '9')} ]\n"
-    assert rules(tmp_path / "half", onnx_model(config=half)) == []
+    assert rules(tmp_path / "half", onnx_model(config=half)) == ["TC206"]
+    half = text + f"output [ {tensor('y', '3')} ]\n"
+    assert rules(tmp_path / "outputs", onnx_model(config=half)) == []
+
+
+def test_a_batch_that_the_backend_adds(tmp_path: Path) -> None:
+    """Without max_batch_size and a list, dims mean what the backend makes of them; else, what
+    they say."""
+    text = 'name: "m"\nbackend: "onnxruntime"\n'
+    half = text + f"input [ {tensor('x', '9')} ]\n"
+    assert rules(tmp_path / "open", onnx_model(config=half)) == []
+    fixed = onnx_file(outputs={"y": (FLOAT, [1, 3])})
+    assert rules(tmp_path / "fixed", onnx_model(fixed, half)) == ["TC213"]
 
 
 @pytest.mark.parametrize(("shape", "expected"), [([], ["TC210"]), ([1, 3], ["TC210"]), (["n"], [])])

@@ -114,7 +114,11 @@ AUTO = """\
             "INPUT is TYPE_FP16, which is TYPE_FP32",
         ),
         ('config.add_input({"name": "OTHER", "data_type": "TYPE_FP16", "dims": [4]})', None),
-        ('config.add_input({"name": "INPUT", "data_type": kind, "dims": [-1]})', None),
+        (
+            'config.add_input({"name": "INPUT", "data_type": kind, "dims": [-1]})',
+            "INPUT has dims [-1], which are [4]",
+        ),
+        ('config.add_input({"name": "INPUT", "data_type": kind, "dims": dims})', None),
         (
             'config.add_output({"name": "OUTPUT", "data_type": "TYPE_FP32", "dims": [-1]})',
             "OUTPUT has dims [-1], which are [4]",

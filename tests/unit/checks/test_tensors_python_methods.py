@@ -54,10 +54,10 @@ def test_an_import_is_underlined(tmp_path: Path) -> None:
         ("def __init__(self, path=None): ...", []),
         ("def __init__(self, args): ...", ["TC226"]),
         ("def finalize(self): ...", []),
-        ("@staticmethod\n    def auto_complete_config(config): ...", []),
-        ("@classmethod\n    def auto_complete_config(cls, config): ...", []),
-        ("def auto_complete_config(config): ...", []),
-        ("def auto_complete_config(self, config): ...", ["TC226"]),
+        ("@staticmethod\n    def auto_complete_config(config): return config", []),
+        ("@classmethod\n    def auto_complete_config(cls, config): return config", []),
+        ("def auto_complete_config(config): return config", []),
+        ("def auto_complete_config(self, config): return config", ["TC226"]),
     ],
 )
 def test_signatures(method: str, expected: list[str], tmp_path: Path) -> None:

@@ -87,10 +87,21 @@ def judged_graph(model: Model, only: str | None = None) -> Graph | None:
 
     only: of this format.
 
-    It completes a configuration that lacks its inputs or its outputs instead.
+    A list that the configuration lacks is completed from it; one that is there is compared.
     """
-    graph, config = model.graph, model.config
+    graph = model.graph
     if graph is None or graph.broken or only not in (None, graph.format):
         return None
-    has_inputs = config.message.input or config.message.batch_input
-    return graph if has_inputs and config.message.output else None
+    return graph if declares(model, "input") or declares(model, "output") else None
+
+
+def declares(model: Model, direction: Direction) -> bool:
+    """Whether the configuration has tensors of that direction, which are then not completed."""
+    message = model.config.message
+    lists = (message.input, message.batch_input) if direction == "input" else (message.output,)
+    return any(map(len, lists))
+
+
+def completed(model: Model) -> bool:
+    """Whether a backend that knows its model's file completes the configuration from it."""
+    return not (declares(model, "input") and declares(model, "output"))

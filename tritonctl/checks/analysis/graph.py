@@ -32,6 +32,11 @@ _COMPLETE_ALL_OR_NOTHING = {
     "tensorrtllm",
     "fil",
 }
+# These have the tensors that are declared, and no others.
+_COMPLETE_NOTHING = {
+    *("identity", "repeat", "square", "stateful", "hps", "hugectr", "paddle"),
+    *("armnn_tflite", "fastertransformer", "torch_aoti"),
+}
 _PYTHON = "model.py"
 _KEEP_THEIR_BATCH = {"ensemble", "pytorch", "tensorrtllm"}
 
@@ -263,7 +268,8 @@ def _links(
 def _interface(model: Model, repository: Repository) -> Interface:
     inputs, outputs = _by_name(declared.inputs(model)), _by_name(declared.outputs(model))
     fixed = model.backend == "ensemble" or _is_plain(model.code)
-    lists = model.backend in _COMPLETE_ALL_OR_NOTHING
+    fixed = fixed or (model.backend is not None and not repository.target.completes)
+    lists = model.backend in _COMPLETE_ALL_OR_NOTHING | _COMPLETE_NOTHING
     batch = model.config.message.max_batch_size
     return Interface(
         name=model.name,

@@ -17,7 +17,7 @@ from tritonctl.checks.analysis.placement import written_groups, written_kind
 from tritonctl.checks.config.backends import SHELL
 from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model
+from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error, warning
 
 _FORCE_CPU = "FORCE_CPU_ONLY_INPUT_TENSORS"
@@ -43,6 +43,24 @@ def instance_kind(config: ConfigMessage, model: Model) -> Iterator[Hit]:
                 f"the instances are of {kind}, and gpus {list(group.gpus)} are listed",
                 "write kind: KIND_GPU, or leave `gpus` out",
                 config.span("instance_group", index, "gpus", 0),
+            )
+
+
+@error(
+    "TC198 negative-gpu",
+    summary="a GPU with a number below 0",
+    why="Triton refuses the model: GPUs are numbered from 0, and -1 does not stand for all.",
+)
+def negative_gpu(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    if repository.target.gpus is not None:
+        return  # TC600 to TC602 know which there are
+    for index, group in written_groups(model):
+        negative = [gpu for gpu in group.gpus if gpu < 0]
+        if negative and written_kind(group) not in _WITHOUT_GPUS:
+            yield Hit(
+                f"gpus lists {negative[0]}, and GPUs are numbered from 0",
+                "name one that exists; without `gpus` every GPU gets its instances",
+                config.span("instance_group", index, "gpus", group.gpus[:].index(negative[0])),
             )
 
 

@@ -7,13 +7,20 @@ https://github.com/triton-inference-server/backend/blob/main/README.md
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator
 
-from tritonctl.checks.config.backends import KNOWN, PLATFORMS, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.backends import (
+    KNOWN,
+    PLATFORMS,
+    SHELL_IN_PATHS,
+    TELLING_FILES,
+    backend_of_files,
+)
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model
+from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, error, warning
 from tritonctl.checks.rules.layout.folders import misspelt
 from tritonctl.errors import suggest
@@ -22,6 +29,11 @@ from tritonctl.errors import suggest
 _LIKE = 0.75
 _LABEL = re.compile("[a-zA-Z_][a-zA-Z0-9_]*")
 _STEPS = "ensemble_scheduling"
+_ENSEMBLE = "ensemble"
+_OF_BACKEND = {platform for platforms in PLATFORMS.values() for platform in platforms}
+# These are libraries, and have no model.py that could stand in for them.
+_COMPILED = ("python", "onnxruntime", "openvino", "tensorrt", "tensorflow")
+_LIBRARY = re.compile(r"\.(so|dll|dylib)\b")
 _FILLS_IN = ("onnxruntime", "openvino", "tensorflow", "tensorrt")
 
 
@@ -76,17 +88,53 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="Triton refuses the model. One of the two is enough.",
 )
 def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
-    if not config.message.backend:
+    message = config.message
+    named, platform = message.default_model_filename, message.platform
+    told = TELLING_FILES.get(named) if platform not in _OF_BACKEND else None
+    backend = message.backend or told
+    wanted = PLATFORMS.get(backend or "")
+    # TC301 is about ensembles. Later servers have more platforms of PyTorch.
+    if not wanted or platform in ("", _ENSEMBLE, *wanted) or "torch" in platform:
         return
-    backend, platform = config.message.backend, config.message.platform
-    wanted = PLATFORMS.get(backend)
-    # Later servers have more platforms of PyTorch.
-    if wanted and platform and platform not in wanted and "torch" not in platform:
-        yield Hit(
-            f"the backend is {backend}, and the platform {platform}",
-            f"write {' or '.join(wanted)}, or leave `platform` out",
-            config.span("platform"),
-        )
+    by = "" if message.backend else f" by default_model_filename {named}"
+    yield Hit(
+        f"the backend is {backend}{by}, and the platform {platform}",
+        f"write {' or '.join(wanted)}, or leave `platform` out",
+        config.span("platform"),
+    )
+
+
+@error(
+    "TC159 unusable-runtime",
+    summary="a runtime that is no library of the backend's folder",
+    why="Triton looks for the file in the folders of the version, the model and the backend, and "
+    "refuses the model where it is in none, or leaves the folder it is in.",
+)
+def unusable_runtime(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    runtime, backend = config.message.runtime, config.message.backend
+    if not runtime or model.backend == _ENSEMBLE:
+        return
+    # What begins in the backend's folder; Triton compares paths as they are written out.
+    path = posixpath.normpath(posixpath.join("/backends", backend or "any", runtime.lstrip("/")))
+    folders = (model.entries, *map(model.files_of, model.versions))
+    if runtime.startswith("/") or not path.startswith(f"/backends/{backend or 'any'}/"):
+        wrong = "leaves the backend's folder"
+    elif runtime == "model.py" and model.backend in _COMPILED:
+        wrong = f"is of backends in Python, and {model.backend} is a library"
+    elif (
+        runtime != "model.py"
+        and not _LIBRARY.search(runtime)
+        and not any(runtime in folder for folder in folders)
+    ):
+        wrong = "is no library"
+    else:
+        return
+    yield Hit(
+        f"the runtime {runtime} {wrong}",
+        "leave `runtime` out, or name a file of the backend's folder: "
+        f"libtriton_{model.backend or 'NAME'}.so",
+        config.span("runtime"),
+    )
 
 
 @warning(
@@ -196,8 +244,8 @@ def metric_control(config: ConfigMessage) -> Iterator[Hit]:
     shows="elsewhere",
     answers=("server#5215", "server#2635"),
 )
-def filled_in(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if model.backend not in _FILLS_IN:
+def filled_in(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    if model.backend not in _FILLS_IN or not repository.target.completes:
         return
     message = config.message
     lacking = [name for name in ("input", "output") if not len(getattr(message, name))]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.repository import Model
+from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error, warning
 
 _IMAGE_DIMS = 3
@@ -29,9 +29,9 @@ def called(tensor: Tensor) -> str:
     return f"{direction} {tensor.name}" if tensor.name else f"{direction} number {int(index) + 1}"
 
 
-def complete(model: Model) -> bool:
+def complete(model: Model, repository: Repository) -> bool:
     """Whether what the configuration leaves out stays out: nothing adds it when the model loads."""
-    if model.backend in ("ensemble", "pytorch"):
+    if model.backend in ("ensemble", "pytorch") or not repository.target.completes:
         return True
     if model.backend == "onnxruntime":  # it fills in all or nothing
         return bool(inputs(model) and outputs(model))
@@ -63,8 +63,8 @@ def without_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="Triton refuses the model: must specify 'data_type'. Only some backends, and a "
     "model.py with auto_complete_config, fill it in.",
 )
-def without_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for tensor in tensors(model) if complete(model) else ():
+def without_type(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    for tensor in tensors(model) if complete(model, repository) else ():
         if tensor.dtype == "TYPE_INVALID":
             yield Hit(
                 f"{called(tensor)} has no data_type",
@@ -78,8 +78,8 @@ def without_type(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     summary="an input or output without a shape",
     why="Triton refuses the model: must specify 'dims'. A scalar has dims: [ 1 ].",
 )
-def without_dims(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    for tensor in tensors(model) if complete(model) else ():
+def without_dims(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    for tensor in tensors(model) if complete(model, repository) else ():
         if tensor.dims is None:
             yield Hit(
                 f"{called(tensor)} has no dims",
@@ -130,8 +130,8 @@ def other_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     summary="a reshape to a scalar in a model without batches",
     why="Triton refuses the model: tensors without any dimension are not supported.",
 )
-def empty_reshape(config: ConfigMessage, model: Model) -> Iterator[Hit]:
-    if config.message.max_batch_size or not complete(model):
+def empty_reshape(config: ConfigMessage, model: Model, repository: Repository) -> Iterator[Hit]:
+    if config.message.max_batch_size or not complete(model, repository):
         return
     for tensor in tensors(model):
         if tensor.reshape == ():

@@ -13,7 +13,7 @@ from tritonctl.checks.config.backends import DEFAULT_FILES, PLATFORMS
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
-from tritonctl.checks.repository import Model
+from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.layout.folders import is_empty, models_inside
 
@@ -102,3 +102,17 @@ def _wanted_files(model: Model) -> tuple[str, ...]:
     ):
         return ()  # another rule reports that they contradict each other
     return model.file_names if model.backend in DEFAULT_FILES else ()
+
+
+@error(
+    "TC029 no-config",
+    summary="a model without config.pbtxt for a server that completes none",
+    why="A server that was started with --disable-auto-complete-config refuses the model.",
+    shows="elsewhere",
+)
+def no_config(model: Model, repository: Repository) -> Iterator[Hit]:
+    if model.file is None and model.versions and not repository.target.completes:
+        yield Hit(
+            f"{model.name} has no {CONFIG_NAME}, and the server completes none",
+            f"write {model.shown}/{CONFIG_NAME}, with its backend and its tensors",
+        )

@@ -3,9 +3,11 @@
 
 from tritonctl.checks.rules.tensors import (
     batch,
+    completed,
     files,
     graph,
     python_code,
+    python_complete,
     python_config,
     python_io,
     python_methods,
@@ -15,9 +17,11 @@ from tritonctl.checks.rules.tensors import (
 
 __all__ = [
     "batch",
+    "completed",
     "files",
     "graph",
     "python_code",
+    "python_complete",
     "python_config",
     "python_io",
     "python_methods",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.declared import Tensor, batches, judged_graph
+from tritonctl.checks.analysis.declared import Tensor, batches, completed
 from tritonctl.checks.analysis.placement import some
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
@@ -34,7 +34,7 @@ Dims = tuple[int, ...]
 def no_batch_dimension(config: ConfigMessage, graph: Graph, model: Model) -> Iterator[Hit]:
     if graph.format != "ONNX" or not batches(model):
         return
-    if judged_graph(model):
+    if not completed(model):
         fixed = [one for _, one, _ in _shapes(config, model, graph) if _is_fixed(one.shape or ())]
     else:  # completed from the graph, of which every tensor must then have a batch
         tensors = (*graph.inputs, *graph.outputs)
@@ -180,6 +180,8 @@ def _shapes(
     config: ConfigMessage, model: Model, graph: Graph
 ) -> Iterator[tuple[Tensor, GraphTensor, Dims]]:
     """What can be compared by shape: no scalars, nothing ragged, no outputs cut up by batches."""
+    if completed(model) and not batches(model) and _may_batch(graph):
+        return  # the backend may put a batch dimension in front of them all
     reshaped = config.message.parameters.get("RESHAPE_IO_LAYERS")
     if graph.format != "ONNX" and reshaped is not None:
         return
@@ -193,6 +195,13 @@ def _shapes(
 def _declared_shape(tensor: Tensor) -> Dims | None:
     """The shape that the backend sees."""
     return tensor.dims if tensor.reshape is None else tensor.reshape
+
+
+def _may_batch(graph: Graph) -> bool:
+    """Whether the backend may complete max_batch_size, which changes what dims mean."""
+    tensors = (*graph.inputs, *graph.outputs)
+    fixed = any(one.shape == () or _is_fixed(one.shape or ()) for one in tensors)
+    return graph.format != "ONNX" or not fixed
 
 
 def _is_fixed(shape: Shape) -> bool:

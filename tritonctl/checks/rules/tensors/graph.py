@@ -11,7 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.declared import Tensor, batches, inputs, judged_graph, outputs
+from tritonctl.checks.analysis.declared import (
+    Tensor,
+    batches,
+    declares,
+    inputs,
+    judged_graph,
+    outputs,
+)
 from tritonctl.checks.analysis.placement import some
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
@@ -131,6 +138,8 @@ def _nearest(name: str, names: list[str]) -> str:
 )
 def undeclared_input(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[Hit]:
     declared = inputs(model)
+    if not declares(model, "input"):
+        return  # the backend adds them
     if any(tensor_named(one.name, judged.inputs + judged.defaults) is None for one in declared):
         return
     fed = fed_names(config, model)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TC220 to TC224: whether a model.py is something that the Python backend can load.
+"""TC220 to TC222: whether a model.py is something that the Python backend can load.
 
 Source: https://github.com/triton-inference-server/python_backend#usage
 """
@@ -10,11 +10,9 @@ import ast
 import re
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
-from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.flow import Flow, Function, literal
-from tritonctl.checks.model_py.source import Call, PythonSource
+from tritonctl.checks.model_py.flow import Function
+from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest
@@ -124,53 +122,3 @@ def _names_execute(node: ast.AST) -> bool:
         case ast.Constant():
             return node.value == "execute"
     return False
-
-
-@error(
-    "TC223 auto-complete-contradicts",
-    summary="an auto_complete_config that contradicts config.pbtxt",
-    why="add_input, add_output and set_max_batch_size compare with what is written, and raise "
-    "an error where it differs: the model is refused.",
-)
-def contradicts(_config: ConfigMessage, code: PythonSource, model: Model) -> Iterator[Hit]:
-    method = code.method("auto_complete_config")
-    if method is None:
-        return
-    flow = Flow.of(code)
-    for call in code.calls:
-        problem = _contradiction(model, flow, call)
-        if problem and flow.function(call.node) is method and flow.surely_runs(call.node, method):
-            yield Hit(
-                f"auto_complete_config says {problem} in config.pbtxt",
-                "write the same in both, or leave it out of config.pbtxt",
-                *code.at(call.node),
-            )
-
-
-def _contradiction(model: Model, flow: Flow, call: Call) -> str | None:
-    tensors = {"add_input": inputs, "add_output": outputs}.get(call.name)
-    if tensors is not None:
-        added = added_tensor(flow, call) or {}
-        same = (tensor for tensor in tensors(model) if tensor.name == added.get("name"))
-        return next((_other(tensor, added) for tensor in same), None)
-    given = literal(call.argument(0, "max_batch_size"))
-    size = model.config.message.max_batch_size
-    if call.name == "set_max_batch_size" and isinstance(given, int) and size > given:
-        return f"max_batch_size {given}, which is {size}"
-    return None
-
-
-def _other(tensor: Tensor, added: dict[object, object]) -> str | None:
-    kind, dims = added.get("data_type"), added.get("dims")
-    if isinstance(kind, str) and tensor.dtype not in ("TYPE_INVALID", kind):
-        return f"{tensor.name} is {kind}, which is {tensor.dtype}"
-    if isinstance(dims, list) and tensor.dims and list(tensor.dims) != dims:
-        return f"{tensor.name} has dims {dims}, which are {list(tensor.dims)}"
-    return None
-
-
-def added_tensor(flow: Flow, call: Call) -> dict[object, object] | None:
-    """The dictionary that add_input or add_output is given, where it stands there."""
-    node = call.argument(0)
-    value = literal(flow.only_value(node)) if node is not None else None
-    return value if isinstance(value, dict) else None

@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator
 from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.flow import Flow, requests_of
+from tritonctl.checks.model_py.dictionaries import entries_of
+from tritonctl.checks.model_py.flow import Flow, literal, requests_of
 from tritonctl.checks.model_py.source import Call, PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 from tritonctl.checks.rules.tensors.graph import fed_names
-from tritonctl.checks.rules.tensors.python_code import added_tensor
 from tritonctl.checks.rules.tensors.python_config import reported_by_lookup
 
 _MAKERS = ("Tensor", "from_dlpack")
@@ -92,10 +92,10 @@ def _added(code: PythonSource, flow: Flow, how: str) -> set[str] | None:
         return None
     names: set[str] = set()
     for call in code.called(how):
-        added = added_tensor(flow, call)
-        if added is None or not isinstance(added.get("name"), str):
+        name = literal((entries_of(flow, call.argument(0)) or {}).get("name"))
+        if not isinstance(name, str):
             return None
-        names.add(str(added["name"]))
+        names.add(name)
     return names
 
 

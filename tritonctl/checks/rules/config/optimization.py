@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TC199: ways to run a model faster that its backend does not know.
+
+Sources: https://github.com/triton-inference-server/onnxruntime_backend (what its LoadModel reads),
+https://github.com/triton-inference-server/tensorflow_backend, and the README of
+https://github.com/triton-inference-server/tensorrt_backend
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from tritonctl.checks.analysis.placement import written_groups, written_kind
+from tritonctl.checks.config.message import ConfigMessage
+from tritonctl.checks.findings import Hit
+from tritonctl.checks.repository import Model
+from tritonctl.checks.rule import error
+from tritonctl.errors import suggest
+
+# As the backends' C++ reads them: what follows a number's digits does not matter.
+_NUMBER = re.compile(r"\s*[+-]?\d")
+
+
+def _is_number(text: str) -> bool:
+    return _NUMBER.match(text) is not None
+
+
+def _is_switch(text: str) -> bool:
+    return text.lower() in ("true", "false", "on", "off", "1", "0")
+
+
+def _is_precision(text: str) -> bool:
+    return text in ("FP32", "FP16", "INT8")
+
+
+def _is_text(_: str) -> bool:
+    return True
+
+
+Takes = Callable[[str], bool]
+# What each kind of value is called.
+_CALLED: Mapping[Takes, str] = {
+    _is_number: "a whole number",
+    _is_switch: "true or false",
+    _is_precision: "FP32, FP16 or INT8",
+}
+_TENSORRT_OF_ONNX: Mapping[str, Takes] = {
+    "precision_mode": _is_precision,
+    "max_workspace_size_bytes": _is_number,
+    "int8_use_native_calibration_table": _is_switch,
+    **dict.fromkeys(
+        (
+            *("trt_max_partition_iterations", "trt_min_subgraph_size", "trt_dla_core"),
+            *("trt_builder_optimization_level", "trt_auxiliary_streams"),
+            "trt_ep_context_embed_mode",
+        ),
+        _is_number,
+    ),
+    **dict.fromkeys(
+        (
+            *("trt_dla_enable", "trt_engine_cache_enable", "trt_dump_subgraphs"),
+            *("trt_force_sequential_engine_build", "trt_context_memory_sharing_enable"),
+            *("trt_layer_norm_fp32_fallback", "trt_timing_cache_enable"),
+            *("trt_force_timing_cache", "trt_detailed_build_log", "trt_build_heuristics_enable"),
+            *("trt_sparsity_enable", "trt_cuda_graph_enable", "trt_dump_ep_context_model"),
+        ),
+        _is_switch,
+    ),
+    **dict.fromkeys(
+        (
+            *("int8_calibration_table_name", "trt_engine_cache_path", "trt_engine_cache_prefix"),
+            *("trt_timing_cache_path", "trt_tactic_sources", "trt_extra_plugin_lib_paths"),
+            *("trt_profile_min_shapes", "trt_profile_max_shapes", "trt_profile_opt_shapes"),
+            "trt_ep_context_file_path",
+        ),
+        _is_text,
+    ),
+}
+_TENSORRT_OF_TENSORFLOW: Mapping[str, Takes] = {
+    "precision_mode": _is_precision,
+    "minimum_segment_size": _is_number,
+    "max_workspace_size_bytes": _is_number,
+    "max_cached_engines": _is_number,
+}
+# By backend and field the accelerators, each with the parameters that it takes; None: any.
+_ACCELERATORS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Takes] | None]] = {
+    ("onnxruntime", "gpu"): {"tensorrt": _TENSORRT_OF_ONNX, "cuda": None},
+    ("onnxruntime", "cpu"): {"openvino": None},
+    ("tensorflow", "gpu"): {
+        "tensorrt": _TENSORRT_OF_TENSORFLOW,
+        "gpu_io": None,
+        "auto_mixed_precision": None,
+    },
+    ("tensorflow", "cpu"): {},
+}
+_ALLOCATION = "execution_context_allocation_strategy"
+_STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
+
+
+@error(
+    "TC199 unknown-optimization",
+    summary="an accelerator, or a setting of one, that the backend does not know",
+    why="The backend refuses the model: unknown Execution Accelerator, unknown parameter, or a "
+    "value that it cannot read.",
+)
+def unknown_optimization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    yield from _strategy(config, model)
+    accelerators = config.message.optimization.execution_accelerators
+    kinds = {written_kind(group) for _, group in written_groups(model)}
+    for side in ("gpu", "cpu"):
+        known = _ACCELERATORS.get((model.backend or "", side))
+        # On the CPU nothing reads those for GPUs: TC611.
+        if known is None or (side == "gpu" and kinds == {"KIND_CPU"}):
+            continue
+        field = f"{side}_execution_accelerator"
+        for index, one in enumerate(getattr(accelerators, field)):
+            path = ("optimization", "execution_accelerators", field, index)
+            if one.name not in known:
+                close = suggest(one.name, known)
+                names = ", ".join(known) or "none"
+                yield Hit(
+                    f"{model.backend} has no accelerator {one.name} for "
+                    f"{'GPUs' if side == 'gpu' else 'the CPU'}; it has {names}",
+                    f"did you mean {close}?" if close else "name one of those, or remove it",
+                    config.span(*path, "name"),
+                )
+                continue
+            for key, value in one.parameters.items():
+                if problem := _problem(known[one.name], key, value):
+                    yield Hit(
+                        f"{one.name} for {model.backend} {problem[0]}",
+                        problem[1],
+                        config.name_span(*path, "parameters", key),
+                    )
+
+
+def _problem(takes: Mapping[str, Takes] | None, key: str, value: str) -> tuple[str, str] | None:
+    if takes is None:
+        return None
+    if key not in takes:
+        close = suggest(key, takes)
+        fix = f"did you mean {close}?" if close else f"it takes {', '.join(takes)}"
+        return f"has no parameter {key}", fix
+    if not takes[key](value):
+        return f"cannot read {key} {value!r}", f"write {_CALLED[takes[key]]}"
+    return None
+
+
+def _strategy(config: ConfigMessage, model: Model) -> Iterator[Hit]:
+    parameters = config.message.parameters
+    if model.backend != "tensorrt" or _ALLOCATION not in parameters:
+        return
+    value = parameters[_ALLOCATION].string_value
+    if value not in _STRATEGIES:
+        yield Hit(
+            f"{_ALLOCATION} is {value!r}",
+            f"write {' or '.join(_STRATEGIES)}",
+            config.span("parameters", _ALLOCATION, "string_value"),
+        )

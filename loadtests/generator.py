@@ -87,7 +87,7 @@ async def _carry_out(
 ) -> None:
     transport = transport_of(plan)
     try:
-        await transport.prepare()
+        await transport.prepare(workload.tensors)
         share = Share.of(workload, worker, workers)
         # The schedule lives as long as the run: collections need not look at it again.
         gc.collect()

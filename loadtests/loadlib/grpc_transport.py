@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import grpc
@@ -35,13 +36,13 @@ class GrpcTransport:
         self._call = self._channel.unary_stream(path) if text else self._channel.unary_unary(path)
         self._bodies: grpc_wire.Bodies | None = None
 
-    async def prepare(self) -> None:
+    async def prepare(self, tensors: Collection[str] = ()) -> None:
         """Refusal (exit 3) when the endpoint does not answer or the model is not ready."""
         try:
             signature = await self._signature()
         except grpc.RpcError as error:
             raise unusable(self._plan, error) from error
-        check_inputs(self._plan, signature)
+        check_inputs(self._plan, signature, tensors)
         self._bodies = grpc_wire.Bodies(self._plan, signature)
 
     async def _signature(self) -> Signature:

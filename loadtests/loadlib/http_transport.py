@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import resource
+from collections.abc import Collection
 from typing import Any
 
 import aiohttp
@@ -40,13 +41,13 @@ class HttpTransport:
         self._bodies: http_wire.Bodies | None = None
         self._paths = {one.name: http_wire.path(plan, one) for one in plan.classes}
 
-    async def prepare(self) -> None:
+    async def prepare(self, tensors: Collection[str] = ()) -> None:
         """Refusal (exit 3) when the endpoint does not answer or the model is not ready."""
         try:
             signature = await self._signature()
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError) as error:
             raise unreachable(self._plan, f"{type(error).__name__}: {error}") from error
-        check_inputs(self._plan, signature)
+        check_inputs(self._plan, signature, tensors)
         self._bodies = http_wire.Bodies(self._plan, signature)
 
     async def _signature(self) -> Signature:

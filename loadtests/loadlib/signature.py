@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from loadlib.plan import Plan
 from loadlib.refusal import ENDPOINT_REFUSED, Refusal
 from loadlib.schema import nearest, refused
 
+_TEXT = frozenset({"text_input", "messages"})
 _UNAUTHORIZED = 401
 
 
@@ -40,8 +42,12 @@ class Signature:
         )
 
 
-def check_inputs(plan: Plan, signature: Signature) -> None:
-    """Refusal for a parameter that is not an input of the model, before anything is sent."""
+def check_inputs(plan: Plan, signature: Signature, tensors: Collection[str] = ()) -> None:
+    """Refusal for what is not an input of the model, before anything is sent.
+
+    tensors: the names in the plan's prompts.
+    """
+    _check_kind(plan, signature, tensors)
     for number, one in enumerate(plan.classes):
         for name in one.parameters:
             if name not in signature.inputs:
@@ -50,6 +56,20 @@ def check_inputs(plan: Plan, signature: Signature) -> None:
                     f"not an input of {plan.model}",
                     nearest(name, sorted(signature.inputs)),
                 )
+
+
+def _check_kind(plan: Plan, signature: Signature, tensors: Collection[str]) -> None:
+    known = sorted(signature.inputs)
+    if plan.kind == "text" and not _TEXT.intersection(known):
+        raise refused(
+            "kind",
+            f"text, but {plan.model} takes tensors: {', '.join(known)}",
+            'set kind to tensors, with prompts such as {"inputs": {"X": {"shape": [1], '
+            '"datatype": "FP32", "data": [0]}}}',
+        )
+    for name in tensors:
+        if name not in known:
+            raise refused(f"inputs.{name}", f"not an input of {plan.model}", nearest(name, known))
 
 
 def unknown_model(plan: Plan, reason: str) -> Refusal:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from loadlib.listener import Listener
@@ -14,8 +15,12 @@ from loadlib.workload import Turn
 class Transport(Protocol):
     """Sends requests of one plan."""
 
-    async def prepare(self) -> None:
-        """Connect; Refusal (exit 3) when nothing answers or the model is not ready."""
+    async def prepare(self, tensors: Collection[str] = ()) -> None:
+        """Connect; Refusal (exit 3) when nothing answers or the model is not ready.
+
+        Refusal (exit 2) when the model does not take what the plan sends. tensors: the names in its
+        prompts.
+        """
 
     def body(self, request_class: RequestClass, turn: Turn, messages: list[Message] | None) -> Any:
         """A request as it goes out; `messages` is the conversation so far, if it is one."""

@@ -102,6 +102,11 @@ class Workload:
             for number, one in enumerate(plan.classes)
         }
 
+    @property
+    def tensors(self) -> list[str]:
+        """The names of all tensors in its prompts."""
+        return sorted({name for contents in self._contents.values() for name in contents.tensors})
+
     def planned(self, worker: int = 0, workers: int = 1) -> Upcoming:
         """The whole schedule of one worker (open loop). Draws, so call it once."""
         plan, arrivals = self.plan, self.plan.arrivals
@@ -153,6 +158,7 @@ class _Contents:
     def __init__(self, one: RequestClass, plan: Plan, where: str) -> None:
         self._class = one
         prompts = read_prompts(one.prompts, f"{where}.prompts", plan.kind) if one.prompts else []
+        self.tensors = {name for prompt in prompts for name in prompt.inputs or ()}
         self._prompts = PromptOrder(prompts, one.order, self._stream(plan, "prompts"))
         self._lengths = self._stream(plan, "max_tokens")
         self._inputs = self._stream(plan, "input_tokens")

@@ -128,6 +128,25 @@ def test_unknown_parameter(plan: dict[str, Any]) -> None:
     assert '"temperature"' in caught.value.remedy
 
 
+def test_text_for_a_model_of_tensors(plan: dict[str, Any]) -> None:
+    """What it takes, and how to send that."""
+    signature = Signature({"X": ("FP32", 2), "S": ("BYTES", 2)}, ("Y",))
+    with pytest.raises(Refusal, match=r"kind: text, but text takes tensors: S, X") as caught:
+        check_inputs(parse_plan(plan), signature)
+    assert "set kind to tensors" in caught.value.remedy
+    assert caught.value.exit_code == 2
+
+
+def test_tensors_that_the_model_does_not_take(tensor_plan: dict[str, Any]) -> None:
+    """Those of all prompts are looked at before anything is sent."""
+    plan = parse_plan(tensor_plan)
+    tensors = Workload(plan).tensors
+    assert tensors == ["S", "X"]
+    check_inputs(plan, Signature({"X": ("FP32", 2), "S": ("BYTES", 2)}, ("Y",)), tensors)
+    with pytest.raises(Refusal, match=r"inputs\.X: not an input of text"):
+        check_inputs(plan, SIGNATURE, ["X"])
+
+
 def streamed(outputs: dict[str, bytes], *, final: bool | None = None) -> bytes:
     """A serialised response."""
     response = service_pb2.ModelStreamInferResponse()

@@ -26,6 +26,9 @@ from tritonctl.loadtest.run.capacity import CapacityRun
 from tritonctl.loadtest.run.execution import LoadRun
 from tritonctl.server.health import Health
 from tritonctl.smoke.outcomes import Outcome, SmokeReport
+from tritonctl.tuning.outcome import Outcome as SearchOutcome
+from tritonctl.tuning.outcome import Standing
+from tritonctl.tuning.trials import Asked, Trial
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -282,3 +285,37 @@ def test_a_usage_error(invoke: Invoke) -> None:
     }
     assert "No such option: --json" in done.stderr
     assert invoke("logs", "--nonsense").stdout == ""
+
+
+TUNE = ("tune",)
+
+
+def _tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: SearchOutcome) -> None:
+    space = SimpleNamespace(model="speller", knobs=(), base={})
+    found = SimpleNamespace(outcome=outcome, space=space, worth_it=False, overlay={})
+    edit = SimpleNamespace(difference="")
+    job = SimpleNamespace(model="speller")
+    monkeypatch.setattr("tritonctl.loadtest.run.plan.chosen_scenario", lambda *_: ("s", job))
+    monkeypatch.setattr("tritonctl.tuning.tuner.tune", lambda *_: found)
+    monkeypatch.setattr("tritonctl.tuning.report.write_report", lambda _: tmp_path / "page")
+    monkeypatch.setattr("tritonctl.tuning.report.to_record", lambda _: {"trials": 0})
+    monkeypatch.setattr("tritonctl.tuning.report.conclusion", lambda _: ["today: unknown"])
+    monkeypatch.setattr("tritonctl.tuning.report.step_rows", lambda _: [])
+    monkeypatch.setattr("tritonctl.tuning.write_back.project_edit", lambda *_: edit)
+
+
+def test_a_session_that_tried_nothing(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 8 where the time ended first; one that found nothing worth a trial is done."""
+    standing = Standing({}, 0.0, 0.0)
+    outcome = SearchOutcome(standing, standing, False, "", (), (), (), complete=False)
+    _tuned(monkeypatch, tmp_path, outcome)
+    problem = "no other settings were tried: the budget of 30 minutes ended before even today's"
+    assert _fails(invoke, TUNE, "SloMissedError", 8, problem)["trials"] == 0
+    assert "`tritonctl tune s --resume --budget 120`" in " ".join(invoke(*TUNE).stderr.split())
+    trial = Trial(Asked({}, 1.0, 1.0), "met", 0.0, 0.0, 0.1, 1, 1.0)
+    _tuned(monkeypatch, tmp_path, replace(outcome, trials=(trial,)))
+    assert "minutes ended with today's" in invoke(*TUNE).stderr
+    _tuned(monkeypatch, tmp_path, replace(outcome, complete=True))
+    assert invoke(*TUNE).exit_code == 0

@@ -36,11 +36,19 @@ class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """The inputs above, of one model."""
-        if request.name != "echo":
+        if request.name not in {"echo", "stream", "text_stream"}:
             context.abort(grpc.StatusCode.NOT_FOUND, "unknown model")
         answer = service_pb2.ModelMetadataResponse(name=request.name)
         for tensor in DECLARED:
             answer.inputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        if request.name == "text_stream":
+            answer.inputs.add(name="text_input", datatype="BYTES", shape=[1])
+        return answer
+
+    def ModelConfig(self, request: Any, _: Any) -> Any:  # noqa: N802
+        """Some streams; those of text are named so."""
+        answer = service_pb2.ModelConfigResponse()
+        answer.config.model_transaction_policy.decoupled = request.name.endswith("stream")
         return answer
 
     def ModelInfer(self, request: Any, _: Any) -> Any:  # noqa: N802
@@ -98,6 +106,18 @@ def test_a_model_that_is_not_served(cli: Cli, url: str) -> None:
     assert done.returncode == 2
     assert "does not serve other: unknown model" in " ".join(done.stderr.split())
     assert cli("infer", "echo", "--url", "127.0.0.1:1", "--input", "ids=1").returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("model", "remedy"),
+    [("text_stream", "tritonctl generate text_stream PROMPT"), ("stream", "ModelStreamInfer")],
+)
+def test_a_model_that_streams(cli: Cli, url: str, model: str, remedy: str) -> None:
+    """Told before its tensors are looked at, with what to use instead."""
+    done = cli("infer", model, "--url", url, "--input", "ids=nonsense")
+    assert done.returncode == 2
+    assert "the model streams" in done.stderr
+    assert remedy in " ".join(done.stderr.split())
 
 
 def test_types_are_the_model_s() -> None:

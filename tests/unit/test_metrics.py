@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
@@ -38,6 +39,27 @@ def test_an_endpoint_that_is_not_there() -> None:
     with pytest.raises(ServerError, match="no metrics from") as error:
         scrape("http://127.0.0.1:9/metrics")
     assert "tritonctl status" in error.value.remedy
+
+
+def test_the_port_of_requests_has_no_metrics() -> None:
+    """It answers in HTTP, and not with metrics."""
+
+    class Triton(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Triton) as server:
+        asked = threading.Thread(target=server.handle_request)
+        asked.start()
+        with pytest.raises(
+            ServerError, match="it answers 404 Not Found, as Triton's HTTP"
+        ) as error:
+            scrape(f"http://127.0.0.1:{server.server_port}/metrics")
+        asked.join()
+    assert "8002" in error.value.remedy
 
 
 def test_a_grpc_port_is_no_endpoint_of_metrics() -> None:

@@ -9,6 +9,9 @@ import typer
 
 from tritonctl.cli import load_options as asked
 from tritonctl.cli import options
+from tritonctl.errors import SloMissedError
+
+_MINUTES, _LONGER = 30.0, 4
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 def command(
     *,
     scenario: asked.Scenario = None,
-    budget: Annotated[float, typer.Option("--budget", min=0.2, help="minutes to spend")] = 30.0,
+    budget: Annotated[float, typer.Option("--budget", min=0.2, help="minutes to spend")] = _MINUTES,
     apply: Annotated[
         bool, typer.Option("--apply", help="write the best settings into tritonctl.yaml")
     ] = False,
@@ -43,7 +46,23 @@ def command(
     name, written = chosen_scenario(loaded, scenario)
     job = TuneJob(loaded, name, written, budget, resume=resume, knobs=tuple(knob or ()))
     tuned = _tuned(console, job)
-    _print_result(console, loaded, project, tuned, apply=apply)
+    failure = _failure(job, tuned)
+    _print_result(console, loaded, project, tuned, failure, apply=apply)
+    if failure:
+        raise failure
+
+
+def _failure(job: TuneJob, tuned: Tuned) -> SloMissedError | None:
+    """The failure of a session that has compared nothing, for want of time."""
+    outcome = tuned.outcome
+    if outcome.complete or outcome.steps:
+        return None
+    ended = "with today's" if outcome.trials else "before even today's were measured"
+    longer = max(_MINUTES, _LONGER * job.minutes)
+    return SloMissedError(
+        f"no other settings were tried: the budget of {job.minutes:g} minutes ended {ended}",
+        remedy=f"go on with more: `tritonctl tune {job.name} --resume --budget {longer:g}`",
+    )
 
 
 def _tuned(console: Console, job: TuneJob) -> Tuned:
@@ -65,6 +84,7 @@ def _print_result(
     loaded: Project,
     project: options.ProjectOptions,
     tuned: Tuned,
+    failure: SloMissedError | None,
     *,
     apply: bool,
 ) -> None:
@@ -85,7 +105,7 @@ def _print_result(
         write_exactly(edit.file, edit.after)
     if console.as_json:
         record = to_record(tuned) | {"diff": difference, "applied": applied, "report": str(page)}
-        console.result(record, "")
+        console.result(record, "", failure)
         return
     console.table({}, STEP_HEADINGS, step_rows(tuned))
     console.text("\n" + "\n".join(conclusion(tuned)) + "\n")

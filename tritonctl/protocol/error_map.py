@@ -113,12 +113,7 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
             "Python `TritonClient(…, api_key=ApiKey(FILE))`",
         )
     if _DECOUPLED in message:
-        return RequestRejectedError(
-            "the model streams, and Triton takes requests for a single answer (ModelInfer, HTTP "
-            "infer) only for models that do not",
-            remedy="stream it: `tritonctl generate MODEL PROMPT`; `serving.unary: true` adds "
-            "MODEL_unary, which answers once",
-        )
+        return streaming_model("MODEL")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return ServerError(
             f"{url} did not answer in time", remedy=advice.late or advice.unreachable
@@ -133,6 +128,18 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
     return ServerError(
         f"no answer from Triton at {url}: {code.name}: {message}",
         remedy=tls_remedy(message) or advice.unreachable,
+    )
+
+
+def streaming_model(name: str, *, text: bool = True) -> RequestRejectedError:
+    """The refusal of a request for a single answer of a model that streams."""
+    return RequestRejectedError(
+        "the model streams, and Triton takes requests for a single answer (ModelInfer, HTTP "
+        "infer) only for models that do not",
+        remedy=f"stream it: `tritonctl generate {name} PROMPT`; `serving.unary: true` adds "
+        f"{name}_unary, which answers once"
+        if text
+        else "ask it with a gRPC client that streams (ModelStreamInfer), such as tritonclient's",
     )
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import model_config_pb2, service_pb2
 
 from tritonctl.compatibility.exposure import is_loopback
 from tritonctl.errors import RequestRejectedError, UsageError
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
-from tritonctl.protocol.error_map import NAMED_SERVER, is_restricted
+from tritonctl.protocol.error_map import NAMED_SERVER, is_restricted, streaming_model
 from tritonctl.protocol.server_description import (
     IndexEntry,
     ServedModel,
@@ -65,9 +65,10 @@ def inspect(endpoint: Endpoint, names: Collection[str] = ()) -> ServerDescriptio
 
 
 def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
-    """The inputs that a ready model declares, batch dimension first.
+    """The inputs of a ready model that answers once, batch dimension first.
 
-    Raises RequestRejectedError for a model that is not served, ServerError without an answer.
+    Raises RequestRejectedError for a model that streams or is not served, ServerError without an
+    answer.
     """
     with Connection(endpoint, NAMED_SERVER) as connection:
         server = _Server(connection)
@@ -78,7 +79,16 @@ def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
             f"{endpoint.url} does not serve {model}: {unserved[model]}",
             remedy="`tritonctl status` lists the models of the project's server",
         )
-    return served[model].inputs
+    found = served[model]
+    if found.config and _streams(found.config):
+        text = any(tensor.name == "text_input" for tensor in found.inputs)
+        raise streaming_model(model, text=text)
+    return found.inputs
+
+
+def _streams(config: bytes) -> bool:
+    policy = model_config_pb2.ModelConfig.FromString(config).model_transaction_policy
+    return bool(policy.decoupled)
 
 
 class _Server:

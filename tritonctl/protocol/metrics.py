@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import http.client
+import urllib.error
 import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from tritonctl.errors import ServerError
 
 _PROBE_SECONDS = 5.0
+_METRICS_PORT = (
+    "name the port of the metrics, 8002 unless set otherwise; `tritonctl status` shows the "
+    "project's"
+)
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,14 @@ def scrape(url: str) -> Metrics:
     except http.client.BadStatusLine as error:
         raise ServerError(
             f"{url} does not speak HTTP, as Triton's gRPC port does not",
-            remedy="name the port of the metrics, 8002 unless set otherwise; `tritonctl status` "
-            "shows the project's",
+            remedy=_METRICS_PORT,
+        ) from error
+    except urllib.error.HTTPError as error:
+        error.close()
+        raise ServerError(
+            f"no metrics at {url}: it answers {error.code} {error.reason}, as Triton's HTTP port "
+            "does",
+            remedy=_METRICS_PORT,
         ) from error
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ServerError(

@@ -288,6 +288,10 @@ class Search:
     def _judged(self, before: Standing, *, complete: bool) -> Outcome:
         best, duels = self._best, list[tuple[Trial, Trial]]()
         better, why = False, "nothing that was tried meets the SLO at a higher rate"
+        if complete and not self._steps:
+            why = (
+                "nothing else was tried, for the estimate promises no higher rate of other settings"
+            )
         if not best.met:
             why = "the budget ended before a rate was found that meets the SLO"
             if 0 < best.missed <= self._budget.lowest:

@@ -162,6 +162,11 @@ def _space(job: TuneJob) -> Space:
         )
     priorities = max((request.priority or 0 for request in job.scenario.requests), default=0)
     space = space_of(job.project, model, priorities, len(os.sched_getaffinity(0)))
+    if not space.knobs:
+        raise ConfigurationError(
+            f"nothing of {model} can be tuned: on {space.cores} cores each setting has one value",
+            remedy="run it where the model will be served, or raise `engine.max_batch_size`",
+        )
     unknown = sorted(set(job.knobs) - {knob.name for knob in space.knobs})
     if unknown:
         raise UsageError(

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tritonctl.errors import ServerError, UsageError
+from tritonctl.errors import ServerError, TritonctlError, UsageError
 from tritonctl.loadtest.analysis.capacity import Capacity, Trial, find_capacity
 from tritonctl.loadtest.analysis.stationarity import outgrows
 from tritonctl.loadtest.analysis.summary import MISSED, UNDECIDED, SloVerdict, Summary
@@ -126,7 +127,15 @@ class CapacityRunner:
         self._gone = False
 
     def search(self, search: Search) -> CapacityRun:
-        """Find the capacity, then measure above it."""
+        """Find the capacity, then measure above it. Nothing is left of a search that is refused."""
+        try:
+            return self._searched(search)
+        except TritonctlError:
+            with suppress(OSError):  # it holds trials
+                self.folder.rmdir()
+            raise
+
+    def _searched(self, search: Search) -> CapacityRun:
         capacity = find_capacity(
             lambda rate: self._trial(rate, search.seconds),
             lowest=search.lowest,

@@ -7,7 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.errors import ServerError, UsageError
+from tritonctl.errors import ConfigurationError, ServerError, UsageError
 from tritonctl.loadtest.run.execution import LoadJob
 from tritonctl.loadtest.run.folder import new_folder
 from tritonctl.loadtest.run.plan import load_plan
@@ -16,6 +16,7 @@ from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls, Endpoint
+from tritonctl.protocol.model_config import Config, is_decoupled
 from tritonctl.server.lifecycle import running_server
 from tritonctl.server.state import EmbeddedServer
 
@@ -79,14 +80,29 @@ def load_job(
     engine: str = "asyncio",
     output: Path | None = None,
 ) -> LoadJob:
-    """The job of a scenario, in a new folder."""
+    """The job of a scenario, in a new folder.
+
+    Raises ConfigurationError for a model that cannot answer as the scenario asks.
+    """
     profile = profile or os.environ.get("TRITONCTL_PROFILE")
+    known = facts(project, name, scenario, target.endpoint, profile)
+    _refuse_streams(name, scenario, known["models"].get(scenario.model, {}))
     return LoadJob(
         plan=load_plan(project.root, scenario, target.endpoint),
         folder=new_folder(project, name, output),
         workers=scenario.workers,
         engine=engine,
         metrics_url=target.metrics_url,
-        facts=facts(project, name, scenario, target.endpoint, profile),
+        facts=known,
         shm_prefix=target.shm_prefix,
     )
+
+
+def _refuse_streams(name: str, scenario: Scenario, config: Config) -> None:
+    if scenario.kind == "tensors" and is_decoupled(config):
+        raise ConfigurationError(
+            f"loadtests.{name}.kind: tensors, but {scenario.model} streams, and Triton takes "
+            "requests for a single answer only for models that do not",
+            remedy="leave `kind` out, with prompts of text_input; `serving.unary: true` adds "
+            f"{scenario.model}_unary, which answers once",
+        )

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
 
@@ -38,6 +38,9 @@ from source import (
     resolve_max_seq_len,
 )
 from support import ONNX_RUNTIME
+
+if TYPE_CHECKING:
+    from data import Data
 
 _ENGINE = Path("engine")
 _FOLDERS = (_ENGINE, artefact.TOKENIZER)
@@ -87,13 +90,14 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             artefact.copy_tokenizer(source.folder)
     with stages.stage("evaluate"):
         parity = _compare(request, options, plain, feeds)
+        padding = _padding(options, plain, data)
     shutil.rmtree(_WORK)
     return {
         "files": artefact.files(_FOLDERS),
         "tensors": _served_tensors(),
         "limits": _limits(request, max_seq_len),
         "model": None,
-        "runtime": _runtime(source, max_seq_len),
+        "runtime": _runtime(source, max_seq_len) | ({"padding": padding} if padding else {}),
         "versions": versions((*_LIBRARIES, *(_EXPORTERS if _is_encoder(source) else ()))),
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
         "durations_seconds": stages.durations,
@@ -163,6 +167,24 @@ def _compare(
     say(f"largest difference to the source: {error:.6g} (its largest output: {peak:.6g})")
     check_error(request.precision, options, error=error, peak=peak)
     return dataclasses.asdict(outcome(comparison, error))
+
+
+def _padding(options: Options, plain: _Plain, data: "Data") -> dict[str, Any] | None:
+    from convert import run, session
+    from padding import measured_padding
+    from samples import takes_text
+
+    if not (options.padding and takes_text(plain.graph)):
+        return None
+    engine = session(_ENGINE / MODEL)
+    return measured_padding(
+        plain.graph.inputs,
+        plain.graph.outputs,
+        source=plain.outputs,
+        engine=lambda feed: run(engine, feed),
+        pad_id=data.pad_id,
+        longest=data.longest,
+    )
 
 
 def _served_tensors() -> dict[str, Any]:

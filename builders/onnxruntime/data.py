@@ -49,13 +49,13 @@ class Data:
             return sample_feeds(calibration, self.graph)
         if calibration is not None:
             texts = read_texts(calibration.data, calibration.samples)
-            longest = min(calibration.max_seq_len, self._longest())
+            longest = min(calibration.max_seq_len, self.longest)
         else:  # then options.py requires prompts
             texts = read_texts(evaluation.prompts, evaluation.max_prompts) if evaluation else []
-            longest = self._longest()
+            longest = self.longest
         rows = self._rows(texts, longest)
         # Entropy and percentiles are taken over one array per tensor: every feed has one shape.
-        (whole,) = text_feeds(rows, self.graph.inputs, pad_id=self._pad(), batch=len(rows))
+        (whole,) = text_feeds(rows, self.graph.inputs, pad_id=self.pad_id, batch=len(rows))
         return [{name: a[at : at + 1] for name, a in whole.items()} for at in range(len(rows))]
 
     def evaluation(self) -> list[Feed]:
@@ -72,8 +72,8 @@ class Data:
             texts = read_texts(calibration.data, calibration.samples)
         else:
             return self._random()
-        rows = self._rows(texts, self._longest())
-        return text_feeds(rows, self.graph.inputs, pad_id=self._pad())
+        rows = self._rows(texts, self.longest)
+        return text_feeds(rows, self.graph.inputs, pad_id=self.pad_id)
 
     def _rows(self, texts: list[str], longest: int) -> list[list[int]]:
         if not takes_text(self.graph):
@@ -98,14 +98,16 @@ class Data:
 
     def _random(self) -> list[Feed]:
         if isinstance(self.source, Encoder):
-            rows = random_rows(
-                seed=_SEED, vocab_size=self.source.vocab_size, longest=self._longest()
-            )
-            return text_feeds(rows, self.graph.inputs, pad_id=self._pad(), batch=3)
+            rows = random_rows(seed=_SEED, vocab_size=self.source.vocab_size, longest=self.longest)
+            return text_feeds(rows, self.graph.inputs, pad_id=self.pad_id, batch=3)
         return random_feeds(self.graph, seed=_SEED, sizes=self.options.dimensions)
 
-    def _longest(self) -> int:
+    @property
+    def longest(self) -> int:
+        """Tokens of a text at most."""
         return min(self.max_seq_len or _LONGEST, _LONGEST)
 
-    def _pad(self) -> int:
+    @property
+    def pad_id(self) -> int:
+        """The token that fills up the shorter texts of a batch."""
         return self.source.pad_token_id if isinstance(self.source, Encoder) else 0

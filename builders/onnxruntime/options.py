@@ -39,6 +39,8 @@ class Options:
     # Hugging Face encoders: one vector per text instead of one per token, of length 1 if asked.
     pooling: str = "none"
     normalize: bool = False
+    # Texts of different lengths share a run, padded, where that is exact and, measured, faster.
+    padding: bool = True
     opset_version: int = 20
     graph_optimization_level: str = "extended"
     # Weights beside the graph; None: only where protobuf's 2 GiB would not do.

@@ -10,7 +10,7 @@ import numpy as np
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from tensorlib.batches import Answer, Arrays, Asked
+from tensorlib.batches import Answer, Arrays, Asked, Padding
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters, Setting
@@ -108,8 +108,9 @@ class TritonPythonModel:
         with loading(args) as parameters:
             self._longest = parameters.integer("longest_sequence", minimum=0)
             bound = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
+            padding = Padding(**parameters.record("padding"))
             self._session = _session(existing(file), args, parameters)
-        self._queue = RunQueue(self._run, int(config["max_batch_size"]), bound)
+        self._queue = RunQueue(self._run, int(config["max_batch_size"]), bound, padding)
         self._queue.start()
         self._metrics = StepMetrics(args)
 

@@ -11,26 +11,28 @@ too many is to be refused without delay.
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from tensorlib.batches import Answer, Asked, Run, Shape, answered
+from tensorlib.batches import Answer, Asked, Padding, Run, Shape, answered
 from textlib.errors import QueueFullError, RequestCancelledError
 
 TRITON_DECIDES = -1
 # To ask Triton whether a client has gone is a round trip: only for who has waited long.
 _ASKED_AFTER_SECONDS = 0.25
+_ALIKE_ONLY = Padding()
 
 
 @dataclass(eq=False)
 class Waiting:
-    """A request, how it is answered, and whether its client has gone. `arrived`: set here."""
+    """A request, how it is answered, and whether its client has gone; the rest is set here."""
 
     asked: Asked
     answer: Callable[[Answer], None]
     has_gone: Callable[[], bool]
     arrived: float = 0.0
+    length: int = 0
     begun: bool = False
 
 
@@ -40,13 +42,20 @@ class RunQueue:
     """
 
     def __init__(
-        self, run: Run, most: int, bound: int, *, clock: Callable[[], float] = time.monotonic
+        self,
+        run: Run,
+        most: int,
+        bound: int,
+        padding: Padding = _ALIKE_ONLY,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
+        self._padding = padding
         self._most = most
         self._bound = bound
         self._clock = clock
-        self._lines: dict[Shape, deque[Waiting]] = {}  # who waits, by what may share a run
+        self._lines: dict[Shape, list[Waiting]] = {}  # who waits, by what may share a run
         self._count = 0
         self._running = False
         self._closing = False
@@ -92,7 +101,8 @@ class RunQueue:
                     refused.append(each)
                     continue
                 each.arrived = self._clock()
-                self._lines.setdefault(each.asked.shape, deque()).append(each)
+                each.length = each.asked.length(self._padding)
+                self._lines.setdefault(each.asked.shape(self._padding), []).append(each)
                 self._count += 1
         return refused
 
@@ -143,31 +153,54 @@ class RunQueue:
             return []
         gone = [each for each in batch if self._has_gone(each)]
         present = [each for each in batch if each not in gone]
-        answers = answered([each.asked for each in present], self._run) if present else []
+        asked = [each.asked for each in present]
+        answers = answered(asked, self._run, self._padding) if present else []
         with self._changed:
             self._running = False
         cancelled = RequestCancelledError("the client has gone.")
         return [*zip(present, answers, strict=True), *((each, cancelled) for each in gone)]
 
     def _next_batch(self) -> list[Waiting]:
-        batch: list[Waiting] = []
         with self._changed:
             if not self._lines:
-                return batch
+                return []
             self._running = True
             shape, line = min(self._lines.items(), key=lambda item: item[1][0].arrived)
-            rows = 0
-            while line and (not batch or rows + line[0].asked.rows <= self._most):
-                rows += line[0].asked.rows
-                line[0].begun = True
-                batch.append(line.popleft())
-            if not line:
+            batch = self._with_the_oldest(line)
+            for each in batch:
+                each.begun = True
+            self._lines[shape] = [each for each in line if not each.begun]
+            if not self._lines[shape]:
                 del self._lines[shape]
             self._count -= len(batch)
         return batch
 
+    def _with_the_oldest(self, line: Sequence[Waiting]) -> list[Waiting]:
+        """Those of its own length that fit, then of each other length if that saves time.
+
+        A group of another length costs tokens of padding, or a run of its own.
+        """
+        oldest = line[0]
+        batch, rows, length = [oldest], oldest.asked.rows, oldest.length
+        groups: dict[int, list[Waiting]] = {}
+        for each in line[1:]:
+            groups.setdefault(each.length, []).append(each)
+        for other in sorted(groups, key=lambda other: abs(other - oldest.length)):
+            group = _fitting(groups[other], self._most - rows)
+            more, longest = sum(each.asked.rows for each in group), max(length, other)
+            padded = longest * (rows + more) - length * rows - other * more
+            if group and padded <= self._padding.run_tokens:
+                batch, rows, length = batch + group, rows + more, longest
+        return batch
+
     def _has_gone(self, each: Waiting) -> bool:
         return self._clock() - each.arrived > _ASKED_AFTER_SECONDS and each.has_gone()
+
+
+def _fitting(line: Sequence[Waiting], rows: int) -> list[Waiting]:
+    """As many from its beginning as have at most `rows` rows."""
+    totals = accumulate(each.asked.rows for each in line)
+    return [each for each, total in zip(line, totals, strict=True) if total <= rows]
 
 
 def _send(answers: Iterable[tuple[Waiting, Answer]]) -> None:

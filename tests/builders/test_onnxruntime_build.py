@@ -118,6 +118,18 @@ def test_fp16_at_the_border_when_asked(build: Build, graphs: Path) -> None:
         assert [tensor["data_type"] for tensor in done.result["tensors"][side]] == ["TYPE_FP16"]
 
 
+def test_texts_of_different_lengths_share_a_run_where_that_is_exact(
+    build: Build, encoder: Encoder
+) -> None:
+    """What the engine needs for it is in the manifest; `padding: false` leaves it out."""
+    padding = build(encoder("BertModel")).result["runtime"]["padding"]
+    assert padding["inputs"] == {"input_ids": 0, "attention_mask": 0, "token_type_ids": 0}
+    assert padding["outputs"] == ["last_hidden_state"]
+    assert padding["run_tokens"] >= 0
+    without = build(encoder("BertModel"), options={"padding": False})
+    assert "padding" not in without.result["runtime"]
+
+
 REFUSED = {
     "newer_opset": "uses opset 99",
     "unknown_rank": "the number of dimensions of x is not known",

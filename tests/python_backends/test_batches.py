@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensorlib.batches import Answer, Arrays, Asked, answered
+from tensorlib.batches import Answer, Arrays, Asked, Padding, answered
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import QueueFullError, RequestCancelledError
 
@@ -222,13 +222,13 @@ def test_who_has_gone_is_left_out() -> None:
 
 def test_only_outputs_that_somebody_wants_are_computed() -> None:
     graph = Doubling()
-    answers = answered([asked(1), asked(1, outputs=("total",))], graph)
+    answers = answered([asked(1), asked(1, outputs=("total",))], graph, Padding())
     assert [sorted(answer) for answer in answers if isinstance(answer, dict)] == [["y"], ["total"]]
     assert graph.runs == [((2, 2), ("y", "total"))]
 
 
 def test_a_bad_request_fails_alone() -> None:
-    answers = answered([asked(1), asked(1, start=50), asked(1)], Doubling(poison=50.0))
+    answers = answered([asked(1), asked(1, start=50), asked(1)], Doubling(poison=50.0), Padding())
     assert [isinstance(answer, Exception) for answer in answers] == [False, True, False]
     assert str(answers[1]) == "poisoned"
 
@@ -237,6 +237,87 @@ def test_an_output_without_a_row_for_each_row_is_an_error() -> None:
     def one_row(arrays: Arrays, _: Sequence[str]) -> Sequence[Any]:
         return [np.zeros((1, 2))]
 
-    answers = answered([asked(2), asked(1)], one_row)
+    answers = answered([asked(2), asked(1)], one_row, Padding())
     assert str(answers[0]) == "output y has 1 rows for a batch of 2"
     assert isinstance(answers[1], dict)
+
+
+def text(rows: int, length: int, start: int = 1) -> Asked:
+    """Ids and a mask; the graph below doubles ids and sums what the mask leaves."""
+    ids = np.arange(start, start + rows * length).reshape(rows, length)
+    return Asked({"ids": ids, "mask": np.ones_like(ids)}, ("states", "sum"))
+
+
+class Encoder:
+    """Honours its mask; keeps the ids that it was fed."""
+
+    def __init__(self) -> None:
+        self.fed: list[Any] = []
+
+    def __call__(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
+        ids, mask = arrays["ids"], arrays["mask"]
+        self.fed.append(ids)
+        every = {"states": 2 * ids, "sum": (ids * mask).sum(axis=1)}
+        return [every[name] for name in outputs]
+
+
+def padding(tokens: float) -> Padding:
+    return Padding({"ids": 99, "mask": 0}, ("states",), tokens)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(1, 9)), min_size=1, max_size=12),
+    st.sampled_from([0.0, 4.0, 1000.0]),
+)
+def test_texts_of_any_length_get_their_own_answers(
+    sizes: list[tuple[int, int]], tokens: float
+) -> None:
+    encoder = Encoder()
+    queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(tokens))
+    sent = [(client, client.asked.arrays["ids"]) for client in clients(*[text(*s) for s in sizes])]
+    queue.handle([client for client, _ in sent])
+    for client, ids in sent:
+        [answer] = client.answers
+        assert isinstance(answer, dict)
+        np.testing.assert_array_equal(answer["states"], 2 * ids)
+        np.testing.assert_array_equal(answer["sum"], ids.sum(axis=1))
+    assert all(len(ids) <= MOST for ids in encoder.fed)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "tokens", "runs"),
+    [
+        ((5, 5, 7), 0, [(2, 5), (1, 7)]),
+        ((5, 5, 7), 3, [(2, 5), (1, 7)]),  # two rows filled up by two tokens each
+        ((5, 5, 7), 4, [(3, 7)]),
+        ((7, 5, 5), 3, [(1, 7), (2, 5)]),
+        ((7, 5, 5), 4, [(3, 7)]),
+        ((7, 5, 5, 6), 2, [(2, 7), (2, 5)]),  # the nearest length first
+        ((4, 40, 4, 40), 35, [(2, 4), (2, 40)]),
+    ],
+)
+def test_padding_is_cheaper_than_a_run_or_is_left(
+    lengths: Sequence[int], tokens: float, runs: list[tuple[int, int]]
+) -> None:
+    """The oldest goes first; a group of one length pays for all of its rows."""
+    encoder = Encoder()
+    queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(tokens))
+    queue.handle(clients(*[text(1, length) for length in lengths]))
+    assert [ids.shape for ids in encoder.fed] == runs
+
+
+def test_rows_are_filled_up_on_the_right() -> None:
+    encoder = Encoder()
+    queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(10))
+    queue.handle(clients(text(1, 3, start=5), text(1, 1, start=3)))
+    assert encoder.fed[0].tolist() == [[5, 6, 7], [3, 99, 99]]
+
+
+def test_a_request_of_two_lengths_is_left_to_the_graph() -> None:
+    """It runs by itself, and its client reads what the graph says of it."""
+    encoder = Encoder()
+    queue = RunQueue(encoder, MOST, TRITON_DECIDES, padding(1000))
+    odd = Asked({"ids": np.ones((1, 3)), "mask": np.ones((1, 2))}, ("sum",))
+    sent = clients(text(1, 3), odd, text(1, 2))
+    queue.handle(sent)
+    assert [isinstance(client.answers[0], dict) for client in sent] == [True, False, True]

@@ -175,7 +175,7 @@ def test_model_that_loads_but_does_not_answer_is_not_ready(cli: Cli, off: Projec
     broken = "models.int8.serving.config.tokenizer.parameters.max_input_len={string_value: '1'}"
     done = cli("up", "--set", broken, cwd=off.root)
     assert done.returncode == 7
-    assert "model int8 is loaded but does not answer" in done.stderr
+    assert "model int8 is loaded but does not answer" in done.stderr, done.stderr
     assert read_state(ServerFiles.of(off)) is None
 
 

@@ -73,6 +73,7 @@ REFUSALS: list[tuple[dict[str, Any], str, str]] = [
         "builder scripted has no precision `int9`",
         "did you mean `int8`? expected one of fp32, int8",
     ),
+    ({"precision": "int8_sq"}, "builder scripted has no precision `int8_sq`", "expected one of"),
     (
         {"kv_cache_dtype": "fp8"},
         "builder scripted has no kv_cache_dtype `fp8`",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 
@@ -122,10 +123,18 @@ class Builder(BaseModel):
 
     def _one_of(self, field: str, value: str, allowed: list[str]) -> None:
         if value not in allowed:
+            meant = "" if value in _elsewhere(field) else value  # bf16 is no misspelt fp16
             raise ConfigurationError(
                 f"builder {self.name} has no {field} `{value}`",
-                remedy=choices(value, allowed, "expected one of"),
+                remedy=choices(meant, allowed, "expected one of"),
             )
+
+
+@cache
+def _elsewhere(field: str) -> frozenset[str]:
+    """What shipped builders know by the name of a field, such as `precision`."""
+    known = (builder_named(name) for name in bundled.names("builders", "/builder.toml"))
+    return frozenset(value for one in known for value in getattr(one, f"{field}s"))
 
 
 def builder_named(name: str, project_root: Path | None = None) -> Builder:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from tritonctl.repository.plan import plan_repository, startup_models
 from tritonctl.repository.publish import render
 from tritonctl.repository.server_environment import server_recipe
 from tritonctl.server import reload_handwritten as reloading
+from tritonctl.server.containers.sizes import repository_configs
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -97,6 +98,8 @@ def test_the_command_chooses(built: Sandbox, cli: Cli) -> None:
         done = cli(*words)
         assert done.returncode == 2
         assert "did you mean `speller`?" in done.stderr
+    alone = cli("render", "--models", "mine")
+    assert (alone.returncode, "TC0" in alone.stderr) == (0, False)
     assert "names no model" in cli("render", "--models", ",").stderr
 
 
@@ -162,6 +165,7 @@ def test_requirements_that_contradict_each_other(tmp_path: Path, one: str, other
         (f"a==1; python_version > '{sys.version_info[0]}.0'", "a==2; python_version < '3.0'"),
         ("--extra-index-url https://example.org/simple", "./wheels/a-1-py3-none-any.whl"),
         ("-r more.txt", "# nothing"),
+        (f"a==1 {' '.join(f'--hash=sha256:{n:064}' for n in range(9))}", "a"),
     ],
 )
 def test_requirements_that_go_together(tmp_path: Path, one: str, other: str) -> None:
@@ -277,6 +281,23 @@ def test_a_reload_that_does_not_load(built: Sandbox, asked: list[str]) -> None:
         reload(built, control)
     assert control.done == ["load mine*", "unload mine*"]
     assert asked == []
+
+
+@pytest.mark.parametrize("content", [b"name: [", b'name: "\xff"'])
+def test_a_config_that_cannot_be_read(built: Sandbox, asked: list[str], content: bytes) -> None:
+    """Named with its file, by `reload` and for containers; `render` leaves it alone."""
+    file = write(built) / "config.pbtxt"
+    file.write_bytes(content)
+    assert render(built.load(), Silent()).plan.served[0] == "mine"
+    control = Control({"mine": {}})
+    reading: list[Callable[[], object]] = [
+        lambda: reload(built, control),
+        lambda: repository_configs(file.parents[1]),
+    ]
+    for fails in reading:
+        with pytest.raises(ConfigurationError, match=r"mine/config\.pbtxt cannot be read"):
+            fails()
+    assert control.done == asked == []
 
 
 def test_steps_of_ensembles_are_not_reloaded(built: Sandbox) -> None:

@@ -115,15 +115,22 @@ def _text(file: Path) -> str:
 
 def _normal(requirement: str, folder: Path) -> str:
     """One spelling for each requirement; a file, such as a wheel, counts by its content."""
-    file = folder / requirement
-    if file.is_file():
-        return hashlib.sha256(file.read_bytes()).hexdigest()
+    if names_file(folder, requirement):
+        return hashlib.sha256((folder / requirement).read_bytes()).hexdigest()
     try:
         parsed = Requirement(requirement)
     except InvalidRequirement:  # a URL, a folder, a requirement with hashes: as it is written
         return requirement
     parsed.name = canonicalize_name(parsed.name)
     return str(parsed)
+
+
+def names_file(folder: Path, requirement: str) -> bool:
+    """Whether a line of a requirements file in that folder is the path of a file."""
+    try:
+        return (folder / requirement).is_file()
+    except OSError:  # too long for a path, as with several hashes
+        return False
 
 
 def environment_python(environment: Path) -> Path:

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from tritonctl.errors import UsageError, choices
+from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.host.files import explained, read_record
 from tritonctl.project.schema import Project
+from tritonctl.repository.pbtxt import parse_pbtxt
 
 CONFIG = "config.pbtxt"
 HEADER = "Rendered by tritonctl"
@@ -32,6 +34,17 @@ class HandwrittenModel:
         with explained(self.folder):
             places = (self.folder, *sorted(self.folder.iterdir()))
             return tuple(file for place in places if (file := place / REQUIREMENTS).is_file())
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """A config.pbtxt in protobuf's JSON form. Raises ConfigurationError, HostError."""
+    try:
+        with explained(file):
+            return parse_pbtxt(file.read_bytes().decode("utf-8"))
+    except (UnicodeDecodeError, ConfigurationError) as error:
+        raise ConfigurationError(
+            f"{file} cannot be read: {error}", remedy="`tritonctl check` names the line"
+        ) from error
 
 
 def is_ours(model_folder: Path) -> bool:

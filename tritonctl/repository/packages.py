@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.host.environments import requirement_lines
+from tritonctl.host.environments import names_file, requirement_lines
 from tritonctl.repository.server_environment import Program, requirement_files
 
 _OPTIONS = re.compile(r"\s--\w.*")  # of one requirement, such as --hash
@@ -82,7 +82,7 @@ def _wanted(programs: Sequence[Program]) -> Iterator[_Wanted]:
 
 
 def _package(file: Path, line: str) -> Requirement | None:
-    if line.startswith("-") or (file.parent / line).exists():
+    if line.startswith("-") or names_file(file.parent, line):
         return None
     try:
         return Requirement(_OPTIONS.sub("", line))

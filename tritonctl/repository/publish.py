@@ -60,7 +60,8 @@ def render(
         with progress.step(f"Rendering {repository.name}"), _staging(repository) as staging:
             for model in plan.models:
                 assemble(model, staging / model.name)
-            refuse_mistakes(staging, project, progress)
+            if plan.models:  # else hand-written ones alone were chosen
+                refuse_mistakes(staging, project, progress)
             changed = _publish_all(plan, staging, repository)
             removed = _remove_dropped(project, plan, staging)
     unchanged = tuple(m.name for m in plan.models if m.name not in changed)

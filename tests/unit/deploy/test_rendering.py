@@ -124,6 +124,22 @@ def test_the_requirements_are_the_backends_pins(built: Sandbox) -> None:
     assert all("==" in line for line in lines)
 
 
+def test_models_by_hand(built: Sandbox) -> None:
+    """Their packages go into the image; a folder that is no model is not loaded."""
+    folder = built.root / "model_repository" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text('name: "mine"\nbackend: "python"\n', encoding="utf-8")
+    (folder / "requirements.txt").write_text("wcwidth==0.2.13\n", encoding="utf-8")
+    made = rendering(built)
+    assert "wcwidth==0.2.13" in made.files["triton/requirements.txt"].splitlines()
+    assert "--load-model=*" in services(made)["triton"]["command"]
+    (folder.parent / ".git").mkdir()
+    command = services(rendering(built))["triton"]["command"]
+    loaded = [one.partition("=")[2] for one in command if one.startswith("--load-model")]
+    assert loaded[:2] == ["mine", "speller"]
+    assert "*" not in loaded
+
+
 def test_backends_that_disagree_are_refused(built: Sandbox) -> None:
     """One image has one environment."""
     project = built.load()

@@ -21,7 +21,7 @@ from tritonctl.errors import RepositoryError, TritonctlError
 from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import instances_of
-from tritonctl.repository.pbtxt import parse_pbtxt
+from tritonctl.repository.contents import read_config
 
 # Resident memory, measured with number-speller: tritonserver after 20,000 streams, and a stub that
 # holds a tokenizer; both include what an idle one takes.
@@ -86,7 +86,7 @@ def repository_configs(repository: Path) -> list[dict[str, Any]]:
     files = sorted(repository.glob("*/config.pbtxt"))
     if not files:
         raise RepositoryError(f"{repository} has no models", remedy="render it: `tritonctl render`")
-    return [parse_pbtxt(file.read_text(encoding="utf-8")) for file in files]
+    return [read_config(file) for file in files]
 
 
 def _memory(project: Project, stubs: int, shm: int) -> tuple[int, str]:

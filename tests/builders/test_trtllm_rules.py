@@ -249,6 +249,17 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("custom-model-needs-trust", options(model_cls_file="m.py"), "trust_remote_code to true"),
     (
+        "custom-model-needs-trust",
+        options(extra=["--model_cls_file", "x.py", "--model_cls_name=X"]),
+        "code that the build would run",
+    ),
+    ("tokens-per-block-is-a-power-of-two", options(extra=["--tokens_per=48"]), "is 48"),
+    (
+        "paged-context-needs-context-fmha",
+        options(extra=["--context", "disable"], use_paged_context_fmha="enable"),
+        "would disable both",
+    ),
+    (
         "custom-model-has-a-name",
         options(model_cls_file="m.py") | {"trust_remote_code": True},
         "go together",

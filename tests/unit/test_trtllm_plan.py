@@ -82,6 +82,31 @@ def test_parameters(trtllm: Sandbox) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("version", "field", "said"),
+    [
+        ("1.2.1", "onboard_block", "did you mean `onboard_blocks`?"),
+        ("1.2.1", "use_kv_cache_manager_v2", "in TensorRT-LLM 1.2.1"),
+        ("1.3.0rc22", "onboard_blocks", "in TensorRT-LLM 1.3.0rc22"),
+        ("1.3.0rc22", "use_kv_cache_manager_v2", None),
+        ("1.2.1", "onboard_blocks", None),
+        ("mine", "onboard_blocks", None),
+    ],
+)
+def test_fields_of_the_kv_cache(
+    trtllm: Sandbox, version: str, field: str, said: str | None
+) -> None:
+    """Those that the release refuses at load are refused here."""
+    _replace(trtllm.root / "builders" / "scripted" / "build.py", '"1.2.1"', f'"{version}"')
+    trtllm.serving["runtime"] = {"kv_cache_config": {field: True}}
+    if said is None:
+        assert json.loads(_parameters(trtllm)["kv_cache_config"])[field] is True
+        return
+    with pytest.raises(ConfigurationError, match=field) as caught:
+        _plan(trtllm)
+    assert said in f"{caught.value.problem}\n{caught.value.remedy}"
+
+
 def test_without_runtime_settings(trtllm: Sandbox) -> None:
     """The builder's, and nothing that costs."""
     trtllm.serving["enable_prefix_caching"] = False

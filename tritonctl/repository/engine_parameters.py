@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+from tritonctl.compatibility import trtllm_arguments
 from tritonctl.engines.artefacts.manifest import Manifest
-from tritonctl.errors import ConfigurationError, RepositoryError
+from tritonctl.errors import ConfigurationError, RepositoryError, choices
 from tritonctl.project.schema import Serving
 from tritonctl.repository.backends import PythonBackend
 from tritonctl.repository.engine_queue import bound_in_engine, most_under_way
@@ -54,7 +55,20 @@ def _kv_cache_config(serving: Serving, manifest: Manifest) -> dict[str, Any]:
     if serving.kv_cache_tokens is not None:
         longest = manifest.result.limits.max_seq_len
         own["max_tokens"] = _kv_cache_tokens(serving.kv_cache_tokens, longest)
-    return {**built, **own, **serving.runtime.get("kv_cache_config", {})}
+    given = serving.runtime.get("kv_cache_config", {})
+    _check_kv_cache_fields(given, manifest.result.versions.get("tensorrt_llm", ""))
+    return {**built, **own, **given}
+
+
+def _check_kv_cache_fields(given: Mapping[str, Any], version: str) -> None:
+    known = trtllm_arguments.kv_cache_fields(version)
+    for name in given:
+        if name not in known:
+            raise ConfigurationError(
+                f"serving.runtime.kv_cache_config.{name} is not a field of KvCacheConfig"
+                f"{f' in TensorRT-LLM {version}' if version else ''}",
+                remedy=choices(name, known, "fields:"),
+            )
 
 
 _Parameter = Callable[[Serving, Manifest], object]

@@ -16,52 +16,13 @@ from tritonctl.checks.config.yaml_file import YamlFile, entries, span_of
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
+from tritonctl.compatibility import trtllm_arguments
 from tritonctl.errors import suggest
 
 _CLOSE = 0.92
 _TYPING_ERROR = 0.8
 _PER_MACHINE = 8  # GPUs; more are on several machines
 _TRITON = "triton_config"
-# Of TorchLlmArgs and TrtLlmArgs, tensorrt_llm/llmapi/llm_args.py (1.0 to 1.3), those that people
-# write; others are left alone.
-_ARGUMENTS = (
-    *("model", "backend", "tokenizer", "tokenizer_mode", "skip_tokenizer_init", "dtype"),
-    *("trust_remote_code", "revision", "tokenizer_revision", "load_format", "build_config"),
-    *("tensor_parallel_size", "pipeline_parallel_size", "context_parallel_size", "gpus_per_node"),
-    *("moe_expert_parallel_size", "moe_tensor_parallel_size", "moe_cluster_parallel_size"),
-    *("max_batch_size", "max_input_len", "max_seq_len", "max_num_tokens", "max_beam_width"),
-    *("kv_cache_config", "enable_chunked_prefill", "guided_decoding_backend", "scheduler_config"),
-    *("enable_lora", "lora_config", "speculative_config", "quant_config", "cuda_graph_config"),
-    *("disable_overlap_scheduler", "stream_interval", "attn_backend", "moe_config", "sampler_type"),
-    *("enable_iter_perf_stats", "print_iter_log", "torch_compile_config", "peft_cache_config"),
-    *("cache_transceiver_config", "gather_generation_logits", "num_postprocess_workers"),
-    *("enable_attention_dp", "enable_min_latency", "checkpoint_format", "reasoning_parser"),
-    *("enable_iter_req_stats", "iter_stats_max_iterations", "request_stats_max_iterations"),
-    *("enable_layerwise_nvtx_marker", "enable_autotuner", "enable_mixed_sampler", "moe_backend"),
-    *("postproc_worker_config", "return_perf_metrics", "perf_metrics_max_requests", "workspace"),
-    *("kv_connector_config", "attention_dp_config", "allreduce_strategy", "mm_encoder_only"),
-    *("use_cuda_graph", "cuda_graph_batch_sizes", "cuda_graph_max_batch_size", "cp_config"),
-    *("cuda_graph_padding_enabled", "batch_wait_timeout_ms", "batch_wait_timeout_iters"),
-    *(
-        "embedding_parallel_mode",
-        "enable_build_cache",
-        "calib_config",
-        "fast_build",
-        "decoding_config",
-    ),
-    *("normalize_log_probs", "extended_runtime_perf_knob_config", "batching_type", "enable_tqdm"),
-    *("enable_prompt_adapter", "max_prompt_adapter_token", "sparse_attention_config"),
-    *("use_torch_sampler", "batched_logits_processor", "postprocess_tokenizer_dir", _TRITON),
-)
-
-# Of KvCacheConfig, in the same file.
-_KV_CACHE = (
-    *("enable_block_reuse", "max_tokens", "max_attention_window", "sink_token_length"),
-    *("free_gpu_memory_fraction", "host_cache_size", "onboard_blocks", "cross_kv_cache_fraction"),
-    *("secondary_offload_min_priority", "event_buffer_max_size", "enable_partial_reuse"),
-    *("copy_on_partial_reuse", "use_uvm", "max_gpu_total_bytes", "dtype", "tokens_per_block"),
-    *("mamba_ssm_cache_dtype", "attention_dp_events_gather_period_ms"),
-)
 # What is taken, and what people write instead; releases to come may take other words.
 _WORDS = {
     "backend": (
@@ -198,8 +159,8 @@ def _gpus(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
 )
 def _unknown(arguments: YamlFile) -> Iterator[Hit]:
     for path, known, what in (
-        ((), _ARGUMENTS, "tensorrt_llm.LLM"),
-        (("kv_cache_config",), _KV_CACHE, "KvCacheConfig"),
+        ((), (*trtllm_arguments.names(), _TRITON), "tensorrt_llm.LLM"),
+        (("kv_cache_config",), trtllm_arguments.kv_cache_fields(), "KvCacheConfig"),
     ):
         given = [name for name, _ in entries(arguments.node(*path))]
         for node in given:

@@ -65,13 +65,13 @@ def engine_finding() -> Finding:
 
 def _engine_trouble(error: HostError) -> tuple[str, str]:
     """The problem, and the command that solves it."""
-    said = (error.details or "").lower()
-    if "permission denied" in said:
+    message = (error.details or "").lower()
+    if "permission denied" in message:
         socket = os.environ.get("DOCKER_HOST", "/var/run/docker.sock")
         user = getpass.getuser()
         remedy = f"sudo usermod -aG docker {user}, then log in again (this is as powerful as root)"
         return f"{user} may not use {socket}", remedy
-    if "cannot connect" in said or "is the docker daemon running" in said:
+    if "cannot connect" in message or "is the docker daemon running" in message:
         return "Docker is installed, but its daemon does not run", "sudo systemctl start docker"
     return error.problem, error.remedy
 

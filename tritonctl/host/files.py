@@ -26,12 +26,8 @@ def cache_folder() -> Path:
     chosen = os.environ.get("TRITONCTL_CACHE_DIR")
     if chosen:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache") / "tritonctl"
-
-
-def _home() -> Path:
     try:
-        return Path.home()
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tritonctl"
     except RuntimeError as error:  # as in a container whose user has a number and no name
         raise HostError(
             f"user {os.getuid()} has no home directory for the cache",

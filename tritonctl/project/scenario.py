@@ -220,7 +220,7 @@ class Trace(Strict):
         description='JSON lines: {"at": seconds} and, if wanted, class, max_tokens, text_input',
         strict=False,
     )
-    speed: AboveZero = Field(1, description="2: twice as fast as it was recorded")
+    speed: AboveZero = Field(1, description="2: repeated as fast as it was recorded")
 
 
 Arrivals = Annotated[
@@ -273,7 +273,7 @@ class Scenario(Load):
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
         names = [request.name for request in self.requests]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"two classes of requests are called {', '.join(twice)}")
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise ValueError(f"two classes of requests are called {', '.join(repeated)}")
         return self

@@ -134,7 +134,7 @@ class Ending:
             if waited > limit or self._is_quiet():
                 self._terminate()
         elif waited > limit + KILL_MARGIN_SECONDS or only_ghosts(
-            self._said(), self._spec["composing_models"]
+            self._printed(), self._spec["composing_models"]
         ):
             kill_group(self._server.pid)
 
@@ -157,10 +157,10 @@ class Ending:
 
     def _end(self, reason: str) -> None:
         self.reason = reason
-        self._tell(f"tritonctl: {reason}: ending the server")
+        self._report(f"tritonctl: {reason}: ending the server")
         kill_group(self._server.pid)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
             log.write(f"{text}\n")
 
@@ -181,7 +181,7 @@ class Ending:
         """What the server prints from now on counts."""
         self._log_size = Path(self._spec["log"]).stat().st_size
 
-    def _said(self) -> str:
+    def _printed(self) -> str:
         with Path(self._spec["log"]).open("rb") as file:
             file.seek(self._log_size)
             return file.read().decode("utf-8", "replace")

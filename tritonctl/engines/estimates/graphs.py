@@ -38,7 +38,7 @@ class Work:
         return self.per_sequence + length * self.per_token + length**2 * self.per_pair
 
     def times(self, factor: float) -> Work:
-        """So many times as much."""
+        """This many times as much."""
         return Work(self.per_sequence * factor, self.per_token * factor, self.per_pair * factor)
 
     def longest(self, left: float) -> int:

@@ -111,34 +111,20 @@ def decoder_subject(
         builder = builder_named(model.engine.builder, project.root)
         figures = figures.model_copy(update={"max_num_tokens": builder.max_num_tokens})
     sizes = read_architecture(folder)
-    quantisation = read_quantisation(folder)
-    if quantisation is not None:
-        return _packed_subject(name, model, folder, figures, table, storage, sizes, quantisation)
-    tensors = read_tensors(folder, allow_pickle=model.engine.allow_pickle)
-    stored = weights(tensors, storage, **_mixture(model.engine, figures))
-    wanted = _demand(model, figures, storage, sizes, stored, table)
-    return DecoderSubject(name, model, figures, storage, folder, sizes, tensors, wanted)
-
-
-def _packed_subject(
-    name: str,
-    model: Model,
-    folder: Path,
-    figures: BuilderFigures,
-    table: EstimateTable,
-    storage: Storage,
-    sizes: Architecture,
-    quantisation: Quantisation,
-) -> DecoderSubject:
-    """The same of a checkpoint that is quantised already."""
-    ranks = _ranks(name, model.engine, folder, quantisation)
-    packed = stored_weights(ranks, quantisation)
-    kv = quantisation.kv_cache_dtype if figures.device == "gpu" else None
-    wanted = _demand(model, figures, storage, sizes, packed, table, kv_default=kv)
-    notes = described(quantisation, packed)
+    packed, kv = None, None
+    notes: list[str] = []
+    if (quantisation := read_quantisation(folder)) is None:
+        tensors = read_tensors(folder, allow_pickle=model.engine.allow_pickle)
+        stored = weights(tensors, storage, **_mixture(model.engine, figures))
+    else:
+        ranks = _ranks(name, model.engine, folder, quantisation)
+        tensors = [tensor for rank in ranks for tensor in rank]
+        stored = packed = stored_weights(ranks, quantisation)
+        notes = described(quantisation, packed)
+        kv = quantisation.kv_cache_dtype if figures.device == "gpu" else None
     if kv is not None and model.engine.kv_cache_dtype is None:
         notes.append(f"the checkpoint asks for a KV cache of {kv}; `kv_cache_dtype` changes that")
-    tensors = [tensor for rank in ranks for tensor in rank]
+    wanted = _demand(model, figures, storage, sizes, stored, table, kv_default=kv)
     return DecoderSubject(
         name, model, figures, storage, folder, sizes, tensors, wanted, packed, notes
     )

@@ -25,13 +25,13 @@ from tritonctl.loadtest.analysis.binomial import LEVEL, fisher, share_bounds, st
 from tritonctl.loadtest.analysis.columns import Floats, Integers
 
 _NORMAL = 1.959964
-_LUGSAIL = 4  # blocks that are so long show dependence
+_LUGSAIL = 4  # blocks of this length show dependence
 _FEW = 10  # exceedances, from which their clustering can be seen
 
 
 @dataclass(frozen=True)
 class Share:
-    """A share with its interval; `effective`: worth so many independent requests."""
+    """A share with its interval; `effective`: how many independent requests it is worth."""
 
     share: float
     low: float

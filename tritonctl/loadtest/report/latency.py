@@ -272,7 +272,7 @@ def intervals(
     name: str, percentiles: Sequence[Percentile], colour: str, symbol: str = "circle"
 ) -> Trace:
     """The percentiles that the verdict rests on, with their confidence intervals."""
-    bounds = [(_or(p.low_ms, p.ms), _or(p.high_ms, p.ms)) for p in percentiles]
+    bounds = [(_bound_or(p.low_ms, p.ms), _bound_or(p.high_ms, p.ms)) for p in percentiles]
     return {
         "type": "scatter",
         "mode": "markers",
@@ -297,7 +297,7 @@ def intervals(
     }
 
 
-def _or(bound: float | None, otherwise: float) -> float:
+def _bound_or(bound: float | None, otherwise: float) -> float:
     return otherwise if bound is None else bound
 
 

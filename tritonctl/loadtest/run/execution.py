@@ -102,16 +102,18 @@ class _Run:
         self._merger = LiveMerger(expected_seconds(job.plan))
         self._lines = Lines(job.folder / PROGRESS)
         self._sampler = ServerSampler(job.folder, job.models, job.metrics_url, job.shm_prefix)
-        self._heard = self._shown = time.monotonic()
+        self._last_line_at = self._shown_at = time.monotonic()
         self._stopped: str | None = None
         self._stopped_at = 0.0
 
     def carry_out(self, command: list[str], progress: LoadBoard) -> None:
         """From the first process to the end of the last."""
         started_at = self._prepare()
+        scenario = self._facts.get("scenario") or self._job.plan["model"]
+        title = f"{scenario}: {described(self._job.plan)}"
         self._sampler.start()
         try:
-            with self._interruptions.counted(), progress.watch_load(self._title()) as show:
+            with self._interruptions.counted(), progress.watch_load(title) as show:
                 if started_at is not None:
                     self._sampler.run_started(started_at)
                 for number in range(self._job.workers):
@@ -137,23 +139,19 @@ class _Run:
         write_json(self._job.folder / FACTS, self._facts)
         return started_at
 
-    def _title(self) -> str:
-        scenario = self._facts.get("scenario") or self._job.plan["model"]
-        return f"{scenario}: {described(self._job.plan)}"
-
     def _turn(self, show: Show) -> None:
         """Listen for a fifth of a second and act on what the workers report."""
         for record, line in self._workers.hear(_POLL_SECONDS):
-            self._heard = time.monotonic()
+            self._last_line_at = time.monotonic()
             if "t" in record and self._sampler.started_at is None:
                 self._sampler.run_started(time.time() - float(record["t"]))
             self._lines.write(line)
             self._merger.add(record)
         self._pass_on_interruptions()
-        if time.monotonic() - self._shown >= _FIGURES_SECONDS:
-            self._shown = time.monotonic()
+        if time.monotonic() - self._shown_at >= _FIGURES_SECONDS:
+            self._shown_at = time.monotonic()
             self._look(show)
-        if time.monotonic() - self._heard > _SILENCE_SECONDS:
+        if time.monotonic() - self._last_line_at > _SILENCE_SECONDS:
             self._workers.end()
 
     def _pass_on_interruptions(self) -> None:

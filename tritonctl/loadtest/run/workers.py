@@ -147,7 +147,7 @@ class Interruptions:
     def __init__(self) -> None:
         self.count = 0
 
-    def _heard(self, *_: object) -> None:
+    def _count_one(self, *_: object) -> None:
         self.count += 1
 
     @contextmanager
@@ -157,7 +157,7 @@ class Interruptions:
             yield
             return
         numbers = (signal.SIGINT, signal.SIGTERM)
-        before = {number: signal.signal(number, self._heard) for number in numbers}
+        before = {number: signal.signal(number, self._count_one) for number in numbers}
         try:
             yield
         finally:

@@ -104,17 +104,17 @@ def _require_compose(docker: str) -> None:
     )
 
 
-def _engine_error(said: str) -> HostError:
-    if "permission denied" in said.lower():
+def _engine_error(message: str) -> HostError:
+    if "permission denied" in message.lower():
         return HostError(
             "no permission to use Docker's socket",
             remedy='join its group: `sudo usermod -aG docker "$USER"`, then log in again',
-            details=said,
+            details=message,
         )
     return HostError(
         "Docker is installed, but its engine does not answer",
         remedy=f"start it: `sudo systemctl start docker`, {_EMBEDDED}",
-        details=said,
+        details=message,
     )
 
 
@@ -169,14 +169,17 @@ def port_error(error: CommandFailedError) -> HostError | None:
     )
 
 
-def other_owner(compose: Compose) -> str | None:
-    """Where another deployment of the same name runs from; starting ours would replace it."""
+def refuse_other_owner(compose: Compose) -> None:
+    """Raise HostError for another deployment of the same name: starting ours would replace it."""
     listing = _answer([compose.docker, "compose", "ls", "--all", "--format", "json"], None, {})
     for entry in json.loads(listing.stdout or "[]"):
         files = [Path(file) for file in str(entry.get("ConfigFiles", "")).split(",")]
         if entry.get("Name") == compose.name and compose.folder not in {f.parent for f in files}:
-            return str(files[0].parent)
-    return None
+            raise HostError(
+                f"another deployment is already called `{compose.name}`: {files[0].parent}",
+                remedy=f"stop it (`docker compose -p {compose.name} down`), or rename the folder "
+                "of one of the two projects",
+            )
 
 
 def container_status(docker: str, container: str, variables: Mapping[str, str]) -> dict[str, Any]:

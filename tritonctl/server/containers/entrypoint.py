@@ -55,10 +55,10 @@ def main(argv: Sequence[str]) -> int:
         process_group=0,
         preexec_fn=supervisor.prepare_server,  # noqa: PLW1509 - this process has one thread yet
     )
-    heard = _Heard()
-    echo = threading.Thread(target=heard.pass_on, args=(server,), daemon=True)
+    output = _Output()
+    echo = threading.Thread(target=output.pass_on, args=(server,), daemon=True)
     echo.start()
-    ending = _ContainerEnding(server, specification(argv), readiness, heard)
+    ending = _ContainerEnding(server, specification(argv), readiness, output)
     supervisor.on_signals(ending)
     returncode = server.wait()
     supervisor.stop_looking()
@@ -115,7 +115,7 @@ def healthy(port: int = _HTTP_PORT) -> bool:
     return is_ready(_READY_URL.format(port=port))
 
 
-class _Heard:
+class _Output:
     """Passes on what the server prints, and keeps it once the server is asked to end."""
 
     def __init__(self) -> None:
@@ -141,20 +141,20 @@ class _ContainerEnding(supervisor.Ending):
         server: subprocess.Popen[bytes],
         spec: dict[str, Any],
         readiness: Readiness | None,
-        heard: _Heard,
+        output: _Output,
     ) -> None:
         super().__init__(server, spec, readiness)
-        self._heard = heard
+        self._output = output
 
     def _mark(self) -> None:
-        self._heard.keep = True
+        self._output.keep = True
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         sys.stdout.buffer.write(f"{text}\n".encode())
         sys.stdout.buffer.flush()
 
-    def _said(self) -> str:
-        return b"".join(self._heard.lines).decode("utf-8", "replace")
+    def _printed(self) -> str:
+        return b"".join(self._output.lines).decode("utf-8", "replace")
 
 
 if __name__ == "__main__":

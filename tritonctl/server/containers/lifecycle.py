@@ -25,8 +25,8 @@ from tritonctl.server.containers.compose import COMPOSE_FILE, deployment_name, r
 from tritonctl.server.containers.compose_command import (
     Compose,
     container_status,
-    other_owner,
     port_error,
+    refuse_other_owner,
     require_docker,
     require_image,
 )
@@ -82,7 +82,7 @@ def start(
     with _held_ports(project) as ports:
         variables = {**ports, TOKEN_VARIABLE: token, BESIDE_VARIABLE: str(beside)}
         compose = Compose(docker, folder, deployment_name(project), profiles, variables)
-        _refuse_other(compose)
+        refuse_other_owner(compose)
         with progress.step("Building or finding the image") as step:
             require_image(compose, service, step.update)
             if project.docker.image:
@@ -170,16 +170,6 @@ def deployment_folder(
     if changed := [*done.written, *done.removed]:
         progress.note(f"{own} was outdated and has been rendered again: {', '.join(changed)}")
     return own
-
-
-def _refuse_other(compose: Compose) -> None:
-    other = other_owner(compose)
-    if other is not None:
-        raise HostError(
-            f"another deployment is already called `{compose.name}`: {other}",
-            remedy=f"stop it (`docker compose -p {compose.name} down`), or rename the folder of "
-            "one of the two projects",
-        )
 
 
 def _launch(

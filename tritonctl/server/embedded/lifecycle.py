@@ -41,7 +41,14 @@ _POLL_SECONDS = 0.1
 
 def require_servable(project: Project, rendered: Rendered) -> None:
     """Raise ServerError or ConfigurationError for what an embedded server cannot serve."""
-    _refuse_native(project, rendered)
+    if native := rendered.plan.native:
+        server = "NVIDIA's server image"
+        if "tensorrtllm" in native:
+            server += " with TensorRT-LLM (up to 26.07)"
+        raise ServerError(
+            f"the embedded server has no backend {' and no backend '.join(native)}",
+            remedy=f"start {server} at {project.repository}, or remove `serving.backend`",
+        )
     refuse_names(project.server.address)
 
 
@@ -210,15 +217,3 @@ def _wait_until_ready(
             step.update(seen.summary())
             time.sleep(_POLL_SECONDS)
         raise explain_failure(files.log, "tritonserver ended while it started", owners)
-
-
-def _refuse_native(project: Project, rendered: Rendered) -> None:
-    native = rendered.plan.native
-    if native:
-        server = "NVIDIA's server image"
-        if "tensorrtllm" in native:
-            server += " with TensorRT-LLM (up to 26.07)"
-        raise ServerError(
-            f"the embedded server has no backend {' and no backend '.join(native)}",
-            remedy=f"start {server} at {project.repository}, or remove `serving.backend`",
-        )

@@ -108,12 +108,12 @@ class _Supervised:
         # A server that never was ready is for `up` to report.
         if self._requested or self._returncode == 0 or not self._was_ready:
             return None
-        return ending.reason or _how(self._returncode)
+        return ending.reason or _status_words(self._returncode)
 
     def _ready(self) -> None:
         self._was_ready = True
         if (seconds := self._restarts.ready()) is not None:
-            self._tell(f"every model is ready again, {seconds:.1f} s after the crash")
+            self._report(f"every model is ready again, {seconds:.1f} s after the crash")
 
     def _may_start_again(self, crash: str) -> bool:
         """Whether it may, after a pause in which it can be asked to end."""
@@ -122,12 +122,12 @@ class _Supervised:
         if not self._spec["restart"]:
             return False
         if pause is None:
-            self._tell(
+            self._report(
                 f"{crashed}; {self._restarts.recent} crashes within {WINDOW_SECONDS / 60:.0f} "
                 "minutes are too many: it stays down"
             )
             return False
-        self._tell(
+        self._report(
             f"{crashed}; starting it again in {pause:.0f} s "
             f"(restart {self._restarts.recent} of {len(PAUSES)} "
             f"within {WINDOW_SECONDS / 60:.0f} minutes)"
@@ -150,13 +150,13 @@ class _Supervised:
         except OSError as error:
             return str(error)
 
-    def _tell(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
             log.write(f"tritonctl: {text}\n")
 
 
 class _EmbeddedEnding(Ending):
-    """Tells, too, when every model is ready."""
+    """Says when every model is ready, too."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         )
 
 
-def _how(returncode: int) -> str:
+def _status_words(returncode: int) -> str:
     if returncode < 0:
         return f"signal {-returncode} ({signal.Signals(-returncode).name})"
     return f"exit code {returncode}"

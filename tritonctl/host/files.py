@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tritonctl.errors import HostError, TritonctlError
+from tritonctl.errors import ConfigurationError, HostError, TritonctlError
 from tritonctl.host.progress import Progress
 
 # For files with secrets: only their owner may read them.
@@ -113,6 +113,18 @@ def read_record(file: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return record if isinstance(record, dict) else {}
+
+
+def read_object(file: Path, *, remedy: str) -> dict[str, Any]:
+    """The JSON object of a file that a command needs. Raises ConfigurationError."""
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigurationError(f"{file} cannot be read: {reason}", remedy=remedy) from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{file} is not a JSON object", remedy=remedy)
+    return value
 
 
 def write_atomically(path: Path, text: str, *, mode: int | None = None) -> None:

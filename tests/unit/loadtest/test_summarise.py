@@ -222,7 +222,7 @@ def test_no_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"facts\.json cannot be read"):
         summarise(folder)
     (folder / "facts.json").write_text("[]", encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r"facts\.json: not a JSON object"):
+    with pytest.raises(ConfigurationError, match=r"facts\.json is not a JSON object"):
         summarise(folder)
 
 

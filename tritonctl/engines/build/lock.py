@@ -12,7 +12,7 @@ from tritonctl.engines.build.engine import Artefact
 from tritonctl.engines.build.fingerprint import settings_of
 from tritonctl.engines.build.stages import StageBuild
 from tritonctl.errors import BuildFailedError, ConfigurationError
-from tritonctl.host.files import write_atomically
+from tritonctl.host.files import read_object, write_atomically
 from tritonctl.project.schema import Project
 
 FILE = "tritonctl.lock"
@@ -32,14 +32,11 @@ def read_lock(project: Project) -> Record:
     remedy = (
         "restore it (`git checkout tritonctl.lock`), or remove it and build every profile again"
     )
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         make = "make it with `tritonctl build`, and commit it"
-        raise ConfigurationError(f"{file} does not exist", remedy=make) from None
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}", remedy=remedy) from error
-    if not isinstance(record, dict) or record.get("schema") != SCHEMA or "profiles" not in record:
+        raise ConfigurationError(f"{file} does not exist", remedy=make)
+    record = read_object(file, remedy=remedy)
+    if record.get("schema") != SCHEMA or "profiles" not in record:
         raise ConfigurationError(f"{file} is not a {SCHEMA}", remedy=remedy)
     profiles: Record = record["profiles"]
     return profiles

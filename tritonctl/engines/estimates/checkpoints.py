@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from tritonctl.engines.estimates.pickled import read_pickled
 from tritonctl.errors import ConfigurationError
+from tritonctl.host.files import read_object
 
 _LENGTH_BYTES = 8
 # The limit of the safetensors format itself.
@@ -209,13 +210,4 @@ class Sizes:
 
 def json_object(file: Path) -> dict[str, Any]:
     """A file of a checkpoint that holds one. Raises ConfigurationError."""
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigurationError(
-            f"{file} cannot be read: {reason}", remedy=_DOWNLOAD_AGAIN
-        ) from error
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{file} is not a JSON object", remedy=_DOWNLOAD_AGAIN)
-    return value
+    return read_object(file, remedy=_DOWNLOAD_AGAIN)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tritonctl.errors import ConfigurationError
+from tritonctl.host.files import read_object
 from tritonctl.loadtest.analysis.columns import NEVER, OUTCOMES, Columns, Floats, Integers, Mask
 from tritonctl.loadtest.analysis.limiting import limited_by
 from tritonctl.loadtest.analysis.percentiles import distribution
@@ -87,7 +86,11 @@ class Run:
 
 def read_run(folder: Path) -> Run:
     """Read a run's folder. Raises ConfigurationError."""
-    plan, facts = _json(folder / PLAN), _json(folder / FACTS)
+    again = "run the load test again"
+    plan, facts = (
+        read_object(file, remedy=again) if file.is_file() else {}
+        for file in (folder / PLAN, folder / FACTS)
+    )
     # A run that failed before its first request was sent has a plan and no records.
     records = read_records(folder) if record_files(folder) or not plan else []
     logs = (path.stem.rpartition("-")[2] for path in folder.glob("generator-*.log"))
@@ -103,21 +106,6 @@ def read_run(folder: Path) -> Run:
         ),
         server=[line for line in read_lines(folder / SERVER) if "t" in line],
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    """A JSON object; {} without the file."""
-    if not path.is_file():
-        return {}
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"{path} cannot be read: {error}", remedy="run the load test again"
-        ) from error
-    if not isinstance(value, dict):
-        raise ConfigurationError(f"{path}: not a JSON object", remedy="run the load test again")
-    return value
 
 
 def summarise(folder: Path) -> Summary:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.host.files import write_atomically
+from tritonctl.host.files import read_object, write_atomically
 
 SCHEMA = "tritonctl/loadsummary/v1"
 SUMMARY = "summary.json"
@@ -245,16 +245,10 @@ def write_summary(folder: Path, summary: Summary) -> Path:
 def read_summary(folder: Path) -> Summary:
     """The summary of a run's folder. Raises ConfigurationError."""
     path = folder / SUMMARY
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not path.exists():
         raise ConfigurationError(
             f"{path} does not exist: the run was killed, or this is not a load test",
             remedy=f"make it from what was recorded: `tritonctl loadtest report {folder}`",
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(
-            f"{path} cannot be read: {error}",
-            remedy=f"make it again from the records: `tritonctl loadtest report {folder}`",
-        ) from error
-    return Summary.from_record(record, origin=str(path))
+        )
+    again = f"make it again from the records: `tritonctl loadtest report {folder}`"
+    return Summary.from_record(read_object(path, remedy=again), origin=str(path))

@@ -13,7 +13,7 @@ from tests.strangers.refused_graphs import (
     openvino,
     parameter,
 )
-from tests.strangers.refused_python import IN, OUT, RETURN, completing
+from tests.strangers.refused_python import IN, OUT, RETURN, bare, completing
 from tritonctl.checks.examples.onnx import INT32
 
 _FILE = 'default_model_filename: "model.py"\n'
@@ -96,6 +96,29 @@ def _python() -> tuple[Case, ...]:
                 ),
                 "",
             ),
+            "a list with what the file has": (
+                completing(
+                    _LIST,
+                    'names = [known["name"] for known in config.as_dict()["input"]]',
+                    "for one in INPUTS:",
+                    '    if one["name"] not in names:',
+                    "        config.add_input(one)",
+                    RETURN,
+                ),
+                "",
+            ),
+            "a list after a return": (
+                completing(
+                    "if config:",
+                    "    return config",
+                    _LIST.replace('"dims"', '"shape"'),
+                    "for one in INPUTS:",
+                    "    config.add_input(one)",
+                    RETURN,
+                ),
+                "",
+            ),
+            "everything added, and no configuration": (bare(IN, OUT, RETURN), ""),
             "a return in both branches": (
                 completing("if not config:", "    return config", RETURN),
                 "",

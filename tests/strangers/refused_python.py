@@ -27,6 +27,11 @@ def _named(dictionary: str) -> tuple[str, ...]:
     return f"tensor = {dictionary}", "config.add_input(tensor)", OUT, RETURN
 
 
+def bare(*lines: str) -> Files:
+    """The same without a config.pbtxt."""
+    return {"m/1/model.py": completing(*lines)["m/1/model.py"]}
+
+
 def _batched(more: str) -> str:
     return f"max_batch_size: 4\n{TENSORS}{more}\n"
 
@@ -37,6 +42,14 @@ _MISSING = {
     "data_type": '{"name": "IN", "dims": [16]}',
     "dims": '{"name": "IN", "data_type": "TYPE_FP32"}',
 }
+_LIST = 'tensors = [{"name": "IN", "data_type": "TYPE_FP32", "dims": [4]}]'
+_LOOP = (
+    'tensors = [{"name": "IN", "dims": [16]}]',
+    "for one in tensors:",
+    "    config.add_input(one)",
+)
+_KNOWN = 'names = [known["name"] for known in config.as_dict()["input"]]'
+_NEW = 'if one["name"] not in names:'
 _UNKNOWN = '{"name": "IN", "data_type": "TYPE_FP32", "dims": [16], "is_shape_tensor": True}'
 
 PYTHON: tuple[Case, ...] = cases(
@@ -78,6 +91,22 @@ PYTHON: tuple[Case, ...] = cases(
             completing(IN.replace("16", ""), OUT, RETURN, config=""),
             "TC240",
         ),
+        "a list with an input without a type": (
+            completing(*_LOOP, RETURN, config=""),
+            "TC240",
+        ),
+        "a list with a new input without a type": (
+            completing(
+                _LOOP[0], _KNOWN, _LOOP[1], f"    {_NEW}", f"    {_LOOP[2]}", RETURN, config=""
+            ),
+            "TC240",
+        ),
+        "a list with an input of other dims": (
+            completing(_LIST.replace("[4]", "[8]"), *_LOOP[1:], RETURN),
+            "TC223",
+        ),
+        "no return, and no configuration": (bare(IN, OUT), "TC241"),
+        "an unknown key, and no configuration": (bare(*_named(_UNKNOWN)), "TC240"),
         "an input of another type": (
             completing(IN.replace("FP32", "INT32"), OUT, RETURN),
             "TC223",

@@ -159,7 +159,7 @@ class Model:
     @cached_property
     def backend(self) -> str | None:
         """What serves it, "ensemble" for an ensemble; None where neither name nor file tells."""
-        if not self.has_config:
+        if self.file is not None and not self.has_config:
             return None
         message = self.config.message
         if message.platform == "ensemble" or message.HasField("ensemble_scheduling"):

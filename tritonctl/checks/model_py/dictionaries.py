@@ -26,6 +26,13 @@ def entries_of(flow: Flow, node: ast.expr | None) -> Entries | None:
     return None
 
 
+def items_of(flow: Flow, node: ast.expr | None) -> list[ast.expr]:
+    """What a list has, under the same conditions; nothing where that is not known."""
+    if isinstance(node, ast.Name):
+        node = _value_of(flow, node)
+    return node.elts if isinstance(node, ast.List | ast.Tuple) else []
+
+
 def _value_of(flow: Flow, name: ast.Name) -> ast.expr | None:
     function = flow.function(name)
     values = flow.assigned(name.id, function) if function else None
@@ -36,10 +43,10 @@ def _value_of(flow: Flow, name: ast.Name) -> ast.expr | None:
 
 
 def _only_reads(flow: Flow, use: ast.Name) -> bool:
-    """Whether a use of a dictionary's name leaves it as it is; methods of others do."""
+    """Whether a use of a name leaves its dictionary or list as it is; methods of others do."""
     around = flow.parent(use)
-    if not isinstance(use.ctx, ast.Load):
-        return True  # the one assignment
+    if not isinstance(use.ctx, ast.Load) or isinstance(around, ast.For | ast.comprehension):
+        return True  # the one assignment, or a loop over it
     if isinstance(around, ast.Subscript):
         return isinstance(around.ctx, ast.Load)
     return isinstance(around, ast.Call) and isinstance(around.func, ast.Attribute)

@@ -137,7 +137,11 @@ class Flow:
             elif not isinstance(above, _SURE):
                 return False
             child, above = above, self.parent(above)
-        return above is function and not any(
+        return above is function and not self.may_end_before(node, function)
+
+    def may_end_before(self, node: ast.expr | ast.stmt, function: Function) -> bool:
+        """Whether the function may return, raise or yield above the node."""
+        return any(
             isinstance(one, _EXITS) and one.lineno < node.lineno for one in self._inside(function)
         )
 

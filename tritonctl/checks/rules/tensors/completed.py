@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.declared import inputs, outputs
-from tritonctl.checks.config.backends import backend_of_files
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error
@@ -46,10 +45,9 @@ def left_out(model: Model, repository: Repository) -> Iterator[Hit]:
 
 def _backend(model: Model, repository: Repository) -> str | None:
     """The backend of a model that nothing completes; None where something does or may."""
-    version = model.served_version
-    backend = model.backend
-    if model.file is None and repository.target.completes:
-        backend = backend_of_files(model.config.message, model.first_folder)
+    version, backend = model.served_version, model.backend
+    if model.file is None and not repository.target.completes:
+        return None  # TC029 reports the whole file
     if backend == "pytorch":
         # A model.py may be the model of PyTorch's own Python runtime, which is not judged.
         mine = model.files_of(version) if version is not None else {}

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from tritonctl.checks.analysis.declared import Tensor, inputs, outputs
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.dictionaries import Entries, entries_of
+from tritonctl.checks.model_py.dictionaries import Entries, entries_of, items_of
 from tritonctl.checks.model_py.flow import Flow, literal
 from tritonctl.checks.model_py.source import Call, PythonSource, own_nodes
 from tritonctl.checks.repository import Model
@@ -29,6 +30,72 @@ _DECLARED = {"add_input": inputs, "add_output": outputs}
 _POLICY = "set_model_transaction_policy"
 
 
+class _Addition(NamedTuple):
+    """A tensor that is surely given to add_input or add_output.
+
+    if_new: only where the configuration has none of its name.
+    """
+
+    method: str
+    entries: Entries
+    node: ast.expr
+    if_new: bool = False
+
+    @property
+    def direction(self) -> str:
+        """What it adds: `input` or `output`."""
+        return self.method.removeprefix("add_")
+
+    def declared(self, model: Model) -> Tensor | None:
+        """The tensor that config.pbtxt has of its name."""
+        name = literal(self.entries.get("name"))
+        same = (tensor for tensor in _DECLARED[self.method](model) if tensor.name == name)
+        return next(same, None)
+
+
+def _additions(code: PythonSource, method: ast.FunctionDef) -> Iterator[_Addition]:
+    for flow, call in _sure_calls(code, method):
+        if call.name in _DECLARED:
+            given = call.argument(0, call.name.removeprefix("add_"))
+            entries = entries_of(flow, given)
+            if entries is not None:
+                yield _Addition(call.name, entries, call.node)
+    yield from _additions_in_loops(Flow.of(code), method)
+
+
+def _additions_in_loops(flow: Flow, method: ast.FunctionDef) -> Iterator[_Addition]:
+    """Those of `for one in tensors: config.add_input(one)`, with or without `if` it is new."""
+    for loop in method.body:
+        if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Name):
+            continue
+        if flow.may_end_before(loop, method):
+            return
+        [statement, *more] = loop.body
+        if_new = isinstance(statement, ast.If) and _is_new(statement.test)
+        if isinstance(statement, ast.If) and if_new and not statement.orelse:
+            [statement, *more] = [*statement.body, *more]
+        name = _method_given(statement, loop.target.id)
+        for item in items_of(flow, loop.iter) if name in _DECLARED and not more else ():
+            entries = entries_of(flow, item) if isinstance(item, ast.Dict | ast.Call) else None
+            if entries is not None:
+                yield _Addition(name, entries, item, if_new)
+
+
+def _method_given(statement: ast.stmt, name: str) -> str:
+    """The method that a statement calls with that name alone; "" where it does something else."""
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return ""
+    given = [one.id for one in call.args if isinstance(one, ast.Name)]
+    alone = len(call.args) == 1 and not call.keywords
+    return call.func.attr if alone and given == [name] else ""
+
+
+def _is_new(test: ast.expr) -> bool:
+    """`one["name"] not in names`, where names are those of the configuration."""
+    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn)
+
+
 @error(
     "TC223 auto-complete-contradicts",
     summary="an auto_complete_config that contradicts config.pbtxt",
@@ -38,12 +105,19 @@ _POLICY = "set_model_transaction_policy"
 def contradicts(
     _config: ConfigMessage, code: PythonSource, completing: ast.FunctionDef, model: Model
 ) -> Iterator[Hit]:
-    for flow, call in _sure_calls(code, completing):
-        if problem := _contradiction(model, flow, call):
+    said = [
+        *(
+            (call.node, _contradiction(model, flow, call))
+            for flow, call in _sure_calls(code, completing)
+        ),
+        *((one.node, _contradicted(model, one)) for one in _additions(code, completing)),
+    ]
+    for node, problem in said:
+        if problem:
             yield Hit(
                 f"auto_complete_config says {problem} in config.pbtxt",
                 "write the same in both, or leave it out of config.pbtxt",
-                *code.at(call.node),
+                *code.at(node),
             )
 
 
@@ -57,11 +131,6 @@ def _sure_calls(code: PythonSource, method: ast.FunctionDef) -> Iterator[tuple[F
 def _contradiction(model: Model, flow: Flow, call: Call) -> str | None:
     """What a call says, and what the configuration says instead."""
     message = model.config.message
-    if call.name in _DECLARED:
-        added = entries_of(flow, call.argument(0, _argument(call))) or {}
-        name = literal(added.get("name"))
-        same = (tensor for tensor in _DECLARED[call.name](model) if tensor.name == name)
-        return next((_other(tensor, added) for tensor in same), None)
     if call.name == "set_max_batch_size":
         given = literal(call.argument(0, "max_batch_size"))
         smaller = isinstance(given, int) and message.max_batch_size > given
@@ -76,12 +145,14 @@ def _contradiction(model: Model, flow: Flow, call: Call) -> str | None:
     return None
 
 
-def _argument(call: Call) -> str:
-    return call.name.removeprefix("add_")
-
-
 def _policy(flow: Flow, call: Call) -> Entries | None:
     return entries_of(flow, call.argument(0, "transaction_policy_dict"))
+
+
+def _contradicted(model: Model, one: _Addition) -> str | None:
+    """What an added tensor has, and its declaration has instead."""
+    tensor = None if one.if_new else one.declared(model)
+    return _other(tensor, one.entries) if tensor else None
 
 
 def _other(tensor: Tensor, added: Entries) -> str | None:
@@ -103,25 +174,22 @@ def _other(tensor: Tensor, added: Entries) -> str | None:
     "an error over any other dictionary; dims are as in config.pbtxt. The model is refused.",
 )
 def added(code: PythonSource, completing: ast.FunctionDef, model: Model) -> Iterator[Hit]:
-    for flow, call in _sure_calls(code, completing):
-        entries = (
-            entries_of(flow, call.argument(0, _argument(call))) if call.name in _KEYS else None
-        )
-        if entries is None or _contradiction(model, flow, call):
+    for one in _additions(code, completing):
+        if _contradicted(model, one) or (one.if_new and one.declared(model)):
             continue
-        if problem := _problem(call, entries):
-            name = literal(entries.get("name"))
-            called = f"the {_argument(call)} {name}" if name else f"an {_argument(call)}"
-            yield Hit(f"{called} is added {problem[0]}", problem[1], *code.at(call.node))
+        if problem := _problem(one):
+            name = literal(one.entries.get("name"))
+            called = f"the {one.direction} {name}" if name else f"an {one.direction}"
+            yield Hit(f"{called} is added {problem[0]}", problem[1], *code.at(one.node))
 
 
-def _problem(call: Call, entries: Entries) -> tuple[str, str] | None:
-    allowed = _KEYS[call.name]
+def _problem(one: _Addition) -> tuple[str, str] | None:
+    allowed, entries = _KEYS[one.method], one.entries
     unknown = [key for key in entries if key not in allowed]
     if unknown:
         close = suggest(unknown[0], allowed)
         fix = f"did you mean {close}?" if close else "remove it, and write it into config.pbtxt"
-        return f"with {unknown[0]}, which {call.name} does not take", fix
+        return f"with {unknown[0]}, which {one.method} does not take", fix
     lacking = [key for key in _NEEDED if key not in entries]
     if lacking:
         return f"without {' and '.join(lacking)}", f"give its dictionary {', '.join(_NEEDED)}"

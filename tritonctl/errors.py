@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 EXIT_INTERRUPTED = 130
+_MOST_COMPARED, _END = 500, 3
 
 
 class TritonctlError(Exception):
@@ -143,7 +144,15 @@ def suggest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str | 
     """
     import difflib
 
-    return next(iter(difflib.get_close_matches(word, list(known), n=1, cutoff=likeness)), None)
+    names = list(known)
+    if len(names) > _MOST_COMPARED:  # comparing takes time, and there may be as many words as names
+        names = [one for one in names if _may_be_like(word, one)][:_MOST_COMPARED]
+    return next(iter(difflib.get_close_matches(word, names, n=1, cutoff=likeness)), None)
+
+
+def _may_be_like(word: str, name: str) -> bool:
+    ends = word[:_END] == name[:_END] or word[-_END:] == name[-_END:]
+    return ends and abs(len(word) - len(name)) < _END
 
 
 def choices(word: str, known: Iterable[str], label: str) -> str:

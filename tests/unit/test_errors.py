@@ -23,6 +23,13 @@ def test_a_likeness_that_is_evidence() -> None:
     assert suggest("grpc", ["grpc_port"], likeness=0.8) is None
 
 
+def test_the_nearest_of_very_many() -> None:
+    """Found among thousands by how a name begins or ends."""
+    names = [f"model_{number}" for number in range(5_000)] + ["tokenizer"]
+    assert suggest("tokenizr", names) == "tokenizer"
+    assert suggest("nothing like it", names) is None
+
+
 def test_a_remedy() -> None:
     """The nearest first, then all of them; none is said to be none."""
     assert choices("int9", ["fp32", "int8"], "one of") == "did you mean `int8`? one of fp32, int8"

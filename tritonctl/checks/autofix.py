@@ -14,11 +14,12 @@ def apply_fixes(report: Report) -> int:
 
     Where two edits overlap, the first is made. Raises HostError for a file that cannot be written.
     """
+    edits_of: dict[str, list[Edit]] = {}
+    for finding in report.findings:
+        edits_of.setdefault(finding.path, []).extend(finding.edits)
     fixed = 0
     for name, source in report.sources.items():
-        chosen = _without_overlaps(
-            [edit for f in report.findings if f.path == name for edit in f.edits]
-        )
+        chosen = _without_overlaps(edits_of.get(name, []))
         if chosen and source.is_utf8:
             write_atomically(Path(name), _edited(source.text, chosen))
             fixed += len(chosen)
@@ -34,6 +35,8 @@ def _without_overlaps(edits: list[Edit]) -> list[Edit]:
 
 
 def _edited(text: str, edits: list[Edit]) -> str:
-    for edit in reversed(edits):
-        text = text[: edit.span.start] + edit.text + text[edit.span.end :]
-    return text
+    pieces, at = [], 0
+    for edit in edits:
+        pieces += [text[at : edit.span.start], edit.text]
+        at = edit.span.end
+    return "".join([*pieces, text[at:]])

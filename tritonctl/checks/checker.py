@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tritonctl.checks.findings import Finding, Hit, Report
 from tritonctl.checks.live.rules import LiveRule
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.places import Source
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule
@@ -17,6 +18,7 @@ from tritonctl.checks.rules import RULES
 
 _IGNORE = re.compile(r"#\s*tritonctl:\s*ignore(?:\[([\w\s,]*)\])?")
 ANY = Target()
+_MOST_MESSAGE = 500
 
 
 def check_repository(
@@ -81,20 +83,30 @@ def finding_of(rule: Rule | LiveRule, model: Model, hit: Hit) -> Finding | None:
         text=text,
         rule=rule.id,
         severity=rule.severity,
-        message=hit.message,
+        message=_shortened(hit.message),
         why=rule.why,
-        fix=hit.fix,
+        fix=_shortened(hit.fix),
         edits=hit.edits,
     )
     return None if source is not None and _ignored(source, finding) else finding
 
 
+def _shortened(message: str) -> str:
+    """For people: a list in it may have thousands of names."""
+    return message if len(message) <= _MOST_MESSAGE else f"{message[: _MOST_MESSAGE - 1]}…"
+
+
 def _ignored(source: Source, finding: Finding) -> bool:
     """Whether a comment on the line, or alone on the line above, says `tritonctl: ignore[ID]`."""
-    lines = [source.line(finding.line)]
-    if finding.line > 1 and (above := source.line(finding.line - 1)).lstrip().startswith("#"):
-        lines.append(above)
-    for match in map(_IGNORE.search, lines):
+    places = [finding.line]
+    if finding.line > 1 and source.line(finding.line - 1).lstrip().startswith("#"):
+        places.append(finding.line - 1)
+    for match in (_comment(source, line) for line in places):
         if match and (match[1] is None or finding.rule in re.split(r"[\s,]+", match[1])):
             return True
     return False
+
+
+def _comment(source: Source, line: int) -> re.Match[str] | None:
+    # Once for a line, which may be a whole file with thousands of findings.
+    return memoized(source, f"ignored {line}", lambda: _IGNORE.search(source.line(line)))

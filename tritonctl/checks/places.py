@@ -47,7 +47,16 @@ class Source:
         return self._starts[number - 1]
 
     def line(self, number: int) -> str:
-        """The text of a line, without its end."""
+        """The text of a line, without its end; the same object each time, for it may be long."""
+        if number not in self._lines:
+            self._lines[number] = self._line(number)
+        return self._lines[number]
+
+    @cached_property
+    def _lines(self) -> dict[int, str]:
+        return {}
+
+    def _line(self, number: int) -> str:
         start = self._starts[number - 1]
         end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
         return self.text[start:end].removesuffix("\r")

@@ -142,6 +142,11 @@ def test_only_the_cpp_parser_refuses() -> None:
     for text in ("name: '\\q'", "name:\u00a0'm'"):
         with pytest.raises(TextprotoError):
             config(text)
+    for text, place in (("name: 'a\0b'", 8), ('name: "a\\\0"', 9), ("# \0\nname: 'm'", 2)):
+        with pytest.raises(TextprotoError, match=r"NUL byte|unexpected character") as caught:
+            config(text)
+        assert caught.value.span.start == place
+    assert config("name: 'a\\000b'").problems == []  # written as an escape, it is taken
     [problem] = config("input { data_type: 'TYPE_FP32' }").problems
     assert "data_type takes a DataType, without quotes" in problem.text
 
@@ -167,6 +172,16 @@ def test_the_name_of_an_extension() -> None:
     [problem] = config(text).problems
     assert problem.mistake == "unknown"
     assert text[problem.span.start : problem.span.end] == "[type.example.com/some-type]"
+
+
+def test_numbers_beyond_every_type() -> None:
+    """Whatever their length: refused as whole numbers, infinite as others, as they read in C++."""
+    digits = "9" * 5_000
+    [problem] = config(f"max_batch_size: {digits}").problems
+    assert problem.text == "max_batch_size takes an integer of 32 bits"
+    found = config(f"sequence_batching {{ direct {{ minimum_slot_utilization: -{digits} }} }}")
+    assert found.problems == []
+    assert found.message.sequence_batching.direct.minimum_slot_utilization == float("-inf")
 
 
 def test_deep_nesting_is_refused() -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
 from tritonctl.checks.config.message import ConfigMessage
@@ -12,6 +12,7 @@ from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model
 from tritonctl.formats.graph_file import Graph
 
+_MOST_ELEMENTS = 1 << 63
 Direction = Literal["input", "output"]
 
 
@@ -68,6 +69,14 @@ def type_name(number: int) -> str:
     """The name of a DataType; unknown numbers stay numbers, as a config.pbtxt may hold any."""
     types = model_config_schema().DataType
     return str(types.Name(number)) if number in types.values() else str(number)
+
+
+def element_count(dims: Iterable[int]) -> int:
+    """How many elements a tensor has, at most 2^63: Triton counts no further, nor does memory."""
+    count = 1
+    for size in dims:
+        count = min(count * size, _MOST_ELEMENTS)
+    return count
 
 
 def size_fits(size: Sequence[int], dims: Sequence[int]) -> bool:

@@ -122,6 +122,41 @@ class Step:
         return [one.name for one in known if one.name not in mapped and not one.optional]
 
 
+class Waiting:
+    """Which steps can run once others have: each is looked at once for each of its inputs."""
+
+    def __init__(self, steps: Iterable[Step]) -> None:
+        self.left = {step.index: step for step in steps}
+        self.ready: set[str] = set()
+        self._lacking: dict[int, int] = {}
+        self._readers: dict[str, list[int]] = {}
+        for step in self.left.values():
+            read = {link.tensor for link in step.inputs}
+            self._lacking[step.index] = len(read)
+            for tensor in read:
+                self._readers.setdefault(tensor, []).append(step.index)
+
+    def start(self, tensors: Iterable[str]) -> list[Step]:
+        """The steps that run with these tensors, or without any."""
+        return self._taken([at for at, lacking in self._lacking.items() if not lacking], tensors)
+
+    def done(self, steps: Iterable[Step]) -> list[Step]:
+        """Those that run once these have written their outputs."""
+        return self._taken([], (link.tensor for step in steps for link in step.outputs))
+
+    def drop(self, step: Step) -> None:
+        """It is not waited for any more."""
+        self.left.pop(step.index, None)
+
+    def _taken(self, runs: list[int], tensors: Iterable[str]) -> list[Step]:
+        for tensor in set(tensors) - self.ready:
+            self.ready.add(tensor)
+            for index in self._readers.get(tensor, ()):
+                self._lacking[index] -= 1
+                runs += [index] if not self._lacking[index] else []
+        return [self.left.pop(index) for index in sorted(runs) if index in self.left]
+
+
 @dataclass(frozen=True)
 class Graph:
     """An ensemble. `inputs` and `outputs` are its own, as it declares them."""
@@ -151,12 +186,11 @@ class Graph:
     @cached_property
     def layers(self) -> tuple[tuple[Step, ...], ...]:
         """The steps that run, those of a layer at once; those that never can are in none."""
-        ready, left, layers = set(self.inputs), list(self.steps), []
-        while layer := [s for s in left if all(link.tensor in ready for link in s.inputs)]:
+        waiting = Waiting(self.steps)
+        layer, layers = waiting.start(self.inputs), []
+        while layer:
             layers.append(tuple(layer))
-            taken = {step.index for step in layer}
-            left = [step for step in left if step.index not in taken]
-            ready.update(link.tensor for step in layer for link in step.outputs)
+            layer = waiting.done(layer)
         return tuple(layers)
 
     def given(self, name: str) -> Side | None:
@@ -259,9 +293,12 @@ def _links(
 ) -> tuple[Link, ...]:
     """In the order of the model's own tensors, as Triton goes through them."""
     known: Mapping[str, Tensor] = getattr(interface, which) if interface else {}
-    names = [name for name in known if name in entries]
-    names += sorted(name for name in entries if name not in known)
-    sides = {name: interface.side(one) for name, one in known.items()} if interface else {}
+
+    def place(name: str) -> tuple[int, str]:
+        return int(known[name].path[-1]) if name in known else len(known), name
+
+    names = sorted(entries, key=place)
+    sides = {n: interface.side(known[n]) for n in names if n in known} if interface else {}
     return tuple(Link(step, name, entries[name], (*path, name), sides.get(name)) for name in names)
 
 

@@ -77,11 +77,12 @@ class Senders:
         return tuple(send for function in self.functions for send in self._sends(function))
 
     def _sends(self, function: Function) -> Iterator[Send]:
-        senders = self.names(function)
-        inside = {id(node) for node in own_nodes(function)}
-        for call in self.code.called("send"):
+        calls = memoized(self, "calls", lambda: {id(c.node): c for c in self.code.called("send")})
+        called = [calls[id(node)] for node in own_nodes(function) if id(node) in calls]
+        senders = self.names(function) if called else frozenset()
+        for call in sorted(called, key=lambda one: (one.node.lineno, one.node.col_offset)):
             of = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
-            if id(call.node) not in inside or of is None:
+            if of is None:
                 continue
             name, sure = dotted_name(of), gets_sender(of) or dotted_name(of) in senders
             if sure or "sender" in name.rpartition(".")[2].lower():
@@ -224,15 +225,25 @@ def loop_around(send: Send) -> Loop | None:
     """The innermost loop that sends again with the same sender; None where none does."""
     if not send.name or "." in send.name:
         return None
-    loops = [
-        node
-        for node in own_nodes(send.function)
-        if isinstance(node, Loop) and any(inner is send.call.node for inner in own_nodes(node))
-    ]
+    function = send.function
+    around = memoized(function, "loops", lambda: _loops_around_calls(function))
+    loops = around.get(id(send.call.node), [])
+    return next((loop for loop in loops if send.name not in _bound_in(loop)), None)
+
+
+def _loops_around_calls(function: Function) -> dict[int, list[Loop]]:
+    """By the identity of a call: the loops that it stands in, the innermost first."""
+    around: dict[int, list[Loop]] = {}
+    loops = [node for node in own_nodes(function) if isinstance(node, Loop)]
     for loop in sorted(loops, key=lambda one: -one.lineno):
-        if not any(name == send.name for name, _ in bound(own_nodes(loop))):
-            return loop
-    return None
+        for inner in own_nodes(loop):
+            if isinstance(inner, ast.Call):
+                around.setdefault(id(inner), []).append(loop)
+    return around
+
+
+def _bound_in(loop: Loop) -> set[str]:
+    return memoized(loop, "bound", lambda: {name for name, _ in bound(own_nodes(loop))})
 
 
 def leaves(loop: Loop) -> bool:

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tritonctl.checks.analysis import placement
+from tritonctl.checks.analysis.nesting import models_in
 from tritonctl.checks.analysis.senders import senders_of
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.model_py.source import PythonSource
 from tritonctl.checks.repository import Model, Repository, Target
 
@@ -40,17 +42,29 @@ def steps(model: Model) -> tuple[Step, ...]:
 
 def decoupled(model: Model | None, repository: Repository) -> bool:
     """Whether a model is known to be decoupled, as an ensemble with such a step is, too."""
-    return model is not None and _decoupled(model, repository, frozenset())
-
-
-def _decoupled(model: Model, repository: Repository, above: frozenset[str]) -> bool:
-    if model.name in above:
+    if model is None:
         return False
-    if model.backend != "ensemble":
-        return bool(model.config.message.model_transaction_policy.decoupled)
-    inner = (repository.models.get(step.model) for step in steps(model))
-    above |= {model.name}
-    return any(_decoupled(one, repository, above) for one in inner if one is not None)
+    return model.name in memoized(repository, "streaming", lambda: _all_decoupled(repository))
+
+
+def _all_decoupled(repository: Repository) -> set[str]:
+    """From the models that say so outwards: ensembles may lie in each other, and in circles."""
+    outer: dict[str, list[str]] = {}
+    for name, model in repository.models.items():
+        for step in set(models_in(model)):
+            outer.setdefault(step, []).append(name)
+    waiting = [name for name, model in repository.models.items() if _says_so(model)]
+    found = set(waiting)
+    for name in waiting:
+        fresh = [one for one in outer.get(name, ()) if one not in found]
+        found.update(fresh)
+        waiting += fresh
+    return found
+
+
+def _says_so(model: Model) -> bool:
+    policy = model.config.message.model_transaction_policy
+    return bool(policy.decoupled) and model.backend != "ensemble"
 
 
 def streaming_code(model: Model) -> PythonSource | None:
@@ -77,11 +91,16 @@ def composing(repository: Repository) -> frozenset[str]:
 
 def per_response(repository: Repository) -> dict[str, PerResponse]:
     """The models, ensembles left out, that run once per response in some ensemble; by name."""
+    return memoized(repository, "per response", lambda: _per_response(repository))
+
+
+def _per_response(repository: Repository) -> dict[str, PerResponse]:
     models: dict[str, PerResponse] = {}
+    seen: set[str] = set()
     for ensemble in repository.models.values():
         for name, source in _behind(ensemble, repository):
-            for model in _inside(name, repository, frozenset()):
-                models.setdefault(model.name, PerResponse(model, ensemble.name, source))
+            for model in _inside(name, repository, seen):
+                models[model.name] = PerResponse(model, ensemble.name, source)
     return models
 
 
@@ -94,14 +113,20 @@ def _behind(ensemble: Model, repository: Repository) -> Iterator[tuple[str, str]
         if _streams(repository.models.get(step.model), repository)
         for tensor in step.writes
     }
-    waiting = list(all_steps) if streamed else []
-    while behind := [step for step in waiting if step.reads & streamed.keys()]:
-        waiting = [step for step in waiting if step not in behind]
-        for step in behind:
+    readers: dict[str, list[int]] = {}
+    for index, step in enumerate(all_steps):
+        for tensor in step.reads:
+            readers.setdefault(tensor, []).append(index)
+    reached: set[int] = set()
+    fresh = set(streamed)
+    while behind := {index for name in fresh for index in readers.get(name, ())} - reached:
+        reached |= behind
+        fresh = set()
+        for step in (all_steps[index] for index in sorted(behind)):
             source = streamed[min(step.reads & streamed.keys())]
             yield step.model, source
-            for tensor in step.writes:
-                streamed.setdefault(tensor, source)
+            fresh |= step.writes - streamed.keys()
+            streamed |= dict.fromkeys(step.writes - streamed.keys(), source)
 
 
 def _streams(model: Model | None, repository: Repository) -> bool:
@@ -112,14 +137,17 @@ def _streams(model: Model | None, repository: Repository) -> bool:
     return senders is None or not senders.single_response
 
 
-def _inside(name: str, repository: Repository, above: frozenset[str]) -> Iterator[Model]:
-    model = repository.models.get(name)
-    if model is None or name in above:
-        return
-    if model.backend != "ensemble":
-        yield model
-    for step in steps(model):
-        yield from _inside(step.model, repository, above | {name})
+def _inside(name: str, repository: Repository, seen: set[str]) -> Iterator[Model]:
+    """The models that run when this one does, without those that were seen before."""
+    waiting = [name]
+    while waiting:
+        model = repository.models.get(waiting.pop())
+        if model is None or model.name in seen:
+            continue
+        seen.add(model.name)
+        if model.backend != "ensemble":
+            yield model
+        waiting += reversed(models_in(model))
 
 
 def instances(model: Model, target: Target) -> int:

@@ -8,9 +8,9 @@ https://github.com/triton-inference-server/python_backend#managing-shared-memory
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 
+from tritonctl.checks.analysis.declared import element_count
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 
 MIB = 1 << 20
@@ -32,7 +32,7 @@ def tensor_bytes(
     free = min(_TEXTS, longest) if text else longest
     known = BY_CONFIG_NAME.get(data_type)
     item = string_bytes if text else (known and known.size) or _WIDEST
-    return math.prod(free if size < 0 else size for size in dims) * item
+    return element_count(free if size < 0 else size for size in dims) * item
 
 
 def region_bytes(tensors: Sequence[int], places: int, region: int = REGION_BYTES) -> int:
@@ -50,4 +50,4 @@ def least_region_bytes(tensors: Sequence[int], places: int) -> int:
 
 def _in_steps(tensors: Sequence[int], places: int) -> int:
     request = REQUEST_OVERHEAD + sum(tensors)
-    return math.ceil(places * request / REGION_BYTES) * REGION_BYTES
+    return -(-places * request // REGION_BYTES) * REGION_BYTES

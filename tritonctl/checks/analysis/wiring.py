@@ -6,8 +6,8 @@ The rules TC31x and TC32x report it of a config.pbtxt, `render` of ensembles/<ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import combinations, product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 from tritonctl.checks.analysis.declared import Tensor, dims_match
@@ -172,24 +172,36 @@ def shapes_differ_later(graph: Graph) -> Iterator[Fault]:
         first = sides[0][1]
         if not all(_fit(first, side) for _, side in sides):
             continue
-        for (_, one), (link, other) in combinations(sides, 2):
-            if link is not None and _never_equal(one, other):
-                yield Fault(
-                    f"{name} is {one.shape} in {one.model} and {other.shape} in {other.model}; "
-                    f"{first.shape} in {first.model} hides it from Triton",
-                    "make the dims equal",
-                    link.path,
-                )
-                break
+        if found := _never_equal(sides):
+            one, (link, other) = found
+            yield Fault(
+                f"{name} is {one.shape} in {one.model} and {other.shape} in {other.model}; "
+                f"{first.shape} in {first.model} hides it from Triton",
+                "make the dims equal",
+                link.path,
+            )
 
 
-def _never_equal(one: Side, other: Side) -> bool:
-    """For certain: where one of them does not batch, Triton may add or strip a dimension."""
-    if one.dims is None or other.dims is None or dims_match(one.dims, other.dims):
-        return False
-    both_batch = one.batches is True and other.batches is True
-    neither = one.batches is False and other.batches is False
-    return both_batch or (neither and len(one.dims) == len(other.dims))
+def _never_equal(
+    sides: Sequence[tuple[Link | None, Side]],
+) -> tuple[Side, tuple[Link, Side]] | None:
+    """The first two that differ for certain; each is held against the first with such a size.
+
+    Where one of two does not batch, Triton may add or strip a dimension.
+    """
+    sizes: dict[tuple[bool, int, int], tuple[int, Side]] = {}
+    for link, side in sides:
+        if side.dims is None or side.batches is None:
+            continue
+        # Two that batch differ by their rank alone; of others it may be a dimension of one.
+        rank = len(side.dims)
+        told = [((True, 0, 0), rank)] if side.batches else []
+        told += [((side.batches, rank, at), n) for at, n in enumerate(side.dims) if n != -1]
+        for place, size in told:
+            known, one = sizes.setdefault(place, (size, side))
+            if known != size and link is not None:
+                return one, (link, side)
+    return None
 
 
 def _fit(one: Side, other: Side) -> bool:

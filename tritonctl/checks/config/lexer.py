@@ -18,14 +18,14 @@ Kind = Literal["identifier", "integer", "float", "string", "symbol", "end"]
 # What is skipped, then a token; at the end of the text, only the first part matches.
 _TOKEN = re.compile(
     r"""
-    (?:[ \t\r\n\v\f]+|\#[^\n]*)*
+    (?:[ \t\r\n\v\f]+|\#[^\n\0]*)*
     (?:
         (?P<identifier>[A-Za-z_][A-Za-z0-9_]*)
       | (?P<float>
             (?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?[fF]?|\d+[eE][+-]?\d+[fF]?|\d+[fF](?![A-Za-z0-9_])
         )
       | (?P<integer>0[xX][0-9A-Fa-f]+|\d+)
-      | (?P<string>"(?:[^"\\\n]|\\[^\n])*"|'(?:[^'\\\n]|\\[^\n])*')
+      | (?P<string>"(?:[^"\\\n\0]|\\[^\n\0])*"|'(?:[^'\\\n\0]|\\[^\n\0])*')
       | (?P<symbol>[^\s])
     )?
     """,
@@ -34,6 +34,7 @@ _TOKEN = re.compile(
 _USUAL_SYMBOLS = frozenset("{}[]<>:,;-./")
 # Python's "surrogateescape" reads bytes that are not UTF-8 as these.
 _FIRST_BYTE, _LAST_BYTE = 0xDC80, 0xDCFF
+_MOST_DIGITS = 400
 _OCTAL = re.compile(r"0[0-7]*\Z")
 _ESCAPE = re.compile(
     rb"\\(?:(?P<octal>[0-7]{1,3})|[xX](?P<hex>[0-9A-Fa-f]{1,2})|u(?P<u4>[0-9A-Fa-f]{4})"
@@ -82,8 +83,11 @@ def tokens(text: str) -> Iterator[Token]:
 
 def _refuse_symbol(text: str, token: Token) -> None:
     if token.text in "\"'":
-        end = text.find("\n", token.span.start)
-        span = Span(token.span.start, len(text) if end < 0 else end)
+        line = text[token.span.start :].partition("\n")[0]
+        if "\0" in line:  # where protobuf's reader takes the text to end
+            at = token.span.start + line.index("\0")
+            raise TextprotoError("a NUL byte inside a string", Span(at, at + 1))
+        span = Span(token.span.start, token.span.start + len(line))
         raise TextprotoError("a string is not closed on its line", span)
     if not token.text.isprintable():
         raise TextprotoError(f"unexpected {_named(token.text)}", token.span)
@@ -103,7 +107,10 @@ def integer(token: Token) -> int:
     text = token.text.lower()
     if text.startswith("0x"):
         return int(text, 16)
-    return int(text, 8 if text.startswith("0") else 10)
+    if text.startswith("0"):
+        return int(text, 8)
+    # Python refuses to read longer ones; every field ends far below.
+    return int(text) if len(text) <= _MOST_DIGITS else 10**_MOST_DIGITS
 
 
 def string(token: Token) -> bytes:

@@ -238,7 +238,10 @@ def _bool(_: Any, value: Scalar) -> bool | None:
 
 def _number(_: Any, value: Scalar) -> float | None:
     if value.kind in ("integer", "float"):
-        return float(value.value)
+        try:
+            return float(value.value)
+        except OverflowError:  # of whole numbers; of others it is infinity as well
+            return math.inf if int(value.value) > 0 else -math.inf
     return _FLOATS.get(value.value.lower()) if isinstance(value.value, str) else None
 
 

@@ -137,11 +137,11 @@ class _Reader:
     def _strings(self) -> Scalar:
         """Strings that follow each other are one."""
         first = last = self._now
-        value = b""
+        pieces = []
         while self._now.kind == "string":
             last = self._take()
-            value += string(last)
-        return Scalar("string", value, Span(first.span.start, last.span.end))
+            pieces.append(string(last))
+        return Scalar("string", b"".join(pieces), Span(first.span.start, last.span.end))
 
     def _negative(self) -> Scalar:
         minus, token = self._take(), self._now

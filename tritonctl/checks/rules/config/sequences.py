@@ -49,14 +49,15 @@ def control_without_name(config: ConfigMessage, sequences: Any) -> Iterator[Hit]
     "listed once.",
 )
 def control_again(config: ConfigMessage, sequences: Any) -> Iterator[Hit]:
-    names = [tensor.name for tensor in sequences.control_input]
-    for index, name in enumerate(names):
-        if name and name in names[:index]:
+    names: set[str] = set()
+    for index, name in enumerate(tensor.name for tensor in sequences.control_input):
+        if name and name in names:
             yield Hit(
                 f"control_input has the tensor {name} twice",
                 "give each control its own tensor",
                 config.span("sequence_batching", "control_input", index, "name"),
             )
+        names.add(name)
     seen: dict[str, str] = {}
     for path, tensor, _control, kind in _controls(sequences):
         if kind in seen:

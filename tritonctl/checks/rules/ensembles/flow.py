@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis import wiring
-from tritonctl.checks.analysis.graph import Graph, Step
+from tritonctl.checks.analysis.graph import Graph, Step, Waiting
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
@@ -73,30 +73,40 @@ def _lacks_readers(graph: Graph) -> bool:
 
 def _circles(graph: Graph) -> Iterator[tuple[Step, ...]]:
     """As if everything else were right. Each step is in one of them at most."""
-    ready = {*graph.inputs, *wiring.unwritten(graph)}
-    left = {step.index: step for step in graph.steps}
-    while True:
-        while runs := [s for s in left.values() if all(link.tensor in ready for link in s.inputs)]:
-            for step in runs:
-                del left[step.index]
-                ready.update(link.tensor for link in step.outputs)
-        if not left:
-            return
-        circle = _circle_in(left, ready)
-        yield circle
-        for step in circle:
-            del left[step.index]
-            ready.update(link.tensor for link in step.outputs)
-
-
-def _circle_in(left: dict[int, Step], ready: set[str]) -> tuple[Step, ...]:
-    """Back from a step that waits to the one it waits for, until one comes again."""
-    writers = {link.tensor: step for step in left.values() for link in step.outputs}
-    step = next(iter(left.values()))
+    waiting = Waiting(graph.steps)
+    runs = waiting.start({*graph.inputs, *wiring.unwritten(graph)})
+    writers = {link.tensor: step for step in graph.steps for link in step.outputs}
     way: list[Step] = []
-    while step not in way:
-        way.append(step)
-        step = next(writers[link.tensor] for link in step.inputs if link.tensor not in ready)
-    circle = way[way.index(step) :][::-1]
+    on_way: dict[int, int] = {}
+    for first in graph.steps:
+        while True:
+            while runs:
+                runs = waiting.done(runs)
+            # Steps behind a circle may run now; what is left of the way still leads to the next.
+            while way and way[-1].index not in waiting.left:
+                del on_way[way.pop().index]
+            step = way[-1] if way else first
+            if step.index not in waiting.left:
+                break
+            if not way:
+                on_way[step.index] = 0
+                way.append(step)
+            step = _waits_for(step, writers, waiting.ready)
+            if step.index not in on_way:
+                on_way[step.index] = len(way)
+                way.append(step)
+                continue
+            circle = way[on_way[step.index] :][::-1]
+            yield _from_first(circle)
+            for one in circle:
+                waiting.drop(one)
+            runs = circle
+
+
+def _waits_for(step: Step, writers: dict[str, Step], ready: set[str]) -> Step:
+    return next(writers[link.tensor] for link in step.inputs if link.tensor not in ready)
+
+
+def _from_first(circle: list[Step]) -> tuple[Step, ...]:
     start = min(range(len(circle)), key=lambda at: circle[at].index)
     return (*circle[start:], *circle[:start])

@@ -101,13 +101,13 @@ def count_zero(config: ConfigMessage, model: Model, repository: Repository) -> I
 )
 def gpu_twice(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     for index, group in written_groups(model):
+        last_of = {gpu: at for at, gpu in enumerate(group.gpus)}
         for gpu, times in Counter(group.gpus).items():
             if times > 1:
-                last = max(at for at, one in enumerate(group.gpus) if one == gpu)
                 yield Hit(
                     f"GPU {gpu} is listed {times} times and gets that many times the instances",
                     "list it once; `count` sets its number of instances",
-                    config.span("instance_group", index, "gpus", last),
+                    config.span("instance_group", index, "gpus", last_of[gpu]),
                 )
 
 

@@ -12,11 +12,10 @@ import operator
 import os
 import stat
 from collections.abc import Callable, Iterator
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tritonctl.checks.analysis.declared import outputs, type_name
+from tritonctl.checks.analysis.declared import element_count, outputs, type_name
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.message import Path as Place
 from tritonctl.checks.findings import Hit
@@ -84,9 +83,10 @@ def few_labels(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         if dims is None or min(dims) < 1 or size is None or size > _LARGEST_LABELS:
             continue
         lines = _lines(model.path / name.lstrip("/"))
-        if lines is not None and lines < prod(dims):
+        if lines is not None and lines < element_count(dims):
             yield Hit(
-                f"{name} has {lines} labels, and output {output.name} {prod(dims)} elements",
+                f"{name} has {lines} labels, and output {output.name} {element_count(dims)} "
+                "elements",
                 "write a line for each class, in the order of the output",
                 config.span(*tensor.path, "label_filename"),
             )
@@ -278,7 +278,7 @@ def _data(folder: str, name: str, place: Place, tensor: Any) -> Data:
     row = BY_CONFIG_NAME.get(type_name(tensor.data_type))
     if row is None or any(size < 0 for size in tensor.dims):
         return Data(folder, name, place, None, None)
-    elements = prod(tensor.dims)
+    elements = element_count(tensor.dims)
     if row.size is None:
         return Data(folder, name, place, None, elements)
     return Data(folder, name, place, row.size * elements, None)

@@ -14,10 +14,12 @@ from tritonctl.checks.repository import CONFIG, ConfigFile, Repository
 from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
 
-# NVIDIA's samples have ${name}; Jinja and shell templates are put around them.
-_PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.*?\}\}|<%.*?%>")
+# NVIDIA's samples have ${name}; Jinja and shell templates are put around them. Of bounded length:
+# a line may be a whole file of things that begin so.
+_PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.{,200}?\}\}|<%.{,200}?%>")
 _VARIABLE = re.compile(r"\$\{\w+\}")
-_STRING_OR_COMMENT = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)*\'|#[^\n]*')
+# A string that is not closed matches, too, without its end: what is in it is read only once.
+_STRING_OR_COMMENT = re.compile(r"""(["'])(?:(?!\1)[^\\\n]|\\.)*+(\1?)|#[^\n]*""")
 _MOST_SHOWN = 60
 _MOST_NAMES = 240
 
@@ -44,8 +46,12 @@ def unreadable(file: ConfigFile) -> Iterator[Hit]:
 )
 def placeholder(file: ConfigFile) -> Iterator[Hit]:
     # Blanks as long as what they replace, so that every place stays where it is.
-    blanked = _STRING_OR_COMMENT.sub(lambda match: " " * len(match[0]), file.source.text)
-    yield from _unfilled(_PLACEHOLDER, blanked, 0)
+    yield from _unfilled(_PLACEHOLDER, _STRING_OR_COMMENT.sub(_blank, file.source.text), 0)
+
+
+def _blank(match: re.Match[str]) -> str:
+    unclosed = match[1] and not match[2]
+    return match[0] if unclosed else " " * len(match[0])
 
 
 @warning(

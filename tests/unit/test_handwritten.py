@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.unit.test_reloading import ANSWER, embedded_server
-from tritonctl.errors import ConfigurationError, ServerError, SettingsRefusedError, UsageError
+from tritonctl.errors import (
+    ConfigurationError,
+    RepositoryError,
+    ServerError,
+    SettingsRefusedError,
+    UsageError,
+)
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
 from tritonctl.repository.contents import HandwrittenModel, chosen, handwritten
@@ -22,6 +28,8 @@ from tritonctl.repository.publish import render
 from tritonctl.repository.server_environment import server_recipe
 from tritonctl.server import reload_handwritten as reloading
 from tritonctl.server.containers.sizes import repository_configs
+from tritonctl.server.lifecycle import start
+from tritonctl.server.state import ServerFiles
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
@@ -308,3 +316,14 @@ def test_steps_of_ensembles_are_not_reloaded(built: Sandbox) -> None:
         reload(built, control)
     assert "tritonctl down" in caught.value.remedy
     assert control.done == []
+
+
+def test_a_name_that_ends_the_server(built: Sandbox) -> None:
+    """Told before anything is started."""
+    write(built, "a b")
+    project = built.load()
+    rendered = render(project, Silent())
+    with pytest.raises(RepositoryError, match="a b: tritonserver ends") as caught:
+        start(project, rendered, Silent())
+    assert "rename the folder" in caught.value.remedy
+    assert not ServerFiles.of(project).state.exists()

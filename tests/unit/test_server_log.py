@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tritonctl.server.log import explain_failure, load_failures, tail
+from tritonctl.server.log import explain_failure, load_failures, still_loading, tail
 
 LOAD_FAILED = """\
 I1121 03:26:51.114872 6222 python_be.cc:2249] "TRITONBACKEND_ModelInstanceInitialize: speller_engin\
@@ -107,7 +107,6 @@ I1121 03:26:51.214872 6222 model_lifecycle.cc:839] "successfully loaded 'other'"
         (TRACEBACK, "No module named 'pandas'\n  /r/mine/1/model.py(3): <module>", "other,speller"),
         (POLLED, "model mine: failed to read text proto from /r/mine/config.", "other,speller"),
         (MISWIRED, "model mine: Invalid argument: in ensemble mine, ensemble t", "other,speller"),
-        (SLOW, "\nstill loading: mine", "other,speller"),
         (TRACEBACK + LOAD_FAILED, "model mine: Internal: Module", "other"),
     ],
 )
@@ -118,6 +117,17 @@ def test_the_others_can_be_served(tmp_path: Path, text: str, reason: str, others
     assert "frozen" not in error.problem
     assert f"`tritonctl up --models {others}`" in error.remedy
     assert error.details is None
+
+
+def test_what_is_late(tmp_path: Path) -> None:
+    """It loads still: the others can be served; where the server ended, that says nothing."""
+    log = _log(tmp_path, SLOW)
+    error = explain_failure(log, "not in time", OWNERS, still_loading(log))
+    assert error.problem == "not in time\nstill loading: mine"
+    assert "`tritonctl up --models other,speller`" in error.remedy
+    ended = explain_failure(log, "it ended", OWNERS)
+    assert (ended.problem, "--models" in ended.remedy) == ("it ended", False)
+    assert "successfully loaded 'other'" in (ended.details or "")
 
 
 def test_no_other_is_left(tmp_path: Path) -> None:

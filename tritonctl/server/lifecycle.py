@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tritonctl.errors import ServerError
+from tritonctl.errors import RepositoryError, ServerError
 from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
@@ -23,6 +24,9 @@ from tritonctl.server.restarts import Crash, described, read_restarts
 from tritonctl.server.security.certificate_checks import checked_tls
 from tritonctl.server.security.digests import verify_repository
 from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state
+
+# The Python backend of tritonserver 2.51 passes paths to a shell unquoted.
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Server, bool]:
@@ -54,10 +58,21 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
         if project.chosen is None and (none := without_config(project)):
             where = project.model_repository
             progress.note(f"no model, for want of config.pbtxt: {', '.join(none)} in {where}")
+        _refuse_names(rendered)
         tls = checked_tls(project)
         verify_repository(project, rendered.plan, progress)
         begin = containers.start if docker else embedded.start
         return begin(project, rendered, _settings(project), files, progress, tls), True
+
+
+def _refuse_names(rendered: Rendered) -> None:
+    for model in rendered.plan.handwritten:
+        if not _NAME.fullmatch(model.name):
+            raise RepositoryError(
+                f"{model.folder}: tritonserver ends over a Python model of such a name",
+                remedy="rename the folder, and the model in its config.pbtxt: use letters, digits, "
+                "`_`, `-` and `.`",
+            )
 
 
 def require_machine(project: Project) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tritonctl.errors import ServerError
@@ -22,7 +22,7 @@ _FAILED = (
 )
 # ... model_repository_manager.cc:703] "Invalid argument: ensemble 'x' depends on 'y' which has no
 _DEPENDS = re.compile("ensemble '([^']+)' depends on '[^']+' which has no loaded version")
-_LOADING = re.compile(r"loading: ([^\s:]+):\d+")
+_LOADING = re.compile(r"""loading: ([^"]+):\d+""")
 _LOADED = re.compile("successfully loaded '([^']+)'")
 _TABLE = ("|", "+-")  # of versions, options and the like, which Triton prints at every start
 _IDLE = ("", "At:")  # lines of a reason that say nothing
@@ -70,18 +70,22 @@ def still_loading(log: Path) -> list[str]:
 
 
 def explain_failure(
-    log: Path, problem: str, owners: Mapping[str, str] | None = None
+    log: Path,
+    problem: str,
+    owners: Mapping[str, str] | None = None,
+    late: Sequence[str] = (),
 ) -> ServerError:
     """The error for a server that did not come up, built from its log.
 
-    owners: every model that was to be served, with the public model whose step it is.
+    owners: every model that was to be served, with the public model whose step it is. late: those
+    that were not loaded in time.
     """
     lines = [line for line in tail(log, lines=5000) if not line.startswith(_TABLE)][-_TAIL_LINES:]
     failures, owners = load_failures(log), owners or {}
     taken = _IN_USE.search("\n".join(lines))
     if taken:
         problem = f"port of {taken['socket']} was taken while Triton started"
-    bad = [*failures] or still_loading(log)
+    bad = [*failures] or late
     if not bad or taken:
         return ServerError(
             problem,

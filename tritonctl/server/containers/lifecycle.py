@@ -37,7 +37,7 @@ from tritonctl.server.containers.publishing import bring_up_to_date, publish
 from tritonctl.server.containers.readability import require_readable
 from tritonctl.server.gateway.files import COMPOSE_SERVICE
 from tritonctl.server.health import Health, health
-from tritonctl.server.log import explain_failure, keep_previous
+from tritonctl.server.log import explain_failure, keep_previous, still_loading
 from tritonctl.server.ports import held_ports
 from tritonctl.server.probe import probe
 from tritonctl.server.security.certificate_checks import check_gateway
@@ -230,7 +230,8 @@ def _wait_until_ready(
             if problem or late:
                 _save_log(compose_of(deployment), deployment.service, files)
                 why = problem or f"not every model was ready within {limit} s"
-                raise explain_failure(files.log, why, rendered.plan.owners)
+                loading = [] if problem else still_loading(files.log)
+                raise explain_failure(files.log, why, rendered.plan.owners, loading)
             step.update(slowest.summary())
 
 

@@ -30,7 +30,7 @@ from tritonctl.server.arguments import server_arguments
 from tritonctl.server.embedded.installation import Installation, install
 from tritonctl.server.embedded.plain_paths import PlainPaths
 from tritonctl.server.health import health
-from tritonctl.server.log import explain_failure, keep_previous
+from tritonctl.server.log import explain_failure, keep_previous, still_loading
 from tritonctl.server.ports import held_ports, refuse_names
 from tritonctl.server.presence import alive
 from tritonctl.server.probe import probe
@@ -213,6 +213,7 @@ def _wait_until_ready(
                     files.log,
                     f"not every model was ready within {project.server.ready_timeout_seconds} s",
                     owners,
+                    still_loading(files.log),
                 )
             step.update(seen.summary())
             time.sleep(_POLL_SECONDS)

@@ -16,7 +16,6 @@ from rule_check import refuse
 
 Rule = Callable[[Plan], None]
 
-_FIRST_KNOWN = "0.20.0"
 _HOPPER, _SM100 = 90, 100
 _COMPILE = "engine.options.compile"
 
@@ -34,7 +33,7 @@ def world_is_engine(plan: Plan) -> None:
 
 def tool_is_of_the_known_table(plan: Plan) -> None:
     """The table of options is that of TensorRT-LLM 0.20 and later; before, many had other forms."""
-    if not reaches(plan.version, _FIRST_KNOWN):
+    if not reaches(plan.version, table()["changes"]["tool"]):
         refuse(
             "this builder does not know the options of trtllm-build before TensorRT-LLM 0.20",
             "Set engine.target.release to 25.06 (TensorRT-LLM 0.20.0) or later.",

@@ -20,7 +20,6 @@ from rule_check import check_rules, refuse
 Rule = Callable[[Package], None]
 
 _PACKAGE = "engine.options.package"
-_FIRST_PYTORCH, _FIRST_UNIFIED = "1.0.0", "1.2.0"
 
 
 def world_is_pytorch(package: Package) -> None:
@@ -36,7 +35,7 @@ def world_is_pytorch(package: Package) -> None:
 
 def runtime_is_the_llm_api_s_own(package: Package) -> None:
     """tensorrt_llm.LLM is the PyTorch runtime since 1.0."""
-    if not reaches(package.version, _FIRST_PYTORCH):
+    if not reaches(package.version, table()["changes"]["pytorch_runtime"]):
         refuse(
             f"TensorRT-LLM {package.version} has no PyTorch runtime",
             "Set engine.target.release to 25.09 (TensorRT-LLM 1.0.0) or later.",
@@ -45,7 +44,8 @@ def runtime_is_the_llm_api_s_own(package: Package) -> None:
 
 def runtime_reads_unified_checkpoints(package: Package) -> None:
     """ModelOpt's unified checkpoints load since TensorRT-LLM 1.2.0."""
-    if package.quant_algo is not None and not reaches(package.version, _FIRST_UNIFIED):
+    first = table()["changes"]["unified_checkpoints"]
+    if package.quant_algo is not None and not reaches(package.version, first):
         refuse(
             f"TensorRT-LLM {package.version} does not load ModelOpt's unified checkpoints",
             "Set engine.target.release to 26.03 (TensorRT-LLM 1.2.0) or later.",

@@ -305,6 +305,26 @@ def test_words_are_read_as_argparse_does(
     assert list(left) == rest
 
 
+def test_an_option_in_extra_is_that_option(trt: SimpleNamespace) -> None:
+    """Every option that can be set, by its name and among the words: one plan, one command."""
+    values: dict[str, tuple[Any, list[str]]] = {
+        "flag": (True, []),
+        "switch": ("disable", ["disable"]),
+        "number": (3, ["3"]),
+        "text": ("x", ["x"]),
+    }
+    kinds = (*values, "choice", "list")
+    options = trt.arguments.settable(kinds)
+    assert len(options) > 50
+    for name, option in options.items():
+        word = option.choices[-1] if option.choices else "/a"
+        listed = ([word, word], [word, word]) if option.kind == "list" else (word, [word])
+        value, words = values.get(option.kind, listed)
+        named = trt.build_options.read_options({name: value})
+        among = trt.build_options.read_options({"extra": [f"--{name}", *words]})
+        assert (among.values, among.extra) == (named.values, ()), name
+
+
 # --- tensorrt_llm.LLM -----------------------------------------------------------------------------
 
 

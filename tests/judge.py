@@ -66,13 +66,16 @@ class Candidate:
 class Judge:
     """A tritonserver that loads what is put before it; another one when it hangs over it.
 
-    kept: models that are there throughout, for ensembles to use.
+    kept: models that are there throughout, for ensembles to use. options: of the server.
     """
 
-    def __init__(self, folder: Path, kept: Example | None = None) -> None:
+    def __init__(
+        self, folder: Path, kept: Example | None = None, options: Sequence[str] = ()
+    ) -> None:
         self._folder = folder
         self._repository = folder / "models"
         self._kept = kept or {}
+        self._options = options
         self._installation = install([backend_named("tokenizer")], Silent())
         self._start()
 
@@ -86,6 +89,7 @@ class Judge:
             "--model-control-mode=explicit",
             f"--backend-directory={self._installation.backends}",
             *ONE_ENDPOINT,
+            *self._options,
         ]
         with (self._folder / "log").open("a") as log:
             environment = self._installation.environment

@@ -11,12 +11,13 @@ import pytest
 from tests.judge import Candidate, Judge
 from tests.strangers import refused_graphs, refused_python
 from tests.strangers.accepted_configurations import ACCEPTED
-from tests.strangers.configurations import CODE, SERVER, Case, Files
+from tests.strangers.configurations import CODE, SERVER, STRICT_SERVER, Case, Files
 from tests.strangers.refused_ensembles import ENSEMBLES
 from tests.strangers.refused_fields import FIELDS
 from tests.unit.checks.repositories import put
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example
+from tritonctl.checks.repository import Target
 
 REFUSED = (
     *FIELDS,
@@ -70,22 +71,29 @@ def served(files: Example) -> Files:
     return changed
 
 
-def judged(cases: tuple[Case, ...]) -> Iterator[Case]:
-    """Those that the server here can tell."""
+def judged(cases: tuple[Case, ...], target: Target) -> Iterator[Case]:
+    """Those for such a server that the one here can tell."""
     for case in cases:
         files = case.files.values()
         text = "".join(file for file in files if isinstance(file, str))
         unknown = any(name in text for name in _ELSEWHERE) or _BY_NAME in case.files
         whole = all(isinstance(file, str) for file in files)
-        if case.target == SERVER and whole and not unknown and _KILLS not in case.rules:
+        if case.target == target and whole and not unknown and _KILLS not in case.rules:
             yield case
 
 
 @pytest.mark.server
-def test_the_server_says_the_same(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "options", "least"),
+    [(SERVER, (), 160), (STRICT_SERVER, ("--disable-auto-complete-config",), 5)],
+    ids=["completing", "strict"],
+)
+def test_the_server_says_the_same(
+    target: Target, options: tuple[str, ...], least: int, tmp_path: Path
+) -> None:
     """A real Triton refuses each of the refused ones, and loads each of the accepted ones."""
-    cases = (*judged(REFUSED), *judged(ACCEPTED))
-    judge = Judge(tmp_path)
+    cases = (*judged(REFUSED, target), *judged(ACCEPTED, target))
+    judge = Judge(tmp_path, options=options)
     try:
         candidates = [
             Candidate.of(served(case.files), f"case{number}") for number, case in enumerate(cases)
@@ -93,6 +101,6 @@ def test_the_server_says_the_same(tmp_path: Path) -> None:
         refusals = list(judge.refusals(candidates))
     finally:
         judge.stop()
-    assert len(cases) > 150
+    assert len(cases) >= least
     said = {case.name: why for case, why in zip(cases, refusals, strict=True)}
     assert [case.name for case in cases if bool(said[case.name]) != bool(case.rules)] == []

@@ -18,7 +18,7 @@ import pytest
 
 from tritonctl.compatibility.table import Target
 from tritonctl.engines.build.contract import BuildRequest, Calibration, Limits
-from tritonctl.formats.json_schema import definitions
+from tritonctl.project.json_schema import definitions
 
 BUILDER = Path(__file__).resolve().parents[2] / "builders" / "openvino"
 

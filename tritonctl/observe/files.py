@@ -7,7 +7,6 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from tritonctl.formats.yaml_text import yaml_text
 from tritonctl.host.version import __version__
 from tritonctl.observe.alerts import alert_groups
 from tritonctl.observe.dashboard import dashboard
@@ -15,6 +14,7 @@ from tritonctl.observe.prometheus import SCRAPE_SECONDS, prometheus_configuratio
 from tritonctl.observe.recording import recording_groups
 from tritonctl.observe.slo import slo_groups
 from tritonctl.project.schema import Project
+from tritonctl.project.yaml_text import yaml_text
 
 PROMETHEUS_SERVICE = "prometheus"  # compose's name for it
 CONFIGURATION = "prometheus/prometheus.yml"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-from tritonclient.grpc import model_config_pb2, service_pb2
+from tritonclient.grpc import service_pb2
 
 from tritonctl.compatibility.exposure import is_loopback
 from tritonctl.errors import RequestRejectedError, UsageError
@@ -80,15 +80,10 @@ def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
             remedy="`tritonctl status` lists the models of the project's server",
         )
     found = served[model]
-    if found.config and _streams(found.config):
+    if found.streams:
         text = any(tensor.name == "text_input" for tensor in found.inputs)
         raise streaming_model(model, text=text)
     return found.inputs
-
-
-def _streams(config: bytes) -> bool:
-    policy = model_config_pb2.ModelConfig.FromString(config).model_transaction_policy
-    return bool(policy.decoupled)
 
 
 class _Server:
@@ -128,22 +123,22 @@ class _Server:
             except grpc.RpcError as error:
                 unserved[name] = printable(error.details() or error.code().name)
                 continue
+            config = self._config(name)
             served[name] = ServedModel(
                 name,
                 tuple(answer.versions),
                 _tensors(answer.inputs),
                 _tensors(answer.outputs),
-                self._config(name),
+                config and config.SerializeToString(),
+                bool(config and config.model_transaction_policy.decoupled),
             )
         return served, unserved
 
-    def _config(self, name: str) -> bytes | None:
+    def _config(self, name: str) -> Any:
         try:
-            answer = self._send(service_pb2.ModelConfigRequest(name=name))
+            return self._send(service_pb2.ModelConfigRequest(name=name)).config
         except grpc.RpcError:  # restricted, or unloaded in between
             return None
-        content: bytes = answer.config.SerializeToString()
-        return content
 
     def open_protocols(self) -> frozenset[str]:
         """The protocols that answer their harmless call without a token."""

@@ -28,13 +28,17 @@ class TensorMetadata:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A model that answers. `config`: a serialised ModelConfig, None where it cannot be had."""
+    """A model that answers. `config`: a serialised ModelConfig, None where it cannot be had.
+
+    streams: whether it is known to be decoupled, with any number of responses to a request.
+    """
 
     name: str
     versions: tuple[str, ...]
     inputs: tuple[TensorMetadata, ...]
     outputs: tuple[TensorMetadata, ...]
     config: bytes | None = None
+    streams: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@
 schema of these models; after changing the request, write the file again:
 
     python -c "from tritonctl.engines.build.contract import *
-    from tritonctl.formats.json_schema import *
+    from tritonctl.project.json_schema import *
     print(to_json(definitions(BuildRequest)))" > builders/shared/buildlib/request.schema.json
 """
 

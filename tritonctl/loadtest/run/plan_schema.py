@@ -3,7 +3,7 @@
 
 They read it from a file in their folder. After a change here or in the models, write it again:
 
-    python -c "from tritonctl.formats.json_schema import *
+    python -c "from tritonctl.project.json_schema import *
     from tritonctl.loadtest.run.plan_schema import *
     print(to_json(plan_schema()))" > loadtests/loadplan.schema.json
 """
@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tritonctl.formats.json_schema import definitions
 from tritonctl.project.base import NotNegative, Positive, Strict
+from tritonctl.project.json_schema import definitions
 from tritonctl.project.scenario import Load, Protocol, RequestClass
 
 SCHEMA = "tritonctl/loadplan/v1"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tritonctl.formats.yaml_text import yaml_text
 from tritonctl.host import bundled
 from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
+from tritonctl.project.yaml_text import yaml_text
 from tritonctl.server.containers.entrypoint import READINESS_PORT
 from tritonctl.server.gateway.envoy import envoy_configuration
 from tritonctl.server.gateway.placement import Placement, Upstream, gateway_of, in_container

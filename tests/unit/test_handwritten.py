@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.handwritten import write_ensemble
 from tests.unit.test_reloading import ANSWER, embedded_server
 from tritonctl.errors import (
     ConfigurationError,
@@ -95,6 +96,16 @@ def test_a_choice_leaves_the_rest_alone(built: Sandbox) -> None:
     with pytest.raises(UsageError, match="model `spelller`") as caught:
         chosen(built.load(), ["spelller"])
     assert "its models: mine2, mine, yours" in caught.value.remedy
+
+
+def test_an_ensemble_is_chosen_with_its_steps(built: Sandbox) -> None:
+    """Those by hand, whose packages it needs; also of an ensemble in it."""
+    write(built)
+    repository = built.root / "model_repository"
+    write_ensemble(repository, "inner", "mine")
+    write_ensemble(repository, "outer", "inner")
+    project = chosen(built.load(), ["outer"])
+    assert plan_repository(project).served == ["inner", "mine", "outer"]
 
 
 def test_the_command_chooses(built: Sandbox, cli: Cli) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.host.files import explained, read_record
 from tritonctl.project.schema import Project
+from tritonctl.protocol.model_config import steps_of
 from tritonctl.repository.pbtxt import parse_pbtxt
 
 CONFIG = "config.pbtxt"
@@ -102,8 +103,11 @@ def _visible(repository: Path) -> list[Path]:
 
 
 def chosen(project: Project, names: Collection[str]) -> Project:
-    """The project with these of its models alone. Raises UsageError for an unknown name."""
-    others = [model.name for model in handwritten(project, project.models)]
+    """The project with these of its models alone, and what ensembles by hand are made of.
+
+    Raises UsageError for an unknown name, ConfigurationError for a config that cannot be read.
+    """
+    others = {model.name: model for model in handwritten(project, project.models)}
     known = [*sorted(project.models), *others]
     for name in names:
         if name not in known:
@@ -111,4 +115,10 @@ def chosen(project: Project, names: Collection[str]) -> Project:
                 f"neither the project nor its repository has a model `{name}`",
                 remedy=choices(name, known, "its models:"),
             )
-    return project.only(names)
+    waiting, wanted = [*names], set(names)
+    while waiting:
+        if model := others.get(waiting.pop()):
+            new = {*steps_of(read_config(model.folder / CONFIG))}.intersection(others) - wanted
+            wanted |= new
+            waiting += new
+    return project.only(wanted)

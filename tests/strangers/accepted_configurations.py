@@ -207,6 +207,10 @@ ACCEPTED: tuple[Case, ...] = (
                 onnx(*BOTH, more=accelerator("openvino", side="cpu")),
                 "",
             ),
+            "an accelerator out of a library": (
+                onnx(*BOTH, more=accelerator("FastPluginExecutionProvider", side="cpu")),
+                "",
+            ),
             "TensorRT as an accelerator for TensorFlow": (
                 graph_of(
                     "tensorflow",

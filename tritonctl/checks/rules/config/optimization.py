@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-from tritonctl.checks.analysis.placement import written_groups, written_kind
-from tritonctl.checks.config.message import ConfigMessage
+from tritonctl.checks.analysis.placement import some, written_groups, written_kind
+from tritonctl.checks.config.message import ConfigMessage, Path
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
@@ -94,6 +95,8 @@ _ACCELERATORS: Mapping[tuple[str, str], Mapping[str, Mapping[str, Takes] | None]
     },
     ("tensorflow", "cpu"): {},
 }
+# ONNX Runtime loads more from libraries, and they are called so: TelumPluginExecutionProvider.
+_PLUGIN = "ExecutionProvider"
 _ALLOCATION = "execution_context_allocation_strategy"
 _STRATEGIES = ("STATIC", "ON_PROFILE_CHANGE")
 
@@ -116,31 +119,35 @@ def unknown_optimization(config: ConfigMessage, model: Model) -> Iterator[Hit]:
         field = f"{side}_execution_accelerator"
         for index, one in enumerate(getattr(accelerators, field)):
             path = ("optimization", "execution_accelerators", field, index)
-            if one.name not in known:
+            if one.name in known:
+                yield from _wrong_parameters(config, model, path, one, known[one.name])
+            elif not one.name.endswith(_PLUGIN):
                 close = suggest(one.name, known)
-                names = ", ".join(known) or "none"
+                device = "GPUs" if side == "gpu" else "the CPU"
                 yield Hit(
-                    f"{model.backend} has no accelerator {one.name} for "
-                    f"{'GPUs' if side == 'gpu' else 'the CPU'}; it has {names}",
+                    f"{model.backend} has no accelerator {one.name} for {device}; it has "
+                    f"{', '.join(known) or 'none'}",
                     f"did you mean {close}?" if close else "name one of those, or remove it",
                     config.span(*path, "name"),
                 )
-                continue
-            for key, value in one.parameters.items():
-                if problem := _problem(known[one.name], key, value):
-                    yield Hit(
-                        f"{one.name} for {model.backend} {problem[0]}",
-                        problem[1],
-                        config.name_span(*path, "parameters", key),
-                    )
 
 
-def _problem(takes: Mapping[str, Takes] | None, key: str, value: str) -> tuple[str, str] | None:
-    if takes is None:
-        return None
+def _wrong_parameters(
+    config: ConfigMessage, model: Model, path: Path, one: Any, takes: Mapping[str, Takes] | None
+) -> Iterator[Hit]:
+    for key, value in one.parameters.items() if takes is not None else ():
+        if problem := _problem(takes or {}, key, value):
+            yield Hit(
+                f"{one.name} for {model.backend} {problem[0]}",
+                problem[1],
+                config.name_span(*path, "parameters", key),
+            )
+
+
+def _problem(takes: Mapping[str, Takes], key: str, value: str) -> tuple[str, str] | None:
     if key not in takes:
         close = suggest(key, takes)
-        fix = f"did you mean {close}?" if close else f"it takes {', '.join(takes)}"
+        fix = f"did you mean {close}?" if close else f"it takes {some(takes)}"
         return f"has no parameter {key}", fix
     if not takes[key](value):
         return f"cannot read {key} {value!r}", f"write {_CALLED[takes[key]]}"

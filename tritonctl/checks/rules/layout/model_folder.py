@@ -107,7 +107,8 @@ def _wanted_files(model: Model) -> tuple[str, ...]:
 @error(
     "TC029 no-config",
     summary="a model without config.pbtxt for a server that completes none",
-    why="A server that was started with --disable-auto-complete-config refuses the model.",
+    why="A server that was started with --disable-auto-complete-config refuses the model; that of "
+    "a project is started so, and leaves the model out.",
     shows="elsewhere",
 )
 def no_config(model: Model, repository: Repository) -> Iterator[Hit]:

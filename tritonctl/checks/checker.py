@@ -15,10 +15,14 @@ from tritonctl.checks.places import Source
 from tritonctl.checks.repository import Model, Repository, Target
 from tritonctl.checks.rule import Rule
 from tritonctl.checks.rules import RULES
+from tritonctl.checks.supposed import SUPPOSITIONS, supposing
 
 _IGNORE = re.compile(r"#\s*tritonctl:\s*ignore(?:\[([\w\s,]*)\])?")
 ANY = Target()
 _MOST_MESSAGE = 500
+# The family that reports unread values themselves.
+_OF_UNREAD = "text"
+_Found = tuple[Rule, Model, Hit]
 
 
 def check_repository(
@@ -36,11 +40,11 @@ def check_repository(
     """
     chosen = RULES.values() if rules is None else rules
     repository = Repository.at(path, shown(path) if shown_as is None else shown_as, target)
+    found = [(rule, *one) for rule in chosen for one in rule.hits(repository)]
     by_model: defaultdict[str, list[Finding]] = defaultdict(list)
-    for rule in chosen:
-        for model, hit in rule.hits(repository):
-            if finding := finding_of(rule, model, hit):
-                by_model[model.name].append(finding)
+    for rule, model, hit in _certain(found, repository):
+        if finding := finding_of(rule, model, hit):
+            by_model[model.name].append(finding)
     return Report(
         tuple(
             finding for name in sorted(by_model) for finding in sorted(by_model[name], key=_place)
@@ -48,6 +52,24 @@ def check_repository(
         len(repository.models),
         _sources(repository),
     )
+
+
+def _certain(found: list[_Found], repository: Repository) -> list[_Found]:
+    """Without what depends on a value that could not be read: one mistake is one finding."""
+    rules = {rule.id: rule for rule, _, _ in found if rule.family != _OF_UNREAD}
+    if not rules or not any(model.config.unread for model in repository.models.values()):
+        return found
+    certain: set[tuple[object, ...]] | None = None
+    for which in SUPPOSITIONS:
+        with supposing(repository, which) as supposed:
+            again = {_key((r, *one)) for r in rules.values() for one in r.hits(supposed)}
+        certain = again if certain is None else certain & again
+    return [one for one in found if one[0].id not in rules or _key(one) in (certain or ())]
+
+
+def _key(found: _Found) -> tuple[object, ...]:
+    rule, model, hit = found
+    return rule.id, model.name, hit.span, hit.place, hit.message
 
 
 def _place(finding: Finding) -> tuple[str, int, int, str]:
@@ -84,7 +106,7 @@ def finding_of(rule: Rule | LiveRule, model: Model, hit: Hit) -> Finding | None:
         rule=rule.id,
         severity=rule.severity,
         message=_shortened(hit.message),
-        why=rule.why,
+        why=hit.why or rule.why,
         fix=_shortened(hit.fix),
         edits=hit.edits,
     )

@@ -31,6 +31,8 @@ class Hit(NamedTuple):
     fix: what to do about it, in words; edits: the same for `--fix`, where it is safe.
 
     model: whose it is, of a rule about all models; None: the repository's own folder.
+
+    why: the reason, where it is another than the rule's in general.
     """
 
     message: str
@@ -40,6 +42,7 @@ class Hit(NamedTuple):
     place: str = ""
     edits: tuple[Edit, ...] = ()
     model: Model | None = None
+    why: str | None = None
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ With --server also where a running server differs from the repository.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     AnyRule = Rule | LiveRule
 
 PROJECT = "project"
+_LIKE = 0.8  # of names, most of which have words in common
 Format = Literal["text", "json", "sarif", "github"]
 
 
@@ -144,6 +145,13 @@ def _endpoint(named: Endpoint, project: options.ProjectOptions) -> Endpoint:
     return own if named.url in (PROJECT, own.url) and named.tls is None else named
 
 
+def _nearest(asked: str, rules: Mapping[str, AnyRule]) -> str | None:
+    """Of rules by id or by name: `missing-labels` is TC020, TC99 nearest to TC009."""
+    by_name = {rule.name.upper(): rule.id for rule in rules.values()}
+    named = suggest(asked, by_name, likeness=_LIKE)
+    return by_name[named] if named else suggest(asked, rules)
+
+
 def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]:
     """The rules selected by prefixes of their ids. Raises UsageError for an unknown one."""
     from tritonctl.checks.live.rules import LIVE_RULES
@@ -152,10 +160,11 @@ def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]
     every: dict[str, AnyRule] = {**RULES, **LIVE_RULES}
     for asked in (*(select or ()), *(ignore or ())):
         if not any(name.startswith(asked.upper()) for name in every):
-            nearest = suggest(asked.upper(), every) or next(iter(every))
+            nearest = _nearest(asked.upper(), every)
             raise UsageError(
                 f"unknown rule {asked}",
-                remedy=f"did you mean `{nearest}`? TC1 is a family; docs/rules/README.md lists all",
+                remedy=(f"did you mean `{nearest}`? " if nearest else "name one such as TC101; ")
+                + "TC1 is a family; docs/rules/README.md lists all",
             )
     wanted = tuple(name.upper() for name in select or ("TC",))
     unwanted = tuple(name.upper() for name in ignore or ())

@@ -63,9 +63,27 @@ def test_default_files(backend: str, name: str, tmp_path: Path) -> None:
     config = CONFIG.replace("python", backend)
     [finding] = findings(tmp_path / "bad", {"m/config.pbtxt": config, "m/1/other": ""})
     assert finding.rule == "TC004"
+    assert name in finding.why
     assert name in finding.message
     folder = {"m/config.pbtxt": config, f"m/1/{name}/part": ""}
     assert "TC004" not in {rule for rule, _ in reported(tmp_path / "good", folder)}
+
+
+def test_the_remedies_of_what_git_or_people_misplace(tmp_path: Path) -> None:
+    """An ensemble whose empty version git did not keep; a config.pbtxt in a version."""
+    ensemble = CONFIG.replace('backend: "python"', 'platform: "ensemble"')
+    [found] = check_repository(
+        put(tmp_path / "git", {"m/config.pbtxt": ensemble}), TARGET, rules=[RULES["TC002"]]
+    ).findings
+    assert "git keeps no empty folders" in found.why
+    assert found.fix.endswith("git keeps it with a file in it: 1/.gitkeep")
+    inside = put(tmp_path / "inside", {"m/1/config.pbtxt": CONFIG, "m/1/weights": ""})
+    [found] = check_repository(inside, TARGET, rules=[RULES["TC150"]]).findings
+    assert found.message.endswith("1/config.pbtxt is not read, for it lies in a version's folder")
+    assert (
+        found.fix
+        == f"move it next to the version folders: mv {inside}/m/1/config.pbtxt {inside}/m/"
+    )
 
 
 def test_files_named_otherwise(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ def test_explain() -> None:
     assert "tritonctl: ignore[TC104]" in told
 
 
+def test_an_unknown_rule_has_a_nearest_one() -> None:
+    """By its id or its name; what is like none is not guessed."""
+    for asked, nearest in (("TC0229", "`TC229`"), ("tc99", "`TC"), ("lfs-pointr", "`TC016`")):
+        told = CliRunner().invoke(application(), ["check", "--explain", asked]).output
+        assert f"unknown rule {asked}" in told
+        assert f"did you mean {nearest}" in told
+    told = CliRunner().invoke(application(), ["check", "--explain", "nonsense"]).output
+    assert "did you mean" not in told
+
+
 def test_several_repositories(tmp_path: Path) -> None:
     """One report; a folder that is not there is the user's mistake."""
     put(tmp_path / "more", python_model())

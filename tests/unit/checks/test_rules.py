@@ -86,6 +86,35 @@ def test_placeholders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "config",
+    [
+        CONFIG + "instance_group { kind: KIND_CPU count: INSTANCE_NUM }",
+        CONFIG + "instance_group { kind: KIND_CPU count: INSTANCE_NUM gpus: [ GPU_ID ] }",
+        CONFIG.replace("8", "MAX_BATCH") + "dynamic_batching { preferred_batch_size: [ 4 ] }",
+        CONFIG + "dynamic_batching { max_queue_delay_microseconds: DELAY_US }",
+        CONFIG.replace("TYPE_FP32", "DATA_TYPE", 1),
+        CONFIG.replace("[ 4 ]", "[ WIDTH, 4 ]", 1) if "[ 4 ]" in CONFIG else CONFIG,
+    ],
+)
+def test_an_unread_value_is_one_finding(config: str, tmp_path: Path) -> None:
+    """It is called what it looks like; rules that would need it say nothing."""
+    found = check_repository(put(tmp_path, python_model(config)), TARGET).findings
+    assert {finding.rule for finding in found} == {"TC105"}
+    for finding in found:
+        word = finding.text[finding.column - 1 : finding.end - 1]
+        assert f"{word} looks like an unfilled placeholder of a template" in finding.message
+        assert f"sed -i 's/\\b{word}\\b/VALUE/' {tmp_path}/m/config.pbtxt" in finding.fix
+
+
+def test_what_does_not_depend_on_an_unread_value_stays(tmp_path: Path) -> None:
+    """Of the same model and of others."""
+    config = CONFIG + "instance_group { count: MANY } instance_group { count: 0 }"
+    files = python_model(config) | {"n/config.pbtxt": CONFIG.replace('"m"', '"n"'), "n/1/x": ""}
+    found = check_repository(put(tmp_path, files), TARGET).findings
+    assert [finding.rule for finding in found] == ["TC105", "TC605", "TC004"]
+
+
+@pytest.mark.parametrize(
     "comment",
     ["# tritonctl: ignore[TC108]", "#tritonctl:ignore", "# tritonctl: ignore[TC1, TC108]"],
 )

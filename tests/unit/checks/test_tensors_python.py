@@ -346,6 +346,18 @@ def test_bytes_are_no_text(expression: str, expected: list[str], tmp_path: Path)
     assert rules(tmp_path / "numbers", code(body)) == []
 
 
+@pytest.mark.parametrize(
+    "test", ["isinstance(first, bytes)", "type(first) is bytes", 'hasattr(first, "decode")']
+)
+def test_bytes_that_are_sorted_out_before(test: str, tmp_path: Path) -> None:
+    """What comes after a test of the type is of another one."""
+    read = f'first = {GET}(requests[0], "INPUT").as_numpy()[0]\n'
+    guarded = f"{read}if {test}:\n    return self.answer(first.decode())\nself.log(str(first))"
+    assert rules(tmp_path / "guarded", code(guarded, TEXT)) == []
+    other = guarded.replace(test, test.replace("first", "other"))
+    assert rules(tmp_path / "other", code(other, TEXT)) == ["TC236"]
+
+
 # Several requests.
 
 

@@ -156,6 +156,22 @@ def test_arguments_that_may_be_right(body: str, tmp_path: Path) -> None:
     assert "TC229" not in rules(tmp_path, code(body))
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        'with self.assertRaises(TypeError):\n    pb_utils.Tensor("OUTPUT", [1, 2])',
+        'with pytest.raises(TypeError) as caught, other():\n    pb_utils.Tensor("OUTPUT", [1])',
+        'self.assertRaises(TypeError, lambda: pb_utils.Tensor("OUTPUT", [1, 2]))',
+        'with suppress(TypeError):\n    pb_utils.InferenceResponse(pb_utils.Tensor("OUTPUT", x))',
+    ],
+)
+def test_a_failure_that_the_code_expects(body: str, tmp_path: Path) -> None:
+    """A test inside a model.py tries what is wrong on purpose."""
+    assert "TC229" not in rules(tmp_path / "expected", code(body))
+    bare = 'pb_utils.Tensor("OUTPUT", [1, 2])'
+    assert "TC229" in rules(tmp_path / "bare", code(f"with open(x):\n    {bare}"))
+
+
 def test_a_copy_of_the_backend_s_module(tmp_path: Path) -> None:
     """Beside model.py only: the one in the model's folder comes later."""
     name = f"{UTILS}.py"

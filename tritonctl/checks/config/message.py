@@ -43,6 +43,14 @@ class Problem(NamedTuple):
     names: tuple[str, ...] = ()
 
 
+class Unread(NamedTuple):
+    """A value that could not be read and stays unset: of which message, where in a list."""
+
+    message: Any
+    field: Any
+    at: int
+
+
 @dataclass
 class ConfigMessage:
     """The message, the place of each value by its path, and what is wrong.
@@ -54,6 +62,7 @@ class ConfigMessage:
     values: dict[Path, Span] = field(default_factory=dict)
     names: dict[Path, Span] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
+    unread: list[Unread] = field(default_factory=list)
 
     def span(self, *path: str | int) -> Span:
         """Where a value stands; where it is absent, the nearest thing around it."""
@@ -210,6 +219,8 @@ def _set_scalar(
         text = f"{descriptor.name} takes {_wanted(descriptor)}"
         names = _enum_names(descriptor) if value.kind == "identifier" else ()
         made.problems.append(Problem("type", text, value.span, names))
+        at = len(getattr(message, descriptor.name)) if descriptor.is_repeated else 0
+        made.unread.append(Unread(message, descriptor, at))
     elif descriptor.is_repeated:
         values = getattr(message, descriptor.name)
         made.values[(*path, len(values))] = value.span

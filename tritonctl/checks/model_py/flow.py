@@ -47,6 +47,8 @@ _NAMED = (
 _CONDITIONS = (ast.If, ast.IfExp, ast.BoolOp, ast.Try, ast.While, ast.Match, ast.Lambda)
 _EXITS = (ast.Return, ast.Raise, ast.Continue, ast.Break, ast.Yield, ast.YieldFrom, ast.Assert)
 _DEEPEST = 12
+_EXPECTING = {"assertRaises", "assertRaisesRegex", "raises", "suppress"}
+_ASKS_TYPE = {"isinstance", "type", "hasattr"}
 # Of a call that leaves an array's type as it is.
 _KEEPS_TYPE = {"reshape", "copy", "squeeze", "flatten", "ravel", "transpose", "swapaxes"}
 _MAKES = {"array": 1, "asarray": 1, "zeros": 1, "ones": 1, "empty": 1, "full": 2}
@@ -174,7 +176,34 @@ class Flow:
             if isinstance(above, _CONDITIONS) and child is not first:
                 return True
             child, above = above, self.parent(above)
+        return self.may_fail(node)
+
+    def may_fail(self, node: ast.AST) -> bool:
+        """Whether the code expects a failure there: `with self.assertRaises(...)` and such."""
+        above = self.parent(node)
+        while above is not None and not isinstance(above, Function):
+            calls = [above] if isinstance(above, ast.Call) else []
+            if isinstance(above, ast.With | ast.AsyncWith):
+                calls = [
+                    i.context_expr for i in above.items if isinstance(i.context_expr, ast.Call)
+                ]
+            names = (dotted_name(call.func).rpartition(".")[2] for call in calls)
+            if not _EXPECTING.isdisjoint(names):
+                return True
+            above = self.parent(above)
         return False
+
+    def is_tested(self, node: ast.expr) -> bool:
+        """Whether its function asks of which type the value is: `isinstance(value, bytes)`."""
+        function, written = self.function(node), ast.unparse(node)
+        return any(
+            isinstance(one, ast.Call)
+            and isinstance(one.func, ast.Name)
+            and one.func.id in _ASKS_TYPE
+            and one.args
+            and ast.unparse(one.args[0]) == written
+            for one in (self._inside(function) if function else ())
+        )
 
     def assigned(self, name: str, function: Function) -> tuple[ast.expr, ...] | None:
         """Every value that a local name is given; None where it is bound in other ways, too."""

@@ -22,7 +22,7 @@ from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import advice, error, warning
-from tritonctl.checks.rules.layout.folders import misspelt
+from tritonctl.checks.rules.layout.folders import config_inside, misspelt
 from tritonctl.errors import suggest
 
 # Above it, a name is more likely a slip of the pen than a backend of one's own.
@@ -55,12 +55,15 @@ def no_backend(model: Model) -> Iterator[Hit]:
         return
     if backend_of_files(message, model.first_folder):
         return
-    unread = misspelt(model)
+    unread, inside = misspelt(model), None if model.file else config_inside(model)
     yield Hit(
         f"{model.name} names no backend, and "
         + (f"{named} does not show it" if named else "no file such as model.py shows it")
-        + (f"; {unread} is not read, for it is not called config.pbtxt" if unread else ""),
-        'name it in config.pbtxt: backend: "python"',
+        + (f"; {unread} is not read, for it is not called config.pbtxt" if unread else "")
+        + (f"; {inside} is not read, for it lies in a version's folder" if inside else ""),
+        f"move it next to the version folders: mv {model.shown}/{inside} {model.shown}/"
+        if inside
+        else 'name it in config.pbtxt: backend: "python"',
         model.config.span(),
     )
 

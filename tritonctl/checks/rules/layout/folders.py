@@ -172,6 +172,12 @@ def config_in_version(model: Model) -> Iterator[Hit]:
             )
 
 
+def config_inside(model: Model) -> str | None:
+    """A config.pbtxt that lies in a version folder."""
+    versions = (v for v in model.versions if CONFIG_NAME in model.files_of(v))
+    return next((f"{version}/{CONFIG_NAME}" for version in versions), None)
+
+
 @warning(
     "TC012 file-beside-versions",
     summary="a model file next to the version folders",

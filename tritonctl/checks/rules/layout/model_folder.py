@@ -40,7 +40,7 @@ def another_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     "TC002 no-version",
     summary="a model without a version folder",
     why="Triton finds no version to load and refuses the model. Even an ensemble needs one; "
-    "it may be empty.",
+    "it may be empty, but git keeps no empty folders: one that was there may be gone in a clone.",
 )
 def no_version(model: Model) -> Iterator[Hit]:
     if model.versions or is_empty(model) or models_inside(model):
@@ -51,7 +51,8 @@ def no_version(model: Model) -> Iterator[Hit]:
     hint = f"; {numbered[0]} is not a whole number without a leading zero" if numbered else ""
     yield Hit(
         f"{model.name} has no version folder{hint}",
-        f"put the model's files into a folder whose name is a number: mkdir {model.shown}/1",
+        f"put the model's files into a folder whose name is a number: mkdir {model.shown}/1"
+        + ("; git keeps it with a file in it: 1/.gitkeep" if model.backend == "ensemble" else ""),
     )
 
 
@@ -75,7 +76,7 @@ def ignored_version(model: Model) -> Iterator[Hit]:
 @error(
     "TC004 no-model-file",
     summary="a version folder without the file that its backend loads",
-    why="The version cannot be loaded; tritonserver 2.51 hangs without a model.py.",
+    why="The version cannot be loaded; tritonserver 2.51 hangs without the file of a Python model.",
 )
 def no_model_file(model: Model) -> Iterator[Hit]:
     wanted = _wanted_files(model)
@@ -90,6 +91,8 @@ def no_model_file(model: Model) -> Iterator[Hit]:
                 f"put it at {model.shown}/{version}/{wanted[0]}, or name the existing file in "
                 "`default_model_filename`",
                 place=str(version),
+                why=f"The version cannot be loaded without {names}"
+                + ("; tritonserver 2.51 hangs." if model.backend == "python" else "."),
             )
 
 

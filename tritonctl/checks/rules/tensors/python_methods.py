@@ -170,7 +170,7 @@ def wrong_argument(code: PythonSource) -> Iterator[Hit]:
     execute = code.method("execute")
     flow = Flow.of(code)
     for call in (*code.called("Tensor"), *code.called("InferenceResponse")):
-        if problem := _problem_of_call(flow, call):
+        if not flow.may_fail(call.node) and (problem := _problem_of_call(flow, call)):
             yield Hit(problem[0], problem[1], *code.at(call.node))
     for node in own_nodes(execute) if execute else ():
         value = node.value if isinstance(node, ast.Return) else None

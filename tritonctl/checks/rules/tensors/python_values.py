@@ -69,7 +69,7 @@ def bytes_as_text(code: PythonSource, model: Model) -> Iterator[Hit]:
     flow = Flow.of(code)
     for node in code.nodes:
         value = _made_text_of(node)
-        if value is None or flow.is_conditional(node):
+        if value is None or flow.is_conditional(node) or flow.is_tested(value):
             continue
         if (name := _input_of(flow, value)) in texts:
             assert isinstance(node, ast.expr)  # noqa: S101 - for the type checker

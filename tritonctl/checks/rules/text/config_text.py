@@ -20,6 +20,8 @@ _PLACEHOLDER = re.compile(r"\$\{\w+\}|\{\{.{,200}?\}\}|<%.{,200}?%>")
 _VARIABLE = re.compile(r"\$\{\w+\}")
 # A string that is not closed matches, too, without its end: what is in it is read only once.
 _STRING_OR_COMMENT = re.compile(r"""(["'])(?:(?!\1)[^\\\n]|\\.)*+(\1?)|#[^\n]*""")
+# As in `count: INSTANCE_NUM`, which scripts replace by sed.
+_CAPITALS = re.compile(r"[A-Z][A-Z0-9]*_*[A-Z0-9_]+")
 _MOST_SHOWN = 60
 _MOST_NAMES = 240
 
@@ -112,6 +114,14 @@ def _with_nearest(config: ConfigMessage, file: ConfigFile, mistake: Mistake) -> 
     for problem in _problems(config, mistake):
         written = file.source.text[problem.span.start : problem.span.end].strip("\"'")
         nearest = suggest(written, problem.names)
+        if not nearest and mistake == "type" and _CAPITALS.fullmatch(written):
+            yield Hit(
+                f"{problem.text}; {written} looks like an unfilled placeholder of a template",
+                "write the value in its place: "
+                f"sed -i 's/\\b{written}\\b/VALUE/' {file.source.name}",
+                problem.span,
+            )
+            continue
         # Another name of a field is a slip of the pen; another value may be meant otherwise.
         edits = (Edit(problem.span, nearest),) if nearest and mistake == "unknown" else ()
         yield Hit(problem.text, _instead(problem, nearest), problem.span, edits=edits)

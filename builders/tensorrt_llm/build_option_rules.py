@@ -19,6 +19,16 @@ def multiple_profiles_without_opt_num_tokens(plan: Plan) -> None:
         )
 
 
+def best_step_is_within_the_largest(plan: Plan) -> None:
+    """The tool clips opt_num_tokens, for which it chooses kernels, to max_num_tokens."""
+    best, most = plan.options.number("opt_num_tokens"), plan.limits.max_num_tokens
+    if plan.options.given("opt_num_tokens") and not 0 < best <= most:
+        refuse(
+            f"opt_num_tokens is {best}, and a step holds 1 to {most} tokens (max_num_tokens)",
+            f"Set engine.options.compile.opt_num_tokens to {most} or less, or leave it out.",
+        )
+
+
 def context_logits_without_draft_tokens(plan: Plan) -> None:
     """The tool refuses to gather context logits when draft tokens are verified."""
     gathers = any(
@@ -83,6 +93,22 @@ def drafts_come_from_heads_of_the_model(plan: Plan) -> None:
             f"{architecture}, which has no such heads",
             "Remove engine.options.compile.speculative_decoding_mode, or set it to "
             "draft_tokens_external or lookahead_decoding.",
+        )
+
+
+def eagle_needs_paged_context(plan: Plan) -> None:
+    """The tool enables paged context attention for EAGLE, whatever was asked."""
+    eagle = plan.options.choice("speculative_decoding_mode") == "eagle"
+    off = [
+        name
+        for name in ("use_paged_context_fmha", "context_fmha")
+        if eagle and plan.options.refused(name)
+    ]
+    if off:
+        refuse(
+            f"{off[0]} is disabled, and EAGLE needs paged context attention: the tool would enable "
+            "it",
+            f"Remove engine.options.compile.{off[0]}.",
         )
 
 

@@ -91,6 +91,8 @@ def settings(args: argparse.Namespace, config: dict[str, Any]) -> dict[str, Any]
         made["use_fp8_context_fmha"] = cache == "FP8"
     if cache == "INT8":
         made["use_paged_context_fmha"] = False
+    if args.speculative_decoding_mode == "eagle":
+        made["use_paged_context_fmha"] = True
     if algorithm not in (None, "FP8", "MIXED_PRECISION"):
         made["use_fused_mlp"] = False
     if config["architecture"] not in MODELS["paged_state"]:
@@ -119,7 +121,9 @@ def sizes(args: argparse.Namespace, config: dict[str, Any]) -> dict[str, int]:
         draft_len = args.max_draft_len or config.get("max_draft_len", 0)
         seq_len += draft_len
         tokens = max(tokens, args.max_batch_size * (draft_len + 1))
+    best = args.opt_num_tokens
     return {
+        "opt_num_tokens": None if best is None else min(best, tokens),
         "max_input_len": min(args.max_input_len, seq_len),
         "max_seq_len": seq_len,
         "max_batch_size": args.max_batch_size,

@@ -80,7 +80,7 @@ QUANTISATIONS: dict[str, tuple[str, str | None, str | None]] = {
     "nvfp4": ("nvfp4", "NVFP4", None),
     "int8": ("int8_sq", "W8A8_SQ_PER_CHANNEL", "INT8"),
 }
-MODELS = ("LlamaForCausalLM", "MixtralForCausalLM", "MedusaForCausalLM")
+MODELS = ("LlamaForCausalLM", "MixtralForCausalLM", "MedusaForCausalLM", "EagleForCausalLM")
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
     {"context_fmha": "disable"},
@@ -111,6 +111,8 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"extra": ["--context_fmha", "disable", "--tokens_per", "128"]},
     {"extra": ["--model_cls_file", "x.py"]},
     {"logits_dtype": "float32"},
+    {"opt_num_tokens": 33},
+    {"speculative_decoding_mode": "eagle", "use_paged_context_fmha": "disable"},
 )
 # Sizes: ordinary ones, short batches, a step given and left open.
 SIZES: tuple[dict[str, Any], ...] = (
@@ -133,6 +135,8 @@ ABOUT_THE_TOOL = {
     "lora-plugin-knows-its-modules",
     "drafts-come-from-heads-of-the-model",
     "multiple-profiles-without-opt-num-tokens",
+    "best-step-is-within-the-largest",
+    "eagle-needs-paged-context",
     "streamingllm-ended-with-1-0",
     "step-is-no-longer-than-a-batch",
     "step-holds-a-block",
@@ -217,7 +221,7 @@ def verdict(
     expected = trt.build_engine.expected_sizes(plan)
     if {name: sizes[name] for name in expected} != expected:
         return f"{sizes} instead of {expected}"
-    settings = tool.settings(given, config)
+    settings = tool.settings(given, config) | {"opt_num_tokens": sizes["opt_num_tokens"]}
     return next(
         filter(None, (_changed(name, plan, settings) for name in plan.options.values)), None
     )

@@ -170,6 +170,18 @@ BROKEN: list[tuple[str, dict[str, Any], str]] = [
         options(multiple_profiles="enable", opt_num_tokens=64),
         "exclude each other",
     ),
+    ("best-step-is-within-the-largest", options(opt_num_tokens=257), "to 256 or less"),
+    ("best-step-is-within-the-largest", options(opt_num_tokens=0), "1 to 256 tokens"),
+    (
+        "eagle-needs-paged-context",
+        EAGLE_MODEL | options(**EAGLE, use_paged_context_fmha="disable"),
+        "the tool would enable it",
+    ),
+    (
+        "eagle-needs-paged-context",
+        EAGLE_MODEL | options(**EAGLE, context_fmha="disable"),
+        "Remove engine.options.compile.context_fmha",
+    ),
     (
         "context-logits-without-draft-tokens",
         options(gather_context_logits=True, max_draft_len=2, **LOOKAHEAD),
@@ -418,6 +430,7 @@ PASSING: list[dict[str, Any]] = [
     options(multiple_profiles="enable"),
     options(max_draft_len=4, gather_generation_logits=True, **LOOKAHEAD),
     EAGLE_MODEL | options(max_draft_len=4, **EAGLE),
+    options(opt_num_tokens=256),
     {"config": {"architecture": "MedusaLlamaForCausalLM"}}
     | options(speculative_decoding_mode="medusa", max_draft_len=4),
     {**B200, **NVFP4} | options(gemm_plugin="nvfp4"),

@@ -221,6 +221,33 @@ def test_the_repository_itself(tmp_path: Path) -> None:
     assert reported(tmp_path / "link", link) == [("TC005", "old")]
 
 
+def test_folders_of_another_level(tmp_path: Path) -> None:
+    """A model's folder, a version's, the repository's parent, and its parent: one finding each."""
+    put(tmp_path, {f"a/b/models/{name}": text for name, text in python_model().items()})
+    put(tmp_path, {"a/b/docs/x.md": "", "a/b/src/main.py": "", "a/.git/HEAD": "", "a/b/empty": ""})
+    (tmp_path / "a" / "b" / "nothing").mkdir()
+    models = tmp_path / "a" / "b" / "models"
+
+    def told(folder: Path) -> list[tuple[str, str, str]]:
+        found = check_repository(folder, TARGET, shown_as=".").findings
+        return [(one.rule, one.message, one.fix) for one in found if one.rule != "TC006"]
+
+    up = f"name the folder that has the models: tritonctl check {models}"
+    model = "this is not a repository of models, but a model: it has a config.pbtxt"
+    version = "this is not a repository of models, but a version of a model: it has a model.py"
+    assert told(models) == []
+    assert told(models / "m") == [("TC009", model, up)]
+    assert told(models / "m" / "1") == [("TC009", version, up)]
+    for folder, lower in ((models.parent, "models"), (models.parent.parent, "b/models")):
+        [(rule, message, fix)] = told(folder)
+        assert (rule, message.partition("; ")[2]) == ("TC008", f"models lie in {lower}: m")
+        assert f"tritonctl check {lower}, --model-repository={lower}" in fix
+    (models / "m" / "config.pbtxt").unlink()
+    assert told(models / "m")[0][1] == model.replace(
+        "it has a config.pbtxt", "1 is one of its versions"
+    )
+
+
 def test_a_link_to_the_shared_file_is_no_stray(tmp_path: Path) -> None:
     """All versions may lead to one file beside them."""
     shared: Example = {

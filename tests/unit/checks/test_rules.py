@@ -114,6 +114,23 @@ def test_what_does_not_depend_on_an_unread_value_stays(tmp_path: Path) -> None:
     assert [finding.rule for finding in found] == ["TC105", "TC605", "TC004"]
 
 
+def test_a_template_that_is_not_filled(tmp_path: Path) -> None:
+    """What may stay unset is one finding; what no model loads without is one each."""
+    optional = [f"option_{number}" for number in range(50)]
+    entries = [
+        f'parameters {{ key: "{key}" value {{ string_value: "${{{key}}}" }} }}\n'
+        for key in ("tokenizer_dir", *optional)
+    ]
+    found = check_repository(
+        put(tmp_path, python_model(CONFIG + "".join(entries))), TARGET
+    ).findings
+    assert [finding.rule for finding in found] == ["TC109", "TC109"]
+    assert "${tokenizer_dir}" in found[0].message
+    listed = ", ".join(optional[:6])
+    assert found[1].message == f"50 parameters have not been filled: {listed} and 44 more"
+    assert f"tools/fill_template.py -i {tmp_path}/m/config.pbtxt " in found[1].fix
+
+
 @pytest.mark.parametrize(
     "comment",
     ["# tritonctl: ignore[TC108]", "#tritonctl:ignore", "# tritonctl: ignore[TC1, TC108]"],

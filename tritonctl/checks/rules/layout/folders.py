@@ -11,10 +11,16 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from tritonctl.checks.config.backends import DEFAULT_FILES, SHELL_IN_PATHS, backend_of_files
+from tritonctl.checks.config.backends import (
+    DEFAULT_FILES,
+    SHELL_IN_PATHS,
+    TELLING_FILES,
+    backend_of_files,
+)
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.config.schema import model_config_schema
 from tritonctl.checks.findings import Hit
+from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model, Repository, entries_of
 from tritonctl.checks.rule import error, warning
@@ -26,6 +32,8 @@ from tritonctl.formats.graph_file import LFS_POINTER, is_pointer
 _MISSPELT = ("config.pbtx", "config.pbtext", "config.prototxt", "model.pbtxt", "config.txt")
 _LIKE = 0.85
 _POINTER_SIZE = 1024
+# Where models are looked for below the folder that was named.
+_DEEPEST, _MOST_FOLDERS = 3, 50
 
 
 @error(
@@ -69,8 +77,8 @@ def hidden_folder(repository: Repository) -> Iterator[Hit]:
     why="Triton takes it for a model and refuses it. Unless models are loaded by name, the "
     "server then ends.",
 )
-def empty_folder(model: Model) -> Iterator[Hit]:
-    if is_empty(model):
+def empty_folder(model: Model, repository: Repository) -> Iterator[Hit]:
+    if is_empty(model) and not other_level(repository):
         yield Hit(
             f"{model.name} is empty or unreadable, and Triton takes it for a model",
             "put a model there, or remove the folder",
@@ -82,11 +90,44 @@ def is_empty(model: Model) -> bool:
     return all(name.startswith(".") for name in model.entries)
 
 
-def models_inside(model: Model) -> list[str]:
-    """The models in a folder that is not a model itself."""
-    if model.file is not None or model.versions:
+def models_inside(model: Model, levels: int = _DEEPEST) -> list[str]:
+    """The models in a folder that is not a model itself, or in folders of it."""
+    if model.file is not None or model.versions or not levels:
         return []
-    return [name for name in model.folders if (model.path / name / CONFIG_NAME).exists()]
+    inner = [Model(name, model.path / name, "") for name in model.folders if name[0] != "."]
+    here = [one.name for one in inner if _is_model(one)]
+    if here:
+        return here
+    below = ((one.name, models_inside(one, levels - 1)) for one in inner[:_MOST_FOLDERS])
+    return next(([f"{folder}/{name}" for name in names] for folder, names in below if names), [])
+
+
+def _is_model(model: Model) -> bool:
+    return model.file is not None or any(
+        not TELLING_FILES.keys().isdisjoint(model.files_of(version)) for version in model.versions
+    )
+
+
+def other_level(repository: Repository) -> str | None:
+    """What the folder is instead of a repository, whose models lie above or below; or nothing.
+
+    Of its own folders nothing can be told then.
+    """
+    return memoized(repository, "other level", lambda: _other_level(repository))
+
+
+def _other_level(repository: Repository) -> str | None:
+    here, models = repository.folder(), repository.models.values()
+    if CONFIG_NAME in here.entries:
+        return f"a model: it has a {CONFIG_NAME}"
+    if _is_model(here) and not any(one.file or one.versions for one in models):
+        return f"a model: {here.versions[-1]} is one of its versions"
+    telling = [name for name in TELLING_FILES if name in here.entries]
+    if telling and not models:
+        return f"a version of a model: it has a {telling[0]}"
+    if any(one.file or one.versions for one in models):
+        return None
+    return "above" if any(map(models_inside, models)) else None
 
 
 @error(
@@ -99,10 +140,12 @@ def models_inside(model: Model) -> list[str]:
 def nested_repository(model: Model) -> Iterator[Hit]:
     nested = models_inside(model)
     if nested:
+        folder, _, name = f"{model.shown}/{nested[0]}".rpartition("/")
         yield Hit(
-            f"{model.name} is a repository itself: it has the model {nested[0]}"
+            f"{model.name} is no model; models lie in {folder}: {name}"
             + (f" and {len(nested) - 1} more" if len(nested) > 1 else ""),
-            f"serve it instead, --model-repository={model.shown}, or move its models up",
+            f"check and serve that folder instead: tritonctl check {folder}, "
+            f"--model-repository={folder}; or move its models up",
         )
 
 
@@ -114,10 +157,12 @@ def nested_repository(model: Model) -> Iterator[Hit]:
     shows="elsewhere",
 )
 def no_repository(repository: Repository) -> Iterator[Hit]:
-    if CONFIG_NAME in repository.folder().entries:
+    level, path = other_level(repository), repository.path.absolute()
+    if level and level != "above":
+        right = path.parents[1] if "version of" in level else path.parent
         yield Hit(
-            f"this is a model, not a repository of models: it has a {CONFIG_NAME}",
-            "name the folder above it",
+            f"this is not a repository of models, but {level}",
+            f"name the folder that has the models: tritonctl check {right}",
         )
     elif not repository.models:
         yield Hit(

@@ -15,7 +15,7 @@ from tritonctl.checks.findings import Edit, Hit
 from tritonctl.checks.repository import CONFIG as CONFIG_NAME
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error, warning
-from tritonctl.checks.rules.layout.folders import is_empty, models_inside
+from tritonctl.checks.rules.layout.folders import is_empty, models_inside, other_level
 
 
 @error(
@@ -42,10 +42,8 @@ def another_name(config: ConfigMessage, model: Model) -> Iterator[Hit]:
     why="Triton finds no version to load and refuses the model. Even an ensemble needs one; "
     "it may be empty, but git keeps no empty folders: one that was there may be gone in a clone.",
 )
-def no_version(model: Model) -> Iterator[Hit]:
-    if model.versions or is_empty(model) or models_inside(model):
-        return
-    if (model.path.parent / CONFIG_NAME).exists():  # a version of the model that was named
+def no_version(model: Model, repository: Repository) -> Iterator[Hit]:
+    if model.versions or is_empty(model) or models_inside(model) or other_level(repository):
         return
     numbered = sorted(name for name in model.entries if any(map(str.isdecimal, name)))
     hint = f"; {numbered[0]} is not a whole number without a leading zero" if numbered else ""

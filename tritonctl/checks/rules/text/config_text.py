@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tritonctl.checks.analysis.placement import some
 from tritonctl.checks.analysis.releases import newer_fields
 from tritonctl.checks.config.message import ConfigMessage, Mistake, Problem
 from tritonctl.checks.findings import Edit, Hit
@@ -22,6 +23,8 @@ _VARIABLE = re.compile(r"\$\{\w+\}")
 _STRING_OR_COMMENT = re.compile(r"""(["'])(?:(?!\1)[^\\\n]|\\.)*+(\1?)|#[^\n]*""")
 # As in `count: INSTANCE_NUM`, which scripts replace by sed.
 _CAPITALS = re.compile(r"[A-Z][A-Z0-9]*_*[A-Z0-9_]+")
+# Of NVIDIA's templates: without them no model loads.
+_NEEDED = {"gpt_model_type", "gpt_model_path", "tokenizer_dir"}
 _MOST_SHOWN = 60
 _MOST_NAMES = 240
 
@@ -62,10 +65,31 @@ def _blank(match: re.Match[str]) -> str:
     why="Triton uses the placeholder as the value, which fails much later, if at all.",
     answers=("tensorrtllm_backend#168", "tensorrtllm_backend#572"),
 )
-def placeholder_in_string(_config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
+def placeholder_in_string(config: ConfigMessage, file: ConfigFile) -> Iterator[Hit]:
+    unset = _unset_parameters(config)
+    if unset:
+        yield Hit(
+            f"{len(unset)} parameters have not been filled: {some(unset)}",
+            "fill those that you need, with NVIDIA's tools/fill_template.py -i "
+            f"{file.source.name} NAME:VALUE,…, and leave the others, or remove them",
+            next(iter(unset.values())),
+            why="NVIDIA's models take a parameter that is still its placeholder as absent: its "
+            "default counts. Other models take it as the value.",
+        )
+    reported = {span.start for span in unset.values()}
     for match in _STRING_OR_COMMENT.finditer(file.source.text):
-        if not match.group().startswith("#"):
+        if not match.group().startswith("#") and match.start() not in reported:
             yield from _unfilled(_VARIABLE, match.group(), match.start())
+
+
+def _unset_parameters(config: ConfigMessage) -> dict[str, Span]:
+    """The places of those that one finding is enough for: several, and none that has to be set."""
+    unset = {
+        key: config.span("parameters", key, "string_value")
+        for key, value in config.message.parameters.items()
+        if key not in _NEEDED and _VARIABLE.fullmatch(value.string_value)
+    }
+    return dict(sorted(unset.items(), key=lambda one: one[1])) if len(unset) > 1 else {}
 
 
 def _unfilled(pattern: re.Pattern[str], text: str, offset: int) -> Iterator[Hit]:

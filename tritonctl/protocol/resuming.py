@@ -146,13 +146,15 @@ class ResumableAnswer:
             )
             self._give_up(other_model)
         self._ids.extend(chunk.token_ids)
-        log_prob = chunk.cum_log_prob
-        self._last = replace(
-            chunk,
-            resumes=len(self._failures),
-            cum_log_prob=None if log_prob is None else self._log_prob + log_prob,
-        )
-        return self._last
+        if self._failures:  # else it is so already, and every token would pay for a copy
+            log_prob = chunk.cum_log_prob
+            chunk = replace(
+                chunk,
+                resumes=len(self._failures),
+                cum_log_prob=None if log_prob is None else self._log_prob + log_prob,
+            )
+        self._last = chunk
+        return chunk
 
     def _give_up(self, error: TritonctlError) -> NoReturn:
         if not self._failures:

@@ -85,9 +85,9 @@ class Compiler:
         parser = trt.OnnxParser(network, logger)
         if not parser.parse_from_file(str(model)):
             errors = [parser.get_error(at).desc() for at in range(parser.num_errors)]
-            said = "; ".join(errors[:_MOST_ERRORS]) or "no reason given"
+            reason = "; ".join(errors[:_MOST_ERRORS]) or "no reason given"
             raise BuildError(
-                f"{model}: TensorRT {trt.__version__} cannot parse it: {said}",
+                f"{model}: TensorRT {trt.__version__} cannot parse it: {reason}",
                 remedy="Export it with operators that TensorRT has (its ONNX operator matrix), or "
                 "serve it with the onnxruntime builder.",
             )
@@ -120,9 +120,9 @@ class Compiler:
             )
         plan = self.builder.build_serialized_network(self.network, config)
         if plan is None:
-            said = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
+            reason = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
             raise BuildError(
-                f"TensorRT made no plan: {said}",
+                f"TensorRT made no plan: {reason}",
                 remedy="See build.log. Less memory: a smaller opt and max in the profiles, or "
                 "another engine.options.workspace_mib.",
             )
@@ -151,9 +151,9 @@ class Compiler:
         for name, shape in calibrator.shapes.items():
             profile.set_shape(name, shape, shape, shape)
         if not config.set_calibration_profile(profile):
-            said = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
+            reason = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
             raise BuildError(
-                f"TensorRT refuses the shapes of the calibration samples: {said}",
+                f"TensorRT refuses the shapes of the calibration samples: {reason}",
                 remedy="Save samples of shapes that the graph takes, batch dimension first.",
             )
         config.int8_calibrator = calibrator
@@ -163,9 +163,9 @@ class Compiler:
         for name, shapes in profile.items():
             made.set_shape(name, shapes.min, shapes.opt, shapes.max)
         if config.add_optimization_profile(made) < 0:
-            said = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
+            reason = "; ".join(self.logger.errors[-_MOST_ERRORS:]) or "no reason given"
             raise BuildError(
-                f"TensorRT refuses the optimisation profile {profile}: {said}",
+                f"TensorRT refuses the optimisation profile {profile}: {reason}",
                 remedy="Correct engine.options.profiles.",
             )
 

@@ -108,9 +108,9 @@ def _check_weights(folder: Path) -> None:
         check_safetensors(weights)
         return
     pickle = (folder / "adapter_model.bin").is_file()
-    found = "has its weights as a Python pickle only" if pickle else f"has no {WEIGHTS}"
+    reason = "has its weights as a Python pickle only" if pickle else f"has no {WEIGHTS}"
     raise BuildError(
-        f"{folder} {found}",
+        f"{folder} {reason}",
         remedy="Save the adapter again with PEFT's save_pretrained(FOLDER, "
         "safe_serialization=True), where you trust the file.",
     )

@@ -53,18 +53,18 @@ def _settings(plan: Plan) -> list[str]:
 def _options(plan: Plan) -> list[str]:
     """Return what the project chose beside that, in the order of the tool's own help."""
     options = plan.options
-    said = (
+    always = (
         *(*_ALWAYS, "use_paged_context_fmha", "use_fp8_context_fmha", "use_fused_mlp"),
         *("kv_cache_type", "tokens_per_block"),
     )
     words: list[str] = []
     for name in settable(("switch",)):
-        if options.given(name) and name not in said:
+        if options.given(name) and name not in always:
             words += [f"--{name}", _word(options.enabled(name))]
     for name in settable(("flag",)):
         words += [f"--{name}"] if options.enabled(name) else []
     for name in settable(("choice", "number", "text")):
-        if options.given(name) and name not in said:
+        if options.given(name) and name not in always:
             words += [f"--{name}", str(options.values[name])]
     for name in settable(("list",)):
         words += [f"--{name}", *options.words(name)] if options.given(name) else []

@@ -28,8 +28,8 @@ def read_extra(
             f'{_WHERE} is {raw!r}, expected a list of text such as ["--flag", "value"]',
             remedy=f"Correct {_WHERE}, or leave it out.",
         )
-    found, rest = _parser(version).parse_known_args(raw)
-    given = vars(found)
+    parsed, rest = _parser(version).parse_known_args(raw)
+    given = vars(parsed)
     for name in given:
         _check(name, values)
     for word in rest:

@@ -46,9 +46,9 @@ def find_gpus() -> list[Gpu]:
             remedy="Type nvidia-smi: a GPU that hangs needs a reset or a reboot.",
         ) from error
     if done.returncode != 0:
-        said = (done.stdout + done.stderr).strip().splitlines()
+        output = (done.stdout + done.stderr).strip().splitlines()
         raise BuildError(
-            f"nvidia-smi found no GPU: {said[-1] if said else f'status {done.returncode}'}",
+            f"nvidia-smi found no GPU: {output[-1] if output else f'status {done.returncode}'}",
             remedy=_WITH_GPU,
         )
     gpus = [_gpu(line) for line in done.stdout.splitlines() if line.strip()]
@@ -78,9 +78,9 @@ def fitting_gpus(gpus: Sequence[Gpu], compute_capability: str | None) -> list[Gp
     wanted = compute_capability or gpus[0].compute_capability
     fitting = [gpu for gpu in gpus if gpu.compute_capability == wanted]
     if not fitting:
-        found = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in gpus)
+        present = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in gpus)
         raise BuildError(
-            f"the engine is for compute capability {wanted}, and this machine has {found}: "
+            f"the engine is for compute capability {wanted}, and this machine has {present}: "
             "an engine is compiled on the kind of GPU that runs it",
             remedy=f"Build on such a GPU, or set engine.target.compute_capability to "
             f"{gpus[0].compute_capability}.",

@@ -124,12 +124,12 @@ def fp8_context_goes_with_an_fp8_cache(plan: Plan) -> None:
 
 def reduce_fusion_needs_tensor_parallelism(plan: Plan) -> None:
     """It fuses what follows an all-reduce, in three models: elsewhere the tool disables it."""
-    found, tp_size = plan.quantised.architecture, plan.limits.tp_size
+    architecture, tp_size = plan.quantised.architecture, plan.limits.tp_size
     fusing = models("reduce_fusion")
-    if plan.options.enabled("reduce_fusion") and (tp_size == 1 or found not in fusing):
+    if plan.options.enabled("reduce_fusion") and (tp_size == 1 or architecture not in fusing):
         refuse(
             f"reduce_fusion needs engine.tp_size above 1 and one of {', '.join(fusing)}; "
-            f"this is {found} with tp_size {tp_size}",
+            f"this is {architecture} with tp_size {tp_size}",
             f"Remove {_COMPILE}.reduce_fusion.",
         )
 

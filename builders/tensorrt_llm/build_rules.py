@@ -24,9 +24,9 @@ def world_is_engine(plan: Plan) -> None:
     """Only TensorRT-LLM before 1.3.0rc21 compiles engines."""
     target = plan.request.target
     if target is None or target.world != "engine":
-        found = "no target" if target is None else f"the world {target.world}"
+        actual = "no target" if target is None else f"the world {target.world}"
         refuse(
-            f"the request has {found}, and only TensorRT-LLM up to 1.2.1 compiles engines",
+            f"the request has {actual}, and only TensorRT-LLM up to 1.2.1 compiles engines",
             "Set engine.target.release to 26.07 or an earlier one.",
         )
 
@@ -42,12 +42,12 @@ def tool_is_of_the_known_table(plan: Plan) -> None:
 
 def precision_is_that_of_the_checkpoint(plan: Plan) -> None:
     """A checkpoint quantised otherwise would be compiled as what it is."""
-    found, request = plan.quantised.quant_algo, plan.request
-    wanted = quant_algo(request.precision, found)
-    if found not in (wanted, "MIXED_PRECISION"):
+    algorithm, request = plan.quantised.quant_algo, plan.request
+    wanted = quant_algo(request.precision, algorithm)
+    if algorithm not in (wanted, "MIXED_PRECISION"):
         refuse(
             f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
-            f"quantised checkpoint is {found or 'not quantised'}",
+            f"quantised checkpoint is {algorithm or 'not quantised'}",
             "Quantise again: `tritonctl build --force`.",
         )
     cache = request.kv_cache_dtype

@@ -23,16 +23,16 @@ def read_samples(calibration: Calibration, tokenizer: Any) -> list[list[int]]:
     Raises:
         BuildError: the data cannot be read, are malformed, or too few.
     """
-    texts, found = _chosen(_texts(calibration.data), calibration.samples, calibration.seed)
+    texts, count = _chosen(_texts(calibration.data), calibration.samples, calibration.seed)
     if len(texts) < LEAST_SAMPLES:
         raise BuildError(
-            f"{calibration.data}: holds {found} samples to calibrate on, and at least "
+            f"{calibration.data}: holds {count} samples to calibrate on, and at least "
             f"{LEAST_SAMPLES} are needed ({calibration.samples} were asked for)",
             remedy="Set engine.calibration.data to more text: a sample per line, like what the "
             "model will be asked.",
         )
-    if found < calibration.samples:
-        say(f"calibrates on {found} samples, all of the data ({calibration.samples} requested)")
+    if count < calibration.samples:
+        say(f"calibrates on {count} samples, all of the data ({calibration.samples} requested)")
     encoded = (tokenizer.encode(text, add_special_tokens=True).ids for text in texts)
     return [ids[: calibration.max_seq_len] for ids in encoded]
 

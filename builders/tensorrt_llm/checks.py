@@ -139,8 +139,8 @@ class _Checker:
             expected.add("pre_quant_scale")
         optional = {"pre_quant_scale"} if form != "plain" and self._smooths else set()
         if expected - present or present - expected - optional:
-            found, right = (sorted(names - {"name"}) for names in (present, expected))
-            raise wrong(part.name, f"has {found}, expected {right}")
+            actual, right = (sorted(names - {"name"}) for names in (present, expected))
+            raise wrong(part.name, f"has {actual}, expected {right}")
         if layer.pre_quant_scale is not None:
             expect(part.name, layer.pre_quant_scale, part.weight.shape[1:], self._dtype)
         for name in present - {"name", "weight"}:

@@ -124,9 +124,9 @@ def _expectation(argument: Argument, version: str) -> tuple[Check, str]:
 
 
 def _wrong(where: str, value: Any, expected: str, argument: Argument) -> BuildError:
-    found = "null" if value is None else repr(value)
+    given = "null" if value is None else repr(value)
     return BuildError(
-        f"{where} is {found}, expected {expected}{' or null' if argument.null else ''}",
+        f"{where} is {given}, expected {expected}{' or null' if argument.null else ''}",
         remedy=f"Correct {where}, or leave it out.",
     )
 

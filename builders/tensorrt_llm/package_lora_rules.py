@@ -72,9 +72,9 @@ def adapters_change_layers_that_the_runtime_knows(package: Package) -> None:
     for adapter in package.adapters:
         unknown = [module for module in adapter.modules if module not in MODULES]
         if unknown or not (adapter.modules or given):
-            found = f"changes {', '.join(unknown)}" if unknown else "does not list what it changes"
+            what = f"changes {', '.join(unknown)}" if unknown else "does not list what it changes"
             refuse(
-                f"the adapter {adapter.name} {found} (target_modules in its adapter_config.json), "
+                f"the adapter {adapter.name} {what} (target_modules in its adapter_config.json), "
                 f"and the runtime knows {', '.join(MODULES)}",
                 f"Train it for these layers, or remove it from {_CONFIG}.lora_dir."
                 if unknown

@@ -26,9 +26,9 @@ def world_is_pytorch(package: Package) -> None:
     """Engines are compiled, not packaged."""
     target = package.request.target
     if target is None or target.world != "pytorch":
-        found = "no target" if target is None else f"the world {target.world}"
+        actual = "no target" if target is None else f"the world {target.world}"
         refuse(
-            f"the request has {found}, and only the PyTorch runtime loads checkpoints",
+            f"the request has {actual}, and only the PyTorch runtime loads checkpoints",
             "Set engine.target.world to pytorch.",
         )
 
@@ -64,12 +64,12 @@ def runtime_executes_the_precision(package: Package) -> None:
 
 def precision_is_that_of_the_checkpoint(package: Package) -> None:
     """A checkpoint quantised otherwise would be served as what it is."""
-    request, found = package.request, package.quant_algo
-    wanted = quant_algo(request.precision, found)
-    if found not in (wanted, "MIXED_PRECISION"):
+    request, algorithm = package.request, package.quant_algo
+    wanted = quant_algo(request.precision, algorithm)
+    if algorithm not in (wanted, "MIXED_PRECISION"):
         refuse(
             f"engine.precision is {request.precision} ({wanted or 'not quantised'}), and the "
-            f"quantised checkpoint is {found or 'not quantised'}",
+            f"quantised checkpoint is {algorithm or 'not quantised'}",
             "Quantise again: `tritonctl build --force`.",
         )
 

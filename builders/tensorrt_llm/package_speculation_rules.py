@@ -129,8 +129,8 @@ def _config(package: Package) -> Mapping[str, Any]:
 
 def _kind(package: Package) -> Kind | None:
     name = _config(package).get("decoding_type")
-    found = (kind for kind in speculation_kinds() if kind.name == name)
-    return next((kind for kind in found if exists(kind, package.version)), None)
+    kinds = (kind for kind in speculation_kinds() if kind.name == name)
+    return next((kind for kind in kinds if exists(kind, package.version)), None)
 
 
 def _served(package: Package) -> list[Kind]:

@@ -92,7 +92,6 @@ def test_placeholders(tmp_path: Path) -> None:
         CONFIG + "instance_group { kind: KIND_CPU count: INSTANCE_NUM gpus: [ GPU_ID ] }",
         CONFIG.replace("8", "MAX_BATCH") + "dynamic_batching { preferred_batch_size: [ 4 ] }",
         CONFIG + "dynamic_batching { max_queue_delay_microseconds: DELAY_US }",
-        CONFIG.replace("TYPE_FP32", "DATA_TYPE", 1),
         CONFIG.replace("[ 4 ]", "[ WIDTH, 4 ]", 1) if "[ 4 ]" in CONFIG else CONFIG,
     ],
 )
@@ -104,6 +103,12 @@ def test_an_unread_value_is_one_finding(config: str, tmp_path: Path) -> None:
         word = finding.text[finding.column - 1 : finding.end - 1]
         assert f"{word} looks like an unfilled placeholder of a template" in finding.message
         assert f"sed -i 's/\\b{word}\\b/VALUE/' {tmp_path}/m/config.pbtxt" in finding.fix
+
+
+def test_a_wrong_value_of_an_enum_is_no_placeholder(tmp_path: Path) -> None:
+    """As when a tensor's name stands in place of its type."""
+    found = only(tmp_path, CONFIG.replace("TYPE_FP32", "INPUT__0", 1))
+    assert (found.rule, found.message) == ("TC105", "data_type takes a DataType, without quotes")
 
 
 def test_what_does_not_depend_on_an_unread_value_stays(tmp_path: Path) -> None:

@@ -138,7 +138,8 @@ def _with_nearest(config: ConfigMessage, file: ConfigFile, mistake: Mistake) -> 
     for problem in _problems(config, mistake):
         written = file.source.text[problem.span.start : problem.span.end].strip("\"'")
         nearest = suggest(written, problem.names)
-        if not nearest and mistake == "type" and _CAPITALS.fullmatch(written):
+        # Of an enum, whose values are such words, it may be anything.
+        if mistake == "type" and not problem.names and _CAPITALS.fullmatch(written):
             yield Hit(
                 f"{problem.text}; {written} looks like an unfilled placeholder of a template",
                 "write the value in its place: "

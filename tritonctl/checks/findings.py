@@ -14,6 +14,7 @@ Severity = Literal["error", "warning", "advice"]
 # Most serious first: "error": a server refuses it or answers wrongly; "warning": it works, but not
 # as intended; "advice": it could be better.
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "advice")
+_LONGEST_TEXT = 2_000
 
 
 class Edit(NamedTuple):
@@ -71,8 +72,10 @@ class Finding:
         return f"{self.path}:{self.line}:{self.column}" if self.line else self.path
 
     def as_record(self) -> dict[str, Any]:
-        """The finding as plain data."""
+        """The finding as plain data; of a very long line only what begins where it points."""
         record = asdict(self)
+        if len(self.text) > _LONGEST_TEXT:
+            record["text"] = self.text[self.column - 1 :][:_LONGEST_TEXT]
         record["fixable"] = bool(record.pop("edits"))
         return record
 

@@ -119,6 +119,15 @@ def test_sarif() -> None:
     assert [result["ruleIndex"] for result in run["results"]] == [0, 1]
 
 
+def test_json_of_a_very_long_line(tmp_path: Path) -> None:
+    """Each finding has a piece of it, not all of it."""
+    put(tmp_path / "long", python_model(CONFIG + "nothing: 1 " * 1_000))
+    told = json.loads(check("long", "--format", "json"))["findings"]
+    assert len(told) == 1_000
+    assert {len(one["text"]) for one in told[:100]} == {2_000}
+    assert all(one["text"].startswith("nothing") for one in told[:100])
+
+
 def test_sarif_has_uris(repository: Path) -> None:
     """Whatever folders are called."""
     repository.rename(repository.with_name("my models"))

@@ -9,6 +9,9 @@ from __future__ import annotations
 from tritonctl.checks.memoize import memoized
 from tritonctl.checks.repository import Model, Repository
 
+# Of more, the names do not fit into a message.
+LONG_CIRCLE = 8
+
 
 def models_in(model: Model) -> list[str]:
     """The names of an ensemble's models, step by step."""
@@ -33,8 +36,21 @@ def inside_out(repository: Repository) -> list[str]:
 
 
 def circle(model: Model, repository: Repository) -> tuple[str, ...]:
-    """The ensembles by which this one contains itself, its own name first and last; or nothing."""
-    return _circle(model.name, memoized(repository, "unsound", lambda: _unsound(repository)))
+    """The ensembles by which this one contains itself, its own name first and last; or nothing.
+
+    Of those in a long circle only the next ones: each has the same.
+    """
+    known: dict[str, tuple[list[str], int]] = memoized(repository, "long circles", dict)
+    name = model.name
+    if name not in known:
+        way = _circle(name, memoized(repository, "unsound", lambda: _unsound(repository)))
+        if len(way) <= LONG_CIRCLE:
+            return way
+        ring = list(way[:-1])
+        for at, one in enumerate(ring):
+            known.setdefault(one, (ring, at))
+    ring, at = known[name]
+    return (*(ring[(at + i) % len(ring)] for i in range(LONG_CIRCLE)), name)
 
 
 def _unsound(repository: Repository) -> dict[str, set[str]]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.checks.analysis.graph import Graph
-from tritonctl.checks.analysis.nesting import circle
+from tritonctl.checks.analysis.nesting import LONG_CIRCLE, circle
 from tritonctl.checks.config.backends import TELLING_FILES
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Edit, Hit
@@ -15,7 +15,6 @@ from tritonctl.checks.rule import error, warning
 from tritonctl.errors import suggest
 
 _INFERRED = ("tensorrt", "onnxruntime", "openvino", "pytorch", "python")
-_MOST_SHOWN = 8
 _REFUSED = ("instance_group", "optimization", "model_warmup")
 _WITHOUT_EFFECT = (
     "cc_model_filenames",
@@ -151,8 +150,8 @@ def contains_itself(
     if not way:
         return
     step = next(step for step in ensemble.steps if step.name == way[1])
-    if len(way) > _MOST_SHOWN:
-        way = (*way[: _MOST_SHOWN - 2], "…", way[-1])
+    if len(way) > LONG_CIRCLE:
+        way = (*way[: LONG_CIRCLE - 2], "…", way[-1])
     yield Hit(
         f"{model.name} contains itself: {' → '.join(way)}",
         "take one of these steps out",

@@ -40,9 +40,9 @@ def check_repository(
     """
     chosen = RULES.values() if rules is None else rules
     repository = Repository.at(path, shown(path) if shown_as is None else shown_as, target)
-    found = [(rule, *one) for rule in chosen for one in rule.hits(repository)]
+    hits = [(rule, *one) for rule in chosen for one in rule.hits(repository)]
     by_model: defaultdict[str, list[Finding]] = defaultdict(list)
-    for rule, model, hit in _certain(found, repository):
+    for rule, model, hit in _certain(hits, repository):
         if finding := finding_of(rule, model, hit):
             by_model[model.name].append(finding)
     return Report(

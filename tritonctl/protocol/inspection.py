@@ -79,11 +79,11 @@ def model_inputs(endpoint: Endpoint, model: str) -> tuple[TensorMetadata, ...]:
             f"{endpoint.url} does not serve {model}: {unserved[model]}",
             remedy="`tritonctl status` lists the models of the project's server",
         )
-    found = served[model]
-    if found.streams:
-        text = any(tensor.name == "text_input" for tensor in found.inputs)
+    answering = served[model]
+    if answering.streams:
+        text = any(tensor.name == "text_input" for tensor in answering.inputs)
         raise streaming_model(model, text=text)
-    return found.inputs
+    return answering.inputs
 
 
 class _Server:

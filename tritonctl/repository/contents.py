@@ -77,10 +77,10 @@ def handwritten(project: Project, planned: Collection[str]) -> tuple[Handwritten
     planned: the names of the project's. Of a choice of models, those that were chosen.
     """
     ours = {*planned, *rendered_names(project)}
-    found = (folder for folder in _visible(project.repository) if (folder / CONFIG).is_file())
+    folders = (folder for folder in _visible(project.repository) if (folder / CONFIG).is_file())
     return tuple(
         HandwrittenModel(folder.name, folder)
-        for folder in found
+        for folder in folders
         if folder.name not in ours and (project.chosen is None or folder.name in project.chosen)
     )
 

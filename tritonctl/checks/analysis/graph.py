@@ -351,8 +351,8 @@ def _decoupled_ensembles(repository: Repository) -> dict[str, bool | None]:
     decoupled: dict[str, bool | None] = {}
     for name in inside_out(repository):
         steps = (repository.models.get(inner) for inner in models_in(repository.models[name]))
-        said = {_answer(step, decoupled) for step in steps}
-        decoupled[name] = True if True in said else None if None in said else False
+        answers = {_answer(step, decoupled) for step in steps}
+        decoupled[name] = True if True in answers else None if None in answers else False
     return decoupled
 
 
@@ -365,6 +365,6 @@ def _answer(step: Model | None, ensembles: Mapping[str, bool | None]) -> bool | 
 def _says_decoupled(model: Model) -> bool | None:
     if not model.is_readable:
         return None
-    said = bool(model.config.message.model_transaction_policy.decoupled)
+    decoupled = bool(model.config.message.model_transaction_policy.decoupled)
     fixed = model.backend in _COMPLETE_ALL_OR_NOTHING or _is_plain(model.code)
-    return said if said or fixed else None
+    return decoupled if decoupled or fixed else None

@@ -54,12 +54,12 @@ def _all_decoupled(repository: Repository) -> set[str]:
         for step in set(models_in(model)):
             outer.setdefault(step, []).append(name)
     waiting = [name for name, model in repository.models.items() if _says_so(model)]
-    found = set(waiting)
+    decoupled = set(waiting)
     for name in waiting:
-        fresh = [one for one in outer.get(name, ()) if one not in found]
-        found.update(fresh)
+        fresh = [one for one in outer.get(name, ()) if one not in decoupled]
+        decoupled.update(fresh)
         waiting += fresh
-    return found
+    return decoupled
 
 
 def _says_so(model: Model) -> bool:
@@ -80,8 +80,8 @@ def surely_not_decoupled(model: Model) -> bool:
     code = model.code
     if code is None or code.tree is None:
         return False
-    said = model.config.message.model_transaction_policy.decoupled
-    return not said and not code.called("set_model_transaction_policy")
+    decoupled = model.config.message.model_transaction_policy.decoupled
+    return not decoupled and not code.called("set_model_transaction_policy")
 
 
 def composing(repository: Repository) -> frozenset[str]:

@@ -172,8 +172,8 @@ def shapes_differ_later(graph: Graph) -> Iterator[Fault]:
         first = sides[0][1]
         if not all(_fit(first, side) for _, side in sides):
             continue
-        if found := _never_equal(sides):
-            one, (link, other) = found
+        if pair := _never_equal(sides):
+            one, (link, other) = pair
             yield Fault(
                 f"{name} is {one.shape} in {one.model} and {other.shape} in {other.model}; "
                 f"{first.shape} in {first.model} hides it from Triton",
@@ -195,9 +195,9 @@ def _never_equal(
             continue
         # Two that batch differ by their rank alone; of others it may be a dimension of one.
         rank = len(side.dims)
-        told = [((True, 0, 0), rank)] if side.batches else []
-        told += [((side.batches, rank, at), n) for at, n in enumerate(side.dims) if n != -1]
-        for place, size in told:
+        certain = [((True, 0, 0), rank)] if side.batches else []
+        certain += [((side.batches, rank, at), n) for at, n in enumerate(side.dims) if n != -1]
+        for place, size in certain:
             known, one = sizes.setdefault(place, (size, side))
             if known != size and link is not None:
                 return one, (link, side)

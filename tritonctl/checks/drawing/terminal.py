@@ -68,9 +68,9 @@ def clean(text: str) -> str:
 
 def _heading(picture: Picture) -> Line:
     batch = f"batches of up to {picture.max_batch_size}" if picture.max_batch_size else "no batches"
-    said = f"  {picture.backend or 'model'}, {batch}"
+    serving = f"  {picture.backend or 'model'}, {batch}"
     stream: list[Segment] = [(f", {_STREAM}", "stream")] if picture.decoupled else []
-    return ((clean(picture.name), "bold"), (said, "dim"), *stream)
+    return ((clean(picture.name), "bold"), (serving, "dim"), *stream)
 
 
 def _body(picture: Picture, width: int) -> Iterator[Line]:

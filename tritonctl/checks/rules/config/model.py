@@ -93,8 +93,8 @@ def unknown_platform(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 def platform_against_backend(config: ConfigMessage) -> Iterator[Hit]:
     message = config.message
     named, platform = message.default_model_filename, message.platform
-    told = TELLING_FILES.get(named) if platform not in _OF_BACKEND else None
-    backend = message.backend or told
+    of_file = TELLING_FILES.get(named) if platform not in _OF_BACKEND else None
+    backend = message.backend or of_file
     wanted = PLATFORMS.get(backend or "")
     # TC301 is about ensembles. Later servers have more platforms of PyTorch.
     if not wanted or platform in ("", _ENSEMBLE, *wanted) or "torch" in platform:

@@ -73,8 +73,8 @@ def _from(graph: Graph, origin: Origin) -> str:
     why="Triton sets the policy of an ensemble by its steps, whatever the file says.",
 )
 def ineffective_decoupled(config: ConfigMessage, ensemble: Graph, model: Model) -> Iterator[Hit]:
-    said = config.message.model_transaction_policy.decoupled
-    if said and all(
+    decoupled = config.message.model_transaction_policy.decoupled
+    if decoupled and all(
         step.interface and step.interface.decoupled is False for step in ensemble.steps
     ):
         yield Hit(

@@ -70,9 +70,9 @@ def global_and_not(repository: Repository) -> Iterator[Hit]:
     for need in _needs(repository):
         other = first.setdefault(need.name, need)
         if other.everywhere != need.everywhere:
-            here, there = ("global", "not") if need.everywhere else ("not global", "is")
+            here, elsewhere = ("global", "not") if need.everywhere else ("not global", "is")
             yield Hit(
-                f"{need.name} is {here} here, and {there} in {other.model.name}",
+                f"{need.name} is {here} here, and {elsewhere} in {other.model.name}",
                 "write `global: true` in both places or in none",
                 need.span,
                 model=need.model,

@@ -99,21 +99,21 @@ def other_interface(config: ConfigMessage, model: Model) -> Iterator[Hit]:
 def _compared(
     direction: str, usual: ConfigMessage, file: ConfigFile, variant: ConfigMessage
 ) -> Iterator[Hit]:
-    here, there = _tensors(variant, direction), _tensors(usual, direction)
-    if not here or not there:  # what is left out may be filled in
+    own, usuals = _tensors(variant, direction), _tensors(usual, direction)
+    if not own or not usuals:  # what is left out may be filled in
         return
-    for name, (index, one) in here.items():
-        differs = name not in there or there[name][1].data_type != one.data_type
+    for name, (index, one) in own.items():
+        differs = name not in usuals or usuals[name][1].data_type != one.data_type
         if differs:
             yield Hit(
                 f"{direction} {name} is not in config.pbtxt"
-                if name not in there
+                if name not in usuals
                 else f"{direction} {name} has another data_type in config.pbtxt",
                 "declare the same tensors in all configurations of a model",
-                variant.span(direction, index, "name" if name not in there else "data_type"),
+                variant.span(direction, index, "name" if name not in usuals else "data_type"),
                 source=file.source,
             )
-    lacking = sorted(there.keys() - here.keys())
+    lacking = sorted(usuals.keys() - own.keys())
     if lacking:
         yield Hit(
             f"{direction} {', '.join(lacking)} of config.pbtxt is missing here",

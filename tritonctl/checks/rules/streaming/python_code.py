@@ -97,16 +97,16 @@ def policy_refused(config: ConfigMessage, code: PythonSource, model: Model) -> I
     initialize = code.method("initialize")
     if initialize is None or _ASKS not in code.source.text:
         return
-    said = bool(config.message.model_transaction_policy.decoupled)
-    if not said and not surely_not_decoupled(model):
+    decoupled = bool(config.message.model_transaction_policy.decoupled)
+    if not decoupled and not surely_not_decoupled(model):
         return
     asked = frozenset(_names_of_policy(initialize))
     for node in initialize.body:
-        if isinstance(node, ast.If) and _demands(node, asked) == (not said):
-            wanted = "is not decoupled" if not said else "is decoupled"
+        if isinstance(node, ast.If) and _demands(node, asked) == (not decoupled):
+            wanted = "is not decoupled" if not decoupled else "is decoupled"
             yield Hit(
                 f"the model {wanted}, for which initialize raises this",
-                f"set model_transaction_policy {{ decoupled: {str(not said).lower()} }}",
+                f"set model_transaction_policy {{ decoupled: {str(not decoupled).lower()} }}",
                 *code.at(node.body[0]),
             )
 

@@ -105,14 +105,14 @@ def _is_new(test: ast.expr) -> bool:
 def contradicts(
     _config: ConfigMessage, code: PythonSource, completing: ast.FunctionDef, model: Model
 ) -> Iterator[Hit]:
-    said = [
+    problems = [
         *(
             (call.node, _contradiction(model, flow, call))
             for flow, call in _sure_calls(code, completing)
         ),
         *((one.node, _contradicted(model, one)) for one in _additions(code, completing)),
     ]
-    for node, problem in said:
+    for node, problem in problems:
         if problem:
             yield Hit(
                 f"auto_complete_config says {problem} in config.pbtxt",

@@ -16,7 +16,7 @@ WITH_CONTAINERS := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker soak format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers soak format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -89,6 +89,10 @@ bench-docker: setup ## in containers: from the call to the first token; directly
 	$(BIN)/python benchmarks/docker/first_token.py
 	$(BIN)/python benchmarks/gateway/delay.py --containers --streams 1 8 --tokens 0 128
 	$(BIN)/python benchmarks/gateway/run.py --containers
+
+bench-peers: setup ## tritonctl against BentoML, LitServe, Ray Serve and the engine alone (ratios; hours)
+	$(BIN)/python benchmarks/peers/run.py --rate
+	$(BIN)/python benchmarks/peers/run.py --subject encoder
 
 soak: setup ## 200,000 streams, a third of them cancelled: leaks, wrong texts
 	$(BIN)/python benchmarks/soak/run.py

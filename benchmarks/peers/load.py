@@ -26,7 +26,7 @@ from engine import padded
 from meter import Meter
 from tritonctl import AsyncTritonClient, SamplingParameters, TritonctlError
 
-TOLERANCE = 1e-3
+TOLERANCE, PATIENCE_SECONDS = 1e-3, 10
 Case = dict[str, Any]
 Ask = Callable[[Case], Awaitable[tuple[float, Any]]]  # when the first piece came, the answer
 
@@ -70,9 +70,10 @@ async def open_loop(job: dict[str, Any], ask: Ask, cases: Iterator[Case], meter:
         await asyncio.sleep(due - time.perf_counter())
         under_way.add(asyncio.create_task(one(ask, next(cases), meter, due)))
         due += draw.expovariate(job["rate"])
-    await asyncio.wait(under_way, timeout=10)
-    for task in under_way:
+    _, late = await asyncio.wait(under_way, timeout=PATIENCE_SECONDS)
+    for task in late:
         task.cancel()
+        meter.fail()
 
 
 async def one(ask: Ask, case: Case, meter: Meter, due: float | None = None) -> None:

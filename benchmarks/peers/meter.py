@@ -47,8 +47,6 @@ class Meter:
 
     def result(self) -> dict[str, float]:
         """Rates per second, milliseconds, CPU in microseconds per token."""
-        if len(self._cpu) < 2 or not self._whole:
-            raise SystemExit(f"{self._marker}: no answer in time, {self._failed} requests failed")
         (begin, server, client), (end, server_end, client_end) = self._cpu
         tokens, seconds = max(1, self._tokens), end - begin
         return {
@@ -67,7 +65,9 @@ class Meter:
 
 
 def percentile(values: list[float], share: float) -> float:
-    """The nearest rank."""
+    """The nearest rank; infinite when nothing was answered."""
+    if not values:
+        return math.inf
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 

@@ -115,7 +115,7 @@ def test_a_full_batch_is_left_to_the_thread() -> None:
 
 
 def test_a_crowd_is_not_waited_for() -> None:
-    """Whoever comes behind half the queue is told at once whether it is full."""
+    """A request behind half of the queue learns at once whether the queue is full."""
     graph = Doubling()
     queue = RunQueue(graph, MOST, 16)
     queue.handle(clients(asked(8)))

@@ -213,7 +213,7 @@ def test_a_bad_request_fails_alone(client: TritonClient) -> None:
 
 
 def test_overload_is_refused(client: TritonClient) -> None:
-    """One run goes on, as many wait as may, and the others are told; none gets a wrong answer."""
+    """One run goes on, as many wait as may, the others are refused; no answer is wrong."""
     rows = np.tile(np.arange(1000, 1256), (MOST_ROWS, 1))
     inputs = {"input_ids": rows, "attention_mask": rows * 0 + 1, "token_type_ids": rows * 0}
 

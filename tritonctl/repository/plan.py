@@ -136,7 +136,7 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
 def startup_models(project: Project, plan: Plan) -> list[str]:
     """The models that a server loads when it starts: `*` where the repository has no other folder.
 
-    Triton takes every folder for a model, and does not start over one that is none.
+    Triton takes every folder for a model, and does not start if one is not a model.
     """
     return ["*"] if folder_names(project.repository) == set(plan.served) else plan.served
 

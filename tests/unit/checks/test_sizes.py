@@ -100,7 +100,7 @@ def test_long_texts(name: str, tmp_path: Path) -> None:
 
 
 def test_dimensions_that_no_number_holds(tmp_path: Path) -> None:
-    """Bytes beyond every type of number are told as very many."""
+    """Bytes beyond every type of number are reported as very many."""
     dims = ", ".join([str(LARGEST)] * 17)
     report = check(
         tmp_path / "r", {"m/config.pbtxt": CONFIG.replace("4", dims), "m/1/model.py": MODEL}

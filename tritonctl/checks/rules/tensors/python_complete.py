@@ -230,7 +230,7 @@ def _is_no_configuration(value: ast.expr | None) -> bool:
 
 @error(
     "TC242 transaction-policy",
-    summary="a transaction policy of auto_complete_config that is none",
+    summary="a transaction policy in auto_complete_config that Triton does not know",
     why="set_model_transaction_policy takes a dictionary with the key decoupled, and no other: "
     "the model is refused.",
 )

@@ -220,7 +220,7 @@ class Trace(Strict):
         description='JSON lines: {"at": seconds} and, if wanted, class, max_tokens, text_input',
         strict=False,
     )
-    speed: AboveZero = Field(1, description="2: repeated as fast as it was recorded")
+    speed: AboveZero = Field(1, description="2: twice as fast as it was recorded")
 
 
 Arrivals = Annotated[

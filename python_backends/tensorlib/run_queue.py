@@ -9,6 +9,7 @@ next one gathers and Triton counts one execution a run; unless many wait here al
 too many is to be refused without delay.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ TRITON_DECIDES = -1
 # To ask Triton whether a client has gone is a round trip: only for who has waited long.
 _ASKED_AFTER_SECONDS = 0.25
 _ALIKE_ONLY = Padding()
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(eq=False)
@@ -118,12 +120,11 @@ class RunQueue:
 
     def _refuse(self, requests: Sequence[Waiting]) -> None:
         for each in requests:
-            each.answer(
-                QueueFullError(
-                    f"the engine's queue is full: {self._bound} requests wait for a run "
-                    "(serving.queue.max_queue_size). Send the request again later."
-                )
+            error = QueueFullError(
+                f"the engine's queue is full: {self._bound} requests wait for a run "
+                "(serving.queue.max_queue_size). Send the request again later."
             )
+            _send([(each, error)])
 
     def _wake(self) -> None:
         with self._changed:
@@ -194,7 +195,13 @@ class RunQueue:
         return batch
 
     def _has_gone(self, each: Waiting) -> bool:
-        return self._clock() - each.arrived > _ASKED_AFTER_SECONDS and each.has_gone()
+        if self._clock() - each.arrived <= _ASKED_AFTER_SECONDS:
+            return False
+        try:
+            return each.has_gone()
+        except Exception as error:
+            _LOG.warning("the server does not say whether a client has gone: %s", error)
+            return False
 
 
 def _fitting(line: Sequence[Waiting], rows: int) -> list[Waiting]:
@@ -204,5 +211,9 @@ def _fitting(line: Sequence[Waiting], rows: int) -> list[Waiting]:
 
 
 def _send(answers: Iterable[tuple[Waiting, Answer]]) -> None:
+    """One that the server does not take must not keep the others from theirs, or end the thread."""
     for each, answer in answers:
-        each.answer(answer)
+        try:
+            each.answer(answer)
+        except Exception as error:
+            _LOG.warning("the server took no response: %s", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -218,6 +218,25 @@ def test_who_has_gone_is_left_out() -> None:
     assert isinstance(old[0].answers[0], RequestCancelledError)
     assert [isinstance(client.answers[0], dict) for client in (old[1], *young)] == [True] * 3
     assert graph.shapes == [(1, 2), (2, 2)]
+
+
+def unreachable(*_: object) -> NoReturn:
+    raise RuntimeError("the server is gone")
+
+
+@pytest.mark.parametrize("bound", [4, TRITON_DECIDES])
+def test_an_answer_that_cannot_be_sent_harms_nobody_else(bound: int) -> None:
+    """Neither those of the same run nor those of the next one."""
+    now = 0.0
+    queue = RunQueue(Doubling(), 2, bound, clock=lambda: now)
+    broken = Waiting(asked(1), unreachable, unreachable)
+    [beside, later] = clients(asked(1), asked(2))
+    queue.handle([broken, beside])
+    now = 1.0
+    queue.start()
+    queue.handle([later])
+    queue.close()
+    assert [len(client.answers) for client in (beside, later)] == [1, 1]
 
 
 def test_only_outputs_that_somebody_wants_are_computed() -> None:

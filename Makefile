@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # server, or of one file (tests/configurations.py).
 PARALLEL := -n 2 --dist loadgroup
 LONGEST_FIRST := --no-loadscope-reorder
-# With real parts: one that fails is tried once more, and the summary has its log.
+# One that fails is tried once more, and the summary has its log: it is the next thing to mend.
 AGAIN := --reruns 1 -rsR --durations=15
 PATH_TESTS := tests/builders tests/conformance tests/server
 REAL := engine or server or browser or docker
@@ -47,7 +47,7 @@ check: setup ## style, types
 	for builder in $(BUILDERS); do MYPYPATH=$$builder $(BIN)/mypy $$builder || exit 1; done
 
 unit: setup ## tests without engine, server, browser or container
-	$(BIN)/pytest $(PARALLEL) -m "not (engine or server or browser or docker or exhaustive)"
+	$(BIN)/pytest $(PARALLEL) $(AGAIN) -m "not (engine or server or browser or docker or exhaustive)"
 
 path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
 	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" $(PATH_TESTS)

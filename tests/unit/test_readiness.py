@@ -165,9 +165,11 @@ def test_a_supervised_server_goes_when_gateways_know(
     """SIGTERM: they are told at once, while the server still runs; then it ends, and the port."""
     busy.set()
     with held_ports(ADDRESS, {"port": 0}) as (port,):
-        pid = supervise(tmp_path, triton, port, f"echo $$ > {tmp_path}/pid; exec sleep 600")
+        pid = supervise(tmp_path, triton, port, "echo $$ > own; mv own pid; exec sleep 600")
         wait_until(lambda: told(port) == 200)
     try:
+        # The port answers before the server's first line has run.
+        wait_until((tmp_path / "pid").exists)
         os.kill(pid, signal.SIGTERM)
         wait_until(lambda: told(port) == 503)
         server = int((tmp_path / "pid").read_text(encoding="utf-8"))

@@ -12,13 +12,16 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import sample_tokenizers
+from tests.configurations import BY_HAND
 from tests.conftest import Cli
 from tests.docker import machine
 from tests.docker.deployments import OVERRIDE, Deployed, rendered, succeeded
+from tests.handwritten import write_model
 from tests.server.replay import replay_project
 from tests.server.test_reload import (
     MODEL,
@@ -39,6 +42,19 @@ from tritonctl.server.state import ContainerServer
 
 pytestmark = pytest.mark.docker
 
+# A package that only the model by hand brings, and what it does: double a tensor.
+WIDTH = "wcwidth==0.2.13\n"
+IMPORTS = "from wcwidth import wcwidth\n"
+TWO_COLUMNS = "wcwidth('七') * x"
+ASKED = {"inputs": {"x": {"shape": [2], "datatype": "FP32", "data": [1, 2]}}}
+LOAD: dict[str, Any] = {
+    "model": BY_HAND,
+    "kind": "tensors",
+    "requests": [{"prompts": "numbers.jsonl"}],
+    "arrivals": {"process": "constant", "rate": 20},
+    "count": 20,
+}
+
 
 @pytest.fixture(scope="module")
 def deployed(composing: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployed]:
@@ -51,7 +67,12 @@ def deployed(composing: None, tmp_path_factory: pytest.TempPathFactory) -> Itera
     data = json.loads(file.read_text(encoding="utf-8"))
     data["server"] |= {"mode": "docker", "restart": True}
     data["docker"] = {"base_image": machine.BASE_IMAGE}
+    data["loadtests"] = {"short": LOAD}
     file.write_text(json.dumps(data), encoding="utf-8")
+    (root / LOAD["requests"][0]["prompts"]).write_text(json.dumps(ASKED), encoding="utf-8")
+    write_model(
+        root / "model_repository", BY_HAND, TWO_COLUMNS, imports=IMPORTS, requirements=WIDTH
+    )
     project = load_project(root)
     build(project, OLD)
     succeeded(root, "render")
@@ -113,7 +134,7 @@ def test_no_request_is_lost_and_the_new_version_serves(
     assert isinstance(state, ContainerServer)
     assert isinstance(after, ContainerServer)
     assert after.deployment == state.deployment
-    assert_clean(project, state)
+    assert_clean(project, state, BY_HAND)
 
 
 def test_a_version_that_does_not_load_leaves_the_old_one(project: Project, cli: Cli) -> None:
@@ -130,7 +151,7 @@ def test_a_version_that_does_not_load_leaves_the_old_one(project: Project, cli: 
     assert "goes on serving" in done.stderr
     assert load.errors == {}
     assert answer(state) == before
-    assert_clean(project, state)
+    assert_clean(project, state, BY_HAND)
 
 
 def test_what_needs_another_container_is_refused(
@@ -153,3 +174,35 @@ def test_what_needs_another_container_is_refused(
     assert (other.returncode, "needs an image that" in other.stderr) == (7, True)
     assert "tritonctl down" in other.stderr
     assert answer(state) == before
+
+
+def test_a_model_by_hand(project: Project, cli: Cli) -> None:
+    """Its packages are in the image; status, infer, reload, loadtest and down know it."""
+    repository = project.repository
+
+    def told(*words: str) -> Any:
+        done = cli(*words, "--json", cwd=project.root)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def doubled() -> list[float]:
+        answer: list[float] = told("infer", BY_HAND, "--input", "x=[1, 2]")["y"]
+        return answer
+
+    assert told("status")["models"][BY_HAND] == "READY"
+    assert doubled() == [2.0, 4.0]
+    write_model(repository, BY_HAND, f"10 * {TWO_COLUMNS}", imports=IMPORTS)
+    assert told("reload", BY_HAND)["loaded"] == [BY_HAND]
+    assert doubled() == [20.0, 40.0]
+    write_model(repository, BY_HAND, TWO_COLUMNS, imports="import nowhere\n")
+    failed = cli("reload", BY_HAND, cwd=project.root)
+    assert (failed.returncode, "No module named 'nowhere'" in failed.stderr) == (7, True)
+    assert f"{BY_HAND} that was served before goes on serving" in failed.stderr
+    with changed(repository / BY_HAND / "1" / "requirements.txt", "packaging==24.2\n"):
+        other = cli("reload", BY_HAND, cwd=project.root)
+    assert (other.returncode, f"{BY_HAND} needs an image that" in other.stderr) == (7, True)
+    measured = told("loadtest", "run", "short")
+    assert (measured["counts"]["ok"], measured["errors"]) == (20, [])
+    assert doubled() == [20.0, 40.0]
+    assert told("down")["stopped"] is True
+    assert f"successfully unloaded '{BY_HAND}'" in cli("logs", cwd=project.root).stdout

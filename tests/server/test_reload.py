@@ -128,13 +128,14 @@ class Load:
                 thread.join()
 
 
-def assert_clean(project: Project, state: Server) -> None:
-    """The server as after `up`: the project's models and none beside them."""
+def assert_clean(project: Project, state: Server, *by_hand: str) -> None:
+    """The server as after `up`: the project's models, those by hand, and none beside them."""
     assert list(ServerFiles.of(project).beside.iterdir()) == []
     seen = health(state)
     assert seen.ready
     assert {name for name, is_ready in seen.models.items() if is_ready == "READY"} == {
-        f"{MODEL}{step}" for step in ("", "_tokenizer", "_engine", "_detokenizer")
+        *(f"{MODEL}{step}" for step in ("", "_tokenizer", "_engine", "_detokenizer")),
+        *by_hand,
     }
 
 

@@ -66,6 +66,7 @@ def test_a_new_version(beside: Path) -> None:
     failed = run(beside, "reload", BY_HAND)
     assert failed.returncode == 7
     assert "No module named 'nowhere'" in failed.stderr
+    assert f"the version of {BY_HAND} that was served before goes on serving" in failed.stderr
     assert told(beside, "infer", BY_HAND, *ASK) == {"y": [5.0, 10.0]}
     write_model(repository, BY_HAND, TWICE)
     assert told(beside, "reload", BY_HAND)["servers"] == 1
@@ -73,8 +74,9 @@ def test_a_new_version(beside: Path) -> None:
 
 
 def test_a_model_that_nobody_has(beside: Path) -> None:
-    """Neither the project nor its repository."""
-    assert run(beside, "reload", "by_hend").returncode == 3
+    """Neither the project nor its repository: the nearest of both is named."""
+    failed = run(beside, "reload", "by_hend")
+    assert (failed.returncode, f"did you mean `{BY_HAND}`?" in failed.stderr) == (3, True)
 
 
 @pytest.fixture

@@ -311,7 +311,7 @@ def test_a_config_that_cannot_be_read(built: Sandbox, asked: list[str], content:
     control = Control({"mine": {}})
     reading: list[Callable[[], object]] = [
         lambda: reload(built, control),
-        lambda: repository_configs(file.parents[1]),
+        lambda: repository_configs(file.parents[1], ["mine"]),
     ]
     for fails in reading:
         with pytest.raises(ConfigurationError, match=r"mine/config\.pbtxt cannot be read"):

@@ -20,8 +20,14 @@ from typing import Any
 
 from tritonctl.engines.artefacts.store import stored_artefacts, verify_artefact
 from tritonctl.engines.build.engine import Artefact
-from tritonctl.engines.build.requests import model_named
-from tritonctl.errors import RepositoryError, ServerError, SettingsRefusedError, TritonctlError
+from tritonctl.errors import (
+    ConfigurationError,
+    RepositoryError,
+    ServerError,
+    SettingsRefusedError,
+    TritonctlError,
+    choices,
+)
 from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
@@ -81,9 +87,7 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
     Raises ServerError when no server runs or the new version does not load or answer: the old one
     then goes on. RepositoryError when the engine is not built.
     """
-    by_hand = next((m for m in handwritten(project, project.models) if m.name == name), None)
-    if by_hand is None:
-        model_named(project, name)
+    by_hand = _handwritten_named(project, name)
     began = time.monotonic()
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start, stop or reload the server"):
@@ -115,6 +119,17 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
         seconds=time.monotonic() - began,
         servers=len(done),
     )
+
+
+def _handwritten_named(project: Project, name: str) -> HandwrittenModel | None:
+    """The model, if it was written by hand. Raises ConfigurationError for an unknown name."""
+    others = {model.name: model for model in handwritten(project, project.models)}
+    if name not in {*project.models, *others}:
+        raise ConfigurationError(
+            f"neither the project nor its repository has a model `{name}`",
+            remedy=choices(name, [*sorted(project.models), *others], "its models:"),
+        )
+    return others.get(name)
 
 
 @dataclass(frozen=True)
@@ -161,7 +176,12 @@ def _reload_one(
     )
     with ModelControl(state.endpoint, advice) as control, control.timing_gaps(name) as gaps:
         if by_hand is not None:
-            asked = reload_handwritten(project, by_hand, state, control, progress, ask=ask)
+            try:
+                asked = reload_handwritten(project, by_hand, state, control, progress, ask=ask)
+            except ServerError as error:
+                if control.ready(name):
+                    raise _kept(error, f"the version of {name} that was served before") from error
+                raise
             return _Done(asked, (), 0, (), sum(gaps))
         files = ServerFiles.of(project)
         work = _Reload(project, name, plan, state, files, control, progress)

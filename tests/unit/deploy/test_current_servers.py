@@ -16,6 +16,7 @@ import pytest
 from tests.unit.deploy.test_compose_command import WITH_COMPOSE, install
 from tests.unit.test_server_state import STATE
 from tritonctl.errors import HostError, ServerError
+from tritonctl.server.containers.lifecycle import why_ended
 from tritonctl.server.containers.presence import containers, current, current_servers
 from tritonctl.server.presence import alive
 from tritonctl.server.state import ContainerServer, Deployment, from_record, to_record, write_state
@@ -159,3 +160,17 @@ def test_commands_end_with_4_where_docker_has_gone(
         done = cli(*verb)
         assert (done.returncode, "Docker is not installed" in done.stderr) == (4, True), done.stderr
     assert "ports" in cli("doctor").stdout
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        ({"Status": "exited", "ExitCode": 1, "RestartCount": 0}, "started, with status 1"),
+        ({"Status": "running", "ExitCode": 0, "RestartCount": 1}, "ended while it started"),
+        ({"Status": "exited", "ExitCode": 137, "OOMKilled": True}, "memory (docker.memory)"),
+        ({}, "ended while it started"),
+    ],
+)
+def test_why_a_container_ended(status: dict[str, Any], told: str) -> None:
+    """A status is named where Docker still knows it."""
+    assert why_ended(status).endswith(told)

@@ -8,12 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.handwritten import TWICE, write_model
 from tests.unit.conftest import Sandbox
 from tritonctl.errors import HostError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
+from tritonctl.repository.contents import chosen
+from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.publish import render
-from tritonctl.server.containers.readability import require_readable
+from tritonctl.server.containers.readability import (
+    require_readable_models,
+    require_readable_secrets,
+)
 
 USER = 1000
 
@@ -37,6 +43,12 @@ def project(built: Sandbox, key: Path) -> Project:
     loaded = built.load()
     render(loaded, Silent())
     return loaded
+
+
+def require_readable(project: Project) -> None:
+    """As `up` asks."""
+    require_readable_models(project, plan_repository(project).served)
+    require_readable_secrets(project)
 
 
 @needs_root
@@ -69,6 +81,19 @@ def test_a_repository_of_the_user_s(project: Project, key: Path) -> None:
     config.chmod(0o644)
     (project.repository / "stray").symlink_to("nowhere")
     require_readable(project)
+
+
+@needs_root
+def test_a_model_by_hand(project: Project, key: Path) -> None:
+    """It is told, too; what is not chosen is not read."""
+    key.chmod(0o644)
+    code = write_model(project.repository, "mine", TWICE)
+    write_model(project.repository, "other", TWICE)
+    require_readable(project)
+    code.chmod(0o600)
+    with pytest.raises(HostError, match=r"may not read .*/mine/1/model\.py"):
+        require_readable(project)
+    require_readable(chosen(project, ["other"]))
 
 
 def test_one_s_own_files(project: Project, key: Path) -> None:

@@ -20,6 +20,7 @@ from tritonctl.server.containers.compose import COMPOSE_FILE, render_compose
 from tritonctl.server.containers.compose_command import docker_json
 from tritonctl.server.containers.entrypoint import BESIDE
 from tritonctl.server.containers.presence import current_servers
+from tritonctl.server.containers.readability import require_readable_models
 from tritonctl.server.containers.sizes import model_bytes
 from tritonctl.server.state import ContainerServer, Deployment
 
@@ -30,10 +31,13 @@ def refuse_other_container(project: Project, plan: Plan, state: ContainerServer,
     """Raises ServerError when a model's new version needs another container than runs.
 
     That is another image (other Python packages), a folder that is not mounted, more memory.
+    Raises HostError for a file of a hand-written model that the containers' user may not read.
     """
+    require_readable_models(project, [m.name for m in plan.handwritten if m.name == name])
     deployment = state.deployment
     files = render_compose(project, plan, Path(deployment.folder)).files
     wanted = yaml.safe_load(files[COMPOSE_FILE])["services"][deployment.service]
+    needed = model_bytes(project, plan, name)
     for server in current_servers(state):
         record = docker_json(server.deployment, "inspect", server.deployment.container)
         if record["Config"]["Image"] != wanted["image"]:
@@ -42,7 +46,7 @@ def refuse_other_container(project: Project, plan: Plan, state: ContainerServer,
                 remedy=_AGAIN,
             )
         _refuse_other_mounts(wanted, record, name)
-        _refuse_too_small(project, server.deployment, record, name)
+        _refuse_too_small(server.deployment, record, name, needed)
 
 
 def _refuse_other_mounts(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:
@@ -62,7 +66,7 @@ def _refuse_other_mounts(wanted: dict[str, Any], record: dict[str, Any], name: s
 
 
 def _refuse_too_small(
-    project: Project, deployment: Deployment, record: dict[str, Any], name: str
+    deployment: Deployment, record: dict[str, Any], name: str, needed: int
 ) -> None:
     """The kernel would end the server that serves now."""
     limit = int(record["HostConfig"]["Memory"])
@@ -70,7 +74,6 @@ def _refuse_too_small(
         return
     statistics = docker_json(deployment, "stats", "--no-stream", deployment.container)
     used = parse_bytes(str(statistics["MemUsage"]).split("/")[0].strip())
-    needed = model_bytes(project, name)
     if used + needed > limit:
         raise ServerError(
             f"the container is limited to {human_bytes(limit)} and uses {human_bytes(used)}: a "

@@ -85,7 +85,7 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     observability = observability_files(project)
     gateway = gateway_files(project)
     _refuse_lonely_replicas(project)
-    variables = _variables(project, output, _digest(context), profile)
+    variables = _variables(project, plan, output, _digest(context), profile)
     variables["command"] = _command(project, profile, startup_models(project, plan))
     variables |= {
         "envoy": _envoy(project, gateway),
@@ -133,8 +133,10 @@ def _digest(files: Mapping[str, str]) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 
-def _variables(project: Project, output: Path, digest: str, profile: str) -> dict[str, Any]:
-    server, sizes = project.server, container_sizes(project)
+def _variables(
+    project: Project, plan: Plan, output: Path, digest: str, profile: str
+) -> dict[str, Any]:
+    server, sizes = project.server, container_sizes(project, plan)
     return {
         "version": __version__,
         "name": deployment_name(project),

@@ -34,7 +34,10 @@ from tritonctl.server.containers.entrypoint import BESIDE_VARIABLE, TOKEN_VARIAB
 from tritonctl.server.containers.images import gpu_builders
 from tritonctl.server.containers.presence import PORTS, at, containers
 from tritonctl.server.containers.publishing import bring_up_to_date, publish
-from tritonctl.server.containers.readability import require_readable
+from tritonctl.server.containers.readability import (
+    require_readable_models,
+    require_readable_secrets,
+)
 from tritonctl.server.gateway.files import COMPOSE_SERVICE
 from tritonctl.server.health import Health, health
 from tritonctl.server.log import explain_failure, keep_previous, still_loading
@@ -74,7 +77,8 @@ def start(
     profiles = (served, "gateway") if project.gateway else (served,)
     require_gpu(project)
     check_gateway(project, COMPOSE_SERVICE)
-    require_readable(project)
+    require_readable_models(project, rendered.plan.served)
+    require_readable_secrets(project)
     folder = deployment_folder(project, rendered, files, progress)
     token = new_token()
     beside = emptied(files.beside)
@@ -241,15 +245,18 @@ def _problems(servers: Sequence[ContainerServer]) -> Iterator[str]:
         for deployment in (server.deployment for server in servers):
             status = container_status("docker", deployment.container, deployment.variables)
             if not status or status["Status"] not in _ALIVE or status["RestartCount"]:
-                yield _ended(status)
+                yield why_ended(status)
         yield ""
         time.sleep(_POLL_SECONDS)
 
 
-def _ended(status: Mapping[str, object]) -> str:
+def why_ended(status: Mapping[str, object]) -> str:
+    """What Docker knows of a container that ended while it started, or was started again."""
     if status.get("OOMKilled"):
         return "the container ran out of memory (docker.memory)"
-    return f"tritonserver ended while it started, with status {status.get('ExitCode')}"
+    # Docker forgets the status of the container that it has started again.
+    code = status.get("ExitCode")
+    return "tritonserver ended while it started" + (f", with status {code}" if code else "")
 
 
 def _save_log(compose: Compose, service: str, files: ServerFiles) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from tritonctl.errors import HostError
@@ -11,16 +12,22 @@ from tritonctl.project.schema import Project
 from tritonctl.server.containers.compose import container_user, secret_files
 
 
-def require_readable(project: Project) -> None:
-    """Raise HostError for a file of the repository, a key or a certificate that it may not read."""
+def require_readable_models(project: Project, served: Iterable[str]) -> None:
+    """Raise HostError for a file of these models' folders that it may not read."""
     uid, gid = map(int, container_user(project.repository).split(":"))
-    for path in (project.repository, *sorted(project.repository.rglob("*"))):
+    folders = [project.repository / name for name in served]
+    for path in (project.repository, *(path for each in folders for path in _below(each))):
         # `check` reports dangling links.
         if path.exists() and not _may_read(path, uid, gid):
             raise HostError(
                 f"the server in the container, which is not root, may not read {path}",
                 remedy=f"chmod -R a+rX {project.repository}",
             )
+
+
+def require_readable_secrets(project: Project) -> None:
+    """Raise HostError for a key or a certificate that it may not read."""
+    uid, gid = map(int, container_user(project.repository).split(":"))
     secrets = secret_files(project, gateway=project.gateway is not None)
     for name, path in sorted(secrets.items()):
         if path.exists() and not _may_read(path, uid, gid):
@@ -28,6 +35,10 @@ def require_readable(project: Project) -> None:
                 f"the containers run as user {uid}, who may not read {path} ({name})",
                 remedy=f"chown {uid} {path}",
             )
+
+
+def _below(folder: Path) -> list[Path]:
+    return [folder, *sorted(folder.rglob("*"))]
 
 
 def _may_read(path: Path, uid: int, gid: int) -> bool:

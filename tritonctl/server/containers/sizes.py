@@ -10,18 +10,20 @@ each), and NVIDIA's advice for its images, `--ulimit memlock=-1 --ulimit stack=6
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tritonctl.checks.analysis.stub_memory import MIB, REGION_BYTES, region_bytes, tensor_bytes
+from tritonctl.checks.repository import Model
 from tritonctl.engines.planning.plans import plan_model, without_figures
 from tritonctl.errors import RepositoryError, TritonctlError
 from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import instances_of
-from tritonctl.repository.contents import read_config
+from tritonctl.repository.contents import CONFIG, HandwrittenModel, read_config
+from tritonctl.repository.plan import Plan
 
 # Resident memory, measured with number-speller: tritonserver after 20,000 streams, and a stub that
 # holds a tokenizer; both include what an idle one takes.
@@ -54,16 +56,16 @@ class Sizes:
     reasons: Mapping[str, str]
 
 
-def container_sizes(project: Project) -> Sizes:
+def container_sizes(project: Project, plan: Plan) -> Sizes:
     """The sizes for the rendered repository of a project; `docker:` of the project goes first.
 
     Raises RepositoryError when it has not been rendered.
     """
-    configs = repository_configs(project.repository)
+    configs = repository_configs(project.repository, plan.served)
     python = [config for config in configs if config.get("backend") == "python"]
     stubs = sum(instances_of(config) or 1 for config in python)
     shm, shm_reason = _shm(project, python)
-    memory, memory_reason = _memory(project, stubs, shm)
+    memory, memory_reason = _memory(project, plan, stubs, shm)
     files = BASE_FILES + CONNECTIONS + FILES_PER_MODEL * (len(configs) + stubs)
     nofile = 1 << (files - 1).bit_length()  # the next power of two
     return Sizes(
@@ -81,44 +83,67 @@ def container_sizes(project: Project) -> Sizes:
     )
 
 
-def repository_configs(repository: Path) -> list[dict[str, Any]]:
-    """Every config.pbtxt of a repository. Raises RepositoryError for an empty one."""
-    files = sorted(repository.glob("*/config.pbtxt"))
+def repository_configs(repository: Path, served: Collection[str]) -> list[dict[str, Any]]:
+    """The config.pbtxt of every model that is served. Raises RepositoryError without any."""
+    files = [file for name in served if (file := repository / name / CONFIG).is_file()]
     if not files:
         raise RepositoryError(f"{repository} has no models", remedy="render it: `tritonctl render`")
     return [read_config(file) for file in files]
 
 
-def _memory(project: Project, stubs: int, shm: int) -> tuple[int, str]:
+def _memory(project: Project, plan: Plan, stubs: int, shm: int) -> tuple[int, str]:
     if project.docker.memory:
         return parse_bytes(project.docker.memory), "docker.memory of tritonctl.yaml"
-    each = [_engine_bytes(project, name) for name in project.models]
-    engines, again = (
-        sum(each),
-        max((model_bytes(project, name) for name in project.models), default=0),
-    )
+    engines = sum(_engine_bytes(project, name) for name in project.models)
+    by_hand = sum(_handwritten_bytes(model) for model in plan.handwritten)
+    names = (*project.models, *(model.name for model in plan.handwritten))
+    again = max((model_bytes(project, plan, name) for name in names), default=0)
     fixed = SERVER_BYTES + stubs * STUB_BYTES
-    total = (fixed + engines + again) * MARGIN + shm + TMP_BYTES
+    total = (fixed + engines + by_hand + again) * MARGIN + shm + TMP_BYTES
+    written = f"models by hand {human_bytes(by_hand)}, " if plan.handwritten else ""
     reason = (
         f"server {human_bytes(SERVER_BYTES)}, {stubs} stubs {human_bytes(stubs * STUB_BYTES)}, "
-        f"engines {human_bytes(engines)}, the largest model a second time while it is reloaded "
-        f"{human_bytes(again)}, a quarter more, and /dev/shm and /tmp"
+        f"engines {human_bytes(engines)}, {written}the largest model a second time while it is "
+        f"reloaded {human_bytes(again)}, a quarter more, and /dev/shm and /tmp"
     )
     return _round_up(total, 64 * MIB), reason
 
 
-def model_bytes(project: Project, name: str) -> int:
-    """What a second copy of a model takes: its engine and its stubs."""
+def model_bytes(project: Project, plan: Plan, name: str) -> int:
+    """What a second copy of a model takes: its engine, or a hand-written one's files; its stubs."""
+    by_hand = {model.name: model for model in plan.handwritten}
+    if model := by_hand.get(name):
+        return _handwritten_bytes(model) + _instances(model) * STUB_BYTES
     stubs = _STEPS if project.models[name].task == "text_generation" else 1
     return _engine_bytes(project, name) + stubs * STUB_BYTES
+
+
+def _handwritten_bytes(model: HandwrittenModel) -> int:
+    """What each instance loads, apart from the stub: the versions that are served, and packages.
+
+    Of its packages nothing is known: they are taken for an engine's runtime.
+    """
+    read = Model(model.name, model.folder, model.name)
+    left_out = {str(version) for version in {*read.versions} - {*read.served_versions}}
+    files = [
+        file
+        for entry in model.folder.iterdir()
+        if entry.name not in left_out
+        for file in (entry, *entry.rglob("*"))
+    ]
+    packages = ENGINE_STUB_BYTES - STUB_BYTES if model.requirements else 0
+    return _instances(model) * (math.ceil(HOST_COPIES * _file_bytes(files)) + packages)
+
+
+def _instances(model: HandwrittenModel) -> int:
+    return instances_of(read_config(model.folder / CONFIG)) or 1
 
 
 def _engine_bytes(project: Project, name: str) -> int:
     """Host memory of a model's engine: its plan's on a CPU; on a GPU what loading reads."""
     libraries = ENGINE_STUB_BYTES - STUB_BYTES
     folders = (project.repository / name, project.repository / f"{name}_engine")
-    files = (file for folder in folders for file in folder.rglob("*"))
-    on_disk = sum(file.stat().st_size for file in files if file.is_file())
+    on_disk = _file_bytes(file for folder in folders for file in folder.rglob("*"))
     if name not in without_figures(project):
         try:
             [fit, *_] = plan_model(project, name).fits
@@ -127,6 +152,10 @@ def _engine_bytes(project: Project, name: str) -> int:
         if fit is not None and fit.device.name == "host":
             return fit.needed + libraries
     return math.ceil(HOST_COPIES * on_disk) + libraries
+
+
+def _file_bytes(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def _shm(project: Project, python: Sequence[Mapping[str, Any]]) -> tuple[int, str]:

@@ -37,11 +37,14 @@ _UNDER_WAY = re.compile(
 )
 _BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)$", re.MULTILINE)
 _FATAL = 1 << (signal.SIGABRT - 1) | 1 << (signal.SIGSEGV - 1)
+_STOPPING = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGINT - 1)
 _LOOK_SECONDS = 0.25
 _WATCH_SECONDS = 0.5  # until the server is asked to end
 _FIND_SECONDS = 5.0  # looking at every process of the machine costs time
 # Metrics are published every tenth of a second: one look could miss a request that just came.
 _QUIET_LOOKS = 2
+# Triton itself kills a stub that does not unload, and reaps it as soon as it has the processor.
+_REAP_SECONDS = 1.0
 _METRICS_SECONDS = 1.0
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
 _PROGRAMS = (b"/tritonserver", b"/triton_python_backend_stub")
@@ -103,8 +106,9 @@ class Ending:
         self._quiet_looks = 0
         self._stubs: set[int] = set()
         self._found = 0.0
-        self._killed: set[int] = set()
+        self._killed: dict[int, float] = {}  # since when
         self._crashing = False
+        self._looking = False
         self.reason: str | None = None  # why we ended it, other than on SIGTERM
         self._asked = False
         self._log_size = 0  # when the server was asked to end
@@ -125,7 +129,21 @@ class Ending:
             self._terminate()
 
     def look(self, *_: object) -> None:
-        """Take the next step when it is time for it."""
+        """Take the next step when it is time for it.
+
+        The signal that asks for a look interrupts one that takes longer, as on a busy machine or
+        with a server that does not answer. What must be seen twice would be seen at once by both,
+        and looks that all wait for the same would pile up.
+        """
+        if self._looking:
+            return
+        self._looking = True
+        try:
+            self._step()
+        finally:
+            self._looking = False
+
+    def _step(self) -> None:
         self._look_after_processes()
         if self._began is None:
             return
@@ -146,9 +164,9 @@ class Ending:
             if crashing and self._crashing:
                 self._end("tritonserver hung in its own crash handler")
             self._crashing = crashing
-        killed = {pid for pid in self._stubs if was_killed(pid)}
-        # Seen twice: Triton itself kills a stub that does not unload, and reaps it at once.
-        if killed & self._killed:
+        now = self._clock()
+        killed = {pid: self._killed.get(pid, now) for pid in self._stubs if was_killed(pid)}
+        if any(now - since >= _REAP_SECONDS for since in killed.values()):
             self._end(
                 "a stub process of a Python model was killed; tritonserver cannot start it again "
                 "and would let its streams hang"
@@ -271,14 +289,16 @@ def was_killed(pid: int) -> bool:
 def in_crash_handler(pid: int) -> bool:
     """Whether a thread handles a fatal signal: while it does, the kernel blocks that signal.
 
-    No thread of tritonserver 2.51 blocks it otherwise.
+    No thread of tritonserver 2.51 blocks it otherwise, but for the C library, which blocks every
+    signal while it starts a thread or a program: on a busy machine that is seen, too.
     """
     for status in Path(f"/proc/{pid}/task").glob("*/status"):
         try:
             blocked = _BLOCKED.search(status.read_text(encoding="utf-8", errors="replace"))
         except OSError:  # the thread has ended
             continue
-        if blocked and int(blocked[1], 16) & _FATAL:
+        mask = int(blocked[1], 16) if blocked else 0
+        if mask & _FATAL and not mask & _STOPPING:
             return True
     return False
 

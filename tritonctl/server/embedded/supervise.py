@@ -168,9 +168,8 @@ class _EmbeddedEnding(Ending):
         super().__init__(server, spec, readiness)
         self._on_ready: Callable[[], None] | None = on_ready
 
-    def look(self, *_: object) -> None:
-        """Take the next step when it is time for it."""
-        super().look()
+    def _step(self) -> None:
+        super()._step()
         if self._on_ready and is_ready(self._spec["ready_url"]):
             self._on_ready()
             self._on_ready = None

@@ -7,6 +7,7 @@ from tests.strangers.configurations import STRICT_SERVER, TENSORS, Case, cases, 
 from tests.strangers.refused_ensembles import FIRST, LAST, A, ensemble, inner, step
 from tests.strangers.refused_graphs import (
     BOTH,
+    WHOLE_XML,
     accelerator,
     graph_of,
     onnx,
@@ -168,6 +169,14 @@ ACCEPTED: tuple[Case, ...] = (
             ),
             "only the outputs of an OpenVINO graph": (
                 openvino('output [ { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'),
+                "",
+            ),
+            "only whole shapes of the inputs of an OpenVINO graph": (
+                openvino(
+                    'input [ { name: "A" data_type: TYPE_FP32 dims: [ 1, 4 ] } ]\n',
+                    batch=0,
+                    xml=WHOLE_XML,
+                ),
                 "",
             ),
             **{

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tests.strangers.configurations import TENSORS, Case, Files, cases, model
+from tritonctl.checks.examples.files import File
+from tritonctl.checks.examples.onnx import FLOAT, onnx_file
 
 Map = Mapping[str, str]
 
@@ -57,6 +59,7 @@ FIRST, LAST = step("a", {"X": "IN"}, {"Y": "t"}), step("a", {"X": "t"}, {"Y": "O
 _TWO_OUT = TENSORS + 'output [ { name: "MORE" data_type: TYPE_FP32 dims: [ 16 ] } ]\n'
 _TWO_IN = TENSORS + 'input [ { name: "MORE" data_type: TYPE_FP32 dims: [ 16 ] } ]\n'
 _STREAM = inner("stream", batch=0, more="model_transaction_policy { decoupled: true }\n")
+_GRAPH = File(onnx_file({"IN": (FLOAT, ["n", 16])}, {"OUT": (FLOAT, ["n", 16])}))
 _PAIR = inner("pair", ("X", "Z"), ("Y",), batch=0)
 
 
@@ -167,6 +170,10 @@ ENSEMBLES: tuple[Case, ...] = cases(
         ),
         "a step without an input": (ensemble(FIRST, step("a", {}, {"Y": "OUT"})) | A, "TC304"),
         "a step without an output": (ensemble(FIRST, step("a", {"X": "t"}, {})) | A, "TC304"),
+        "a step without an output, whose tensor is read": (
+            ensemble(step("a", {"X": "IN"}, {}), LAST) | A,
+            "TC304",
+        ),
         "a step without a model": (ensemble(step("", {"X": "IN"}, {"Y": "OUT"})) | A, "TC304"),
         "a model that is not there": (
             ensemble(FIRST, step("b", {"X": "t"}, {"Y": "OUT"})) | A,
@@ -232,6 +239,15 @@ ENSEMBLES: tuple[Case, ...] = cases(
         ),
         "steps in a model of a custom backend": (
             model(f"{TENSORS}ensemble_scheduling {{ step [ {FIRST}, {LAST} ] }}\n", "identity") | A,
+            "TC301",
+        ),
+        "steps and instances in a model of another backend": (
+            model(
+                f"max_batch_size: 2\n{TENSORS}ensemble_scheduling {{ step [ {LAST} ] }}\n"
+                "instance_group [ { kind: KIND_GPU } ]\n",
+                "onnxruntime",
+            )
+            | {"m/1/model.onnx": _GRAPH},
             "TC301",
         ),
         "steps in a model of the Python backend": (

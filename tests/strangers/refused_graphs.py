@@ -74,9 +74,13 @@ _XML = """<net name="g" version="11"><layers>
 """
 
 
-def openvino(*lists: str) -> Files:
-    config = f'name: "m"\nbackend: "openvino"\nmax_batch_size: 8\n{"".join(lists)}'
-    return {"m/config.pbtxt": config, "m/1/model.xml": _XML, "m/1/model.bin": File(b"")}
+def openvino(*lists: str, batch: int = 8, xml: str = _XML) -> Files:
+    config = f'name: "m"\nbackend: "openvino"\nmax_batch_size: {batch}\n{"".join(lists)}'
+    return {"m/config.pbtxt": config, "m/1/model.xml": xml, "m/1/model.bin": File(b"")}
+
+
+# Of sizes that are all fixed, as converters write it for one request at a time.
+WHOLE_XML = _XML.replace('"?,4"', '"1,4"').replace("<dim>-1</dim>", "<dim>1</dim>")
 
 
 GRAPHS: tuple[Case, ...] = cases(
@@ -101,6 +105,13 @@ GRAPHS: tuple[Case, ...] = cases(
             openvino(_list("input", _one("A", "TYPE_FP32", "7"))),
             "TC213",
         ),
+        **{
+            f"other whole dims of an {side} of an OpenVINO graph": (
+                openvino(_list(side, _one(name, "TYPE_FP32", "1, 256")), batch=0, xml=WHOLE_XML),
+                "TC213",
+            )
+            for side, name in (("input", "A"), ("output", "Y"))
+        },
         "a ragged input of a graph that takes rows": (
             onnx(BOTH[0].replace("dims", "allow_ragged_batch: true dims", 1), BOTH[1]),
             "TC217",

@@ -70,6 +70,24 @@ PYTHON: tuple[Case, ...] = cases(
             )
             for key, tensor in _MISSING.items()
         },
+        **{
+            f"an input of the file added again without {key}": (
+                completing(*_named(tensor)),
+                "TC240",
+            )
+            for key, tensor in _MISSING.items()
+        },
+        **{
+            f"an output of the file added again without {key}": (
+                completing(IN, f"config.add_output({tensor.replace('IN', 'OUT')})", RETURN),
+                "TC240",
+            )
+            for key, tensor in _MISSING.items()
+        },
+        "an input of the file added again with an unknown key": (
+            completing(*_named(_UNKNOWN)),
+            "TC240",
+        ),
         "an added input with an unknown key": (
             completing(*_named(_UNKNOWN), config=""),
             "TC240",
@@ -148,6 +166,12 @@ PYTHON: tuple[Case, ...] = cases(
         "a policy of None": (
             completing("config.set_model_transaction_policy(None)", RETURN),
             "TC242",
+        ),
+        "a batcher where the file has steps": (
+            completing(
+                "config.set_dynamic_batching()", RETURN, config=_batched("ensemble_scheduling { }")
+            ),
+            "TC223 TC301",
         ),
         "not decoupled, and the file says decoupled": (
             completing(

@@ -43,8 +43,10 @@ def errors(folder: Path, case: Case) -> list[str]:
 
 @pytest.mark.parametrize("case", REFUSED, ids=lambda case: case.name)
 def test_refused_for_its_reason(case: Case, tmp_path: Path) -> None:
-    """By one of the rules that name the mistake."""
-    assert set(errors(tmp_path, case)) & set(case.rules)
+    """By one of the rules that name the mistake, and by no other."""
+    found = set(errors(tmp_path, case))
+    assert found
+    assert found <= set(case.rules)
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.name)

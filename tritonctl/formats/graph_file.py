@@ -55,7 +55,8 @@ class Weights(NamedTuple):
 class Graph(NamedTuple):
     """A model file. `broken`: why no server can read it; it has no tensors then.
 
-    inputs: the inputs that a request must have; defaults: those with a default value.
+    inputs: the inputs that a request must have; defaults: those with a default value. batched:
+    whether the layouts of its tensors leave room for a batch; None where it has no such layouts.
     """
 
     path: Path
@@ -65,6 +66,7 @@ class Graph(NamedTuple):
     outputs: tuple[GraphTensor, ...] = ()
     weights: tuple[Weights, ...] = ()
     broken: str | None = None
+    batched: bool | None = None
 
     @property
     def is_pointer(self) -> bool:

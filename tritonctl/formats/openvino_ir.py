@@ -25,6 +25,8 @@ from tritonctl.formats.graph_file import (
 LARGEST = 64 << 20
 _MOST_NAMES = 16
 _NAMES = re.compile(r"(?:[^,\\]|\\.)+")
+# The first version whose tensors have layouts.
+_LAYOUTS = 11
 
 _Port = tuple[str, str]
 
@@ -47,6 +49,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self._above: list[str] = []
+        self._version = 0
         self._layer: Mapping[str, str] = {}
         self._port: _Port = ("", "")
         self._text = ""
@@ -57,6 +60,7 @@ class _Reader:
         self._dims: dict[_Port, list[int | str]] = {}
         self._from: dict[str, _Port] = {}
         self._weights = 0
+        self._with_batch: set[str] = set()
 
     def read(self, content: bytes) -> None:
         """Raises ExpatError and BrokenFileError."""
@@ -80,7 +84,12 @@ class _Reader:
             weights=(Weights(path.with_suffix(".bin").name, self._weights),)
             if self._weights
             else (),
+            batched=self._batched(),
         )
+
+    def _batched(self) -> bool | None:
+        inputs = {name for name, one in self._layers.items() if one.get("type") == "Parameter"}
+        return inputs <= self._with_batch if inputs and self._version >= _LAYOUTS else None
 
     def _input(self, layer: Mapping[str, str]) -> GraphTensor:
         identifier, name = layer.get("id", ""), layer.get("name", "")
@@ -98,6 +107,8 @@ class _Reader:
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._above.append(tag)
         match self._above:
+            case ["net"]:
+                self._version = whole_number(attributes.get("version", "")) or 0
             case ["net", "layers", "layer"]:
                 self._layer = attributes
                 self._layers[attributes.get("id", "")] = attributes
@@ -111,6 +122,9 @@ class _Reader:
                 self._port = (self._layer.get("id", ""), attributes.get("id", ""))
                 self._names[self._port] = _names(attributes.get("names", ""))
                 self._ports.setdefault(self._port[0], []).append(self._port)
+            case ["net", "layers", "layer", "output", "port", "rt_info", "attribute"]:
+                if attributes.get("name") == "layout" and "N" in attributes.get("layout", ""):
+                    self._with_batch.add(self._layer.get("id", ""))
             case ["net", "edges", "edge"]:
                 port = (attributes.get("from-layer", ""), attributes.get("from-port", ""))
                 self._from[attributes.get("to-layer", "")] = port

@@ -24,6 +24,7 @@ from tritonctl.checks.rules import RULES
 OURS = [rule for rule in RULES.values() if rule.family == "ensembles"]
 
 TARGET = Target("2.51.0")
+WRITTEN = 'output_map { key: "IDS" value: "ids" }\n'
 READ = 'input_map { key: "IDS" value: "ids" }\n'
 MASK = 'output_map { key: "MASK" value: "mask" }'
 
@@ -270,6 +271,9 @@ def test_one_mistake_is_told_once() -> None:
         more = changed('platform: "ensemble"', f'platform: "ensemble"\n{field}')
         assert rules(more) == ["TC301"]
     assert rules(changed(READ, "")) == ["TC304"]
+    assert rules(changed(WRITTEN, "")) == ["TC304"]
+    elsewhere = changed('platform: "ensemble"', 'backend: "python"\ninstance_group { }')
+    assert rules(elsewhere) == ["TC301"]
     more = composing(
         "classify", {"IDS": "INT32 [ 4 ]", "MASK": "INT32 [ 4 ]"}, {"SCORES": "FP32 [ 2 ]"}
     )

@@ -62,6 +62,20 @@ def test_what_is_read(tmp_path: Path) -> None:
     assert graph.weights == (Weights("model.bin", 20),)
 
 
+LAYOUT = '<rt_info><attribute name="layout" version="0" layout="[N,C,...]" /></rt_info>'
+
+
+def test_layouts_tell_of_a_batch(tmp_path: Path) -> None:
+    """Of every input; of IRs before version 11, which have none, nothing is known."""
+    assert read(tmp_path, IR.encode()).batched is False
+    laid_out = IR.replace("<dim>-1</dim>", f"<dim>-1</dim>{LAYOUT}", 1)
+    assert read(tmp_path, laid_out.encode()).batched is True
+    another = laid_out.replace("Const", "Parameter", 1)
+    assert read(tmp_path, another.encode()).batched is False
+    assert read(tmp_path, laid_out.replace("[N,C", "[C").encode()).batched is False
+    assert read(tmp_path, IR.replace('version="11"', 'version="10"').encode()).batched is None
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

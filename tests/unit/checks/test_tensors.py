@@ -11,7 +11,7 @@ import pytest
 
 from tests.check_models.onnx_models import ONNX_CONFIG, onnx_changed, onnx_model
 from tests.unit.checks.repositories import put
-from tests.unit.checks.test_openvino_ir import IR
+from tests.unit.checks.test_openvino_ir import IR, LAYOUT
 from tritonctl.checks.autofix import apply_fixes
 from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import Example, File
@@ -370,6 +370,20 @@ def test_openvino(tmp_path: Path) -> None:
     found = only(tmp_path / "weights", ir(good, weights=19))
     assert (found.rule, "at least 20" in found.message) == ("TC203", True)
     assert rules(tmp_path / "junk", ir(good, "<net>")) == ["TC201"]
+
+
+def test_openvino_without_a_batch(tmp_path: Path) -> None:
+    """Whole shapes count, unless layouts may make the first dimension a batch."""
+    xml = IR.replace('shape="?,3,1..8"', 'shape="1,3,5"').replace("<dim>-1</dim>", "<dim>1</dim>")
+    whole = config(tensor("x", "1, 3, 5"), tensor("logits", "1, 3"), batch=0)
+    assert rules(tmp_path / "good", ir(whole, xml)) == []
+    wrong = whole.replace("1, 3, 5", "1, 3, 6")
+    assert rules(tmp_path / "input", ir(wrong, xml)) == ["TC213"]
+    output = whole.replace("[ 1, 3 ]", "[ 1, 9 ]")
+    assert rules(tmp_path / "output", ir(output, xml)) == ["TC213"]
+    laid_out = xml.replace("<dim>1</dim>", f"<dim>1</dim>{LAYOUT}", 1)
+    for text in (wrong, whole.replace("1, 3, 5", "3, 5").replace("1, 3 ]", "3 ]")):
+        assert rules(tmp_path / str(len(text)), ir(text, laid_out)) == []
 
 
 PYTORCH = """\

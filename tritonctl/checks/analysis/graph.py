@@ -220,8 +220,13 @@ class Graph:
 
 
 def graph_of(model: Model, repository: Repository) -> Graph | None:
-    """The ensemble's graph; None for other models, and without steps that can be read."""
-    if not models_in(model) or not model.is_readable:
+    """The ensemble's graph; None for other models, and without steps that can be read.
+
+    A model that names another backend beside its steps is reported as that alone.
+    """
+    message = model.config.message
+    other = message.platform or message.backend if message.platform != "ensemble" else ""
+    if other or not models_in(model) or not model.is_readable:
         return None
     return memoized(model, "graph", lambda: _graph(model, repository))
 

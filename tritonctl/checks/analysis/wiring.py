@@ -40,7 +40,7 @@ def unfinished_steps(graph: Graph) -> Iterator[Fault]:
 
 def unwritten_tensors(graph: Graph) -> Iterator[Fault]:
     """Tensors that a step reads and nothing writes."""
-    for name in unwritten(graph):
+    for name in _reported(graph):
         if name not in graph.outputs:
             links = graph.readers[name]
             steps = " and ".join(map(str, sorted({link.step + 1 for link in links})))
@@ -53,7 +53,7 @@ def unwritten_tensors(graph: Graph) -> Iterator[Fault]:
 
 def unwritten_outputs(graph: Graph) -> Iterator[Fault]:
     """Outputs of the ensemble that no step writes."""
-    for name in unwritten(graph):
+    for name in _reported(graph):
         if name in graph.outputs:
             unread = [tensor for tensor in graph.writers if tensor not in graph.readers]
             path = (*graph.outputs[name].path, "name")
@@ -65,6 +65,11 @@ def unwritten(graph: Graph) -> Iterator[str]:
     for name in graph.tensors:
         if name not in graph.inputs and name not in graph.writers:
             yield name
+
+
+def _reported(graph: Graph) -> Iterator[str]:
+    """The same, unless a step has no output: it most likely writes them, and is reported itself."""
+    return unwritten(graph) if all(step.outputs for step in graph.steps) else iter(())
 
 
 def _instead(name: str, names: Iterable[str]) -> str:

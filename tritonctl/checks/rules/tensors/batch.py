@@ -122,7 +122,7 @@ def other_shape(config: ConfigMessage, judged: Graph, model: Model) -> Iterator[
         if not batched and _leaves_out(dims, shape):
             continue
         own = shape[1:] if batched else shape
-        if judged.format != "ONNX" and tensor.path[0] == "output" and len(own) == len(dims):
+        if _may_change(judged, tensor, batched) and len(own) == len(dims):
             continue  # the sizes of its outputs follow from those of its inputs
         if not _fits(dims, own, open_too=batched and judged.format != "ONNX"):
             field = "dims" if tensor.reshape is None else "reshape: { shape"
@@ -180,7 +180,7 @@ def _shapes(
     config: ConfigMessage, model: Model, graph: Graph
 ) -> Iterator[tuple[Tensor, GraphTensor, Dims]]:
     """What can be compared by shape: no scalars, nothing ragged, no outputs cut up by batches."""
-    if completed(model) and not batches(model) and _may_batch(graph):
+    if not batches(model) and _may_batch(model, graph):
         return  # the backend may put a batch dimension in front of them all
     reshaped = config.message.parameters.get("RESHAPE_IO_LAYERS")
     if graph.format != "ONNX" and reshaped is not None:
@@ -197,11 +197,19 @@ def _declared_shape(tensor: Tensor) -> Dims | None:
     return tensor.dims if tensor.reshape is None else tensor.reshape
 
 
-def _may_batch(graph: Graph) -> bool:
+def _may_batch(model: Model, graph: Graph) -> bool:
     """Whether the backend may complete max_batch_size, which changes what dims mean."""
+    if graph.format != "ONNX" and graph.batched is not None:
+        return graph.batched  # which is all that the OpenVINO backend goes by
     tensors = (*graph.inputs, *graph.outputs)
     fixed = any(one.shape == () or _is_fixed(one.shape or ()) for one in tensors)
-    return graph.format != "ONNX" or not fixed
+    return completed(model) and (graph.format != "ONNX" or not fixed)
+
+
+def _may_change(graph: Graph, tensor: Tensor, batched: bool) -> bool:
+    """Whether an output gets other sizes, as OpenVINO gives it once a batch is set."""
+    sets_batch = graph.format != "ONNX" and (batched or graph.batched is not False)
+    return sets_batch and tensor.path[0] == "output"
 
 
 def _is_fixed(shape: Shape) -> bool:

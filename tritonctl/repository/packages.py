@@ -75,6 +75,20 @@ def image_requirements(programs: Sequence[Program], *, built: bool) -> str:
     return "".join(f"{line}\n" for line in sorted(lines, key=str.lower))
 
 
+def files_asking_for(requirement: str, programs: Sequence[Program]) -> list[Path]:
+    """The files that name the package of this requirement, whatever version they ask for."""
+    try:
+        name = canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return []
+    asking = (
+        each.file
+        for each in _wanted(programs)
+        if each.package and canonicalize_name(each.package.name) == name
+    )
+    return list(dict.fromkeys(asking))
+
+
 def _wanted(programs: Sequence[Program]) -> Iterator[_Wanted]:
     for file in requirement_files(programs):
         for place, line in requirement_lines(file):

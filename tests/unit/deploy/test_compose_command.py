@@ -14,7 +14,13 @@ import pytest
 from tests.unit.conftest import MODEL, Cli, Sandbox
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.gpus import installed_gpus
-from tritonctl.server.containers.compose_command import port_error, require_docker
+from tritonctl.repository.contents import HandwrittenModel
+from tritonctl.server.containers.compose_command import (
+    Compose,
+    port_error,
+    require_docker,
+    require_image,
+)
 
 VERSION_1 = "1.29.2"
 
@@ -123,3 +129,46 @@ def test_the_command_ends_with_4_and_leaves_nothing(
     assert done.returncode == 4, done.stderr
     assert "Docker is not installed" in done.stderr
     assert not (built.root / ".tritonctl" / "server" / "state.json").exists()
+
+
+SERVICE = {"services": {"triton": {"build": {"args": {"BASE_IMAGE": "example/base:1"}}}}}
+# `docker compose build`, the steps that went well included: BuildKit shows them all.
+BUILDING = """
+import json
+if "config" in args:
+    print(json.dumps({service!r}))
+    sys.exit(0)
+print("#3 [triton internal] load metadata for docker.io/example/base:1")
+print({said!r})
+sys.exit(17)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "problem", "remedy"),
+    [
+        ("#9 ERROR: No matching distribution found for WCwidth==99.1", "mine/1", "as a wheel"),
+        ("#9   ERROR: Failed building wheel for wcwidth", "mine/1", "as a wheel"),
+        ("#9 ERROR: No matching distribution found for other==1", "status 17", "compose build"),
+        ("#6 ERROR: executor failed running: network bridge not found", "status 17", "deploy"),
+        (" > [triton internal] load metadata for a/b:1:\nno such host", "base:1 is not", "pull"),
+    ],
+)
+def test_an_image_that_cannot_be_built(
+    programs: Path, tmp_path: Path, said: str, problem: str, remedy: str
+) -> None:
+    """Whose package it is, that its base is missing, or what was printed."""
+    install(programs, "docker", BUILDING.format(service=SERVICE, said=said))
+    version = tmp_path / "mine" / "1"
+    version.mkdir(parents=True)
+    (version / "requirements.txt").write_text("wcwidth\n", encoding="utf-8")
+    deployment = tmp_path / "deploy"
+    deployment.mkdir()
+    compose = Compose(str(programs / "docker"), deployment, "demo")
+    models = [HandwrittenModel("mine", version.parent)]
+    with pytest.raises(HostError) as caught:
+        require_image(compose, "triton", models, lambda _: None)
+    assert problem in caught.value.problem
+    assert remedy in caught.value.remedy
+    assert caught.value.details is not None
+    assert said.splitlines()[-1] in caught.value.details

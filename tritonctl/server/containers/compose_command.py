@@ -15,6 +15,8 @@ from typing import Any
 
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.process import run
+from tritonctl.repository.packages import files_asking_for
+from tritonctl.repository.server_environment import Program
 from tritonctl.server.state import Deployment
 
 _ANSWER_SECONDS = 60
@@ -24,8 +26,13 @@ _NOT_HERE = re.compile(
     r"|failed to do request|dial tcp|connection refused|not found|unauthorized|denied",
     re.IGNORECASE,
 )
-
-
+# Of BuildKit where the base image never came: the step that asks for it is repeated as what failed.
+_NO_BASE = re.compile(
+    r"^ > \[.*internal\] load metadata for|failed to resolve source metadata|pull access denied",
+    re.MULTILINE,
+)
+# Of pip: no such version, or one that must be compiled, for which the image has no compiler.
+_NOT_INSTALLED = re.compile(r"(?:No matching distribution found|Failed building wheel) for (\S+)")
 # Of Docker's own proxy, and of Docker where another container has the port.
 _TAKEN = re.compile(
     r"(?:listen tcp\d? |Bind for )(\S+):(\d+)\b.*(?:already in use|already allocated)"
@@ -118,18 +125,26 @@ def _engine_error(message: str) -> HostError:
     )
 
 
-def require_image(compose: Compose, service: str, on_line: Callable[[str], None]) -> None:
-    """Build, find or pull the image of a service. Raises HostError when that cannot be done."""
+def require_image(
+    compose: Compose,
+    service: str,
+    programs: Sequence[Program],
+    on_line: Callable[[str], None],
+) -> None:
+    """Build, find or pull the image of a service. Raises HostError when that cannot be done.
+
+    programs: what is to be in it, for an error to name whose packages could not be installed.
+    """
     config = json.loads(compose.ask("config", "--format", "json") or "{}")
     spec: dict[str, Any] = config.get("services", {}).get(service, {})
     try:
         if "build" in spec:
-            remedy = "read the lines above; `docker compose build` in that folder repeats it"
+            remedy = f"read the lines above; `docker compose build` in {compose.folder} repeats it"
             compose.run("build", service, remedy=remedy, on_line=on_line)
         elif spec and not image_is_here(compose.docker, str(spec.get("image"))):
             compose.run("pull", service, remedy="pull it by hand", on_line=on_line)
     except CommandFailedError as error:
-        raise _image_error(error, spec) from error
+        raise _package_error(error, programs) or _image_error(error, spec) from error
 
 
 def image_is_here(docker: str, image: str) -> bool:
@@ -141,18 +156,31 @@ def _image_error(error: CommandFailedError, spec: Mapping[str, Any]) -> HostErro
     build = spec.get("build")
     image = build.get("args", {}).get("BASE_IMAGE") if build else spec.get("image")
     details = error.details or ""
-    # A failing pip speaks of connections, too: what counts is that the base never came.
-    refused = "failed to resolve source metadata" in details or "load metadata" in details
-    if not build or refused or "pull access denied" in details:
-        word = "docker.base_image" if build else "docker.image"
-        if _NOT_HERE.search(details):
-            return HostError(
-                f"the image {image} is not on this machine and cannot be pulled",
-                remedy=f"fetch it (`docker pull {image}`, or `docker load` of an archive), "
-                f"or set {word} in tritonctl.yaml to a local image",
-                details=details,
-            )
-    return error
+    # Steps of a build speak of connections, too: what counts is that the base never came.
+    if (build and not _NO_BASE.search(details)) or not _NOT_HERE.search(details):
+        return error
+    word = "docker.base_image" if build else "docker.image"
+    return HostError(
+        f"the image {image} is not on this machine and cannot be pulled",
+        remedy=f"fetch it (`docker pull {image}`, or `docker load` of an archive), "
+        f"or set {word} in tritonctl.yaml to a local image",
+        details=details,
+    )
+
+
+def _package_error(error: CommandFailedError, programs: Sequence[Program]) -> HostError | None:
+    """None where no package failed, or none that a model names."""
+    found = _NOT_INSTALLED.search(error.details or "")
+    files = files_asking_for(found.group(1), programs) if found else []
+    if found is None or not files:
+        return None
+    return HostError(
+        f"{found.group(1)} cannot be installed in the image: {', '.join(map(str, files))} "
+        "asks for it",
+        remedy="name a version that is there as a wheel, or set `docker.image` to an image that "
+        "has it",
+        details=error.details,
+    )
 
 
 def port_error(error: CommandFailedError) -> HostError | None:

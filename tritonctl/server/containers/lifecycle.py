@@ -88,7 +88,7 @@ def start(
         compose = Compose(docker, folder, deployment_name(project), profiles, variables)
         refuse_other_owner(compose)
         with progress.step("Building or finding the image") as step:
-            require_image(compose, service, step.update)
+            require_image(compose, service, rendered.plan.programs, step.update)
             if project.docker.image:
                 verify_image(ContainerEngine("docker", docker, ""), project.docker.image)
         keep_previous(files.log)

@@ -30,6 +30,11 @@ class HandwrittenModel:
     folder: Path
 
     @property
+    def config(self) -> dict[str, Any]:
+        """Its config.pbtxt in protobuf's JSON form. Raises ConfigurationError, HostError."""
+        return read_config(self.folder / CONFIG)
+
+    @property
     def requirements(self) -> tuple[Path, ...]:
         """What its stub imports: a file beside model.py, or beside config.pbtxt."""
         with explained(self.folder):
@@ -118,7 +123,7 @@ def chosen(project: Project, names: Collection[str]) -> Project:
     waiting, wanted = [*names], set(names)
     while waiting:
         if model := others.get(waiting.pop()):
-            new = {*steps_of(read_config(model.folder / CONFIG))}.intersection(others) - wanted
+            new = {*steps_of(model.config)}.intersection(others) - wanted
             wanted |= new
             waiting += new
     return project.only(wanted)

@@ -17,7 +17,7 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import Config, is_decoupled, steps_of
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
-from tritonctl.repository.contents import CONFIG, HandwrittenModel, read_config
+from tritonctl.repository.contents import HandwrittenModel
 from tritonctl.repository.publish import compile_python
 from tritonctl.server.state import Server, ServerFiles
 from tritonctl.smoke.single_request import Smoke, smoke_tensors
@@ -38,7 +38,7 @@ def reload_handwritten(
 
     Raises ServerError or ConfigurationError; what was served before then goes on.
     """
-    config = read_config(model.folder / CONFIG)
+    config = model.config
     _refuse_ensembles(model, config, state, control)
     beside = ServerFiles.of(project).beside
     _sweep(model, beside, control)

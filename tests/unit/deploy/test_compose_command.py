@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.handwritten import TWICE, write_model
 from tests.unit.conftest import MODEL, Cli, Sandbox
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.gpus import installed_gpus
@@ -119,6 +120,13 @@ def test_an_engine_for_a_gpu_without_one(sandbox: Sandbox, cli: Cli) -> None:
     group = f"models.{MODEL}.serving.instance_group=[{{kind: KIND_GPU}}]"
     done = cli("up", "--on", "docker", "--set", group)
     assert (done.returncode, "need an NVIDIA GPU" in done.stderr) == (4, True), done.stderr
+    by_hand = write_model(sandbox.root / "model_repository", "mine", TWICE)
+    with (by_hand.parents[1] / "config.pbtxt").open("a", encoding="utf-8") as file:
+        file.write("instance_group [{ kind: KIND_GPU }]\n")
+    done = cli("up", "--on", "docker")
+    assert (done.returncode, "this machine has none (mine)" in done.stderr) == (4, True), (
+        done.stderr
+    )
 
 
 def test_the_command_ends_with_4_and_leaves_nothing(

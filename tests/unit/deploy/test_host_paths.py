@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.handwritten import TWICE, write_model
 from tests.unit.conftest import Sandbox
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.progress import Silent
@@ -87,3 +88,18 @@ def test_what_would_hide_the_server_is_refused(built: Sandbox, place: str) -> No
     field = r"models\.speller\.engine\.options\.package\.speculative_config\.speculative_model"
     with pytest.raises(ConfigurationError, match=f"{field} is {place}, but the container uses"):
         volumes(built, package={"speculative_config": {"speculative_model": place}})
+
+
+def test_what_parameters_of_models_by_hand_name(built: Sandbox, tmp_path: Path) -> None:
+    """Files and folders of this host; what is the container's own, or nowhere, is left as it is."""
+    packed = tmp_path / "packed environment.tar.gz"
+    packed.touch()
+    values = [str(packed), "/models/mine/1", "/usr", "/nowhere/at/all", "5", "relative"]
+    render(built.load(), Silent())
+    write_model(built.root / "model_repository", "mine", TWICE)
+    config = built.root / "model_repository" / "mine" / "config.pbtxt"
+    with config.open("a", encoding="utf-8") as file:
+        for number, value in enumerate(values):
+            entry = f'{{ key: "p{number}" value: {{ string_value: "{value}" }} }}\n'
+            file.write(f"parameters: {entry}")
+    assert host_paths(built.load()) == [packed]

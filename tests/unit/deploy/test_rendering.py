@@ -15,6 +15,7 @@ import yaml
 from tests.unit.conftest import Sandbox
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.progress import Silent
+from tritonctl.repository.contents import chosen
 from tritonctl.repository.publish import render
 from tritonctl.server.containers import compose
 from tritonctl.server.containers.compose import Rendering, quoted, render_compose
@@ -92,6 +93,30 @@ def test_an_engine_for_a_gpu_is_not_offered_to_the_cpu(built: Sandbox) -> None:
     [device] = service["deploy"]["resources"]["reservations"]["devices"]
     assert device["device_ids"] == ["1"]
     assert not [argument for argument in service["command"] if "gpu-metrics" in argument]
+
+
+@pytest.mark.parametrize(
+    ("text", "image"),
+    [
+        ('backend: "python" instance_group [{ kind: KIND_GPU gpus: [2] }]', "trtllm-python-py3"),
+        ('platform: "tensorrt_plan" instance_group [{ gpus: [2] }]', "26.07-py3"),
+        ('backend: "onnxruntime" instance_group [{ kind: KIND_GPU gpus: [2] }]', "26.07-py3"),
+    ],
+)
+def test_a_model_by_hand_for_a_gpu(built: Sandbox, text: str, image: str) -> None:
+    """Its GPU is reserved, and the image has its backend."""
+    folder = built.root / "model_repository" / "mine"
+    folder.mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(f'name: "mine" {text}\n', encoding="utf-8")
+    made = rendering(built)
+    assert (made.profile, "triton" in services(made)) == ("gpu", False)
+    service = services(made)["triton-gpu"]
+    assert image in service["build"]["args"]["BASE_IMAGE"]
+    [device] = service["deploy"]["resources"]["reservations"]["devices"]
+    assert device["device_ids"] == ["2"]
+    others = chosen(built.load(), ["speller"])
+    plan = render(others, Silent()).plan
+    assert render_compose(others, plan, built.root / "deploy").profile == "cpu"
 
 
 def test_an_image_of_ones_own_is_not_built(built: Sandbox) -> None:

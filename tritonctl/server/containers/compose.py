@@ -31,7 +31,7 @@ from tritonctl.server.containers.entrypoint import (
     TOKEN_VARIABLE,
 )
 from tritonctl.server.containers.host_paths import host_paths
-from tritonctl.server.containers.images import gpu_builders, ngc_image
+from tritonctl.server.containers.images import gpu_models, ngc_image
 from tritonctl.server.containers.presence import PORTS
 from tritonctl.server.containers.sizes import container_sizes
 from tritonctl.server.gateway.files import gateway_files
@@ -80,7 +80,7 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     """
     context = _image_files(project, plan.programs)
     files = {f"triton/{name}": text for name, text in context.items()}
-    profile = "gpu" if gpu_builders(project) else "cpu"
+    profile = "gpu" if gpu_models(project) else "cpu"
     refuse_known_holes(project, _served_release(project, profile))
     observability = observability_files(project)
     gateway = gateway_files(project)
@@ -163,7 +163,7 @@ def _variables(
         "start_period": server.ready_timeout_seconds,
         "replicas": project.docker.replicas,
         "services": _services(project, digest, profile),
-        **_gpus(project),
+        **_gpus(project, plan),
         "memory": str(sizes.memory),
         "shm": str(sizes.shm),
         "tmp": sizes.tmp,
@@ -223,11 +223,13 @@ def _image(
     return {"image": f"tritonctl/triton-{kind}:{tag}", "base_image": base}
 
 
-def _gpus(project: Project) -> dict[str, Any]:
+def _gpus(project: Project, plan: Plan) -> dict[str, Any]:
     groups = (g for model in project.models.values() for g in model.serving.instance_group)
+    by_hand = (g for model in plan.handwritten for g in model.config.get("instance_group", ()))
     engines = (model.engine for model in project.models.values())
+    ids = {gpu for group in groups for gpu in group.gpus}
     return {
-        "gpu_ids": sorted({str(gpu) for group in groups for gpu in group.gpus}),
+        "gpu_ids": sorted(map(str, ids.union(*(group.get("gpus", ()) for group in by_hand)))),
         "gpu_count": max((engine.tp_size * engine.pp_size for engine in engines), default=1),
     }
 
@@ -239,7 +241,7 @@ def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any]:
     return {
         "image": settings.image or built,
         "build": settings.image is None,
-        "base_image": project.docker.base_image if not gpu_builders(project) else None,
+        "base_image": project.docker.base_image if not gpu_models(project) else None,
         "address": settings.address,
         "port": settings.port,
         "admin_port": settings.admin_port,

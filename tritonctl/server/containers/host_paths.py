@@ -9,6 +9,7 @@ from typing import Any
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Project
+from tritonctl.repository.contents import handwritten
 from tritonctl.repository.tensorrtllm import BACKEND
 
 # Parameters of NVIDIA's C++ backend, under serving.runtime.
@@ -43,8 +44,21 @@ def host_paths(project: Project) -> list[Path]:
     """
     fields = {path: field for path, field in _named(project) if path.is_absolute()}
     for path, field in fields.items():
-        _refuse_taken(path, field)
-    return sorted(fields)
+        if taken := _taken(path):
+            raise ConfigurationError(
+                f"{field} is {path}, but the container uses {taken}",
+                remedy="move it to another folder of this host: it is mounted under the same path",
+            )
+    return sorted({*fields, *_named_by_hand(project)})
+
+
+def _named_by_hand(project: Project) -> Iterator[Path]:
+    """What parameters of hand-written models name, where it is here and not in the container."""
+    for model in handwritten(project, project.models):
+        for parameter in model.config.get("parameters", {}).values():
+            path = Path(parameter.get("string_value", ""))
+            if path.is_absolute() and path.exists() and not _taken(path):
+                yield path
 
 
 def _named(project: Project) -> Iterator[tuple[Path, str]]:
@@ -71,11 +85,10 @@ def _texts(values: Any, keys: tuple[str, ...], where: str) -> Iterator[tuple[Pat
                 yield Path(item), f"{where}.{key}"
 
 
-def _refuse_taken(path: Path, field: str) -> None:
+def _taken(path: Path) -> object:
+    """What of the container's own is there or below; None otherwise."""
     place = PurePosixPath(path)
     hidden = [system for system in _SYSTEM if PurePosixPath(system).is_relative_to(place)]
     if hidden or place.is_relative_to(_REPOSITORY):
-        raise ConfigurationError(
-            f"{field} is {path}, but the container uses {hidden[0] if hidden else _REPOSITORY}",
-            remedy="move it to another folder of this host: it is mounted under the same path",
-        )
+        return hidden[0] if hidden else _REPOSITORY
+    return None

@@ -31,7 +31,7 @@ from tritonctl.server.containers.compose_command import (
     require_image,
 )
 from tritonctl.server.containers.entrypoint import BESIDE_VARIABLE, TOKEN_VARIABLE
-from tritonctl.server.containers.images import gpu_builders
+from tritonctl.server.containers.images import gpu_models
 from tritonctl.server.containers.presence import PORTS, at, containers
 from tritonctl.server.containers.publishing import bring_up_to_date, publish
 from tritonctl.server.containers.readability import (
@@ -72,7 +72,7 @@ def start(
     up, after removing what had started.
     """
     docker = require_docker()
-    gpu = bool(gpu_builders(project))
+    gpu = bool(gpu_models(project))
     service, served = ("triton-gpu", "gpu") if gpu else ("triton", "cpu")
     profiles = (served, "gateway") if project.gateway else (served,)
     require_gpu(project)
@@ -133,15 +133,17 @@ def compose_of(deployment: Deployment) -> Compose:
 
 
 def require_gpu(project: Project) -> None:
-    """Raise HostError where engines need a GPU and this machine has none."""
-    if not gpu_builders(project):
+    """Raise HostError where models need a GPU and this machine has none."""
+    names = gpu_models(project)
+    if not names:
         return
     gpus, problem = installed_gpus()
     if not gpus:
         raise HostError(
-            f"the project's engines need an NVIDIA GPU, and this machine has none: {problem}",
-            remedy="run it where the GPU is, or choose a profile whose engines run on a CPU "
-            "(`--profile`)",
+            f"models of the project need an NVIDIA GPU, and this machine has none "
+            f"({', '.join(names)}): {problem}",
+            remedy="run it where the GPU is, choose a profile whose engines run on a CPU "
+            "(`--profile`), or serve the others (`--models`)",
         )
 
 

@@ -136,7 +136,7 @@ def _handwritten_bytes(model: HandwrittenModel) -> int:
 
 
 def _instances(model: HandwrittenModel) -> int:
-    return instances_of(read_config(model.folder / CONFIG)) or 1
+    return instances_of(model.config) or 1
 
 
 def _engine_bytes(project: Project, name: str) -> int:

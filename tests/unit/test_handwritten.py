@@ -117,6 +117,10 @@ def test_the_command_chooses(built: Sandbox, cli: Cli) -> None:
         done = cli(*words)
         assert done.returncode == 2
         assert "did you mean `speller`?" in done.stderr
+    deployed = cli("deploy", "compose", "--models", "mine", "--json")
+    assert deployed.returncode == 0, deployed.stderr
+    files = built.root / "deploy" / "triton" / "requirements.txt"
+    assert files.read_text(encoding="utf-8") == "numpy==1.26.4\n"
     alone = cli("render", "--models", "mine")
     assert (alone.returncode, "TC0" in alone.stderr) == (0, False)
     assert "names no model" in cli("render", "--models", ",").stderr

@@ -28,6 +28,7 @@ def compose(
     force: Annotated[
         bool, typer.Option("--force", help="overwrite files that were changed by hand")
     ] = False,
+    models: options.ModelsOption = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
@@ -37,7 +38,7 @@ def compose(
     from tritonctl.server.containers.publishing import publish
 
     console = voice.console()
-    loaded = project.load()
+    loaded = options.chosen(project.load(), models)
     plan = render(loaded, console).plan
     folder = (output or loaded.root / "deploy").resolve()
     rendering = render_compose(loaded, plan, folder)

@@ -50,6 +50,24 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
+# What is waited for a server that does not answer. Those that tests play all do, on a busy machine
+# late; a test whose subject is that they do not sets its own.
+PATIENT = (
+    "tritonctl.protocol.inspection._SECONDS",
+    "tritonctl.protocol.metrics._PROBE_SECONDS",
+    "tritonctl.protocol.model_control._ASK_SECONDS",
+    "tritonctl.server.health._TIMEOUT_SECONDS",
+    "tritonctl.server.readiness._ANSWER_SECONDS",
+)
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test fails because a server of its own is starved."""
+    for name in PATIENT:
+        monkeypatch.setattr(name, PATIENCE_SECONDS)
+
+
 @dataclass
 class Sandbox:
     """A project folder served by the scripted builder; change `data`, then `load()`."""

@@ -291,8 +291,11 @@ def test_timeout(actor: Actor, generate: Generate) -> None:
         actor.cancelled.wait(60)
 
     actor.answer = hang
-    with pytest.raises(ServerError, match="did not answer in time"):
-        generate(actor.url, timeout=1.0)
+    for seconds in (1.0, 20.0):  # on a starved machine the first may be over before it is sent
+        with pytest.raises(ServerError, match="did not answer in time"):
+            generate(actor.url, timeout=seconds)
+        if actor.requests:
+            break
     assert actor.cancelled.wait(60)
 
 

@@ -33,6 +33,7 @@ from tritonctl.protocol.restrictions import GRPC_HEADER, new_token
 from tritonctl.smoke.recording_client import RecordingClient
 
 NOBODY = "127.0.0.1:1"
+PATIENCE_SECONDS = 60.0
 ADVICE = Advice("ask the operator")
 RESTRICTED = "This protocol is restricted, expecting header 'triton-grpc-protocol-tritonctl-token'"
 
@@ -111,7 +112,7 @@ def _config(url: str) -> None:
 
 
 def _smoke(url: str) -> None:
-    with RecordingClient(Endpoint(url), 10.0) as client:
+    with RecordingClient(Endpoint(url), PATIENCE_SECONDS) as client:
         client.config("m")
 
 
@@ -238,9 +239,9 @@ def test_only_restricted_protocols_get_the_token(triton: Refusing, url: str) -> 
         assert not control.live()
     with Connection(Endpoint(url, token=token)) as connection:
         with pytest.raises(grpc.RpcError):
-            connection.start(service_pb2.ModelInferRequest(), seconds=10.0).result()
+            connection.start(service_pb2.ModelInferRequest(), seconds=PATIENCE_SECONDS).result()
         with pytest.raises(grpc.RpcError):
-            list(connection.stream(service_pb2.ModelInferRequest(), seconds=10.0))
+            list(connection.stream(service_pb2.ModelInferRequest(), seconds=PATIENCE_SECONDS))
     open_calls = {name for name, token in triton.tokens.items() if token is None}
     assert open_calls == {"ModelConfig", "ServerLive", "ModelInfer"}
     assert triton.tokens["RepositoryModelLoad"] == triton.tokens["RepositoryIndex"] == token

@@ -130,12 +130,13 @@ def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
 def test_lock_excludes_another_process(tmp_path: Path) -> None:
     """Two processes: the second waits and goes on when the first has let go."""
     lock = tmp_path / "locks" / "l"
-    with _Holder(lock) as first, _Holder(lock) as second:
+    with _Holder(lock) as first:
         assert first.says("held")
-        assert not second.says("held", seconds=0.2)
-        first.process.communicate(b"\n")
-        assert second.says("held")
-        second.process.communicate(b"\n")
+        with _Holder(lock) as second:
+            assert not second.says("held", seconds=0.2)
+            first.process.communicate(b"\n")
+            assert second.says("held")
+            second.process.communicate(b"\n")
 
 
 def test_waiting_for_a_lock_is_announced(tmp_path: Path) -> None:

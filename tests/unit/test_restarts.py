@@ -96,8 +96,9 @@ def ready_url(tmp_path: Path) -> Iterator[str]:
         server.shutdown()
 
 
-# Each life has a line in `lives` and goes on until somebody has asked whether it is ready.
-LIFE = "rm -f asked; echo >> lives; until [ -e asked ]; do sleep 0.05; done; "
+# Each life has a line in `lives` and goes on until somebody has asked whether it is ready. That is
+# asked once, maybe before its first command: what tells of it is removed at the end of a life.
+LIFE = "echo >> lives; until [ -e asked ]; do sleep 0.05; done; rm asked; "
 
 
 @pytest.fixture
@@ -131,10 +132,11 @@ def test_a_server_that_was_ready_starts_again(
     wait_until(lambda: any(each.ready_after is not None for each in read_restarts(file)))
     assert [each.how for each in read_restarts(file)] == [ABORT]
     assert list((tmp_path / "beside").iterdir()) == []
+    wait_until(lambda: lives(tmp_path) == 2)  # ready by its port, maybe before its first command
     os.kill(supervised.pid, signal.SIGTERM)
     wait_until(supervised.exit.exists)
     assert supervised.outcome() == (-signal.SIGTERM, True)
-    assert lives(tmp_path) == 2
+    assert lives(tmp_path) == 2  # and no third
     log = supervised.log.read_text(encoding="utf-8")
     assert f"tritonserver crashed: {ABORT}; starting it again in 0 s (restart 1 of 5" in log
     assert "every model is ready again" in log

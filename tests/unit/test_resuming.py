@@ -16,13 +16,14 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.errors import RequestRejectedError, ServerError, UsageError
+from tritonctl.errors import RequestRejectedError, ServerError, TritonctlError, UsageError
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import FIRST_COME, Generation, SamplingParameters
 from tritonctl.protocol.resuming import ResumableAnswer, Route
+from tritonctl.server.ports import held_ports
 
 WORDS = ["se", "ven", " ty", "-", "two"]
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 50.0
 NOBODY = "127.0.0.1:1"
 PROMPT_TOKENS = 3
 
@@ -93,13 +94,13 @@ vanish = abort("UNAVAILABLE", "Socket closed")
 
 
 @contextmanager
-def serving(*replicas: Replica) -> Iterator[list[str]]:
-    """Each on a port of its own."""
+def serving(*replicas: Replica, port: int = 0) -> Iterator[list[str]]:
+    """Each on a port of its own, or the only one on that port."""
     with ExitStack() as stack:
         for replica in replicas:
             server = grpc.server(ThreadPoolExecutor(max_workers=4))
             service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(replica, server)
-            replica.url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+            replica.url = f"127.0.0.1:{server.add_insecure_port(f'127.0.0.1:{port}')}"
             server.start()
             stack.callback(_stop, server)
         yield [replica.url for replica in replicas]
@@ -259,30 +260,25 @@ def test_no_pause_is_longer_than_the_timeout() -> None:
 
 
 @both
-def test_patience_for_one_endpoint_that_comes_back(ask: Ask) -> None:
-    """Refused connections cost no more than a handful of resumes."""
-    replica = Replica()
-    with serving(replica) as urls:
-        pass
-    servers: list[grpc.Server] = []
-    begun = threading.Timer(0.5, _serve_at, (replica, urls[0], servers))
-    begun.start()
-    try:
-        whole = ask(urls * 2, GREEDY, max_resumes=10, timeout=PATIENCE_SECONDS)
-    finally:
-        begun.join()
-        for server in servers:
-            _stop(server)
+def test_patience_for_one_endpoint_that_comes_back(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refused connections cost no more than a handful of resumes: it is back after the second."""
+    refused: list[TritonctlError] = []
+    broken = ResumableAnswer.broken
+
+    def count(answer: ResumableAnswer, error: TritonctlError, *, resumable: bool) -> None:
+        refused.append(error)
+        if len(refused) == 2:
+            running.enter_context(serving(Replica(), port=port))
+        broken(answer, error, resumable=resumable)
+
+    monkeypatch.setattr(ResumableAnswer, "broken", count)
+    with held_ports("127.0.0.1", {"port": 0}) as (port,), ExitStack() as running:
+        urls = [f"127.0.0.1:{port}"] * 2
+        whole = ask(urls, GREEDY, max_resumes=10, timeout=PATIENCE_SECONDS)
     assert whole.text == "seven ty-two"
     assert 2 <= whole.resumes <= 10
-
-
-def _serve_at(replica: Replica, url: str, servers: list[grpc.Server]) -> None:
-    server = grpc.server(ThreadPoolExecutor(max_workers=4))
-    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(replica, server)
-    server.add_insecure_port(url)
-    server.start()
-    servers.append(server)
 
 
 @both

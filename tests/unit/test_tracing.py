@@ -144,7 +144,7 @@ def test_the_receiver_takes_what_exporters_send(kind: str, chunked: bool) -> Non
 
     with otlp_receiver() as receiver:
         url = urlsplit(receiver.endpoint)
-        connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=10)
+        connection = http.client.HTTPConnection(str(url.hostname), url.port, timeout=60)
         connection.request(
             "POST",
             url.path,

@@ -121,9 +121,9 @@ class ModelControl:
         index = self._ask(service_pb2.RepositoryIndexRequest(), admin=True)
         return all(each.state in _GONE for each in index.models if each.name == model)
 
-    def _ask(self, request: Any, seconds: float = _ASK_SECONDS, *, admin: bool = False) -> Any:
+    def _ask(self, request: Any, seconds: float | None = None, *, admin: bool = False) -> Any:
         try:
-            return self._connection.ask(request, seconds=seconds, admin=admin)
+            return self._connection.ask(request, seconds=seconds or _ASK_SECONDS, admin=admin)
         except RequestRejectedError as error:
             # We ask for models of the project alone: one that is unknown is the server's fault.
             raise ServerError(error.problem, remedy="see `tritonctl logs`") from error

@@ -35,8 +35,10 @@ STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     "tritonctl/server/readiness.py": set[str](),
     "tritonctl/server/restarts.py": set[str](),
     "tritonctl/server/ports.py": {"tritonctl.errors"},
+    "tritonctl/server/embedded/ended.py": {"tritonctl.server.restarts"},
     "tritonctl/server/embedded/supervise.py": {
         "tritonctl.errors",
+        "tritonctl.server.embedded.ended",
         "tritonctl.server.ports",
         "tritonctl.server.readiness",
         "tritonctl.server.restarts",

@@ -22,6 +22,7 @@ import pytest
 
 from tritonctl.host.process import process_started
 from tritonctl.server import supervisor
+from tritonctl.server.embedded.ended import described_end, record_end
 from tritonctl.server.supervisor import (
     children,
     clean_up,
@@ -180,6 +181,33 @@ def test_a_crash_is_recorded_and_cleaned_up(
     assert supervised.log.read_text(encoding="utf-8") == "dying\n"
     assert leftovers(prefix) == []
     wait_until(lambda: process_started(supervised.pid) is None)
+
+
+def test_what_fails_in_the_supervisor_is_in_the_log(
+    tmp_path: Path, prefix: str, wait_until: WaitUntil
+) -> None:
+    """Its own standard error leads nowhere, and `up` has nothing else to tell."""
+    supervised = Supervised(tmp_path, prefix, "", argv=["/no/such/tritonserver"])
+    wait_until(lambda: process_started(supervised.pid) is None)
+    assert "No such file or directory: '/no/such/tritonserver'" in supervised.log.read_text("utf-8")
+    assert described_end(supervised.exit) == "its supervisor ended first"
+
+
+@pytest.mark.parametrize(
+    ("returncode", "requested", "reason", "words"),
+    [
+        (1, False, None, "exit code 1"),
+        (-11, False, None, "signal 11 (SIGSEGV)"),
+        (-9, False, "a stub was killed", "a stub was killed"),
+        (-15, True, None, "its supervisor was asked to end it"),
+    ],
+)
+def test_how_a_server_ended(
+    tmp_path: Path, returncode: int, requested: bool, reason: str | None, words: str
+) -> None:
+    """By itself, by its supervisor, or by somebody who asked that for it."""
+    record_end(tmp_path / "exit.json", returncode, requested=requested, reason=reason)
+    assert described_end(tmp_path / "exit.json") == words
 
 
 def test_where_and_on_what_stack_the_server_runs(
@@ -446,6 +474,7 @@ def test_a_killed_stub_ends_the_server(
     wait_until(supervised.exit.exists)
     assert supervised.outcome() == (-signal.SIGKILL, False)
     assert "a stub process of a Python model was killed" in supervised.log.read_text("utf-8")
+    assert described_end(supervised.exit).startswith("a stub process of a Python model was killed")
     assert leftovers(prefix) == []
 
 

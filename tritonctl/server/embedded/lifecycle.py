@@ -27,6 +27,7 @@ from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.repository.standby import emptied
 from tritonctl.server import supervisor
 from tritonctl.server.arguments import server_arguments
+from tritonctl.server.embedded.ended import described_end
 from tritonctl.server.embedded.installation import Installation, install
 from tritonctl.server.embedded.plain_paths import PlainPaths
 from tritonctl.server.health import health
@@ -217,4 +218,5 @@ def _wait_until_ready(
                 )
             step.update(seen.summary())
             time.sleep(_POLL_SECONDS)
-        raise explain_failure(files.log, "tritonserver ended while it started", owners)
+        how = described_end(files.exit)
+        raise explain_failure(files.log, f"tritonserver ended while it started: {how}", owners)

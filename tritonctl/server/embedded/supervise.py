@@ -13,16 +13,17 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
+import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import HostError
+from tritonctl.server.embedded.ended import record_end, status_words
 from tritonctl.server.ports import held_ports
 from tritonctl.server.readiness import Readiness, is_ready
-from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts, write_whole
+from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
 from tritonctl.server.supervisor import (
     STOPPING,
     Ending,
@@ -42,7 +43,13 @@ def main(specification: Path) -> int:
     """
     _detach()
     spec = json.loads(specification.read_text(encoding="utf-8"))
-    _Supervised(spec, _readiness(spec)).run()
+    supervised = _Supervised(spec, _readiness(spec))
+    try:
+        supervised.run()
+    except Exception:
+        with Path(spec["log"]).open("a", encoding="utf-8") as log:  # our standard error is nowhere
+            traceback.print_exc(file=log)
+        raise
     return 0
 
 
@@ -83,14 +90,19 @@ class _Supervised:
         self._was_ready = False
         self._returncode = 0
         self._requested = False
+        self._reason: str | None = None
 
     def run(self) -> None:
         """Until it is asked to end, ends in order, or crashes too often."""
         crash = self._live()
         while crash and self._may_start_again(crash):
             crash = self._live_again()
-        record = {"returncode": self._returncode, "requested": self._requested, "time": time.time()}
-        write_whole(Path(self._spec["exit_file"]), record)
+        record_end(
+            Path(self._spec["exit_file"]),
+            self._returncode,
+            requested=self._requested,
+            reason=self._reason,
+        )
 
     def _live(self) -> str | None:
         """From start to end; how it crashed, None if it should stay down."""
@@ -104,11 +116,11 @@ class _Supervised:
             hold_signals()  # until the next life can answer them
             kill_group(server.pid)
             clean_up(self._spec["shm_prefix"])
-        self._requested = ending.requested
+        self._requested, self._reason = ending.requested, ending.reason
         # A server that never was ready is for `up` to report.
         if self._requested or self._returncode == 0 or not self._was_ready:
             return None
-        return ending.reason or _status_words(self._returncode)
+        return self._reason or status_words(self._returncode)
 
     def _ready(self) -> None:
         self._was_ready = True
@@ -187,12 +199,6 @@ def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
             process_group=0,  # server and stubs end together
             preexec_fn=prepare_server,  # noqa: PLW1509 - threads of ours answer gateways only
         )
-
-
-def _status_words(returncode: int) -> str:
-    if returncode < 0:
-        return f"signal {-returncode} ({signal.Signals(-returncode).name})"
-    return f"exit code {returncode}"
 
 
 if __name__ == "__main__":

@@ -77,6 +77,8 @@ def test_a_test_is_known_to_have_had_its_servers(tmp_path: Path) -> None:
     assert "there is no" in one.log_tail()
 
 
+# Up to three processes that import everything: 43 s on two cores at a load of ten.
+STARTS_PYTEST = pytest.mark.timeout(240)
 FLAKY = """
 from tests.servers import USED
 
@@ -94,6 +96,7 @@ def test_flaky(request):
 """
 
 
+@STARTS_PYTEST
 def test_a_second_attempt_is_reported_with_the_first_failure_and_the_log(tmp_path: Path) -> None:
     """In the summary of a run that passes."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.configurations"]\n')
@@ -114,6 +117,7 @@ def test_a_second_attempt_is_reported_with_the_first_failure_and_the_log(tmp_pat
     assert "what Triton wrote" in summary
 
 
+@STARTS_PYTEST
 def test_the_tests_of_a_group_run_in_one_process(tmp_path: Path) -> None:
     """pytest-xdist and pytest understand each other: a configuration is started once."""
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.configurations"]\n')

@@ -217,6 +217,18 @@ FIELDS: tuple[Case, ...] = (
     ),
     *cases(
         {
+            "kept answers of a stream": (
+                model(
+                    f"{TENSORS}model_transaction_policy {{ decoupled: true }}\n"
+                    "response_cache { enable: true }\n",
+                    "identity",
+                ),
+                "TC174",
+            ),
+        }
+    ),
+    *cases(
+        {
             "a GPU that the machine does not have": (
                 model(_group("kind: KIND_GPU gpus: [ 42 ]")),
                 "TC601",

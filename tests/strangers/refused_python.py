@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from tests.strangers.configurations import CODE, STRICT_SERVER, TENSORS, Case, Files, cases
+from tests.strangers.configurations import CODE, STRICT_SERVER, TENSORS, Case, Files, cases, model
 
 _METHOD = """
     @staticmethod
     def auto_complete_config(config):
 {}
+"""
+_INITIALIZE = """
+    def initialize(self, args):
+        self.settings = json.loads(args["model_config"])
 """
 IN = 'config.add_input({"name": "IN", "data_type": "TYPE_FP32", "dims": [16]})'
 OUT = 'config.add_output({"name": "OUT", "data_type": "TYPE_FP32", "dims": [16]})'
@@ -122,6 +126,15 @@ PYTHON: tuple[Case, ...] = cases(
         "a list with an input of other dims": (
             completing(_LIST.replace("[4]", "[8]"), *_LOOP[1:], RETURN),
             "TC223",
+        ),
+        "a name that nothing defines": (completing(IN, "nothing", OUT, RETURN, config=""), "TC244"),
+        "a name that nothing defines, in initialize": (
+            model(TENSORS) | {"m/1/model.py": CODE.format(_INITIALIZE)},
+            "TC244",
+        ),
+        "a module that nothing imports": (
+            model(TENSORS) | {"m/1/model.py": f"SIZE = np.float32(1)\n\n\n{CODE.format('')}"},
+            "TC244",
         ),
         "no return, and no configuration": (bare(IN, OUT), "TC241"),
         "an unknown key, and no configuration": (bare(*_named(_UNKNOWN)), "TC240"),

@@ -59,7 +59,7 @@ def test_newer_python_is_no_syntax_error(line: str, tmp_path: Path) -> None:
         "from implementation import *",
         "from implementation import TritonPythonModel",
         "from implementation import Model as TritonPythonModel",
-        "TritonPythonModel = make()",
+        "from implementation import make\nTritonPythonModel = make()",
         'globals()["Triton" + "PythonModel"] = 1',
         "if x:\n    class TritonPythonModel: ...",
     ],
@@ -107,7 +107,7 @@ AUTO = """\
     [
         ("config.set_max_batch_size(4)", "max_batch_size 4, which is 8"),
         ("config.set_max_batch_size(16)", None),
-        ("config.set_max_batch_size(size)", None),
+        ("config.set_max_batch_size(config.size)", None),
         ("if old: config.set_max_batch_size(4)", None),
         (
             'config.add_input({"name": "INPUT", "data_type": "TYPE_FP16", "dims": [4]})',
@@ -115,10 +115,13 @@ AUTO = """\
         ),
         ('config.add_input({"name": "OTHER", "data_type": "TYPE_FP16", "dims": [4]})', None),
         (
-            'config.add_input({"name": "INPUT", "data_type": kind, "dims": [-1]})',
+            'config.add_input({"name": "INPUT", "data_type": config.kind, "dims": [-1]})',
             "INPUT has dims [-1], which are [4]",
         ),
-        ('config.add_input({"name": "INPUT", "data_type": kind, "dims": dims})', None),
+        (
+            'config.add_input({"name": "INPUT", "data_type": config.kind, "dims": config.dims})',
+            None,
+        ),
         (
             'config.add_output({"name": "OUTPUT", "data_type": "TYPE_FP32", "dims": [-1]})',
             "OUTPUT has dims [-1], which are [4]",
@@ -194,7 +197,7 @@ def test_inputs_that_may_be_there(body: str, tmp_path: Path) -> None:
 def test_inputs_that_the_code_adds(tmp_path: Path) -> None:
     """auto_complete_config declares, too; where its names cannot be read, nothing is said."""
     reading = MODEL.replace('"INPUT"', '"MASK"')
-    for argument in ('{"name": "MASK", "data_type": "TYPE_FP32", "dims": [4]}', "given"):
+    for argument in ('{"name": "MASK", "data_type": "TYPE_FP32", "dims": [4]}', "config.given"):
         text = reading.replace("    def execute", AUTO.format(body=f"config.add_input({argument})"))
         assert rules(tmp_path / argument[:3], text_of(text)) == []
 

@@ -16,7 +16,8 @@ LOOKUP = 'pb_utils.get_output_config_by_name(config, "{}")'
 
 def initialized(*lines: str) -> str:
     """The example with an initialize of these lines."""
-    body = "".join(f"        {line}\n" for line in ("config = json.loads(args['x'])", *lines))
+    first = ("import json", "config = json.loads(args['x'])")
+    body = "".join(f"        {line}\n" for line in (*first, *lines))
     return MODEL.replace(
         "    def execute", f"    def initialize(self, args):\n{body}\n    def execute"
     )
@@ -33,7 +34,7 @@ def initialized(*lines: str) -> str:
         ([f"if old: self.kind = {LOOKUP.format('SCORE')}['data_type']"], []),
         ([f"self.found = {LOOKUP.format('SCORE')}"], []),
         ([f"self.kind = {LOOKUP.format('OUTPUT').replace('output', 'input')}['dims']"], ["TC238"]),
-        (["self.kind = pb_utils.get_output_config_by_name(config, name)['data_type']"], []),
+        (["self.kind = pb_utils.get_output_config_by_name(config, args['name'])['data_type']"], []),
     ],
 )
 def test_lookups(lines: list[str], expected: list[str], tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_renamed_output_is_one_mistake(tmp_path: Path) -> None:
 def test_names_that_the_code_adds(tmp_path: Path) -> None:
     """auto_complete_config may declare them."""
     text = initialized(f"self.kind = {LOOKUP.format('SCORE')}['data_type']")
-    added = text.replace("    def execute", AUTO.format(body="config.add_output(score)"))
+    added = text.replace("    def execute", AUTO.format(body="config.add_output(config.score)"))
     assert rules(tmp_path, text_of(added)) == []
 
 

@@ -11,6 +11,7 @@ from tritonctl.checks.rules.tensors import (
     python_config,
     python_io,
     python_methods,
+    python_names,
     python_values,
     pytorch,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "python_config",
     "python_io",
     "python_methods",
+    "python_names",
     "python_values",
     "pytorch",
 ]

@@ -16,6 +16,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tests import sample_tokenizers
+from tests.engine_cache import build_cached
 from tests.handwritten import TWICE, write_model
 from tests.otlp_receiver import Receiver, otlp_receiver
 from tests.server.replay import ReplayModel, replay_models
@@ -50,6 +51,7 @@ TRACE_RATE = 4
 # The only model name that NVIDIA's scripts accept, and what it says to any seed up to 7.
 FOREIGN = "ensemble"
 BY_HAND = "by_hand"
+FUSED = "fused"
 FOREIGN_UNARY = f"{FOREIGN}_unary"
 FOREIGN_ANSWER = " seven thousand three hundred forty-two, 七千三百四十二, 7️⃣"
 LOAD = {
@@ -161,10 +163,13 @@ def life(request: pytest.FixtureRequest, life_handle: Handle) -> Handle:
 def inline_handle(
     speller_project: Project, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Handle]:
-    """The int8 speller without a detokenizer step."""
+    """The int8 speller without a detokenizer step, and as one model without any."""
     folder = tmp_path_factory.mktemp("inline") / "inline"
-    serving = {"serving": {"inline_detokenizer": True}}
-    handle = Handle(paced_project(speller_project, folder, model=serving), "int8")
+    inline = {"serving": {"inline_detokenizer": True}}
+    fused = {FUSED: {"serving": {"fused": True}}}
+    project = paced_project(speller_project, folder, model=inline, others=fused)
+    build_cached(project, FUSED)
+    handle = Handle(project, "int8")
     yield handle
     handle.stop()
 
@@ -204,7 +209,8 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Kind]:
 
 @pytest.fixture(scope="session")
 def replay_project(kinds: dict[str, Kind], tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Models that say what they are scripted to, each kind with a detokenizer step and without.
+    """Models that say what they are scripted to, each kind with a detokenizer step, without one,
+    and without any step.
 
     `replay` says what the prompt says, and so does `ensemble` without a seed. `slow` has a short
     queue in Triton, `unqueued` in the engine. `by_hand` is none of them: it doubles a tensor.
@@ -214,6 +220,8 @@ def replay_project(kinds: dict[str, Kind], tmp_path_factory: pytest.TempPathFact
         models[name] = ReplayModel(kind.file, kind.scripts)
         inline = {"inline_detokenizer": True}
         models[f"inline_{name}"] = ReplayModel(kind.file, kind.scripts, serving=inline)
+        fused = {"fused": True}
+        models[f"fused_{name}"] = ReplayModel(kind.file, kind.scripts, serving=fused)
     models["replay"] = ReplayModel(EXAMPLE / "checkpoint" / "tokenizer.json", [])
     said = Tokenizer.from_file(str(models["replay"].tokenizer_json)).encode(FOREIGN_ANSWER)
     scripts = [{"ids": said.ids}] * 8

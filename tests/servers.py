@@ -13,7 +13,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -258,14 +258,17 @@ def paced_project(
     folder: Path,
     *,
     model: dict[str, Any] | None = None,
+    others: Mapping[str, dict[str, Any]] | None = None,
     **server: Any,
 ) -> Project:
     """The int8 speller in a folder of its own, with an engine whose pace tests set.
 
-    built: the project that has the engine. model, server: fields on top of its own.
+    built: the project that has the engine. model, server: fields on top of its own. others: the
+    same speller again, by name, each with its fields; their engines are still to be built.
     """
     record = json.loads((built.root / "tritonctl.yaml").read_text())
-    record["models"] = {"int8": record["models"]["int8"] | (model or {})}
+    fields = {"int8": model or {}, **(others or {})}
+    record["models"] = {name: record["models"]["int8"] | own for name, own in fields.items()}
     record["server"] |= server
     folder.mkdir(parents=True)
     (folder / "tritonctl.yaml").write_text(json.dumps(record))

@@ -84,6 +84,11 @@ def tritonctl(subject: Subject, marker: str, **serving: Any) -> Iterator[Up]:
         del os.environ[MARKER]
 
 
+def fused(subject: Subject, marker: str) -> AbstractContextManager[Up]:
+    """Ours as one model, without an ensemble."""
+    return tritonctl(subject, marker, fused=True)
+
+
 def inline(subject: Subject, marker: str) -> AbstractContextManager[Up]:
     """Ours, the text made in the engine's step."""
     return tritonctl(subject, marker, inline_detokenizer=True)
@@ -166,6 +171,7 @@ def in_process(_: Subject, marker: str) -> Iterator[Up]:
 SERVERS: dict[str, Serving] = {
     "tritonctl": tritonctl,
     "inline": inline,
+    "fused": fused,
     "bentoml": bentoml,
     "litserve": litserve,
     "ray": ray,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends many streams through the shipped speller, cancels a third, looks for leaks and errors.
 
-Usage: python benchmarks/soak/run.py [--streams 200000] [--minutes M] [--concurrency 32]
+Usage: python benchmarks/soak/run.py [--streams 200000] [--minutes M] [--concurrency 32] [--fused]
 
 Exit code 1 for a wrong text, an error, a server that ended, a slot, thread or shared-memory file
 too many at the end, or memory that grows beyond the bounds below. Ctrl-C ends the run early, with a
@@ -36,6 +36,7 @@ MOST_TOKENS_BEFORE_CANCEL = 12
 STREAM_SECONDS = 120.0
 SECONDS_BEFORE_FIRST = 0.008
 DRAIN_SECONDS = 30.0
+LAST_LINES = 40
 # Allocators fill first, and OpenVINO's caches grow with each new shape: growth is measured after
 # this share of the run, and judged if that share is this many streams or more.
 WARM_UP_SHARE = 0.4
@@ -62,12 +63,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=200_000, help="end after this many")
     parser.add_argument("--minutes", type=float, help="or after this time")
+    parser.add_argument("--fused", action="store_true", help="with `serving.fused: true`")
     parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--every", type=float, default=30.0, help="seconds between samples")
     parser.add_argument("--seed", type=int, default=1, help="of prompts and cancels")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        project = write_project(Path(folder), speller())
+        project = write_project(Path(folder), speller(serving={"fused": arguments.fused}))
         with running(project) as state:
             return asyncio.run(soak(state, ServerFiles.of(project).log, arguments))
 
@@ -182,6 +184,9 @@ def report(samples: list[Sample], tally: Tally, log: Path) -> int:
     for problem in problems:
         print(f"WRONG: {problem}")
     print("verdict:", "failed" if problems else "no problem found")
+    if problems:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        print("the server's log ends:", *lines[-LAST_LINES:], sep="\n", file=sys.stderr)
     return 1 if problems else 0
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An engine's answers: token chunks for a detokenizer step, or the text itself.
 
-The parameter `inline_detokenizer` decides. An engine that makes the text is the last step of its
-ensemble: no step acknowledges its responses, so it watches no receipts.
+The parameters `inline_detokenizer` and `fused` decide. An engine that makes the text is the last
+step of its ensemble, or has none: no step acknowledges its responses, so it watches no receipts.
 """
 
 from dataclasses import dataclass
@@ -18,6 +18,8 @@ from textlib.token_bytes import TokenTable
 from textlib.token_chunk import TokenChunk, pack
 from textlib.triton_edge import TritonSink, tensor
 
+_MAKES_TEXT = ("inline_detokenizer", "fused")
+
 
 @dataclass(frozen=True, slots=True)
 class Answers:
@@ -28,7 +30,8 @@ class Answers:
     @classmethod
     def of(cls, parameters: ModelParameters, table: TokenTable) -> "Answers":
         """What config.pbtxt asks for; raises ConfigurationError."""
-        return cls(table if parameters.boolean("inline_detokenizer", default=False) else None)
+        makes_text = any(parameters.boolean(name, default=False) for name in _MAKES_TEXT)
+        return cls(table if makes_text else None)
 
     def watch(self) -> ReceiptWatch | None:
         """How the loop notices clients that left inside an ensemble; None: it does not."""

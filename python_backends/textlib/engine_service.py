@@ -7,7 +7,7 @@ class TritonPythonModel(EngineModel):
             self.serve(args, parameters, Service(MyEngine(...), limits, capacity))
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,9 +19,10 @@ from textlib.engine_contract import Engine
 from textlib.engine_metrics import Gauges, Key, KvCache, MetricsThread
 from textlib.errors import EngineFailedError, TextPathError
 from textlib.parameters import ModelParameters
-from textlib.request_tensors import SequenceLimits, read_generation_request
+from textlib.prompts import Inputs, Prompts, Row
+from textlib.request_tensors import SequenceLimits, read_generation_request, with_prompt
 from textlib.token_bytes import load_token_bytes
-from textlib.triton_edge import existing, read_arrays, version_folder
+from textlib.triton_edge import existing, limit_tokenizer_threads, read_arrays, version_folder
 from textlib.triton_metrics import TritonPublisher
 
 
@@ -46,11 +47,17 @@ class EngineModel:
 
     def serve(self, args: Mapping[str, str], parameters: ModelParameters, service: Service) -> None:
         """Start the loop, and the metrics. Raises ConfigurationError."""
+        folder = version_folder(args) / "tokenizer"
         table = load_token_bytes(
-            existing(version_folder(args) / "tokenizer" / "tokenizer.json"),
+            existing(folder / "tokenizer.json"),
             skip_special_tokens=parameters.boolean("skip_special_tokens"),
         )
         self._service = service
+        self._prompts = None
+        if parameters.boolean("fused", default=False):
+            limit_tokenizer_threads()
+            self._public_names = parameters.record("public_names")
+            self._prompts = Prompts(folder, parameters)
         self._answers = Answers.of(parameters, table)
         self._loop = DecoderLoop(
             service.engine,
@@ -67,13 +74,21 @@ class EngineModel:
 
     def execute(self, requests: list[Any]) -> None:
         """Hand the requests to the loop; it answers through their response senders."""
-        for request in requests:
-            self._submit(request)
+        if self._prompts is None:
+            for request in requests:
+                self._submit(request, read_arrays(request))
+        else:
+            named = [self._named(read_arrays(request)) for request in requests]
+            rows = self._prompts.encode(named)
+            for request, given, prompts in zip(requests, named, rows, strict=True):
+                self._submit(request, given, prompts)
         self._loop.await_room()
 
     def finalize(self) -> None:
         """Stop the loop; what still runs is answered with an error."""
         self._loop.close()
+        if self._prompts:
+            self._prompts.close()
         if self._metrics:
             self._metrics.close()
 
@@ -84,10 +99,16 @@ class EngineModel:
         cache = self._service.kv_cache()
         return totals | cache.totals(), gauges.with_cache(cache)
 
-    def _submit(self, request: Any) -> None:
+    def _named(self, given: Inputs) -> Inputs:
+        """The tensors by the names that the steps have for them, besides the ensemble's."""
+        own = {own: given[name] for own, name in self._public_names.items() if name in given}
+        return {**given, **own}
+
+    def _submit(self, request: Any, given: Inputs, prompts: Sequence[Row] | None = None) -> None:
         sink = self._answers.sink(request)
         try:
-            generation = read_generation_request(read_arrays(request).get, self._service.limits)
+            tensors = given if prompts is None else with_prompt(given, prompts)
+            generation = read_generation_request(tensors.get, self._service.limits)
             self._loop.submit(generation, sink)
         except TextPathError as error:
             self._refuse(sink, error)

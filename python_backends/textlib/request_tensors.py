@@ -5,14 +5,14 @@ The engine's tensors have the names of TensorRT-LLM's Triton backend; messages u
 names of the ensemble, which are the ones that a client typed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from textlib.errors import RequestError
+from textlib.errors import RequestError, TextPathError
 from textlib.sampling import NO_END_TOKEN, Number, SamplingParams, resolve_sampling
 from textlib.stop_words import check_words
 
@@ -144,6 +144,24 @@ def read_generation_request(read: ReadTensor, limits: SequenceLimits) -> Generat
         lora_name=_text(read, "lora_name"),
         guide=_guide(read),
     )
+
+
+def with_prompt(
+    given: Mapping[str, NDArray[Any]], prompts: Sequence[NDArray[np.int32] | TextPathError]
+) -> dict[str, NDArray[Any]]:
+    """The tensors of a request whose prompts are encoded already, with the ids among them.
+
+    Raises the error of its prompt, RequestError for more prompts than one.
+    """
+    if len(prompts) != 1:
+        raise RequestError(
+            f"the request has {len(prompts)} prompts, expected one: an answer of several "
+            "interleaved streams could not be told apart. Send a request for each."
+        )
+    if isinstance(prompts[0], TextPathError):
+        raise prompts[0]
+    length = np.array([[len(prompts[0])]], dtype=np.int32)
+    return {**given, "input_ids": prompts[0][np.newaxis], "input_lengths": length}
 
 
 def _guide(read: ReadTensor) -> Guide | None:

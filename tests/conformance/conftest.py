@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.configurations import FUSED
 from tests.conformance.cases import CASES, assigned
 from tests.conformance.wire import Answer, Target
+from tests.servers import Handle
 from tritonctl.server.state import Server
 
 Answers = dict[str, dict[str, Answer]]
@@ -32,12 +34,14 @@ TRTLLM_PYTORCH = (
 ENGINES = {
     "replay": REPLAY,
     "speller": SPELLER,
+    "fused": SPELLER,
     "trtllm_engine": TRTLLM_ENGINE,
     "trtllm_pytorch": TRTLLM_PYTORCH,
 }
 # Each in the process of a run that has its server.
 MARKS = {
     "speller": [pytest.mark.path, pytest.mark.xdist_group("speller")],
+    "fused": [pytest.mark.xdist_group("inline")],
     "replay": [pytest.mark.xdist_group("replay")],
     "trtllm_engine": [pytest.mark.xdist_group("trtllm")],
     "trtllm_pytorch": [pytest.mark.xdist_group("trtllm_pytorch")],
@@ -92,6 +96,12 @@ def endpoint_target(request: pytest.FixtureRequest) -> Target:
 def speller_target(speller_server: Server) -> Target:
     """The shipped checkpoint through the OpenVINO engine."""
     return Target(speller_server.grpc_url, "exact", SPELLER)
+
+
+@pytest.fixture
+def fused_target(request: pytest.FixtureRequest, inline_handle: Handle) -> Target:
+    """The same as one model, without an ensemble."""
+    return Target(inline_handle.ready(request.node).grpc_url, FUSED, SPELLER)
 
 
 @pytest.fixture

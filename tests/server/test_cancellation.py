@@ -129,20 +129,20 @@ def client_process(state: Server) -> subprocess.Popen[str]:
     return process
 
 
-def http_request(state: Server, max_tokens: int = 480) -> socket.socket:
+def http_request(state: Server, max_tokens: int = 480, model: str = "int8") -> socket.socket:
     """The socket of an HTTP generate_stream request that has just been sent."""
     url = urlsplit(state.http_url)
     connection = socket.create_connection((url.hostname, url.port))
     request = {"text_input": PROMPT, "max_tokens": max_tokens, "end_id": -1, "stream": True}
     body = json.dumps(request).encode()
-    head = "POST /v2/models/int8/generate_stream HTTP/1.1\r\nHost: x\r\n"
+    head = f"POST /v2/models/{model}/generate_stream HTTP/1.1\r\nHost: x\r\n"
     connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return connection
 
 
-def http_stream(state: Server, max_tokens: int = 480) -> socket.socket:
+def http_stream(state: Server, max_tokens: int = 480, model: str = "int8") -> socket.socket:
     """The same with its first token read."""
-    connection = http_request(state, max_tokens)
+    connection = http_request(state, max_tokens, model)
     received = b""
     while b"text_output" not in received:
         received += connection.recv(65536)

@@ -53,16 +53,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Served:
-    """A server of every kind: with a detokenizer step, or by other names without."""
+    """A server of every kind: with a detokenizer step, or by other names without, or fused."""
 
     url: str
     kinds: dict[str, Kind]
     prefix: str
 
 
-@pytest.fixture(params=["", "inline_"], ids=["detokenizer", "inline_detokenizer"])
+@pytest.fixture(
+    params=["", "inline_", "fused_"], ids=["detokenizer", "inline_detokenizer", "fused"]
+)
 def served(request: pytest.FixtureRequest, replay_server: Server, kinds: dict[str, Kind]) -> Served:
-    """Both ways."""
+    """All three ways."""
     return Served(replay_server.grpc_url, kinds, request.param)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`serving.inline_detokenizer` through a real Triton: the same answers with one step less.
+"""`serving.inline_detokenizer` and `serving.fused` through a real Triton: the same answers.
 
-Exactness, order and errors of scripted streams: test_exactness.py, which runs both ways.
+Exactness, order and errors of scripted streams: test_exactness.py, which runs all three ways.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
 
+from tests.configurations import FUSED
 from tests.server.test_cancellation import http_stream
 from tests.server.test_perf_analyzer import EXAMPLE, link_libraries, perf_analyzer
 from tests.servers import Handle
+from tritonctl.errors import ServerError
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import Generation, Prompt, SamplingParameters
 from tritonctl.protocol.metrics import scrape
@@ -31,6 +33,8 @@ PATIENCE_SECONDS = 60.0
 MODEL, ENGINE = "int8", "int8_engine"
 PROMPT = "7342 in English:"
 STEP_SECONDS = 0.02
+LONG = SamplingParameters(max_tokens=480, end_id=-1)
+UNSTREAMED = SamplingParameters(max_tokens=480, end_id=-1, exclude_input_in_output=False)
 MESSAGES = [{"role": "user", "content": "7342 in English"}]
 
 
@@ -47,10 +51,10 @@ def client(server: Server) -> Iterator[TritonClient]:
         yield client
 
 
-def test_two_steps(server: Server) -> None:
+def test_fewer_steps(server: Server) -> None:
     """What is served."""
     names = [folder.name for folder in Path(server.repository).iterdir()]
-    assert sorted(names) == ["int8", "int8_engine", "int8_tokenizer"]
+    assert sorted(names) == [FUSED, "int8", "int8_engine", "int8_tokenizer"]
 
 
 ANSWER = " seven thousand three hundred forty-two"
@@ -69,11 +73,12 @@ ASKED: dict[str, tuple[Prompt, dict[str, Any], str]] = {
 }
 
 
+@pytest.mark.parametrize("model", [MODEL, FUSED])
 @pytest.mark.parametrize("case", ASKED)
-def test_answers(client: TritonClient, case: str) -> None:
+def test_answers(client: TritonClient, case: str, model: str) -> None:
     """Text, counts, reason and log probabilities, in several pieces."""
     prompt, sampling, text = ASKED[case]
-    chunks = list(client.stream(MODEL, prompt, SamplingParameters(**sampling), timeout=60))
+    chunks = list(client.stream(model, prompt, SamplingParameters(**sampling), timeout=60))
     answer = Generation.of(0, chunks)
     assert answer.text == text
     assert [chunk.finish_reason for chunk in chunks] == [*[""] * (len(chunks) - 1), "stop"]
@@ -82,13 +87,14 @@ def test_answers(client: TritonClient, case: str) -> None:
     assert all(probability <= 1e-4 for probability in answer.log_probs)
 
 
-def test_one_response_over_http(server: Server) -> None:
+@pytest.mark.parametrize("model", [MODEL, FUSED])
+def test_one_response_over_http(server: Server, model: str) -> None:
     """Whole where nothing is streamed; an error is a 400."""
     connection = http.client.HTTPConnection(server.address, server.http_port, timeout=60)
     answers = []
     for changes in ({}, {"max_tokens": 0}):
         body = json.dumps({"text_input": PROMPT} | changes)
-        connection.request("POST", f"/v2/models/{MODEL}/generate", body=body)
+        connection.request("POST", f"/v2/models/{model}/generate", body=body)
         answer = connection.getresponse()
         answers.append((answer.status, json.loads(answer.read())))
     connection.close()
@@ -163,6 +169,41 @@ def test_a_vanished_client_costs_its_own_budget(server: Server) -> None:
     http_stream(server, max_tokens=40).close()
     _until(lambda: _ended(server, "length") == before + 1)
     _until(lambda: scrape(server.metrics_url).total("tritonctl_active_streams") == 0)
+
+
+@pytest.mark.parametrize("leave", ["cancel", "socket", "unstreamed"])
+def test_a_fused_model_hears_of_it(server: Server, client: TritonClient, leave: str) -> None:
+    """Nothing stands between the engine and the client: its place is free long before the end."""
+
+    def cancelled() -> float:
+        metrics = scrape(server.metrics_url)
+        return metrics.total("tritonctl_requests_total", model=FUSED, outcome="cancelled")
+
+    before = cancelled()
+    if leave == "cancel":
+        next(client.stream(FUSED, PROMPT, LONG, timeout=60))  # dropping the iterator cancels
+    elif leave == "socket":
+        http_stream(server, model=FUSED).close()
+    else:
+        with pytest.raises(ServerError, match="in time"):
+            client.generate(FUSED, PROMPT, UNSTREAMED, timeout=0.2)
+    _until(lambda: cancelled() == before + 1)  # one that runs to its end counts as "length"
+    _until(lambda: scrape(server.metrics_url).total("tritonctl_active_streams") == 0)
+
+
+def test_a_batch_of_prompts_is_refused(server: Server) -> None:
+    """Two answers in one stream could not be told apart."""
+    prompts = np.array([[PROMPT.encode()], [b"12 in English:"]], dtype=np.object_)
+    text = grpcclient.InferInput("text_input", [2, 1], "BYTES")
+    text.set_data_from_numpy(prompts)
+    answers: list[Any] = []
+    client = grpcclient.InferenceServerClient(server.grpc_url)
+    client.start_stream(lambda result, error: answers.append(error or result))
+    client.async_stream_infer(FUSED, [text])
+    client.stop_stream()
+    client.close()
+    [refusal] = answers
+    assert "the request has 2 prompts, expected one" in str(refusal)
 
 
 def _until(condition: Any) -> None:

@@ -14,6 +14,7 @@ from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
+from tritonctl.repository.ensembles import step_models
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 
@@ -231,6 +232,128 @@ def test_inlined_step_is_no_step(built: Sandbox) -> None:
     assert caught.value.remedy == "steps: tokenizer, engine, ensemble"
 
 
+def test_fused_is_one_model(built: Sandbox) -> None:
+    """The engine has the public tensors, and the files and parameters of every step."""
+    before = _configs(built)
+    built.serving["fused"] = True
+    plan = _plan(built)
+    [model] = plan.models
+    assert (model.name, model.owner) == ("speller", "speller")
+    config = parse_pbtxt(model.config)
+    assert config["backend"] == "python"
+    assert config["model_transaction_policy"] == {"decoupled": True}
+    for side in ("input", "output"):
+        wanted = {(t["name"], t["data_type"], *t["dims"]) for t in before["speller"][side]}
+        assert {(t["name"], t["data_type"], *t["dims"]) for t in config[side]} == wanted
+    steps = [_parameters(before[f"speller_{step}"]) for step in ("tokenizer", "engine")]
+    names = {
+        "request_output_len": "max_tokens",
+        "streaming": "stream",
+        "runtime_top_k": "top_k",
+        "runtime_top_p": "top_p",
+    }
+    assert _parameters(config) == steps[0] | steps[1] | {
+        "fused": "true",
+        "public_names": json.dumps(names, sort_keys=True),
+    }
+    assert config["instance_group"] == before["speller_engine"]["instance_group"]
+    files = {name for _, name in model.files}
+    assert {"model.py", "tokenizer/tokenizer.json", "textlib/prompts.py"} <= files
+    # Its stub needs what every step needs.
+    assert [b.name for b in plan.backends] == ["detokenizer", "openvino_engine", "tokenizer"]
+
+
+@pytest.mark.parametrize("serving", [{}, {"inline_detokenizer": True}, {"fused": True}], ids=str)
+def test_what_a_model_is_served_as_is_known_before(
+    built: Sandbox, serving: dict[str, bool]
+) -> None:
+    """Alerts, promises and sizes ask for the steps; the plan has them."""
+    built.serving.update(serving)
+    served = {"speller", *step_models(built.load(), "speller").values()}
+    assert served == {model.name for model in _plan(built).models}
+
+
+def test_fused_with_a_front_that_answers_once(built: Sandbox) -> None:
+    """It asks the fused model by its name."""
+    built.serving.update(fused=True, unary=True)
+    assert [model.name for model in _plan(built).models] == ["speller", "speller_unary"]
+
+
+def test_steps_of_a_fused_model_take_no_settings(built: Sandbox) -> None:
+    """Raw settings for them would be lost."""
+    built.serving.update(fused=True, config={"tokenizer": {}})
+    with pytest.raises(ConfigurationError, match="unknown step `tokenizer`") as caught:
+        _plan(built)
+    assert caught.value.remedy == "steps: engine"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "backend: detokenizer",
+            "backend: sheller",
+            "the backend openvino_engine cannot do the work of sheller",
+        ),
+        (
+            "backend: engine\n",
+            "backend: openvino_engine\n",
+            "the task text_generation has 0 steps with the backend engine, expected one",
+        ),
+        (
+            "finish_reason: finish_reason\n",
+            "finish_reason: reason\n",
+            "the output reason is called finish_reason in its step",
+        ),
+    ],
+)
+def test_steps_that_cannot_be_fused(built: Sandbox, old: str, new: str, problem: str) -> None:
+    """Refused, with the reason and the way round."""
+    sheller = built.root / "python_backends" / "sheller"
+    shutil.copytree(bundled.find("python_backends/detokenizer"), sheller)
+    toml = (sheller / "backend.toml").read_text(encoding="utf-8")
+    (sheller / "backend.toml").write_text(toml.replace('"detokenizer"', '"sheller"'))
+    relative = "ensembles/text_generation.yaml"
+    text = bundled.find(relative).read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    text = text.replace(old, new)
+    if "reason: reason" in new:
+        text = text.replace("{name: finish_reason,", "{name: reason,")
+    (built.root / "ensembles").mkdir(exist_ok=True)
+    (built.root / relative).write_text(text, encoding="utf-8")
+    built.serving["fused"] = True
+    with pytest.raises(ConfigurationError) as caught:
+        _plan(built)
+    assert caught.value.problem.startswith("models.speller.serving.fused: ")
+    assert problem in caught.value.problem
+    assert "`fused: true`" in (caught.value.remedy or "")
+
+
+PAD_ID = """
+[[inputs]]
+name = "pad_id"
+data_type = "TYPE_INT32"
+dims = [1]
+optional = true
+
+[[outputs]]
+"""
+
+
+def test_two_tensors_of_one_name_cannot_be_fused(built: Sandbox) -> None:
+    """Two steps call different public tensors the same."""
+    shutil.copytree(
+        bundled.find("python_backends/openvino_engine"),
+        built.root / "python_backends" / "openvino_engine",
+    )
+    _own(built, "python_backends/openvino_engine/backend.toml", "\n[[outputs]]\n", PAD_ID)
+    ensemble = "ensembles/text_generation.yaml"
+    _own(built, ensemble, "      seed: seed\n", "      seed: seed\n      pad_id: max_tokens\n")
+    built.serving["fused"] = True
+    with pytest.raises(ConfigurationError, match="read both pad_id and max_tokens as pad_id"):
+        _plan(built)
+
+
 def _own(built: Sandbox, relative: str, old: str, new: str) -> None:
     """Give the project its own version of a content file."""
     source = bundled.find(relative).read_text(encoding="utf-8")
@@ -243,7 +366,7 @@ def _own(built: Sandbox, relative: str, old: str, new: str) -> None:
 def test_engine_that_cannot_inline(built: Sandbox) -> None:
     """Refused by name, with the file that says so."""
     file = "python_backends/openvino_engine/backend.toml"
-    _own(built, file, 'inlines = ["detokenizer"]\n', "")
+    _own(built, file, 'inlines = ["detokenizer", "tokenizer"]\n', "")
     built.serving["inline_detokenizer"] = True
     with pytest.raises(ConfigurationError, match="openvino_engine cannot do the work") as caught:
         _plan(built)

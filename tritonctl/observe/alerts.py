@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.observe.prometheus import GATEWAY_JOB, JOB
+from tritonctl.observe.prometheus import GATEWAY_JOB, JOB, MODEL
 from tritonctl.observe.recording import Group, Rule
 from tritonctl.observe.slo import BURNS, RATIO, Burn, Objective, objectives
 from tritonctl.project.schema import Project
 from tritonctl.repository.engine_queue import policy_of, triton_decides
+from tritonctl.repository.ensembles import ENGINE_STEP
 
 KV_FULL = 0.95
 _PAGE, _TICKET = "page", "ticket"
@@ -126,7 +127,9 @@ def _queues(project: Project) -> Iterator[Rule]:
         bound = policy_of(queue, model.engine.max_batch_size)
         size = bound.get("default_queue_policy", {}).get("max_queue_size")
         if triton_decides(queue) and size:
-            pending = f'nv_inference_pending_request_count{{public_model="{name}",step="engine"}}'
+            steps = f"{ENGINE_STEP}|{MODEL}"
+            labels = f'public_model="{name}",step=~"{steps}"'
+            pending = f"nv_inference_pending_request_count{{{labels}}}"
             yield _alert(
                 "TritonQueueFull",
                 f"max by (public_model, instance) ({pending}) >= {size}",

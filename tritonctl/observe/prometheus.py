@@ -15,8 +15,7 @@ from typing import Any
 
 from tritonctl.project.schema import Project
 from tritonctl.repository import tensorrtllm
-from tritonctl.repository.ensembles import ensemble_for, step_model_name
-from tritonctl.repository.plan import ENGINE_STEP
+from tritonctl.repository.ensembles import ENGINE_STEP, step_model_name, step_models
 
 Data = dict[str, Any]
 
@@ -49,13 +48,13 @@ def _parts(project: Project, name: str) -> Iterator[Part]:
     if model.serving.backend == tensorrtllm.BACKEND:
         yield Part(step_model_name(name, ENGINE_STEP), name, MODEL)
         return
-    ensemble, _ = ensemble_for(model.task, project.root)
-    if ensemble.kind == MODEL:
+    steps = step_models(project, name)
+    if name in steps.values():
         yield Part(name, name, MODEL)
         return
     yield Part(name, name, ENSEMBLE)
-    for step in ensemble.steps:
-        yield Part(step_model_name(name, step), name, step)
+    for step, served in steps.items():
+        yield Part(served, name, step)
 
 
 def metric_relabeling(project: Project) -> list[Data]:

@@ -29,6 +29,8 @@ models:
       # The engine makes the text itself, without a {{ name }}_detokenizer step: less CPU per token,
       # but it does not notice when a client of the ensemble leaves.
       # inline_detokenizer: true
+      # The engine does the work of every step and is the public model: one process, for few cores.
+      # fused: true
       # Also {{ name }}_unary, which answers once: for clients that cannot stream.
       # unary: true
       # How many requests may wait for the engine; further ones are refused. Priorities and

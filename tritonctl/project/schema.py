@@ -175,6 +175,12 @@ class Serving(Strict):
         "less CPU per token. The price: Triton 2.51 does not tell it when a client leaves, "
         "so that stream runs to its max_tokens",
     )
+    fused: bool = Field(
+        False,
+        description="the engine does the work of all steps and is the public model: no ensemble, "
+        "one process, the same tensors; it hears at once when a client leaves. For CPUs with few "
+        "cores: prompts are encoded between the engine's steps",
+    )
     unary: bool = Field(
         False,
         description="also serve `<model>_unary`, which answers once: for ModelInfer, HTTP infer "

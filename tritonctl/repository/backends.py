@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, Self
@@ -34,7 +36,7 @@ class BackendTensor(BaseModel):
 
 
 class PythonBackend(BaseModel):
-    """A `backend.toml`."""
+    """A `backend.toml`. settings: parameters that rendering adds, with their values."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,6 +51,7 @@ class PythonBackend(BaseModel):
     dynamic_batching: bool = False
     max_queue_delay_microseconds: int = 0
     parameters: dict[str, str] = {}
+    settings: dict[str, str] = {}
     tensors: Literal["declared", "artefact", "ensemble"] = "declared"
     inputs: list[BackendTensor] = []
     outputs: list[BackendTensor] = []
@@ -92,21 +95,43 @@ class PythonBackend(BaseModel):
 
         Raises ConfigurationError if it cannot.
         """
+        key = f"inline_{other.name}"
+        return self._doing_the_work_of(other, f"remove `{key}: true`").model_copy(
+            update={"settings": self.settings | {key: "true"}, "outputs": other.outputs}
+        )
+
+    def fused(
+        self,
+        others: Iterable[PythonBackend],
+        inputs: Sequence[BackendTensor],
+        outputs: Sequence[BackendTensor],
+        public_names: Mapping[str, str],
+    ) -> PythonBackend:
+        """This backend when it does the work of all other steps, with the ensemble's tensors.
+
+        public_names: by a step's own name of a tensor, where the ensemble has another for it.
+        Raises ConfigurationError if it cannot.
+        """
+        backend = self
+        for other in others:
+            backend = backend._doing_the_work_of(other, "remove `fused: true`")
+        names = json.dumps(dict(public_names), sort_keys=True)
+        settings = self.settings | {"fused": "true", "public_names": names}
+        tensors = {"inputs": list(inputs), "outputs": list(outputs)}
+        return backend.model_copy(update={"settings": settings, **tensors})
+
+    def _doing_the_work_of(self, other: PythonBackend, remedy: str) -> PythonBackend:
         if other.name not in self.inlines:
             raise ConfigurationError(
                 f"the backend {self.name} cannot do the work of {other.name} "
                 f"({self.folder / 'backend.toml'} does not list it under `inlines`)",
-                remedy=f"remove `inline_{other.name}: true`, or serve it with another engine",
+                remedy=f"{remedy}, or serve it with another engine",
             )
-        purpose = f"true: it does the work of {other.name} too; true or false"
         return self.model_copy(
             update={
                 "shares": _union(self.shares, other.shares),
                 "files": _union(self.files, other.files),
-                "parameters": other.parameters
-                | self.parameters
-                | {f"inline_{other.name}": purpose},
-                "outputs": other.outputs,
+                "parameters": other.parameters | self.parameters,
                 "shared_folders": other.shared_folders | self.shared_folders,
             }
         )

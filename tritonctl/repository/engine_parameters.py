@@ -92,7 +92,6 @@ _PARAMETERS: dict[str, _Parameter] = {
     "max_requests": lambda serving, manifest: most_under_way(
         serving.queue, manifest.result.limits.max_batch_size
     ),
-    "inline_detokenizer": lambda serving, _: serving.inline_detokenizer,
     "eos_token_ids": lambda _, manifest: _fact(manifest, "eos_token_ids"),
     "vocab_size": lambda _, manifest: _fact(manifest, "vocab_size"),
     "world": lambda serving, manifest: _runtime(serving, manifest, "world"),
@@ -119,7 +118,7 @@ def backend_parameters(
     backend: PythonBackend, serving: Serving, manifest: Manifest
 ) -> dict[str, str]:
     """What a backend asks for under [parameters] in its backend.toml. Raises RepositoryError."""
-    values = {}
+    values = dict(backend.settings)
     for key in sorted(backend.parameters):
         value = _PARAMETERS[key](serving, manifest) if key in _PARAMETERS else None
         if value is None:

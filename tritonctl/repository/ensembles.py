@@ -16,9 +16,14 @@ from tritonctl.checks.analysis.wiring import Fault
 from tritonctl.checks.config.message import Path as Place
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
+from tritonctl.project.schema import Project
 from tritonctl.project.yaml import YamlSource, read_yaml
 from tritonctl.repository.backends import BackendTensor, PythonBackend
 from tritonctl.repository.model_config import EnsembleStep, ModelConfig
+
+# The backend that stands for whatever serves the built engine, and the step named after it.
+ENGINE_STEP = "engine"
+TOKENIZER, DETOKENIZER = "tokenizer", "detokenizer"
 
 
 class _Record(BaseModel):
@@ -213,6 +218,22 @@ def lower(ensemble: Ensemble, model: str) -> ModelConfig:
         outputs=tuple(t.tensor() for t in ensemble.outputs),
         steps=steps,
     )
+
+
+def step_models(project: Project, name: str) -> dict[str, str]:
+    """The steps that a model of the project is served in, and the model in Triton of each.
+
+    One that is served without an ensemble is its only step itself. Raises ConfigurationError.
+    """
+    model = project.models[name]
+    ensemble, _ = ensemble_for(model.task, project.root)
+    if ensemble.kind == "model":
+        return dict.fromkeys(ensemble.steps, name)
+    if model.serving.fused:
+        return {ENGINE_STEP: name}
+    folded = DETOKENIZER if model.serving.inline_detokenizer else None
+    steps = (key for key, step in ensemble.steps.items() if step.backend != folded)
+    return {step: step_model_name(name, step) for step in steps}
 
 
 def step_model_name(model: str, step: str) -> str:

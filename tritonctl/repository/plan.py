@@ -30,14 +30,15 @@ from tritonctl.repository.engine_queue import (
     policy_of,
 )
 from tritonctl.repository.ensembles import (
+    ENGINE_STEP,
     Ensemble,
     check_graph,
     ensemble_for,
     fitted,
-    fold,
     lower,
     step_model_name,
 )
+from tritonctl.repository.folding import fused, inlined
 from tritonctl.repository.model_config import ModelConfig
 from tritonctl.repository.native import NativeBackend, graph_files, native_backend
 from tritonctl.repository.packages import refuse_conflicts
@@ -45,8 +46,6 @@ from tritonctl.repository.pbtxt import to_pbtxt
 from tritonctl.repository.server_fields import refuse_newer_fields
 from tritonctl.repository.unary import UNARY, pointless, unary_backend
 
-ENGINE_STEP = "engine"
-DETOKENIZER = "detokenizer"
 ENSEMBLE = "ensemble"
 VERSION_FOLDER = "1"
 
@@ -192,20 +191,28 @@ def _plan_model(
         ], used
     ensemble = fitted(ensemble, used)
     check_graph(ensemble, used, source)
+    _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
+    fronts = {UNARY: unary_backend(name, ensemble, used, project)} if model.serving.unary else {}
+    header = _header(name, model, artefact)
+
+    def planned(backends: Mapping[str, PythonBackend], public: str = "") -> list[PlannedModel]:
+        names = {step: step_model_name(name, step) for step in backends} | {public: name}
+        return [
+            _plan_step(name, names[step], step, model, backend, artefact, header)
+            for step, backend in backends.items()
+        ]
+
+    if model.serving.fused:
+        [(engine, backend)] = fused(name, ensemble, used).items()
+        _refuse_other_steps(name, model, (engine, *fronts))
+        return [*planned({engine: backend}, engine), *planned(fronts)], used | fronts
     backends = used
     if model.serving.inline_detokenizer:
-        ensemble, backends = _inline(name, ensemble, used)
-    fronts = {UNARY: unary_backend(name, ensemble, used, project)} if model.serving.unary else {}
+        ensemble, backends = inlined(name, ensemble, used)
     _refuse_other_steps(name, model, (*ensemble.steps, ENSEMBLE, *fronts))
-    _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
-    header = _header(name, model, artefact)
-    planned = [
-        _plan_step(name, step_model_name(name, step), step, model, backend, artefact, header)
-        for step, backend in (*backends.items(), *fronts.items())
-    ]
     config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
     public = PlannedModel(name, name, to_pbtxt(config, header=header), ())
-    return [*planned, public], used | fronts
+    return [*planned(backends | fronts), public], used | fronts
 
 
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
@@ -219,28 +226,6 @@ def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefa
         header=_header(name, model, artefact),
     )
     return PlannedModel(step, name, text, tuple(_artefact_files(artefact, ["engine"])))
-
-
-def _inline(
-    name: str, ensemble: Ensemble, backends: dict[str, PythonBackend]
-) -> tuple[Ensemble, dict[str, PythonBackend]]:
-    """The engine step takes over the detokenizer step."""
-    steps = {step.backend: key for key, step in ensemble.steps.items()}
-    if not {ENGINE_STEP, DETOKENIZER} <= steps.keys():
-        raise ConfigurationError(
-            f"models.{name}.serving.inline_detokenizer: the task {ensemble.task} has no steps "
-            f"with the backends {ENGINE_STEP} and {DETOKENIZER}",
-            remedy="remove `inline_detokenizer: true`",
-        )
-    engine, detokenizer = steps[ENGINE_STEP], steps[DETOKENIZER]
-    try:
-        merged = backends[engine].inlining(backends[detokenizer])
-        folded = fold(ensemble, detokenizer, engine)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"models.{name}.serving.inline_detokenizer: {error.problem}", remedy=error.remedy
-        ) from error
-    return folded, {step: backends[step] for step in folded.steps} | {engine: merged}
 
 
 def step_backends(

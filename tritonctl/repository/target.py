@@ -9,7 +9,7 @@ from dataclasses import replace
 from tritonctl.checks.repository import Target
 from tritonctl.host.units import parse_bytes
 from tritonctl.project.schema import Project
-from tritonctl.repository.ensembles import ensemble_for, step_model_name
+from tritonctl.repository.ensembles import step_models
 
 
 def of_project(target: Target, project: Project) -> Target:
@@ -34,6 +34,5 @@ def _promises(project: Project) -> Iterator[tuple[str, float]]:
     for name, model in project.models.items():
         longest = model.slo.ttft_p99_ms or model.slo.e2e_p99_ms
         if longest is not None:
-            ensemble, _ = ensemble_for(model.task, project.root)
-            yield name, longest
-            yield from ((step_model_name(name, step), longest) for step in ensemble.steps)
+            served = {name, *step_models(project, name).values()}
+            yield from ((each, longest) for each in sorted(served))

@@ -166,7 +166,7 @@ def _cancellation(subject: Subject, plan: Plan) -> Iterator[Outcome]:
     metrics: Callable[[], Metrics] | str = _NO_METRICS
     if not plan.cancellation:
         metrics = "not asked for"
-    elif entry is not None and entry.serving.inline_detokenizer:
+    elif entry is not None and entry.serving.inline_detokenizer and not entry.serving.fused:
         metrics = "serving.inline_detokenizer: Triton does not pass it on to the engine"
     elif url := plan.metrics_url:
         metrics = lambda: scrape(url)  # noqa: E731

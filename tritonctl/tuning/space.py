@@ -19,9 +19,12 @@ from tritonctl.tuning.trials import Settings, Value
 
 # Names of the knobs that the queueing estimate and `Space.allowed` use.
 INSTANCES, MAX_BATCH, PLACES = "engine.instances", "engine.max_batch_size", "engine.max_num_seqs"
-DELAY, INLINE = "max_queue_delay_microseconds", "inline_detokenizer"
+DELAY, INLINE, FUSED = "max_queue_delay_microseconds", "inline_detokenizer", "fused"
 DETOKENIZER_DELAY = "detokenizer.max_queue_delay_microseconds"
+TOKENIZERS = "tokenizer.instances"
 THREADS = ("session.intra_op_num_threads", "engine.INFERENCE_NUM_THREADS")
+# What each of these leaves no step for.
+_GONE = {FUSED: (INLINE, TOKENIZERS, DETOKENIZER_DELAY), INLINE: (DETOKENIZER_DELAY,)}
 # With more than twice as many busy threads as cores, threads only wait for each other.
 _CROWDED = 2
 
@@ -81,10 +84,9 @@ class Space:
 
     def allowed(self, settings: Settings) -> bool:
         """Whether it makes sense to load the model with them."""
-        if settings.get(INLINE) and settings.get(DETOKENIZER_DELAY) != self.base.get(
-            DETOKENIZER_DELAY
-        ):
-            return False  # the detokenizer is no step then
+        gone = next((_GONE[name] for name in _GONE if settings.get(name)), ())
+        if any(settings.get(name) != self.base.get(name) for name in gone):
+            return False  # of a step that is none then
         threads = next((int(settings[name]) for name in THREADS if name in settings), 1)
         wanted = int(settings.get(INSTANCES, 1)) * (threads or self.cores)
         today = int(self.base.get(INSTANCES, 1)) * self.cores

@@ -196,6 +196,10 @@ def streams(waiting: float, active: float) -> ServerFigures:
             "speller_engine: its own speed: none waited, 3.3 were in its batch",
         ),
         (
+            replace(streams(0.2, 3.3), cpu=2.5, models={"fused": MODEL}),
+            "fused: its own speed: none waited, 3.3 were in its batch",
+        ),
+        (
             replace(SERVER, models={}, cpu=None),
             "unknown: the server answered no request while it was sampled",
         ),

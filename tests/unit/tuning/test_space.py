@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from tritonctl.project.schema import Project
-from tritonctl.tuning.space import DETOKENIZER_DELAY, INLINE, INSTANCES, THREADS, Knob, Space
+from tritonctl.tuning.space import (
+    DETOKENIZER_DELAY,
+    FUSED,
+    INLINE,
+    INSTANCES,
+    THREADS,
+    TOKENIZERS,
+    Knob,
+    Space,
+)
 
 
 def made(*knobs: Knob, cores: int = 2) -> Space:
@@ -54,3 +63,12 @@ def test_the_inlined_detokenizer_has_no_queue_of_its_own() -> None:
     space = made(knob(INLINE, False, True), knob(DETOKENIZER_DELAY, 1500, 0))
     assert space.allowed({INLINE: True, DETOKENIZER_DELAY: 1500})
     assert not space.allowed({INLINE: True, DETOKENIZER_DELAY: 0})
+
+
+def test_a_fused_model_has_no_steps_to_tune() -> None:
+    """What concerns them must then stay as it is."""
+    space = made(knob(FUSED, False, True), knob(INLINE, False, True), knob(TOKENIZERS, 1, 2))
+    assert space.allowed({FUSED: True, INLINE: False, TOKENIZERS: 1})
+    assert space.allowed({FUSED: False, INLINE: True, TOKENIZERS: 2})
+    assert not space.allowed({FUSED: True, INLINE: True, TOKENIZERS: 1})
+    assert not space.allowed({FUSED: True, INLINE: False, TOKENIZERS: 2})

@@ -60,6 +60,10 @@ def _gauge(server: ServerFigures, name: str) -> float | None:
 
 
 def _engine(server: ServerFigures) -> str:
+    """The step that computes; a model without steps is it itself."""
+    [*alone] = server.models
+    if len(alone) == 1:
+        return alone[0]
     return next((name for name in server.models if name.endswith(_ENGINE)), "the engine")
 
 

@@ -23,6 +23,7 @@ from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import instances_of
 from tritonctl.repository.contents import CONFIG, HandwrittenModel, read_config
+from tritonctl.repository.ensembles import step_models
 from tritonctl.repository.plan import Plan
 
 # Resident memory, measured with number-speller: tritonserver after 20,000 streams, and a stub that
@@ -42,7 +43,6 @@ CONNECTIONS = 10_240
 FILES_PER_MODEL = 64
 BASE_FILES = 1024
 _DEFAULT_LENGTH = 1024
-_STEPS = 3  # tokenizer, engine, detokenizer
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,7 @@ def model_bytes(project: Project, plan: Plan, name: str) -> int:
     by_hand = {model.name: model for model in plan.handwritten}
     if model := by_hand.get(name):
         return _handwritten_bytes(model) + _instances(model) * STUB_BYTES
-    stubs = _STEPS if project.models[name].task == "text_generation" else 1
-    return _engine_bytes(project, name) + stubs * STUB_BYTES
+    return _engine_bytes(project, name) + len(step_models(project, name)) * STUB_BYTES
 
 
 def _handwritten_bytes(model: HandwrittenModel) -> int:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -20,6 +22,7 @@ from loadlib.tls import channel
 from loadlib.workload import Turn
 
 _PROBE_SECONDS = 5.0
+_END_SECONDS = 1.0
 _UNFINISHED = Failure("INTERNAL", "the stream ended before its final response")
 
 
@@ -89,6 +92,12 @@ class GrpcTransport:
                 tokens = reader.feed(content)
                 if listener.responded(tokens, reader.input_tokens, final=reader.final):
                     break
+        except WireError:
+            # Triton is about to end the call: a cancel now makes 2.51 keep it in its memory.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    await stream.code()
+            raise
         finally:
             stream.cancel()  # without effect on a finished stream
         if not reader.final and not listener.stopped:

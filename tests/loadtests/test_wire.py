@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from pathlib import Path
@@ -12,6 +13,7 @@ import grpc
 import pytest
 from loadlib import grpc_wire, http_wire
 from loadlib.failures import WireError, grpc_failure, rpc_failure, triton_failure
+from loadlib.grpc_transport import GrpcTransport
 from loadlib.plan import Plan, parse_plan
 from loadlib.refusal import Refusal
 from loadlib.signature import Signature, check_inputs
@@ -190,6 +192,44 @@ def test_an_error_in_a_stream() -> None:
     with pytest.raises(WireError) as caught:
         grpc_wire.StreamReader().feed(content)
     assert caught.value.failure == ("UNAVAILABLE", message)
+
+
+class Refusing:
+    """A call that answers with an error; `events` is what happens to it."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    async def read(self) -> bytes:
+        """Triton's words."""
+        response = service_pb2.ModelStreamInferResponse(error_message="no")
+        return bytes(response.SerializeToString())
+
+    async def code(self) -> None:
+        """The server has ended it."""
+        self.events.append("ended")
+
+    def cancel(self) -> None:
+        """As grpc.aio's."""
+        self.events.append("cancelled")
+
+
+def test_a_refused_stream_is_ended_by_the_server(plan: dict[str, Any]) -> None:
+    """A cancel at that moment stays in the memory of tritonserver 2.51."""
+
+    class Listener:
+        keeps_text = False
+        stopped = False
+
+    async def run() -> list[str]:
+        transport = GrpcTransport(parse_plan(plan))
+        call = Refusing()
+        with pytest.raises(WireError):
+            await transport._stream(call, Listener())  # type: ignore[arg-type]
+        await transport.close()
+        return call.events
+
+    assert asyncio.run(run()) == ["ended", "cancelled"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import RequestRejectedError, ServerBusyError, ServerError, StepGoneError
+from tritonctl.protocol import connection
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import Generation, Queueing, SamplingParameters
 
@@ -305,6 +307,44 @@ def test_nobody_there(generate: Generate) -> None:
     with pytest.raises(ServerError, match=r"no answer from Triton at 127\.0\.0\.1:1: ") as caught:
         generate("127.0.0.1:1")
     assert "tritonctl up" in caught.value.remedy
+
+
+@both
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_call_is_not_cancelled_while_the_server_ends_it(
+    actor: Actor, generate: Generate, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """tritonserver 2.51 keeps memory of each call that is, and crashes now and then."""
+    monkeypatch.setattr(connection, "_END_SECONDS", 60.0)
+    cancelled = []
+
+    def dawdle(request: Any, context: Any) -> Iterator[Any]:
+        if refused:
+            yield service_pb2.ModelStreamInferResponse(error_message="too long")
+        else:
+            yield from _seven(request, context)
+        cancelled.append(actor.cancelled.wait(0.3))
+
+    actor.answer = dawdle
+    with pytest.raises(RequestRejectedError) if refused else nullcontext():
+        assert generate(actor.url).text == "seven"
+    assert cancelled == [False]
+
+
+@both
+def test_a_call_that_its_server_does_not_end(
+    actor: Actor, generate: Generate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is whole: the client waits no longer than a moment."""
+    monkeypatch.setattr(connection, "_END_SECONDS", 0.1)
+
+    def forget(request: Any, context: Any) -> Iterator[Any]:
+        yield from _seven(request, context)
+        actor.cancelled.wait(60)
+
+    actor.answer = forget
+    assert generate(actor.url).text == "seven"
+    assert actor.cancelled.wait(60)
 
 
 def test_leaving_the_loop_cancels_the_request(actor: Actor) -> None:

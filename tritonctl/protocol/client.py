@@ -25,7 +25,13 @@ from tritonclient.grpc import service_pb2
 from tritonctl.errors import ServerError, StepGoneError, UsageError
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls, Endpoint
-from tritonctl.protocol.connection import AsyncConnection, Connection, Metadata
+from tritonctl.protocol.connection import (
+    AsyncConnection,
+    Connection,
+    Metadata,
+    await_end,
+    await_end_async,
+)
 from tritonctl.protocol.error_map import connection_broke
 from tritonctl.protocol.generation import (
     FIRST_COME,
@@ -89,7 +95,7 @@ class _Client(ABC, Generic[_C]):
         except grpc.RpcError as error:
             answer.broken(connection.explained(error), resumable=connection_broke(error))
         finally:
-            call.cancel()  # without effect on a finished stream
+            call.cancel()  # without effect on a finished call
 
 
 class TritonClient(_Client[Connection]):
@@ -150,12 +156,16 @@ class TritonClient(_Client[Connection]):
         while not answer.complete:
             time.sleep(answer.pause)
             with self._attempt(answer, metadata) as call:
-                for response in call:
-                    chunk = answer.read(response)
-                    if chunk is not None:
-                        yield chunk
-                    if answer.complete:
-                        break
+                try:
+                    for response in call:
+                        chunk = answer.read(response)
+                        if chunk is not None:
+                            yield chunk
+                        if answer.complete:
+                            break
+                finally:
+                    if answer.ended:
+                        await_end(call)
 
     def generate(
         self,
@@ -236,12 +246,16 @@ class AsyncTritonClient(_Client[AsyncConnection]):
         while not answer.complete:
             await asyncio.sleep(answer.pause)
             with self._attempt(answer, metadata) as call:
-                async for response in call:
-                    chunk = answer.read(response)
-                    if chunk is not None:
-                        yield chunk
-                    if answer.complete:
-                        break
+                try:
+                    async for response in call:
+                        chunk = answer.read(response)
+                        if chunk is not None:
+                            yield chunk
+                        if answer.complete:
+                            break
+                finally:
+                    if answer.ended:
+                        await await_end_async(call)
 
     async def generate(
         self,

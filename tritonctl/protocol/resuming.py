@@ -17,6 +17,7 @@ from tritonctl.errors import (
     RequestRejectedError,
     ServerBusyError,
     ServerError,
+    StepGoneError,
     TritonctlError,
     UsageError,
 )
@@ -67,7 +68,8 @@ class ResumableAnswer:
     """One answer from one endpoint after another: the endpoint to ask, and what it has sent.
 
     A client waits `pause`, sends `request()` to `url`, passes each response to `read` until
-    `complete`, and calls `broken` when the connection ends before that.
+    `complete`, and calls `broken` when the connection ends before that. `ended`: the endpoint has
+    sent its last response, or an error, and is about to end the call.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class ResumableAnswer:
         queueing: Queueing,
         timeout: float | None,
     ) -> None:
-        self.complete = False
+        self.complete = self.ended = False
         self._route = route
         self._asked = (model, prompt, sampling)
         self._queueing = queueing
@@ -112,16 +114,22 @@ class ResumableAnswer:
 
     def request(self) -> Any:
         """The ModelInferRequest for what is missing."""
+        self.ended = False
         return generation_request(*self._asked, queueing=self._queueing, resume_ids=self._ids)
 
     def read(self, response: Any) -> Chunk | None:
         """The chunk in a ModelStreamInferResponse, None for the empty final one."""
+        self.ended = bool(response.error_message)
         try:
             chunk, self.complete = read_chunk(response)
+        except StepGoneError:
+            self.ended = False  # nobody knows when the server will end the call
+            raise
         except (RequestRejectedError, ServerBusyError) as error:
             if not self._ids:  # no server has accepted this request yet
                 raise
             self._give_up(error)
+        self.ended = self.complete
         return None if chunk is None else self._joined(chunk)
 
     def broken(self, error: TritonctlError, *, resumable: bool) -> None:

@@ -21,7 +21,7 @@ _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend 
 class Sample:
     """One sample. rss: KiB by process; threads: by process; active: streams in the engine.
 
-    streams, cancelled: begun and left by the client so far.
+    streams, cancelled: begun and left by the client so far. server: tritonserver's process id.
     """
 
     seconds: float
@@ -31,6 +31,7 @@ class Sample:
     threads: dict[str, int]
     files: int
     active: float
+    server: int
 
     def head(self) -> str:
         """The table's head."""
@@ -59,7 +60,8 @@ class Sampler:
         return await asyncio.to_thread(self._sample, streams, cancelled)
 
     def _sample(self, streams: int, cancelled: int) -> Sample:
-        status = {name: _status(pid) for name, pid in self._processes().items()}
+        processes = self._processes()
+        status = {name: _status(pid) for name, pid in processes.items()}
         return Sample(
             time.monotonic() - self._began,
             streams,
@@ -68,6 +70,7 @@ class Sampler:
             {name: int(fields.get("Threads", 0)) for name, fields in status.items()},
             len(list(_SHARED_MEMORY.glob(f"{self._state.shm_prefix}*"))),
             self._active(),
+            processes.get(SERVER, 0),
         )
 
     def _active(self) -> float:

@@ -80,10 +80,10 @@ class _Listening6(_Listening):
     address_family = socket.AF_INET6
 
 
-def is_ready(url: str) -> bool:
-    """Whether Triton says that every model is ready."""
+def is_ready(url: str, seconds: float = _ANSWER_SECONDS) -> bool:
+    """Whether Triton says, within so many seconds, that every model is ready."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.netloc, timeout=_ANSWER_SECONDS)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=seconds)
     try:
         connection.request("GET", parts.path)
         return connection.getresponse().status == _OK

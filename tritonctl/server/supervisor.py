@@ -39,7 +39,7 @@ _BLOCKED = re.compile(r"^SigBlk:\s*([0-9a-f]+)$", re.MULTILINE)
 _FATAL = 1 << (signal.SIGABRT - 1) | 1 << (signal.SIGSEGV - 1)
 _STOPPING = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGINT - 1)
 _LOOK_SECONDS = 0.25
-_WATCH_SECONDS = 0.5  # until the server is asked to end
+WATCH_SECONDS = 0.5  # until the server is asked to end
 _FIND_SECONDS = 5.0  # looking at every process of the machine costs time
 # Metrics are published every tenth of a second: one look could miss a request that just came.
 _QUIET_LOOKS = 2
@@ -210,7 +210,7 @@ def on_signals(ending: Ending) -> None:
     for number in STOPPING:
         signal.signal(number, ending.stop)
     signal.signal(signal.SIGALRM, ending.look)
-    ring_every(_WATCH_SECONDS)
+    ring_every(WATCH_SECONDS)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 

@@ -26,14 +26,20 @@ from tritonctl.server.readiness import Readiness, is_ready
 from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
 from tritonctl.server.supervisor import (
     STOPPING,
+    WATCH_SECONDS,
     Ending,
     clean_up,
     hold_signals,
     kill_group,
     on_signals,
     prepare_server,
+    ring_every,
     stop_looking,
 )
+
+# A server that starts may take a connection and answer nothing: no other look begins meanwhile, and
+# one that crashes before it was seen ready stays down.
+_READY_SECONDS = 0.1
 
 
 def main(specification: Path) -> int:
@@ -109,6 +115,7 @@ class _Supervised:
         server = _start(self._spec)
         ending = _EmbeddedEnding(server, self._spec, self._readiness, self._ready)
         on_signals(ending)
+        ring_every(_READY_SECONDS)
         try:
             self._returncode = server.wait()
         finally:
@@ -182,9 +189,10 @@ class _EmbeddedEnding(Ending):
 
     def _step(self) -> None:
         super()._step()
-        if self._on_ready and is_ready(self._spec["ready_url"]):
+        if self._on_ready and is_ready(self._spec["ready_url"], _READY_SECONDS):
             self._on_ready()
             self._on_ready = None
+            ring_every(WATCH_SECONDS)
 
 
 def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:

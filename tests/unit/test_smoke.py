@@ -284,8 +284,9 @@ def test_who_is_expected_to_batch(config: dict[str, Any], reason: str) -> None:
 class _Counted:
     """A subject whose statistics are given."""
 
-    def __init__(self, grown: Statistics) -> None:
+    def __init__(self, grown: Statistics, delay_us: int = 0) -> None:
         self.name, self.repeat, self.client, self._grown = "e", "again", self, grown
+        self.configs = {"s": {"dynamic_batching": {"max_queue_delay_microseconds": delay_us}}}
 
     def statistics(self, _: str) -> Statistics:
         return self._grown
@@ -305,6 +306,15 @@ def test_batching_is_judged_by_waiting(grown: Statistics, status: str) -> None:
     """Only requests that waited could have been executed together."""
     request: Any = type("Sent", (), {"record": staticmethod(dict)})
     counted: Any = _Counted(grown)
+    [outcome] = step_outcomes(counted, {"s": Statistics()}, request)
+    assert outcome.status == status
+
+
+@pytest.mark.parametrize(("queue_ms", "status"), [(1.6, "skipped"), (4.0, "fail")])
+def test_time_for_a_batch_to_gather_is_no_waiting(queue_ms: float, status: str) -> None:
+    """A request that is alone waits for it too, and then is executed by itself."""
+    request: Any = type("Sent", (), {"record": staticmethod(dict)})
+    counted: Any = _Counted(Statistics(8, 8, 8, queue_ms=8 * queue_ms, compute_ms=8 * 0.6), 1500)
     [outcome] = step_outcomes(counted, {"s": Statistics()}, request)
     assert outcome.status == status
 

@@ -65,7 +65,7 @@ def _judged(
     detail = f"{factor:.1f} requests per execution, of {count} at once"
     if factor >= wanted:
         return subject.passed(_CHECK, detail)
-    if not _waited(grown):
+    if not _waited(grown, subject.config):
         return subject.skipped(_CHECK, f"{detail}: they hardly waited ({_times(grown)})")
     return subject.failed(
         _CHECK, f"{detail} ({_times(grown)}): batching should give at least {wanted:.1f}", request
@@ -84,7 +84,7 @@ def step_outcomes(
             yield Outcome(name, _CHECK, "skipped", f"{subject.name} did not use it")
         elif factor >= _FACTOR:
             yield Outcome(name, _CHECK, "pass", detail)
-        elif not _waited(grown):
+        elif not _waited(grown, subject.configs[name]):
             detail = f"{detail}: they hardly waited ({_times(grown)})"
             yield Outcome(name, _CHECK, "skipped", detail)
         else:
@@ -109,8 +109,11 @@ def _factor(grown: Statistics) -> float:
     return grown.inferences / grown.executions if grown.executions else 0.0
 
 
-def _waited(grown: Statistics) -> bool:
-    return grown.queue_ms > max(_WAITED * grown.compute_ms, _WAITED_MS * grown.requests)
+def _waited(grown: Statistics, config: Config) -> bool:
+    """Whether they waited for long, beyond the time in which a batch may gather."""
+    delay = int(config.get("dynamic_batching", {}).get("max_queue_delay_microseconds", 0)) / 1000
+    waited = grown.queue_ms - delay * grown.requests
+    return waited > max(_WAITED * grown.compute_ms, _WAITED_MS * grown.requests)
 
 
 def _times(grown: Statistics) -> str:

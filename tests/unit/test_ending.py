@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tritonctl.server import supervisor
+from tritonctl.server.embedded import supervise
 from tritonctl.server.readiness import Readiness
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS, Ending
 
@@ -103,6 +104,32 @@ def test_until_somebody_asks_nothing_happens(world: World) -> None:
     assert world.looks(1000) == []
     assert world.metrics_read == 0
     assert not world.ending.requested
+
+
+def test_a_start_that_answers_nothing_holds_up_no_look(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readiness is asked for at every look, for no longer than until the next; then it is known."""
+    answers, asked, known = [False, False, True], [], []
+
+    def is_ready(url: str, seconds: float) -> bool:
+        asked.append((url, seconds))
+        return answers.pop(0)
+
+    monkeypatch.setattr(supervise, "is_ready", is_ready)
+    ending = supervise._EmbeddedEnding(
+        world,  # type: ignore[arg-type]
+        {"ready_url": "ready"},
+        None,
+        lambda: known.append(len(asked)),
+    )
+    ending._set_alarm = lambda seconds: world.done.append(f"alarm {seconds}")
+    for _ in range(5):
+        ending.look()
+    assert asked == [("ready", supervise._READY_SECONDS)] * 3
+    assert supervise._READY_SECONDS < supervisor.WATCH_SECONDS
+    assert known == [3]
+    assert world.done == [f"alarm {supervisor.WATCH_SECONDS}"]
 
 
 def test_two_quiet_looks_running_end_it(world: World) -> None:

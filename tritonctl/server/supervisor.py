@@ -205,12 +205,12 @@ class Ending:
             return file.read().decode("utf-8", "replace")
 
 
-def on_signals(ending: Ending) -> None:
-    """Let SIGTERM and SIGINT begin it."""
+def on_signals(ending: Ending, watch_seconds: float = WATCH_SECONDS) -> None:
+    """Let SIGTERM and SIGINT begin it; until then it looks every `watch_seconds`."""
     for number in STOPPING:
         signal.signal(number, ending.stop)
     signal.signal(signal.SIGALRM, ending.look)
-    ring_every(WATCH_SECONDS)
+    ring_every(watch_seconds)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 

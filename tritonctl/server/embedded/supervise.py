@@ -33,12 +33,12 @@ from tritonctl.server.supervisor import (
     kill_group,
     on_signals,
     prepare_server,
-    ring_every,
     stop_looking,
 )
 
-# A server that starts may take a connection and answer nothing: no other look begins meanwhile, and
-# one that crashes before it was seen ready stays down.
+# Until the server was seen ready: how often it is asked, and how long its answer may take. One that
+# starts may take a connection and answer nothing, and no other look begins meanwhile; one that
+# crashes before it was seen ready stays down.
 _READY_SECONDS = 0.1
 
 
@@ -114,8 +114,7 @@ class _Supervised:
         """From start to end; how it crashed, None if it should stay down."""
         server = _start(self._spec)
         ending = _EmbeddedEnding(server, self._spec, self._readiness, self._ready)
-        on_signals(ending)
-        ring_every(_READY_SECONDS)
+        on_signals(ending, _READY_SECONDS)
         try:
             self._returncode = server.wait()
         finally:
@@ -192,7 +191,8 @@ class _EmbeddedEnding(Ending):
         if self._on_ready and is_ready(self._spec["ready_url"], _READY_SECONDS):
             self._on_ready()
             self._on_ready = None
-            ring_every(WATCH_SECONDS)
+            if not self.requested:
+                self._set_alarm(WATCH_SECONDS)
 
 
 def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:

@@ -178,7 +178,7 @@ class Serving(Strict):
     fused: bool = Field(
         False,
         description="the engine does the work of all steps and is the public model: no ensemble, "
-        "one process, the same tensors; it hears at once when a client leaves. For CPUs with few "
+        "one process, the same tensors; it hears when a client leaves. For CPUs with few "
         "cores: prompts are encoded between the engine's steps",
     )
     unary: bool = Field(

@@ -193,26 +193,25 @@ def _plan_model(
     check_graph(ensemble, used, source)
     _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
     fronts = {UNARY: unary_backend(name, ensemble, used, project)} if model.serving.unary else {}
+    names = {step: step_model_name(name, step) for step in (*used, *fronts)}
     header = _header(name, model, artefact)
-
-    def planned(backends: Mapping[str, PythonBackend], public: str = "") -> list[PlannedModel]:
-        names = {step: step_model_name(name, step) for step in backends} | {public: name}
-        return [
-            _plan_step(name, names[step], step, model, backend, artefact, header)
-            for step, backend in backends.items()
-        ]
-
+    public = []
     if model.serving.fused:
-        [(engine, backend)] = fused(name, ensemble, used).items()
-        _refuse_other_steps(name, model, (engine, *fronts))
-        return [*planned({engine: backend}, engine), *planned(fronts)], used | fronts
-    backends = used
-    if model.serving.inline_detokenizer:
-        ensemble, backends = inlined(name, ensemble, used)
-    _refuse_other_steps(name, model, (*ensemble.steps, ENSEMBLE, *fronts))
-    config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
-    public = PlannedModel(name, name, to_pbtxt(config, header=header), ())
-    return [*planned(backends | fronts), public], used | fronts
+        backends = fused(name, ensemble, used)
+        names |= dict.fromkeys(backends, name)
+        _refuse_other_steps(name, model, (*backends, *fronts))
+    else:
+        backends = used
+        if model.serving.inline_detokenizer:
+            ensemble, backends = inlined(name, ensemble, used)
+        _refuse_other_steps(name, model, (*backends, ENSEMBLE, *fronts))
+        config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
+        public = [PlannedModel(name, name, to_pbtxt(config, header=header), ())]
+    steps = [
+        _plan_step(name, names[step], step, model, backend, artefact, header)
+        for step, backend in (*backends.items(), *fronts.items())
+    ]
+    return [*steps, *public], used | fronts
 
 
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:

@@ -291,33 +291,33 @@ class _Knobs:
         backend = self.backends.get(ENGINE_STEP)
         inlines = backend.inlines if backend is not None else []
         if {DETOKENIZER, TOKENIZER} <= {*inlines}:
-            yield Knob(
-                FUSED,
-                (False, True),
-                self.model.serving.fused,
-                lambda value: {"serving": {"fused": value}},
-                self.engine,
-                "one process instead of three: less CPU per token, the first one earlier",
-                frozenset({"compute"}),
-                restart=True,
+            yield self._fewer_steps(
+                FUSED, "one process instead of three: less CPU per token, the first one earlier"
             )
         if self.model.serving.fused:
             return
         yield self._tokenizer_instances()
         if DETOKENIZER in inlines:
-            yield Knob(
+            yield self._fewer_steps(
                 INLINE,
-                (False, True),
-                self.model.serving.inline_detokenizer,
-                lambda value: {"serving": {"inline_detokenizer": value}},
-                self.engine,
-                "two steps instead of three take a quarter less CPU per token, but notice late "
+                "two steps instead of three take a quarter less CPU per token, but do not notice "
                 "that a client has left",
-                frozenset({"compute"}),
-                restart=True,
             )
         if not self.model.serving.inline_detokenizer:
             yield self._detokenizer_delay()
+
+    def _fewer_steps(self, name: str, reason: str) -> Knob:
+        """A switch of `serving` that moves steps into the engine; the knob has its name."""
+        return Knob(
+            name,
+            (False, True),
+            getattr(self.model.serving, name),
+            lambda value: {"serving": {name: value}},
+            self.engine,
+            reason,
+            frozenset({"compute"}),
+            restart=True,
+        )
 
     def _tokenizer_instances(self) -> Knob:
         groups = self.model.serving.config.get(TOKENIZER, {}).get("instance_group", [{}])

@@ -86,7 +86,7 @@ class Space:
         """Whether it makes sense to load the model with them."""
         gone = next((_GONE[name] for name in _GONE if settings.get(name)), ())
         if any(settings.get(name) != self.base.get(name) for name in gone):
-            return False  # of a step that is none then
+            return False  # of a step that the model does not have then
         threads = next((int(settings[name]) for name in THREADS if name in settings), 1)
         wanted = int(settings.get(INSTANCES, 1)) * (threads or self.cores)
         today = int(self.base.get(INSTANCES, 1)) * self.cores

@@ -85,7 +85,7 @@ def test_a_repository_of_the_user_s(project: Project, key: Path) -> None:
 
 @needs_root
 def test_a_model_by_hand(project: Project, key: Path) -> None:
-    """It is told, too; what is not chosen is not read."""
+    """It is reported too; a model that was not chosen is not read."""
     key.chmod(0o644)
     code = write_model(project.repository, "mine", TWICE)
     write_model(project.repository, "other", TWICE)

@@ -60,11 +60,11 @@ def _gauge(server: ServerFigures, name: str) -> float | None:
 
 
 def _engine(server: ServerFigures) -> str:
-    """The step that computes; a model without steps is it itself."""
-    [*alone] = server.models
-    if len(alone) == 1:
-        return alone[0]
-    return next((name for name in server.models if name.endswith(_ENGINE)), "the engine")
+    """The step that computes, or the only model."""
+    names = list(server.models)
+    if len(names) == 1:
+        return names[0]
+    return next((name for name in names if name.endswith(_ENGINE)), "the engine")
 
 
 def _streams(server: ServerFigures, machine: str | None) -> str | None:

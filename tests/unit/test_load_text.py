@@ -61,6 +61,14 @@ def test_a_run_that_measured_nothing(tmp_path: Path) -> None:
     assert any(line.startswith("INVALID   ") for line in closing(summary, tmp_path))
 
 
+def test_a_doubt_is_told(tmp_path: Path) -> None:
+    """One late send of few: valid, and said so."""
+    summary = replace(_summary(tmp_path), doubts=("the generator may have sent late: 1 of 58",))
+    lines = closing(summary, tmp_path)
+    assert "UNCERTAIN the generator may have sent late: 1 of 58" in lines
+    assert not any(line.startswith("INVALID") for line in lines)
+
+
 def _trial(summary: Summary, **changes: Any) -> Trial:
     return trial_of(40, LoadRun(Path("run"), summary, **changes))
 

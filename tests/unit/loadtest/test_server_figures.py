@@ -211,17 +211,18 @@ def streams(waiting: float, active: float) -> ServerFigures:
 )
 def test_what_limited_it(server: ServerFigures | None, sentence: str) -> None:
     """One sentence with the figures that it is derived from."""
-    assert limited_by(IDLE, server, 10.0) == sentence
+    assert limited_by(IDLE, server, late=False) == sentence
 
 
 def test_the_generator_comes_first() -> None:
     """What it could not send says nothing about the server."""
     busy = replace(IDLE, cpu_mean=0.93)
-    assert limited_by(busy, SERVER, 10.0) == "the generator's CPU: it used 93 % of a core"
+    assert limited_by(busy, SERVER, late=False) == "the generator's CPU: it used 93 % of a core"
     late = replace(IDLE, send_lag_p99_ms=12.0)
-    assert (
-        limited_by(late, SERVER, 10.0) == "the generator: it sent requests up to 12 ms late (P99)"
+    assert limited_by(late, SERVER, late=True) == (
+        "the generator: it sent requests up to 12 ms late (P99)"
     )
+    assert limited_by(late, SERVER, late=False) == limited_by(IDLE, SERVER, late=False)
 
 
 def test_the_longest_queue_is_told() -> None:
@@ -229,4 +230,4 @@ def test_the_longest_queue_is_told() -> None:
     short = replace(MODEL, queue_ms=20.0, request_ms=22.0, share=0.1, rate=180.0)
     long = replace(MODEL, queue_ms=80.0, request_ms=100.0, rate=180.0)
     server = replace(SERVER, models={"tokenizer": short, "engine": long})
-    assert limited_by(IDLE, server, 10.0).startswith("engine: requests waited 80 %")
+    assert limited_by(IDLE, server, late=False).startswith("engine: requests waited 80 %")

@@ -166,6 +166,23 @@ def test_an_overloaded_server(tmp_path: Path) -> None:
     assert "while its batch was full (4.0 of 4)" in summary.limited_by
 
 
+def test_the_largest_of_few_lags_is_no_verdict(tmp_path: Path) -> None:
+    """58 requests on a busy machine, one of them sent late: valid, and nothing is blamed on it."""
+    folder = SyntheticRun(rate=58 / 30, lag_us=0).write(tmp_path / "run")
+    file = folder / "records.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    for late, valid in ((1, True), (6, False)):
+        records = [json.loads(line) for line in lines]
+        for record in records[-late:]:
+            record["planned"] -= 5000  # was due earlier
+        file.write_text("".join(f"{json.dumps(r)}\n" for r in records), encoding="utf-8")
+        summary = summarise(folder)
+        assert summary.generator.send_lag_p99_ms == pytest.approx(5)
+        assert (summary.valid, not summary.doubts) == (valid, not valid)
+        assert summary.limited_by.startswith("the generator") is not valid
+        assert Summary.from_record(json.loads(json.dumps(summary.to_record()))) == summary
+
+
 def test_a_run_cut_short(tmp_path: Path) -> None:
     """Killed while it wrote: half a line, no end, no merged file, and still a summary."""
     folder = SyntheticRun(workers=2, merged=False, finished=False).write(tmp_path / "run")

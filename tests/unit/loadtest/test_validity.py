@@ -5,11 +5,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hdrh.histogram import HdrHistogram
 
 from tritonctl.loadtest.analysis.percentiles import DIGITS, HIGHEST, LOWEST, encode
-from tritonctl.loadtest.analysis.validity import Progress, lag_limit_ms, problems
+from tritonctl.loadtest.analysis.validity import (
+    Lateness,
+    Progress,
+    doubts,
+    lag_limit_ms,
+    problems,
+    sent_late,
+)
 
 Line = dict[str, Any]
 
@@ -24,9 +32,15 @@ def end(worker: int = 0, reason: str = "complete", unsent: int = 0) -> Line:
     return {"finished": True, "worker": worker, "reason": reason, "unsent": unsent}
 
 
-def judged(lines: list[Line], lag: float | None = 0.1, expected: int = 1) -> list[str]:
+def judged(lines: list[Line], sent: Lateness | None = None, expected: int = 1) -> list[str]:
     """What is wrong with a run of these lines, without an SLO."""
-    return problems(Progress.of(lines, expected), {}, lag)
+    progress = Progress.of(lines, expected)
+    return problems(progress, progress.woke_late(lag_limit_ms({})), sent)
+
+
+def lags(late: int, n: int, ms: float = 12.3) -> Lateness | None:
+    """So many of `n` requests sent so late, the others at once, where 10 ms are allowed."""
+    return sent_late(np.array([ms] * late + [0.1] * (n - late)), 10.0)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +62,44 @@ def test_a_good_run() -> None:
     """Nothing to say; also when nothing was said about the CPU."""
     lines = [second(1, planned=10, sent=10), second(2, planned=20, sent=19), end()]
     assert judged(lines) == []
-    assert judged([{"t": 1, "worker": 0, "cpu": None}, end()], lag=None) == []
+    assert judged([{"t": 1, "worker": 0, "cpu": None}, end()]) == []
+    assert sent_late(np.array([]), 10.0) is None
 
 
 def test_late() -> None:
-    """P99 of the lag is over the limit: with both figures and what to do."""
-    (problem,) = judged([end()], lag=12.3)
-    assert "12.3 ms, more than 10 ms" in problem
+    """P99 of the lag is over the limit: with all figures and what to do."""
+    (problem,) = judged([end()], lags(60, 1000))
+    assert "P99 12.3 ms, more than 10 ms; 60 of 1000 were later, 6 % [4.61, 7.66], 1 %" in problem
     assert "more workers" in problem
+
+
+@pytest.mark.parametrize(
+    ("late", "n", "verdict"),
+    [
+        (0, 58, "clean"),
+        (1, 58, "doubt"),  # the largest of 58 is their P99
+        (2, 58, "doubt"),
+        (3, 58, "late"),  # Clopper and Pearson: 1.08 % at least
+        (1, 1, "late"),
+        (10, 1000, "clean"),
+        (11, 1000, "doubt"),
+        (17, 1000, "doubt"),
+        (18, 1000, "late"),
+        (50, 5000, "clean"),
+        (51, 5000, "late"),  # a run that may decide has no room for doubt
+        (49, 4999, "clean"),
+        (63, 4999, "doubt"),
+        (65, 4999, "late"),
+    ],
+)
+def test_few_requests_prove_little(late: int, n: int, verdict: str) -> None:
+    """Late when the interval of the share is above 1 %, from 5,000 on when the share is."""
+    found = lags(late, n)
+    told = {"late": judged([end()], found), "doubt": doubts(None, found)}
+    assert [name for name, words in told.items() if words] == ([verdict] * (verdict != "clean"))
+    for doubt in told["doubt"]:
+        assert doubt.startswith("the generator may have sent late: P99 12.3 ms")
+        assert doubt.endswith("too few to tell, run longer")
 
 
 @pytest.mark.parametrize(("busy", "found"), [(5, 0), (6, 1)])
@@ -67,11 +111,13 @@ def test_busy(busy: int, found: int) -> None:
     assert all(f"in {busy} of 100 seconds" in text for text in problem)
 
 
-@pytest.mark.parametrize(("late", "found"), [(9, 0), (11, 1)])
-def test_woke_late(late: int, found: int) -> None:
+@pytest.mark.parametrize(
+    ("late", "n", "found"), [(9, 1000, 0), (18, 1000, 1), (99, 10_000, 0), (101, 10_000, 1)]
+)
+def test_woke_late(late: int, n: int, found: int) -> None:
     """What is read late is measured late: 1 % of the wakings may be over the limit."""
     made = HdrHistogram(LOWEST, HIGHEST, DIGITS)
-    made.record_value(100, 1000 - late)
+    made.record_value(100, n - late)
     made.record_value(12_000, late)
     problem = judged([second(1) | {"woke": encode(made)}, second(2), end()])
     assert len(problem) == found
@@ -98,7 +144,7 @@ def test_lost_workers() -> None:
     progress = Progress.of([second(1, 0), second(1, 1), end(0)], expected=3)
     assert progress.reason == "worker lost"
     assert progress.lost == [1, 2]
-    found = problems(progress, {}, None)
+    found = problems(progress, None, None)
     assert found[0].startswith("worker 1 was lost")
     assert "generator-2.log" in found[1]
 

@@ -15,17 +15,17 @@ _ENGINE = "_engine"
 _WAITING_STREAMS, _ACTIVE_STREAMS = "tritonctl_waiting_streams", "tritonctl_active_streams"
 
 
-def limited_by(
-    generator: GeneratorFigures, server: ServerFigures | None, lag_limit_ms: float
-) -> str:
-    """The first that applies of: the generator, an engine's batch, the CPU, a queue, a model."""
+def limited_by(generator: GeneratorFigures, server: ServerFigures | None, *, late: bool) -> str:
+    """The first that applies of: the generator, an engine's batch, the CPU, a queue, a model.
+
+    late: whether the generator certainly sent later than it may.
+    """
     if (generator.cpu_mean or 0.0) > _GENERATOR_BUSY:
         return f"the generator's CPU: it used {_percent(generator.cpu_mean or 0.0)} of a core"
     machine = _machine(server) if server else None
-    lag = generator.send_lag_p99_ms or 0.0
-    if lag > lag_limit_ms:
-        late = f"sent requests up to {lag:.3g} ms late (P99)"
-        return f"{machine}; the generator {late}" if machine else f"the generator: it {late}"
+    if late:
+        sent = f"sent requests up to {generator.send_lag_p99_ms or 0.0:.3g} ms late (P99)"
+        return f"{machine}; the generator {sent}" if machine else f"the generator: it {sent}"
     if server is None:
         return "unknown: the server's metrics were not sampled"
     return (

@@ -220,3 +220,13 @@ def histogram_percentiles(made: Any, quantiles: Sequence[float]) -> dict[float, 
         return {}
     values = made.get_percentile_to_value_dict([100 * q for q in quantiles])
     return {q: values[100 * q] / 1000 for q in quantiles}
+
+
+def count_over(made: Any, limit_ms: float) -> int:
+    """How many values of a histogram are above a limit, as far as its digits tell."""
+    steps = made.get_recorded_iterator()
+    return sum(
+        int(step.count_added_in_this_iter_step)
+        for step in steps
+        if step.value_iterated_to > limit_ms * 1000
+    )

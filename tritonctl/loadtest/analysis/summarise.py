@@ -43,9 +43,12 @@ from tritonctl.loadtest.analysis.summary import (
 from tritonctl.loadtest.analysis.validity import (
     COMPLETE,
     INTERRUPTED,
+    Lateness,
     Progress,
+    doubts,
     lag_limit_ms,
     problems,
+    sent_late,
 )
 
 _SECOND = 1_000_000
@@ -117,8 +120,9 @@ def summary_of(run: Run) -> Summary:
     """The summary of what was read."""
     window = window_of(run)
     columns = inside(run.columns, window)
-    generator = _generator(run, columns)
-    invalid = problems_of(run, columns)
+    woke, sent = _lateness(run, columns)
+    generator = _generator(run, woke, sent)
+    invalid = problems(run.progress, woke, sent)
     verdicts = judge(columns, run.slo, cool_down_us=run.cool_down_us, growth=window.growth)
     server = server_figures(run.server, run.facts, window.from_s, window.to_s)
     return Summary(
@@ -138,7 +142,8 @@ def summary_of(run: Run) -> Summary:
         decisive=len(columns) >= DECISIVE_REQUESTS,
         generator=generator,
         server=server,
-        limited_by=limited_by(generator, server, lag_limit_ms(run.slo)),
+        limited_by=limited_by(generator, server, late=sent is not None and sent.certain),
+        doubts=tuple(doubts(woke, sent)),
     )
 
 
@@ -149,7 +154,14 @@ def _metrics(columns: Columns, cool_down_us: int) -> dict[str, Distribution]:
 
 def problems_of(run: Run, columns: Columns) -> list[str]:
     """Why the run is not a valid measurement, by the requests of its window."""
-    return problems(run.progress, run.slo, _lag_p99_ms(columns))
+    return problems(run.progress, *_lateness(run, columns))
+
+
+def _lateness(run: Run, columns: Columns) -> tuple[Lateness | None, Lateness | None]:
+    """How late the generator woke, and sent."""
+    limit = lag_limit_ms(run.slo)
+    lags = (columns.sent - columns.planned) / 1000
+    return run.progress.woke_late(limit), sent_late(lags, limit)
 
 
 def window_of(run: Run) -> Window:
@@ -246,18 +258,12 @@ def _rates(run: Run, window: Window, mask: Mask) -> Rates:
     )
 
 
-def _generator(run: Run, columns: Columns) -> GeneratorFigures:
+def _generator(run: Run, woke: Lateness | None, sent: Lateness | None) -> GeneratorFigures:
     cpu = run.progress.cpu
     return GeneratorFigures(
         workers=len(run.progress.workers),
         cpu_mean=sum(cpu) / len(cpu) if cpu else None,
         cpu_max=max(cpu, default=None),
-        send_lag_p99_ms=_lag_p99_ms(columns),
-        woke_p99_ms=run.progress.woke_p99_ms,
+        send_lag_p99_ms=sent.p99_ms if sent else None,
+        woke_p99_ms=woke.p99_ms if woke else None,
     )
-
-
-def _lag_p99_ms(columns: Columns) -> float | None:
-    """Of however few requests: the generator gets no benefit of the doubt."""
-    lag = (columns.sent - columns.planned) / 1000
-    return float(np.quantile(lag, 0.99, method="inverted_cdf")) if len(lag) else None

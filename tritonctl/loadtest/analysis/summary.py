@@ -183,7 +183,7 @@ class GeneratorFigures:
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole load test."""
+    """A whole load test. `doubts`: what a longer run would tell of the generator."""
 
     scenario: str
     model: str
@@ -202,6 +202,7 @@ class Summary:
     generator: GeneratorFigures
     server: ServerFigures | None
     limited_by: str
+    doubts: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:

@@ -87,6 +87,7 @@ def closing(summary: Summary, folder: Path) -> list[str]:
     elif summary.slo and not summary.decisive:
         lines.append("an indication, no decision: that takes 5,000 requests")
     lines += [f"INVALID   {why}" for why in summary.invalid_because]
+    lines += [f"UNCERTAIN {why}" for why in summary.doubts]
     lines.append(f"limited by: {summary.limited_by}")
     return [*lines, f"everything is in {folder}", f"next: {_next(folder)}"]
 

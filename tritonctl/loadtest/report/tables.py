@@ -99,6 +99,7 @@ def verdict_words(summary: Summary) -> str:
         )
     if summary.reason != "complete":
         words.append(f"The run ended early: {summary.reason}.")
+    words += [f"{doubt[0].upper()}{doubt[1:]}." for doubt in summary.doubts]
     return " ".join(words)
 
 

@@ -143,7 +143,7 @@ REFUSALS: list[tuple[Callable[[Sandbox], None], str, str]] = [
     (lambda s: s.engine.update(precision="fp5"), "no figures for tensorrt_llm fp5", "int8_sq"),
     (lambda s: s.engine.update(kv_cache_dtype="fp3"), "a KV cache of type `fp3`", "nvfp4"),
     (lambda s: (s.root / "70b" / "config.json").unlink(), "config.json cannot be read", "again"),
-    (lambda s: shutil.rmtree(s.root / "70b"), "70b is not a folder", "`hf download "),
+    (lambda s: shutil.rmtree(s.root / "70b"), "70b is not a folder", "`tritonctl fetch`"),
 ]
 
 

@@ -223,7 +223,16 @@ class Model(Strict):
     """One public model: an ensemble and its composing models."""
 
     task: str = Field("text_generation", description="a file of ensembles/")
-    checkpoint: Path = Field(description="a Hugging Face model folder", strict=False)
+    checkpoint: Path = Field(
+        description="a Hugging Face model folder, an .onnx file, or OWNER/NAME on the Hugging Face "
+        "Hub, which `tritonctl fetch` and `build` download; a folder of that name wins",
+        strict=False,
+    )
+    revision: Annotated[str, Field(min_length=1, max_length=200)] | None = Field(
+        None,
+        description="branch, tag or commit of a hub's model; `main` when absent. The commit is "
+        "pinned in tritonctl.lock",
+    )
     engine: Engine
     serving: Serving = Serving()
     evaluation: Evaluation | None = None

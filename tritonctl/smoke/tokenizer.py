@@ -10,7 +10,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tritonctl.errors import HostError, TritonctlError
+from tritonctl.engines.hub.checkpoint import checkpoint_of
+from tritonctl.errors import ConfigurationError, HostError, TritonctlError
 from tritonctl.host.environments import environment_python, folder_of
 from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import Config
@@ -29,7 +30,10 @@ def decoder_of(project: Project | None, model: str, steps: Mapping[str, Config])
     entry = project.models.get(model) or project.models.get(public) if project else None
     if project is None or entry is None:
         return "no project names its checkpoint"
-    file = project.root / entry.checkpoint / "tokenizer.json"
+    try:
+        file = checkpoint_of(project, entry) / "tokenizer.json"
+    except ConfigurationError as error:
+        return error.problem
     if not file.is_file():
         return f"{entry.checkpoint} has no tokenizer.json"
     python = _interpreter(project)

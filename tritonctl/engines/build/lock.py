@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,9 @@ from typing import Any
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.engines.build.fingerprint import settings_of
 from tritonctl.engines.build.stages import StageBuild
+from tritonctl.engines.hub.lock_file import FILE, Record, read_lock_file, write_lock_file
 from tritonctl.errors import BuildFailedError, ConfigurationError
-from tritonctl.host.files import read_object, write_atomically
 from tritonctl.project.schema import Project
-
-FILE = "tritonctl.lock"
-SCHEMA = "tritonctl.lock/1"
-
-Record = dict[str, Any]
 
 
 def lock_file(project: Project) -> Path:
@@ -29,16 +23,10 @@ def lock_file(project: Project) -> Path:
 def read_lock(project: Project) -> Record:
     """The lock's models by profile. Raises ConfigurationError when it is missing or malformed."""
     file = lock_file(project)
-    remedy = (
-        "restore it (`git checkout tritonctl.lock`), or remove it and build every profile again"
-    )
     if not file.exists():
         make = "make it with `tritonctl build`, and commit it"
         raise ConfigurationError(f"{file} does not exist", remedy=make)
-    record = read_object(file, remedy=remedy)
-    if record.get("schema") != SCHEMA or "profiles" not in record:
-        raise ConfigurationError(f"{file} is not a {SCHEMA}", remedy=remedy)
-    profiles: Record = record["profiles"]
+    profiles: Record = read_lock_file(project.root)["profiles"]
     return profiles
 
 
@@ -46,8 +34,7 @@ def refuse_damaged(project: Project) -> None:
     """Raise ConfigurationError for an unreadable lock, before hours of building.
 
     Writing a new one would drop the other profiles."""
-    if lock_file(project).exists():
-        read_lock(project)
+    read_lock_file(project.root)
 
 
 def stage_inputs(stages: list[StageBuild]) -> Record:
@@ -65,15 +52,11 @@ def update_lock(
     project: Project, profile: str | None, name: str, stages: list[StageBuild], engine: Artefact
 ) -> None:
     """Write down what a model's engine was made of and with."""
-    profiles = read_lock(project) if lock_file(project).exists() else {}
+    record = read_lock_file(project.root)
     versions = engine.manifest.result.versions
     entry = {"stages": stage_inputs(stages), "versions": dict(sorted(versions.items()))}
-    profiles.setdefault(profile or "", {})[name] = entry
-    record = {"schema": SCHEMA, "profiles": profiles}
-    text = json.dumps(record, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    file = lock_file(project)
-    if not file.is_file() or file.read_text(encoding="utf-8") != text:
-        write_atomically(file, text)
+    record["profiles"].setdefault(profile or "", {})[name] = entry
+    write_lock_file(project.root, record)
 
 
 def refuse_drift(

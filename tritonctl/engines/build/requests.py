@@ -13,6 +13,7 @@ from tritonctl.compatibility.rules import (
 )
 from tritonctl.compatibility.table import table
 from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
+from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.project.schema import Calibration as ProjectCalibration
 from tritonctl.project.schema import Engine, Evaluation, Model, Project
@@ -76,18 +77,6 @@ def with_target(
     if engine.target.image:
         target = target.model_copy(update={"image": engine.target.image})
     return request.model_copy(update={"target": target}), tuple(warnings)
-
-
-def checkpoint_of(project: Project, model: Model) -> Path:
-    """Where a model's checkpoint is. Raises ConfigurationError when it is not there."""
-    folder = project.path(model.checkpoint)
-    if not folder.is_dir() and folder.suffix != ".onnx":
-        raise ConfigurationError(
-            f"checkpoint {folder} is not a folder",
-            remedy="correct `checkpoint:` in tritonctl.yaml; to fetch a model of a hub, run "
-            f"`hf download {model.checkpoint} --local-dir FOLDER`",
-        )
-    return folder
 
 
 def _evaluation_request(

@@ -144,6 +144,8 @@ def container_command(program: str, build: StageBuild, staging: Path, name: str)
     checkpoint = Path(build.request.checkpoint)
     folders = [*build.builder.folders, *build.builder.tables, checkpoint]
     folders += named_in(checkpoint) if checkpoint.is_file() else []
+    if checkpoint.parent.name == "snapshots":  # in a hub's cache, whose files are links
+        folders.append(checkpoint.parents[1])
     folders += [build.source] if build.source else []
     if build.request.evaluation:
         folders.append(Path(build.request.evaluation.prompts))

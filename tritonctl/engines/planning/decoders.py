@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.build.catalog import builder_named
-from tritonctl.engines.build.requests import checkpoint_of
 from tritonctl.engines.estimates.checkpoints import (
     Architecture,
     Tensor,
@@ -21,6 +20,7 @@ from tritonctl.engines.estimates.decoders import Demand, Room, Weights, demand, 
 from tritonctl.engines.estimates.packed_weights import stored_weights
 from tritonctl.engines.estimates.quantisation import Quantisation, described, read_quantisation
 from tritonctl.engines.estimates.table import BuilderFigures, EstimateTable, Storage
+from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.engines.planning.records import Device, Fit
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Engine, Model, Project

@@ -23,6 +23,7 @@ from tritonctl.engines.estimates.graphs import (
 )
 from tritonctl.engines.estimates.onnx_weights import OnnxWeights, read_weights
 from tritonctl.engines.estimates.table import BuilderFigures, Storage
+from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.engines.planning.records import HOST, Device, Fit
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Model, Project
@@ -166,7 +167,7 @@ def graph_subject(
     """Read what a model is made from. Raises ConfigurationError."""
     model = project.models[name]
     known = builder_named(model.engine.builder, project.root).architectures
-    checkpoint = project.path(model.checkpoint)
+    checkpoint = checkpoint_of(project, model)
     source: Encoder | OnnxWeights
     graph = checkpoint.suffix == ".onnx" or (checkpoint / _MODEL).is_file()
     allow_pickle = model.engine.allow_pickle and not graph

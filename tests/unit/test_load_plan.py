@@ -14,6 +14,7 @@ import yaml
 
 from tritonctl.errors import UsageError
 from tritonctl.host import bundled
+from tritonctl.loadtest.analysis.summary import P99_REQUESTS
 from tritonctl.loadtest.run.plan import (
     Overrides,
     chosen_scenario,
@@ -191,6 +192,7 @@ def test_implied_scenario(tmp_path: Path) -> None:
     assert (name, scenario.model) == ("speller", "speller")
     assert scenario.arrivals == Poisson(process="poisson", rate=5)
     plan = load_plan(project.root, scenario, Endpoint("x:1"))
+    assert 5 * plan["duration_seconds"] >= P99_REQUESTS
     assert plan["classes"][0]["prompts"] == str(tmp_path / "right.jsonl")
     assert plan["classes"][0]["max_tokens"] == 24
     with_its_own = _project(

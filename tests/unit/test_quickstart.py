@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
+from tritonctl.cli.quickstart import _prepare_load_tests
+from tritonctl.console.voice import Console
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import bundled
 from tritonctl.host.process import process_started
+from tritonctl.loadtest.analysis.binomial import share_bounds
+from tritonctl.loadtest.analysis.slo import limits
+from tritonctl.loadtest.analysis.summary import P99_REQUESTS
+from tritonctl.loadtest.run import environment
+from tritonctl.loadtest.run.plan import chosen_scenario, slo_of
+from tritonctl.project.file import load_project
+from tritonctl.project.scenario import Poisson
 from tritonctl.server import quickstart
 from tritonctl.server.ports import held_ports
 from tritonctl.server.quickstart import EXAMPLE, FOLDER, quickstart_project
@@ -140,3 +149,61 @@ def test_no_space_for_the_copy(shipped: Path, small_disk: Path) -> None:
     with pytest.raises(HostError, match="no space left while writing"):
         quickstart_project(small_disk / "mine")
     assert not (small_disk / "mine" / "tritonctl.yaml").exists()
+
+
+@pytest.mark.parametrize("file", ["tritonctl.yaml", f"{EXAMPLE}/tritonctl.yaml"])
+def test_the_first_load_test_can_succeed(file: str) -> None:
+    """Even when half of it is warm-up: P99 is shown, and requests without a miss are a proof."""
+    project = load_project(Path(__file__).parents[2] / file)
+    _, scenario = chosen_scenario(project, "speller")
+    assert isinstance(scenario.arrivals, Poisson)
+    assert scenario.duration_seconds is not None
+    least = scenario.arrivals.rate * scenario.duration_seconds / 2
+    assert least >= P99_REQUESTS
+    _, proven = share_bounds(0, least)
+    slo = slo_of(project, scenario).model_dump()
+    assert [limit.name for limit in limits(slo)] == ["ttft_p99_ms", "itl_p99_ms"]
+    assert all(limit.allowed >= proven for limit in limits(slo))
+    assert slo["error_rate"] >= proven
+
+
+@pytest.fixture
+def no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the load generators' environment would be installed."""
+    folder = tmp_path / "loadtest-1"
+    monkeypatch.setattr(environment, "is_made", lambda _: folder.exists())
+    monkeypatch.setattr(environment, "folder_of", lambda _: folder)
+    return folder
+
+
+def test_what_a_load_test_installs_is_announced(
+    no_environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the quickstart, before it happens: what, how much, where; nothing where it is there."""
+
+    def ensure(*_: object) -> Path:
+        no_environment.mkdir(exist_ok=True)
+        return no_environment
+
+    monkeypatch.setattr(environment, "ensure", ensure)
+    _prepare_load_tests(Console())
+    told = " ".join(capsys.readouterr().err.split())
+    assert "load tests send from an environment of their own" in told
+    assert "about 50 MB to download, 240 MB on disk" in told
+    assert no_environment.name in told
+    _prepare_load_tests(Console())
+    assert capsys.readouterr().err == ""
+
+
+def test_text_is_served_without_load_tests(
+    no_environment: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a network the quickstart has done its work: a warning, no failure."""
+
+    def ensure(*_: object) -> Path:
+        raise HostError("no network", remedy="find one")
+
+    monkeypatch.setattr(environment, "ensure", ensure)
+    _prepare_load_tests(Console())
+    assert "load tests cannot run yet: no network (find one)" in capsys.readouterr().err
+    assert not no_environment.exists()

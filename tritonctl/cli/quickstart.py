@@ -10,6 +10,7 @@ import typer
 
 from tritonctl.cli import options
 from tritonctl.cli.generate import show, timing_line
+from tritonctl.errors import TritonctlError
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
@@ -33,12 +34,14 @@ def command(
     project = quickstart_project(folder)
     state = _serve(project, console)
     answers = _ask(console, state)
+    _prepare_load_tests(console)
     where = "" if project.root == Path.cwd().resolve() else f"cd {project.root} && "
     record = {"project": str(project.root), "grpc": state.grpc_url, "answers": answers}
     console.result(
         record,
         f"\nTriton keeps serving at {state.grpc_url}. Next:\n"
         f'  {where}tritonctl generate speller "515 in Thai:"\n'
+        f"  {where}tritonctl loadtest run     # 40 s, a verdict and a report\n"
         f"  {where}tritonctl status     # or: logs, down\n"
         f"  {where}tritonctl init my-project     # your own checkpoint",
     )
@@ -55,6 +58,16 @@ def _serve(project: Project, console: Console) -> Server:
         console.note(f"the engine of {MODEL} is up to date")
     state, _ = start(project, render(project, console), console)
     return state
+
+
+def _prepare_load_tests(console: Console) -> None:
+    """Install now what the first load test needs; text is served without it."""
+    from tritonctl.loadtest.run.environment import generator_python
+
+    try:
+        generator_python(console)
+    except TritonctlError as error:
+        console.warning(f"load tests cannot run yet: {error.problem} ({error.remedy})")
 
 
 def _ask(console: Console, state: Server) -> list[dict[str, Any]]:

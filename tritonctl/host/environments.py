@@ -166,6 +166,11 @@ def ensure(recipe: Recipe, progress: Progress) -> Path:
     return folder
 
 
+def is_made(recipe: Recipe) -> bool:
+    """Whether `ensure` would find the environment."""
+    return _finished(folder_of(recipe))
+
+
 def _finished(folder: Path) -> bool:
     return (folder / _MARKER).is_file()
 

@@ -7,10 +7,18 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from tritonctl.host import bundled
-from tritonctl.host.environments import Recipe, ensure, environment_python, site_packages
+from tritonctl.host.environments import (
+    Recipe,
+    ensure,
+    environment_python,
+    folder_of,
+    is_made,
+    site_packages,
+)
 from tritonctl.host.progress import Progress
 from tritonctl.host.version import __version__
 
+_SIZE = "about 50 MB to download, 240 MB on disk"
 # Programs with the same arguments: --plan, --output, --worker, --workers.
 _PROGRAMS = {"asyncio": "generator.py", "locust": "locust_generator.py"}
 
@@ -27,7 +35,13 @@ def recipe() -> Recipe:
 
 def generator_python(progress: Progress) -> Path:
     """The interpreter of the generators; makes their environment if necessary. HostError."""
-    return environment_python(ensure(recipe(), progress))
+    wanted = recipe()
+    if not is_made(wanted):
+        progress.note(
+            "load tests send from an environment of their own (asyncio and Locust generators): "
+            f"{_SIZE}, in {folder_of(wanted)}, once"
+        )
+    return environment_python(ensure(wanted, progress))
 
 
 def generator_program(engine: str) -> str:

@@ -27,7 +27,8 @@ from tritonctl.project.scenario import (
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 
-_IMPLIED_RATE = 5.0
+# Gentle to a model that nobody knows, and long enough for a verdict about P99: 600 requests.
+_IMPLIED_RATE, _IMPLIED_SECONDS = 5.0, 120.0
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def scenarios(project: Project) -> dict[str, Scenario]:
                 )
             ],
             arrivals=Poisson(process="poisson", rate=_IMPLIED_RATE),
-            duration_seconds=DEFAULT_SECONDS,
+            duration_seconds=_IMPLIED_SECONDS,
         )
         for name, model in project.models.items()
         if model.task == "text_generation" and model.evaluation is not None

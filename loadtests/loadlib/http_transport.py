@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import resource
 from collections.abc import Collection
 from typing import Any
 
@@ -114,8 +113,10 @@ class HttpTransport:
 
 def _allow_many_sockets() -> None:
     """Raise the limit as far as allowed: each request in flight has one, 1,024 is too few."""
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    with contextlib.suppress(ValueError, OSError):
+    with contextlib.suppress(ImportError, ValueError, OSError):  # Windows has no such limit
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 

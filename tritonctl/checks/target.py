@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from tritonctl.checks.repository import Target
 from tritonctl.errors import UsageError
-from tritonctl.host.files import host_memory
+from tritonctl.host.resources import host_memory, shared_memory, usable_cores
 from tritonctl.host.units import parse_bytes
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 _NO_GPUS = "none"
 
@@ -23,27 +21,19 @@ def this_host(target: Target) -> Target:
     return replace(
         target,
         cores=_cores(),
-        shared_memory_bytes=_shared_memory(),
+        shared_memory_bytes=shared_memory(),
         memory_bytes=host_memory(),
     )
 
 
 def _cores() -> int:
     """Those that this process may use, or what a container's quota comes to."""
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     try:
         quota, period = _QUOTA.read_text(encoding="ascii").split()
         return min(cores, max(int(quota) // int(period), 1))
     except (OSError, ValueError):  # no cgroup of version 2, or "max": no quota
         return cores
-
-
-def _shared_memory() -> int | None:
-    try:
-        status = os.statvfs(_SHARED_MEMORY)
-    except OSError:
-        return None
-    return status.f_frsize * status.f_blocks
 
 
 def described(

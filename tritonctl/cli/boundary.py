@@ -30,7 +30,7 @@ class ErrorBoundary(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""
         # SIGHUP: children run in their own sessions and do not notice that the terminal closed.
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}:
             if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
                 signal.signal(number, _interrupt)
         _prepare_streams()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import platform
-import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,14 +21,14 @@ from tritonctl.doctor.machine import (
     libpython_finding,
     newest_file,
     open_files_finding,
+    open_files_limits,
     python_finding,
     shm_finding,
 )
 from tritonctl.doctor.profiles import Profiles
 from tritonctl.host.files import cache_folder
 from tritonctl.host.gpus import installed_gpus
-
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where Triton's Python backend puts its regions
+from tritonctl.host.resources import SHARED_MEMORY
 
 
 def examine(projects: Profiles | None = None, seen: Sequence[Finding] = ()) -> Report:
@@ -64,7 +63,7 @@ def _machine_findings(written: Path) -> list[Finding]:
         glibc_finding(platform.libc_ver()),
         libpython_finding(libpython()),
         disk_finding(cache_folder()),
-        shm_finding(_SHARED_MEMORY),
-        open_files_finding(resource.getrlimit(resource.RLIMIT_NOFILE)),
+        shm_finding(SHARED_MEMORY),
+        *([open_files_finding(limits)] if (limits := open_files_limits()) else []),
         clock_finding(clock_synchronised(), newest_file(written), time.time()),
     ]

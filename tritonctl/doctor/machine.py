@@ -6,7 +6,6 @@ from __future__ import annotations
 import ctypes
 import ctypes.util
 import os
-import resource
 import shutil
 import struct
 import sys
@@ -29,6 +28,7 @@ _LEAST_FILES = 4096
 _UNSYNCHRONISED, _TIME_ERROR = 0x40, 5  # STA_UNSYNC, and what adjtimex then returns
 _STATUS_OFFSET, _TIMEX_BYTES = 40, 256
 _BACK_SECONDS = 60
+_UNLIMITED = -1  # RLIM_INFINITY
 
 _WHY_SHM = "Triton passes tensors to Python models there; when it is full, requests fail"
 _WHY_CLOCK = "certificates, logs, traces and load tests across machines depend on it"
@@ -124,15 +124,24 @@ def shm_finding(folder: Path) -> Finding:
     )
 
 
+def open_files_limits() -> tuple[int, int] | None:
+    """How many file descriptors a process may have, softly and at most; None on Windows."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
 def open_files_finding(limits: tuple[int, int]) -> Finding:
     """How many file descriptors a server started here may have."""
     soft, hard = limits
-    shown = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    shown = "unlimited" if soft == _UNLIMITED else str(soft)
     why = "each connection is an open file; at the limit Triton accepts no new client"
-    if soft == resource.RLIM_INFINITY or soft >= _LEAST_FILES:
+    if soft == _UNLIMITED or soft >= _LEAST_FILES:
         return Finding("open files", "ok", f"at most {shown}", why=why)
-    reachable = hard == resource.RLIM_INFINITY or hard >= _LEAST_FILES
-    remedy = f"ulimit -n {_LEAST_FILES * 16 if hard == resource.RLIM_INFINITY else hard}"
+    reachable = hard == _UNLIMITED or hard >= _LEAST_FILES
+    remedy = f"ulimit -n {_LEAST_FILES * 16 if hard == _UNLIMITED else hard}"
     if not reachable:
         remedy = "raise `nofile` in /etc/security/limits.conf, then log in again"
     return Finding("open files", "warning", f"at most {shown}", remedy, why=why)
@@ -159,9 +168,12 @@ def clock_finding(synchronised: bool | None, newest: float, now: float) -> Findi
 
 
 def clock_synchronised() -> bool | None:
-    """What adjtimex(2) says of the kernel's clock; None when the call is not allowed."""
-    library, state = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(_TIMEX_BYTES)
-    answer = library.adjtimex(state)
+    """What adjtimex(2) says of the kernel's clock; None when it cannot be asked."""
+    state = ctypes.create_string_buffer(_TIMEX_BYTES)
+    try:
+        answer = ctypes.CDLL(None, use_errno=True).adjtimex(state)
+    except (AttributeError, TypeError, OSError):  # macOS, Windows
+        return None
     if answer < 0:
         return None
     (status,) = struct.unpack_from("i", state.raw, _STATUS_OFFSET)

@@ -107,7 +107,9 @@ def run_command(
     """
     command = [program, "run", "--rm", "--init", "--name", name, "--network", "none"]
     command += ["--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--ipc", "private"]
-    command += ["--user", f"{os.getuid()}:{os.getgid()}", "--workdir", str(workdir)]
+    if hasattr(os, "getuid"):  # Docker Desktop on Windows gives files to the caller by itself
+        command += ["--user", f"{os.getuid()}:{os.getgid()}"]
+    command += ["--workdir", str(workdir)]
     command += ["--gpus", "all"] if gpus else []
     for key, value in environment.items():
         command += ["--env", f"{key}={value}"]

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
+import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from tritonctl.host.progress import Progress
 
 # For files with secrets: only their owner may read them.
 PRIVATE = 0o600
+_LOCK_POLL_SECONDS = 0.2
 
 
 def cache_folder() -> Path:
@@ -30,19 +32,9 @@ def cache_folder() -> Path:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tritonctl"
     except RuntimeError as error:  # as in a container whose user has a number and no name
         raise HostError(
-            f"user {os.getuid()} has no home directory for the cache",
+            f"this user has no home directory for the cache: {error}",
             remedy="set TRITONCTL_CACHE_DIR to a folder that this user may write",
         ) from error
-
-
-def host_memory() -> int:
-    """Bytes of memory that this process may use: the machine's, or less in a container."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii").strip()
-    except OSError:  # not in a cgroup of version 2
-        return total
-    return min(total, int(limit)) if limit.isdecimal() else total
 
 
 @contextmanager
@@ -54,7 +46,7 @@ def exclusive(lock: Path, progress: Progress, work: str) -> Iterator[None]:
     with handle:
         if not _try_lock(handle):
             with progress.step(f"Waiting for another tritonctl to {work}"):
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                _wait_for_lock(handle)
         yield
 
 
@@ -70,10 +62,28 @@ def if_free(lock: Path) -> Iterator[bool]:
 
 def _try_lock(handle: Any) -> bool:
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+        if sys.platform == "win32":
+            import msvcrt
+
+            handle.seek(0)  # it locks bytes from where the file stands, also beyond its end
+            msvcrt.locking(handle.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
         return False
     return True
+
+
+def _wait_for_lock(handle: Any) -> None:
+    if sys.platform == "win32":  # its own way of waiting gives up after ten seconds
+        while not _try_lock(handle):
+            time.sleep(_LOCK_POLL_SECONDS)
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 @contextmanager
@@ -139,7 +149,7 @@ def write_atomically(path: Path, text: str, *, mode: int | None = None) -> None:
         try:
             with temporary.open("x", encoding="utf-8") as file:
                 if mode is not None:
-                    os.fchmod(file.fileno(), mode)
+                    temporary.chmod(mode)
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())

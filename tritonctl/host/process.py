@@ -8,11 +8,13 @@ import os
 import shlex
 import signal
 import subprocess
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.files import explained
@@ -121,11 +123,27 @@ def _kept(log: Path | None) -> Iterator[Callable[[str], None]]:
         yield keep
 
 
+def interrupt(process: subprocess.Popen[Any]) -> None:
+    """Ask a program to end as Ctrl-C does; on Windows, which cannot, end it."""
+    if sys.platform == "win32":
+        process.terminate()
+    else:
+        process.send_signal(signal.SIGINT)
+
+
+def signal_group(process: subprocess.Popen[Any], number: signal.Signals) -> None:
+    """Send a signal to a program and what it started; on Windows, end the program."""
+    if sys.platform == "win32":
+        process.kill()
+    else:
+        os.killpg(process.pid, number)
+
+
 def end_group(process: subprocess.Popen[str]) -> None:
     """Ask a process group to end (SIGTERM), then make it (SIGKILL after 10 s)."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
         try:
-            os.killpg(process.pid, number)
+            signal_group(process, number)
             process.wait(timeout=_TERM_GRACE_SECONDS)
         except ProcessLookupError:
             break

@@ -12,16 +12,19 @@ import ctypes
 import http.client
 import os
 import re
-import resource
 import signal
 import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tritonctl.server.readiness import Readiness
+
+with suppress(ImportError):  # Windows, which has no embedded server but shares this module's tables
+    import resource
 
 _PR_SET_PDEATHSIG = 1
 STOPPING = (signal.SIGTERM, signal.SIGINT)

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from tritonctl.errors import ConfigurationError, UsageError, choices
+from tritonctl.host.resources import usable_cores
 from tritonctl.loadtest.analysis.slo import limits
 from tritonctl.loadtest.run.live import LoadBoard
 from tritonctl.loadtest.run.plan import slo_of
@@ -161,7 +161,7 @@ def _space(job: TuneJob) -> Space:
             remedy="add an SLO target, e.g. `slo: {ttft_p99_ms: 500}`",
         )
     priorities = max((request.priority or 0 for request in job.scenario.requests), default=0)
-    space = space_of(job.project, model, priorities, len(os.sched_getaffinity(0)))
+    space = space_of(job.project, model, priorities, usable_cores())
     if not space.knobs:
         raise ConfigurationError(
             f"nothing of {model} can be tuned: on {space.cores} cores each setting has one value",

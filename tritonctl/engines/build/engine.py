@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,6 +36,7 @@ from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
 
 _LAST_LINES = 20
+_SIGKILL = 9
 
 
 @dataclass(frozen=True)
@@ -251,7 +251,7 @@ def _answer(build: StageBuild, result: Path) -> BuildResult | BuildRefusal:
 def _death(build: StageBuild, failure: CommandFailedError) -> BuildFailedError:
     """A program that ended without a result; the system sends SIGKILL (137 from a container)."""
     status, remedy = str(failure.returncode), f"read {build.failed_log}"
-    if failure.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+    if failure.returncode in (-_SIGKILL, 128 + _SIGKILL):
         status = "killed"
         remedy = f"most likely out of memory (see `dmesg | tail`): free some, or {remedy}"
     return BuildFailedError(

@@ -24,8 +24,8 @@ from tritonctl.engines.estimates.table import (
 from tritonctl.engines.planning.decoders import decoder_subject
 from tritonctl.engines.planning.graphs import graph_subject
 from tritonctl.engines.planning.records import HOST, Device, Fit, ModelPlan, ProjectPlan
-from tritonctl.errors import ConfigurationError, TritonctlError
-from tritonctl.host.files import host_memory
+from tritonctl.errors import ConfigurationError, HostError, TritonctlError
+from tritonctl.host.resources import host_memory
 from tritonctl.project.schema import Engine, Model, Project
 
 # Beyond this factor of size an earlier build says nothing of the next one's time.
@@ -171,12 +171,21 @@ def _devices(
 ) -> list[Device]:
     on_gpu = any(group.kind == "KIND_GPU" for group in model.serving.instance_group)
     if figures.device == "host" or (figures.device == "any" and not on_gpu):
-        return [Device(HOST, memory or host_memory())]
+        return [Device(HOST, memory or _this_memory())]
     if memory is not None:
         return [Device(name, memory) for name in gpus or ("GPU",)]
     compatibility = table(project.root)
     known = [gpu_named(name, compatibility) for name in gpus] or compatibility.gpus
     return [Device(gpu.name, gpu.memory_gib << 30) for gpu in known]
+
+
+def _this_memory() -> int:
+    if (memory := host_memory()) is None:
+        raise HostError(
+            "this system does not say how much memory it has",
+            remedy="say it: tritonctl plan --memory 16G",
+        )
+    return memory
 
 
 def _refused(

@@ -19,6 +19,7 @@ from typing import Any
 
 from tritonctl.errors import HostError, TritonctlError
 from tritonctl.host.files import explained
+from tritonctl.host.resources import usable_cores
 from tritonctl.loadtest.analysis.records import FACTS, PLAN, PROGRESS
 from tritonctl.loadtest.analysis.summarise import summarise
 from tritonctl.loadtest.analysis.summary import Summary, write_summary
@@ -133,7 +134,7 @@ class _Run:
         if self._job.workers > 1:
             # Until every worker is ready, which takes longer on a busy machine.
             lead = _LEAD_SECONDS[self._job.engine] + _LEAD_PER_WORKER_SECONDS * self._job.workers
-            load = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+            load = (os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0) / usable_cores()
             started_at = time.time() + lead * min(max(1.0, load), _MOST_LOADED)
         write_json(self._job.folder / PLAN, self._job.plan | {"started_at": started_at})
         write_json(self._job.folder / FACTS, self._facts)

@@ -8,7 +8,6 @@ generator finds out whether it can be tested at all.
 from __future__ import annotations
 
 import json
-import os
 import platform
 import urllib.error
 import urllib.request
@@ -20,7 +19,7 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import service_pb2
 
 from tritonctl.errors import TritonctlError
-from tritonctl.host.files import host_memory
+from tritonctl.host.resources import host_memory, usable_cores
 from tritonctl.host.version import __version__
 from tritonctl.loadtest.run.plan import slo_of
 from tritonctl.project.scenario import Scenario
@@ -103,7 +102,7 @@ def facts(
         "scenario": name,
         **server_facts(scenario.protocol, endpoint, scenario.model),
         "host": {
-            "cpus": len(os.sched_getaffinity(0)),
+            "cpus": usable_cores(),
             "memory_bytes": host_memory(),
             "kernel": platform.release(),
             "python": platform.python_version(),

@@ -8,8 +8,6 @@ import time
 
 from tritonctl.server.supervisor import process_fields, server_processes
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 # A reload starts new stubs, so look for processes again after this time.
 _LOOK_AGAIN_SECONDS = 5.0
 
@@ -38,5 +36,6 @@ class ServerUsage:
         fields = process_fields(pid)
         if fields is None:
             return None
-        self._seconds[pid] = (int(fields[11]) + int(fields[12])) / _TICKS
-        return int(fields[21]) * _PAGE
+        ticks = int(fields[11]) + int(fields[12])
+        self._seconds[pid] = ticks / os.sysconf("SC_CLK_TCK")
+        return int(fields[21]) * os.sysconf("SC_PAGE_SIZE")

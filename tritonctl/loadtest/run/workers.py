@@ -17,6 +17,7 @@ from typing import Any
 
 from tritonctl.errors import ConfigurationError, HostError, ServerError, TritonctlError
 from tritonctl.host.files import explained
+from tritonctl.host.process import interrupt, signal_group
 
 # By exit status: the plan is refused, the endpoint is.
 _ERRORS: dict[int, type[TritonctlError]] = {2: ConfigurationError, 3: ServerError}
@@ -109,15 +110,15 @@ class Workers:
         for worker in self.all:
             if not worker.ended:
                 with suppress(ProcessLookupError):
-                    worker.process.send_signal(signal.SIGINT)
+                    interrupt(worker.process)
 
     def end(self) -> None:
         """Terminate every process that still runs."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGTERM, getattr(signal, "SIGKILL", signal.SIGTERM)):
             for worker in self.all:
                 with suppress(ProcessLookupError, PermissionError):
                     if worker.process.poll() is None:
-                        os.killpg(worker.process.pid, number)
+                        signal_group(worker.process, number)
             for worker in self.all:
                 with suppress(subprocess.TimeoutExpired):
                     worker.process.wait(_KILL_GRACE_SECONDS)

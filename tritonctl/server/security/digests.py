@@ -8,7 +8,6 @@ untouched file from another. Triton reads them next, then out of the page cache.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +18,7 @@ from tritonctl.errors import HostError, RepositoryError
 from tritonctl.host.containers import ContainerEngine, image_digests
 from tritonctl.host.files import explained
 from tritonctl.host.progress import Progress
+from tritonctl.host.resources import usable_cores
 from tritonctl.project.schema import Project
 from tritonctl.repository.plan import VERSION_FOLDER, Plan
 
@@ -31,7 +31,7 @@ def verify_repository(project: Project, plan: Plan, progress: Progress) -> int:
     Raises RepositoryError for the first that differs, HostError for one that cannot be read.
     """
     files = list(_served(project, plan, dict(_expected(plan))))
-    threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)))  # hashing holds no lock of Python's
+    threads = ThreadPoolExecutor(usable_cores())  # hashing holds no lock of Python's
     with progress.step("Verifying engines"), explained(project.repository), threads:
         for actual, (model, file, digest) in zip(
             threads.map(sha256, (file for _, file, _ in files)), files, strict=True

@@ -71,6 +71,8 @@ def writable(repository: Repository) -> Iterator[Hit]:
 
 def _owned_by_another(repository: Repository, model: Model) -> Iterator[Hit]:
     """The first file of somebody who neither serves the repository nor is the administrator."""
+    if not hasattr(os, "geteuid"):  # Windows: files have no numbers of users
+        return
     owners = {_mode_and_owner(path)[1] for path in (repository.path, model.path)}
     trusted = {0, os.geteuid(), *owners}
     for one in tree(model):

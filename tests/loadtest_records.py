@@ -109,6 +109,7 @@ class SyntheticRun:
     def facts(self) -> dict[str, Any]:
         """The circumstances."""
         engine = {"name": STEPS[1], "max_batch_size": self.servers} | self.settings
+        engine["model_transaction_policy"] = {"decoupled": self.kind == "text"}
         models: dict[str, Any] = {name: {"name": name, "max_batch_size": 64} for name in STEPS}
         models[STEPS[1]] = engine | {"instance_group": [{"count": 1, "kind": "KIND_CPU"}]}
         models["speller"] = {"name": "speller", "platform": "ensemble", "max_batch_size": 64}
@@ -239,6 +240,8 @@ class SyntheticRun:
             "speller": _counters(len(done), whole, 0.0, 1.0),
         }
         models[STEPS[1]]["pending"] = max(inside - self.servers, 0)
+        if self.kind == "text":
+            models[STEPS[1]] |= _engine_counters(done)
         return {
             "t": float(t),
             "models": models,
@@ -287,6 +290,19 @@ class _Worker:
             "lag_p99_us": max((r["sent"] - r["planned"] for r in ended), default=None),
             **_histograms(ended),
         }
+
+
+def _engine_counters(done: list[Request]) -> dict[str, float]:
+    """A text engine's own: it begins 1 ms after Triton's queue has let a request go."""
+    begun = [request.record["sent"] + request.queued for request in done]
+    times = [request.record["at"] for request in done]
+    return {
+        "queued_s": 0.001 * len(done),
+        "ttft_s": sum(at[0] - begin for at, begin in zip(times, begun, strict=True)) / SECOND,
+        "ttft_n": len(done),
+        "e2e_s": sum(at[-1] - begin for at, begin in zip(times, begun, strict=True)) / SECOND,
+        "e2e_n": len(done),
+    }
 
 
 def _counters(count: int, request_us: float, queue_us: float, batch: float) -> dict[str, Any]:

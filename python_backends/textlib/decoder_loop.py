@@ -249,6 +249,7 @@ class DecoderLoop:
                 self._end(stream, _request_failure(error))
         else:
             self._active.add(stream.stream_id)
+            self._metrics.begun(self._clock() - stream.began)  # by this thread alone
 
     def _step(self) -> None:
         try:

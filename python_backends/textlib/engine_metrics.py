@@ -44,6 +44,7 @@ _UPTIME = "tritonctl_uptime_seconds_total"
 _TTFT = "tritonctl_time_to_first_token_seconds"
 _ITL = "tritonctl_inter_token_latency_seconds"
 _E2E = "tritonctl_request_duration_seconds"
+_QUEUED = "tritonctl_queue_seconds_total"
 
 _BOUNDS = {
     _TTFT: (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
@@ -59,6 +60,7 @@ COUNTERS = {
     _REQUESTS: "Requests by outcome: stop, length, cancelled or error",
     _ERRORS: "Requests answered with an error: invalid, queue_full, unavailable or failed",
     _UPTIME: "Seconds that the model's process lives; stands still when it is gone",
+    _QUEUED: "Seconds from submission to a place in the engine, of all streams together",
     _INPUT: "Tokens of the prompts that were accepted",
     _OUTPUT: "Tokens sent in responses",
     _PREFIX_BLOCKS: "Blocks of prompts by what the prefix cache had of them: reused or missed",
@@ -182,6 +184,7 @@ class EngineMetrics:
     def __init__(self) -> None:
         self._ended = dict.fromkeys(_OUTCOMES, 0)
         self._input_tokens = self._output_tokens = self._responses = 0
+        self._queued = 0.0
         self._ttft = _Histogram(_TTFT)
         self._itl = _Histogram(_ITL)
         self._e2e = _Histogram(_E2E)
@@ -190,6 +193,10 @@ class EngineMetrics:
     def accepted(self, input_tokens: int) -> None:
         """A request has come in."""
         self._input_tokens += input_tokens
+
+    def begun(self, seconds: float) -> None:
+        """A stream has a place in the engine, so long after its submission."""
+        self._queued += seconds
 
     def first_response(self, seconds: float, tokens: int) -> None:
         """The first response of a stream, so long after its submission."""
@@ -214,6 +221,7 @@ class EngineMetrics:
         tokens = {(_INPUT, ()): self._input_tokens, (_OUTPUT, ()): self._output_tokens}
         tokens[_RESPONSES, ()] = self._responses
         histograms = self._ttft.values() | self._itl.values() | self._e2e.values()
+        histograms[_QUEUED, ()] = self._queued
         return ended | self.errors.totals() | tokens | histograms
 
     def _count(self, tokens: int) -> None:

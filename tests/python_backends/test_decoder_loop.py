@@ -257,6 +257,26 @@ def test_times_of_a_stream(start: Start) -> None:
         "request_duration_seconds_count": 1,
     }
     assert (gauges.active, gauges.waiting) == (0, 0)
+    assert totals["tritonctl_queue_seconds_total", ()] == 0
+
+
+def test_time_in_the_queue(start: Start) -> None:
+    """One place: the second stream waits while the first one has it."""
+    now, both = [100.0], threading.Event()
+
+    def step() -> None:
+        both.wait(PATIENCE)
+        now[0] += 0.5
+
+    loop = start(ScriptedEngine(before_step=step), capacity=1, clock=lambda: now[0])
+    sinks = [RecordingSink() for _ in range(2)]
+    for sink in sinks:
+        loop.submit(generation(count=4), sink)
+    both.set()
+    answered(*sinks)
+    _until(lambda: not loop.live_streams)
+    totals, _ = loop.measure()
+    assert totals["tritonctl_queue_seconds_total", ()] == 2.0
 
 
 def test_streams_take_turns(start: Start) -> None:

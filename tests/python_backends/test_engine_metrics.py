@@ -48,6 +48,8 @@ def test_counters_of_one_stream() -> None:
     """Tokens, responses, the outcome; times land in their buckets, which are cumulative."""
     metrics = EngineMetrics()
     metrics.accepted(7)
+    metrics.begun(0.25)
+    metrics.begun(0.5)
     metrics.first_response(0.03, 1)
     metrics.next_response(0.04, 4)
     metrics.next_response(0.5, 0)
@@ -57,6 +59,7 @@ def test_counters_of_one_stream() -> None:
     metrics.errors.add(RequestCancelledError("gone"))
     totals = metrics.totals()
     assert totals["tritonctl_input_tokens_total", ()] == 7
+    assert totals["tritonctl_queue_seconds_total", ()] == 0.75
     assert totals["tritonctl_output_tokens_total", ()] == 5
     assert totals["tritonctl_responses_total", ()] == 3
     assert totals[REQUESTS, (("outcome", "cancelled"),)] == 1

@@ -118,7 +118,8 @@ def test_every_chart_is_drawn_with_its_data(report: Path, page: Page) -> None:
         assert count(page, name, "svg.main-svg") >= 1
     points = sum(len(trace["x"]) for trace in figures["latency"]["data"])
     assert count(page, "latency", ".scatterlayer .point") == points
-    assert count(page, "breakdown", ".barlayer .point") == 12
+    # queue of three steps, three more parts of two, prefill and decode of the engine
+    assert count(page, "breakdown", ".barlayer .point") == 3 + 3 * 2 + 2
     for name in ("percentiles", "gaps", "throughput", "queue", "machine", "generator", "engine"):
         lines = [t for t in figures[name]["data"] if "lines" in t["mode"]]
         drawn = page.evaluate(

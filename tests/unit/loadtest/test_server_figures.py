@@ -95,6 +95,56 @@ def test_steps_of_an_ensemble() -> None:
     assert found.models["first"].batch_factor is None
 
 
+def engine_scrape(t: int, **own: float) -> dict[str, Any]:
+    """A decoupled engine takes a request in 1 ms, and answers it in another 80."""
+    taken = {"success": 10 * t, "request_us": 10_000 * t, "queue_us": 0}
+    known = {name: 10 * t * value for name, value in own.items()}
+    step = {"success": 60 * t, "request_us": 60_000 * t}
+    return {"t": t, "models": {"all": {"success": 10 * t}, "engine": taken | known, "text": step}}
+
+
+STREAMING = {
+    "ensemble": ["engine", "text"],
+    "models": {
+        "all": {
+            "model_transaction_policy": {"decoupled": True},
+            "ensemble_scheduling": {"step": [{"model_name": "engine"}, {"model_name": "text"}]},
+        },
+        "engine": {"model_transaction_policy": {"decoupled": True}},
+    },
+}
+OWN = {"ttft_s": 0.03, "ttft_n": 1, "e2e_s": 0.08, "e2e_n": 1}
+
+
+@pytest.mark.parametrize("queued", [0.0, 0.02])
+def test_a_decoupled_engine_tells_its_own_times(queued: float) -> None:
+    """Triton sees it take requests: 1 ms of the 7 ms that the steps need, by its statistics."""
+    lines = [engine_scrape(t, queued_s=queued, **OWN) for t in range(3)]
+    found = server_figures(lines, STREAMING, 0.0, 2.0)
+    assert found is not None
+    own = found.models["engine"].engine
+    assert own is not None
+    assert own.queue_ms == (pytest.approx(20) if queued else None)
+    assert own.prefill_ms == pytest.approx(10 if queued else 30)
+    assert own.decode_ms == pytest.approx(50)
+    assert own.whole_ms == pytest.approx(80)
+    assert found.models["engine"].share == pytest.approx(80 / (80 + 6))
+    assert not found.models["all"].decoupled
+    sentence = limited_by(IDLE, found, late=False)
+    assert sentence.startswith("engine: 93 % of the time of the steps")
+
+
+def test_a_decoupled_engine_that_tells_nothing() -> None:
+    """Its share is unknown, and so is what takes the time."""
+    found = server_figures([engine_scrape(t) for t in range(3)], STREAMING, 0.0, 2.0)
+    assert found is not None
+    assert found.models["engine"].engine is None
+    assert found.models["engine"].whole_ms is None
+    assert limited_by(IDLE, found, late=False) == (
+        "unknown: engine is decoupled, and does not publish how long its answers take"
+    )
+
+
 def test_before_the_run() -> None:
     """Without a warm-up counting begins with the last scrape before the start."""
     lines = [scrape(-1.5, 0), scrape(-0.5, 5), scrape(0.5, 25), scrape(1.5, 45)]

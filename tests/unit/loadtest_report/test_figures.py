@@ -188,13 +188,28 @@ def test_throughput_counts_the_records(figures: dict[str, Figure], records: list
 
 
 def test_breakdown_is_the_summary_s(figures: dict[str, Figure], summary: Summary) -> None:
-    """Composing models in the order of the ensemble, each part of their time."""
+    """Composing models in the order of the ensemble, each part of their time.
+
+    The engine's parts are its own: Triton sees a decoupled model take a request, not answer it.
+    """
     assert summary.server is not None
+    models = summary.server.models
+    own = models[STEPS[1]].engine
+    assert own is not None
     for part in ("queue", "input", "infer", "output"):
         bars = trace(figures["breakdown"], part)
-        assert bars["y"] == list(STEPS)
-        expected = [getattr(summary.server.models[name], f"{part}_ms") for name in STEPS]
+        steps = [n for n in STEPS if part == "queue" or n != STEPS[1]]
+        assert bars["y"] == steps
+        expected = [getattr(models[name], f"{part}_ms") for name in steps]
+        if part == "queue":
+            assert own.queue_ms == pytest.approx(1, rel=1e-6)
+            expected[1] += own.queue_ms
         assert bars["x"] == close(expected)
+    for part in ("prefill", "decode"):
+        bars = trace(figures["breakdown"], part)
+        assert bars["y"] == [STEPS[1]]
+        assert bars["x"] == close([getattr(own, f"{part}_ms")])
+    assert figures["breakdown"]["layout"]["yaxis"]["categoryarray"] == list(STEPS)
     shapes = [bars["marker"]["pattern"]["shape"] for bars in figures["breakdown"]["data"]]
     assert len(set(shapes)) == len(shapes), "told apart by colour only"
 

@@ -206,7 +206,13 @@ def test_tables_are_the_summary_s(tmp_path: Path) -> None:
     assert summary.server is not None
     models = {row[0]: row for row in page.table("What the server counted")[1:]}
     for name, figures in summary.server.models.items():
-        assert models[name][4] == milliseconds(figures.queue_ms)
+        own = figures.engine
+        assert (own is None) == (name != "speller_engine")
+        waited = figures.queue_ms + ((own.queue_ms or 0) if own else 0)
+        assert models[name][4] == milliseconds(waited)
+        assert models[name][8] == milliseconds(own.prefill_ms if own else None)
+        assert models[name][9] == milliseconds(own.decode_ms if own else None)
+        assert models[name][10] == milliseconds(figures.whole_ms)
     slow = page.table("The 10 slowest")[1:]
     assert slow[0][7] == milliseconds(max(r.e2e_ms for r in load_run(folder).requests))
 

@@ -130,7 +130,11 @@ def _idle(server: ServerFigures) -> str | None:
 
 def _occupied(model: ModelFigures) -> float | None:
     """The share of time that a model's instances worked: every request of a batch counts it."""
-    if not model.batch_factor:
+    if own := model.engine:
+        # By Little's law the requests in it at once; alone or not, it works while there are any.
+        at_once = model.rate * (own.prefill_ms + own.decode_ms) / 1000
+        return min(at_once / (model.instances or 1), 1.0)
+    if not model.batch_factor or model.decoupled:
         return None
     work = (model.input_ms + model.infer_ms + model.output_ms) / 1000 / model.batch_factor
     return min(model.rate * work / (model.instances or 1), 1.0)
@@ -145,6 +149,9 @@ def _computing(server: ServerFigures) -> str:
     steps = {name: m for name, m in server.models.items() if m.share and m.rate > 0}
     if not steps:
         return "unknown: the server answered no request while it was sampled"
+    silent = [name for name, model in steps.items() if model.whole_ms is None]
+    if silent:
+        return f"unknown: {silent[0]} is decoupled, and does not publish how long its answers take"
     name = max(steps, key=lambda name: steps[name].share or 0.0)
     work = f"{name}: {_percent(steps[name].share or 0.0)} of the time of the steps is spent in it"
     occupied = _occupied(steps[name])

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from tritonctl.loadtest.analysis.summary import Gauge, ModelFigures, ServerFigures
-from tritonctl.protocol.model_config import instances_of
+from tritonctl.loadtest.analysis.summary import EngineTimes, Gauge, ModelFigures, ServerFigures
+from tritonctl.protocol.model_config import instances_of, is_decoupled, steps_of
 
 Scrape = Mapping[str, Any]
 _SCRAPE_SECONDS = 1.0
@@ -70,18 +71,16 @@ def _models(
         for name in names
     }
     steps = [name for name in facts.get("ensemble") or names if name in changes]
-    whole = sum(changes[name]("request_us") for name in steps)
     configs = facts.get("models") or {}
-    return {
-        name: _model(
-            changes[name],
-            seconds,
-            changes[name]("request_us") / whole if name in steps and whole else None,
-            _pending(scrapes, name),
-            configs.get(name) or {},
-        )
+    models = {
+        name: _model(changes[name], seconds, _pending(scrapes, name), configs.get(name) or {})
         for name in names
     }
+    # Where nobody knows a model's time, what Triton says; the report then shows no share.
+    busy = {n: models[n].rate * (models[n].whole_ms or models[n].request_ms) for n in steps}
+    whole = sum(busy.values())
+    shares = {name: time / whole for name, time in busy.items() if whole}
+    return {name: replace(model, share=shares.get(name)) for name, model in models.items()}
 
 
 def _changes(readings: Sequence[Mapping[str, Any]]) -> Callable[[str], float]:
@@ -103,7 +102,6 @@ def _pending(scrapes: Sequence[Scrape], name: str) -> float | None:
 def _model(
     change: Callable[[str], float],
     seconds: float,
-    share: float | None,
     pending: float | None,
     config: Mapping[str, Any],
 ) -> ModelFigures:
@@ -117,11 +115,25 @@ def _model(
         failures=change("failure"),
         batch_factor=change("count") / executions if executions else None,
         **each,
-        share=share,
+        share=None,
         pending_max=pending,
         max_batch_size=config.get("max_batch_size"),
         instances=instances_of(config) or None,
+        decoupled=is_decoupled(config) and not steps_of(config),
+        engine=_engine_times(change),
     )
+
+
+def _engine_times(change: Callable[[str], float]) -> EngineTimes | None:
+    """Of an engine's own counters; None where it has none, or answered nothing."""
+    begun, ended = change("ttft_n"), change("e2e_n")
+    if not begun or not ended:
+        return None
+    first = 1000 * change("ttft_s") / begun
+    # What it does not publish does not rise either: an engine that tells it has waited a little.
+    queue = 1000 * change("queued_s") / begun or None
+    prefill = max(first - (queue or 0.0), 0.0)
+    return EngineTimes(queue, prefill, max(1000 * change("e2e_s") / ended - first, 0.0))
 
 
 def _engine(scrapes: Sequence[Scrape]) -> dict[str, Gauge]:

@@ -126,10 +126,29 @@ class SloVerdict:
 
 
 @dataclass(frozen=True)
+class EngineTimes:
+    """What a text engine says of its requests itself: means in milliseconds.
+
+    queue: until it has a place in the batch; prefill: from there to the first response; decode: to
+    the last. `queue_ms` is None where an older engine does not tell it apart from prefill.
+    """
+
+    queue_ms: float | None
+    prefill_ms: float
+    decode_ms: float
+
+    @property
+    def whole_ms(self) -> float:
+        """From submission to the last response."""
+        return (self.queue_ms or 0.0) + self.prefill_ms + self.decode_ms
+
+
+@dataclass(frozen=True)
 class ModelFigures:
     """What the server says of one model during the window; times are means per request.
 
-    `share` is its part of the request time of all composing models.
+    `share` is its part of the time of all composing models. Of a decoupled model Triton counts only
+    until it has taken a request, so `engine` has the time of its answers, where it tells them.
     """
 
     rate: float
@@ -144,6 +163,15 @@ class ModelFigures:
     pending_max: float | None
     max_batch_size: int | None = None
     instances: int | None = None
+    decoupled: bool = False
+    engine: EngineTimes | None = None
+
+    @property
+    def whole_ms(self) -> float | None:
+        """How long the model works on a request; None where nobody says it."""
+        if self.engine is not None:
+            return self.engine.whole_ms
+        return None if self.decoupled else self.request_ms
 
 
 @dataclass(frozen=True)

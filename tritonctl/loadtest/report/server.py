@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 from tritonctl.loadtest.analysis.server_figures import Scrape, cores_in_use
+from tritonctl.loadtest.analysis.summary import ModelFigures
 from tritonctl.loadtest.report.figures import (
     DASHES,
     SYMBOLS,
@@ -31,12 +32,16 @@ GIB = 2**30
 ENGINE_ROWS = 6
 OFTEN = 1.1
 COUNTERS = ("_total", "_count", "_sum", "_us", "_success", "_failure")
+# Colour and pattern of each part of a request's time: Triton's, then a text engine's own.
 PARTS = {
-    "queue_ms": ("queue", "--queue", "/"),
-    "input_ms": ("input", "--input", "."),
-    "infer_ms": ("infer", "--infer", ""),
-    "output_ms": ("output", "--output", "x"),
+    "queue": ("--queue", "/"),
+    "input": ("--input", "."),
+    "infer": ("--infer", ""),
+    "output": ("--output", "x"),
+    "prefill": ("--prefill", "\\"),
+    "decode": ("--decode", "-"),
 }
+_TOLD = ("queue", "infer", "prefill", "decode")
 
 Points = tuple[list[float], list[float | None]]
 
@@ -46,25 +51,38 @@ def breakdown(run: Run) -> Figure | None:
     models = _models(run)
     if not models or run.summary.server is None:
         return None
-    figures = run.summary.server.models
-    names = [plain(name) for name in models]
+    parts = {name: _parts(run.summary.server.models[name]) for name in models}
     data = [
-        _bars(label, names, [getattr(figures[name], part) for name in models], colour, pattern)
-        for part, (label, colour, pattern) in PARTS.items()
+        _bars(label, {name: known[label] for name, known in parts.items() if label in known})
+        for label in PARTS
+        if any(label in known for known in parts.values())
     ]
     height = 130 + 44 * len(models)
     layout = base_layout(height)
     layout["barmode"] = "stack"
     layout["xaxis"] = axis("ms for each request of that model", rangemode="tozero")
     layout["yaxis"] = axis("", autorange="reversed", type="category")
-    parts = [
-        f"{name}: queue {milliseconds(figures[name].queue_ms)},"
-        f" infer {milliseconds(figures[name].infer_ms)}"
-        for name in models
-    ]
-    note = "; ".join(parts) + "." + _asked_more_often(run, models)
+    layout["yaxis"] |= {"categoryarray": [plain(name) for name in models]}
+    told = [f"{name}: {_in_words(known)}" for name, known in parts.items()]
+    note = "; ".join(told) + "." + _asked_more_often(run, models)
     title = "Where the time goes, per composing model"
     return Figure("breakdown", title, note, data, layout, height=height)
+
+
+def _parts(model: ModelFigures) -> dict[str, float]:
+    """Milliseconds of each part; of a decoupled model the engine's own: Triton sees no answers."""
+    if own := model.engine:
+        queue = model.queue_ms + (own.queue_ms or 0.0)
+        return {"queue": queue, "prefill": own.prefill_ms, "decode": own.decode_ms}
+    if model.decoupled:
+        return {"queue": model.queue_ms}
+    names = ("queue", "input", "infer", "output")
+    return {name: getattr(model, f"{name}_ms") for name in names}
+
+
+def _in_words(parts: Mapping[str, float]) -> str:
+    named = [f"{name} {milliseconds(parts[name])}" for name in _TOLD if name in parts]
+    return ", ".join(named) + ("" if len(parts) > 1 else ", the rest is not published")
 
 
 def _asked_more_often(run: Run, models: Sequence[str]) -> str:
@@ -89,15 +107,14 @@ def _models(run: Run) -> list[str]:
     return [name for name, figures in measured.items() if figures.request_ms > 0]
 
 
-def _bars(
-    name: str, models: Sequence[str], values: Sequence[float], colour: str, pattern: str
-) -> Trace:
+def _bars(name: str, values: Mapping[str, float]) -> Trace:
+    colour, pattern = PARTS[name]
     return {
         "type": "bar",
         "orientation": "h",
         "name": name,
-        "y": list(models),
-        "x": [rounded(value) for value in values],
+        "y": [plain(model) for model in values],
+        "x": [rounded(value) for value in values.values()],
         "marker": {
             "color": colour,
             "pattern": {"shape": pattern, "fillmode": "overlay", "fgcolor": "--card", "size": 7},

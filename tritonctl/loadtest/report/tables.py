@@ -12,6 +12,7 @@ from tritonctl.loadtest.analysis.summary import (
     DECISIVE_REQUESTS,
     ClassSummary,
     Distribution,
+    ModelFigures,
     Summary,
 )
 from tritonctl.loadtest.report.figures import milliseconds
@@ -228,24 +229,38 @@ def server_table(summary: Summary, order: Sequence[str]) -> Table | None:
     models = summary.server.models
     names = [*(n for n in order if n in models), *(n for n in models if n not in order)]
     rows = []
+    # One step whose time nobody knows makes every share a guess.
+    known = all(m.whole_ms is not None for m in models.values() if m.share is not None)
     for name in names:
         m = models[name]
-        times = (m.queue_ms, m.input_ms, m.infer_ms, m.output_ms, m.request_ms)
         rows.append(
             [
                 name,
                 f"{m.rate:.4g}",
                 f"{m.failures:.4g}",
                 "-" if m.batch_factor is None else f"{m.batch_factor:.2f}",
-                *map(milliseconds, times),
-                "-" if m.share is None else f"{m.share:.1%}",
+                *_times(m),
+                f"{m.share:.1%}" if known and m.share is not None else "-",
                 "-" if m.pending_max is None else f"{m.pending_max:g}",
             ]
         )
     headings = ["model", "requests/s", "failures/s", "batch factor", "queue", "input", "infer"]
-    headings += ["output", "request", "share", "most pending"]
+    headings += ["output", "prefill", "decode", "request", "share", "most pending"]
     caption = "What the server counted of each model in the window; times are means per request."
+    if any(m.decoupled for m in models.values()):
+        caption += " Of a decoupled model the times are the engine's own: Triton sees no answers."
     return Table(caption, headings, rows)
+
+
+def _times(model: ModelFigures) -> list[str]:
+    """Queue, input, infer, output, prefill, decode and the whole of a request."""
+    triton: list[float | None] = [model.input_ms, model.infer_ms, model.output_ms]
+    if model.decoupled:
+        triton = [None, None, None]
+    own = model.engine
+    inside: list[float | None] = [own.prefill_ms, own.decode_ms] if own else [None, None]
+    queue = model.queue_ms + ((own.queue_ms or 0.0) if own else 0.0)
+    return [milliseconds(value) for value in (queue, *triton, *inside, model.whole_ms)]
 
 
 def error_table(summary: Summary) -> Table | None:

@@ -20,7 +20,7 @@ from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.protocol.metrics import Metrics, Sample, scrape
 
 _PERIOD_SECONDS = 1.0
-# Triton's per-model counters by their names in server.jsonl.
+# Counters of each model by their names in server.jsonl: Triton's, then those of a text engine.
 COUNTERS = {
     "success": "nv_inference_request_success",
     "failure": "nv_inference_request_failure",
@@ -32,6 +32,11 @@ COUNTERS = {
     "infer_us": "nv_inference_compute_infer_duration_us",
     "output_us": "nv_inference_compute_output_duration_us",
     "pending": "nv_inference_pending_request_count",
+    "queued_s": "tritonctl_queue_seconds_total",
+    "ttft_s": "tritonctl_time_to_first_token_seconds_sum",
+    "ttft_n": "tritonctl_time_to_first_token_seconds_count",
+    "e2e_s": "tritonctl_request_duration_seconds_sum",
+    "e2e_n": "tritonctl_request_duration_seconds_count",
 }
 _HOST_CPU = "nv_cpu_utilization"
 _ENGINE = ("tritonctl_", "nv_trt_llm_", "nv_llm_", "nv_energy", "nv_gpu_")

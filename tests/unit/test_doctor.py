@@ -9,6 +9,7 @@ import shlex
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ from tritonctl.doctor.machine import (
 )
 from tritonctl.doctor.server import holes_finding, ports_finding
 from tritonctl.host.gpus import InstalledGpu, installed_gpus
+from tritonctl.host.interpreters import Interpreter
 from tritonctl.project.file import load_profiles
 from tritonctl.server.ports import held_ports
 
@@ -111,11 +113,19 @@ def test_gpus_that_cannot_be_asked(
 
 
 def test_python() -> None:
-    """3.11 and 3.12 have stubs and wheels."""
-    assert python_finding((3, 12)).status == "ok"
-    finding = python_finding((3, 13))
+    """3.11 and 3.12 have stubs: tritonctl's own, or another one for the embedded server."""
+    old, new = (Interpreter(Path(f"/p/python3.{minor}"), (3, minor, 1)) for minor in (12, 14))
+    assert python_finding(old, old).status == "ok"
+    other = python_finding(new, old)
+    assert (other.status, other.detail.count("3.12.1"), other.detail.count("3.14.1")) == (
+        "ok",
+        1,
+        1,
+    )
+    finding = python_finding(new, None)
     assert (finding.status, finding.required) == ("missing", True)
-    assert finding.remedy == "install tritonctl under Python 3.11 or 3.12"
+    assert "uv python install 3.12" in finding.remedy
+    assert "server.mode: docker" in finding.remedy
 
 
 @pytest.mark.parametrize(
@@ -129,8 +139,11 @@ def test_c_library(library: tuple[str, str], status: str) -> None:
 
 def test_libpython() -> None:
     """A static interpreter cannot host Triton's Python backend."""
-    assert libpython_finding("libpython3.12.so.1.0").status == "ok"
-    assert "--enable-shared" in libpython_finding(None).remedy
+    static = Interpreter(Path("/p/bin/python3.12"), (3, 12, 1))
+    assert "--enable-shared" in libpython_finding(static).remedy
+    shared = replace(static, libraries=(Path("/p/lib"),))
+    found = libpython_finding(shared)
+    assert (found.status, found.detail) == ("ok", "/p/lib/libpython3.12.so.1.0")
 
 
 def test_disk(small_disk: Path) -> None:

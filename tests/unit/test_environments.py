@@ -13,6 +13,7 @@ import pytest
 from tritonctl.errors import HostError
 from tritonctl.host import environments
 from tritonctl.host.environments import Recipe, ensure, environment_python, site_packages
+from tritonctl.host.interpreters import Interpreter
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
 from tritonctl.repository.server_environment import server_recipe
@@ -239,11 +240,10 @@ def test_fingerprint_changes_with_everything_that_matters() -> None:
     assert len({recipe.fingerprint() for recipe in recipes}) == len(recipes)
 
 
-def test_fingerprint_changes_with_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprint_changes_with_the_interpreter() -> None:
     """An environment of Python 3.11.4 is not used by 3.11.5."""
-    before = _recipe().fingerprint()
-    monkeypatch.setattr(sys, "version_info", (3, 99, 0))
-    assert _recipe().fingerprint() != before
+    older, newer = (Interpreter(Path("/python"), (3, 11, patch)) for patch in (4, 5))
+    assert _recipe(python=older).fingerprint() != _recipe(python=newer).fingerprint()
 
 
 def test_site_packages() -> None:

@@ -76,7 +76,8 @@ def test_check_finds_the_same(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("plan", "--memory", "16G"), ("artefacts", "list"), ("graph", MODEL), ("schema",)]
+    "arguments",
+    [("plan", "--memory", "16G"), ("artefacts", "verify"), ("graph", MODEL), ("schema",)],
 )
 def test_commands_without_a_server_say_the_same(
     built: Sandbox, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]

@@ -17,7 +17,6 @@ from tritonctl.doctor.machine import (
     clock_synchronised,
     disk_finding,
     glibc_finding,
-    libpython,
     libpython_finding,
     newest_file,
     open_files_finding,
@@ -28,7 +27,9 @@ from tritonctl.doctor.machine import (
 from tritonctl.doctor.profiles import Profiles
 from tritonctl.host.files import cache_folder
 from tritonctl.host.gpus import installed_gpus
+from tritonctl.host.interpreters import find, running
 from tritonctl.host.resources import SHARED_MEMORY
+from tritonctl.repository.server_environment import PYTHONS
 
 
 def examine(projects: Profiles | None = None, seen: Sequence[Finding] = ()) -> Report:
@@ -57,11 +58,11 @@ def examine(projects: Profiles | None = None, seen: Sequence[Finding] = ()) -> R
 
 
 def _machine_findings(written: Path) -> list[Finding]:
-    version = platform.python_version_tuple()
+    server = find(PYTHONS, shared=True)
     return [
-        python_finding((int(version[0]), int(version[1]))),
+        python_finding(running(), server),
         glibc_finding(platform.libc_ver()),
-        libpython_finding(libpython()),
+        libpython_finding(server or running()),
         disk_finding(cache_folder()),
         shm_finding(SHARED_MEMORY),
         *([open_files_finding(limits)] if (limits := open_files_limits()) else []),

@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import os
 import shutil
 import struct
-import sys
-import sysconfig
 from pathlib import Path
 
 from packaging.version import Version
 
 from tritonctl.doctor.findings import Finding
+from tritonctl.host.interpreters import Interpreter, how_to_get
+from tritonctl.repository.server_environment import PYTHONS
 
-_PYTHONS = ((3, 11), (3, 12))
 _GLIBC = "2.35"
 _MIB, _GIB = 1 << 20, 1 << 30
 # An environment with torch and OpenVINO takes about 4 GiB, the server's about 1.
@@ -34,14 +32,15 @@ _WHY_SHM = "Triton passes tensors to Python models there; when it is full, reque
 _WHY_CLOCK = "certificates, logs, traces and load tests across machines depend on it"
 
 
-def python_finding(version: tuple[int, int]) -> Finding:
-    """Triton's stubs and the builders' wheels exist for some versions of Python."""
-    name, why = f"{version[0]}.{version[1]}", "Triton's stubs and the wheels exist for these"
-    wanted = " or ".join(f"{major}.{minor}" for major, minor in _PYTHONS)
-    if version in _PYTHONS:
-        return Finding("Python", "ok", f"{name} ({sys.executable})", required=True, why=why)
-    remedy = f"install tritonctl under Python {wanted}"
-    return Finding("Python", "missing", f"{name}, needed: {wanted}", remedy, required=True, why=why)
+def python_finding(here: Interpreter, server: Interpreter | None) -> Finding:
+    """Triton's stubs embed some versions of Python; the embedded server may use another one."""
+    why = "the stubs of the embedded server embed it"
+    if server is None:
+        detail = f"{here}; the embedded server needs {PYTHONS}"
+        remedy = f"{how_to_get(PYTHONS)}; or serve with `server.mode: docker`"
+        return Finding("Python", "missing", detail, remedy, required=True, why=why)
+    detail = str(here) if server == here else f"{here}; for the embedded server {server}"
+    return Finding("Python", "ok", detail, required=True, why=why)
 
 
 def glibc_finding(library: tuple[str, str]) -> Finding:
@@ -61,11 +60,12 @@ def glibc_finding(library: tuple[str, str]) -> Finding:
     )
 
 
-def libpython_finding(library: str | None) -> Finding:
+def libpython_finding(python: Interpreter) -> Finding:
     """Triton's Python stub links to libpython."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = python.minor
     why = "tokenizer, engine and detokenizer run in stubs that link to it"
-    if library:
+    if python.libraries:
+        library = str(python.libraries[0] / f"libpython{version}.so.1.0")
         return Finding("shared libpython", "ok", library, required=True, why=why)
     return Finding(
         "shared libpython",
@@ -75,15 +75,6 @@ def libpython_finding(library: str | None) -> Finding:
         required=True,
         why=why,
     )
-
-
-def libpython() -> str | None:
-    """The shared library of this interpreter, or None."""
-    folder = sysconfig.get_config_var("LIBDIR")
-    name = sysconfig.get_config_var("INSTSONAME")
-    if folder and name and ".so" in name and (Path(folder) / name).exists():
-        return str(Path(folder) / name)
-    return ctypes.util.find_library(f"python{sys.version_info.major}.{sys.version_info.minor}")
 
 
 def disk_finding(folder: Path) -> Finding:

@@ -12,10 +12,9 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -23,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from tritonctl.errors import CommandFailedError, ConfigurationError, HostError
 from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
+from tritonctl.host.interpreters import Interpreter, running
 from tritonctl.host.process import run
 from tritonctl.host.progress import Progress
 
@@ -40,6 +40,7 @@ class Recipe:
     installs: tuple[tuple[str, ...], ...]  # arguments of one `pip install` each, in order
     folder: Path | None = None  # where `-r FILE` arguments are looked up
     probe: str = "pass"  # Python statements that fail when the environment is unusable
+    python: Interpreter = field(default_factory=running)
 
     def fingerprint(self) -> str:
         """Hex digest over Python version, probe, and what each `pip install` asks for.
@@ -48,7 +49,7 @@ class Recipe:
         same packages share an environment. The order of commands and of options counts.
         """
         asked = [_asked(install, self.folder or Path()) for install in self.installs]
-        record = json.dumps([sys.version_info[:3], self.probe, asked])
+        record = json.dumps([self.python.version, self.probe, asked])
         return hashlib.sha256(record.encode()).hexdigest()
 
 
@@ -135,12 +136,17 @@ def names_file(folder: Path, requirement: str) -> bool:
 
 def environment_python(environment: Path) -> Path:
     """The interpreter of an environment."""
+    if os.name == "nt":
+        return environment / "Scripts" / "python.exe"
     return environment / "bin" / "python"
 
 
 def site_packages(environment: Path) -> Path:
-    """Where an environment of this interpreter's version keeps its packages."""
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    """Where an environment keeps its packages."""
+    if os.name == "nt":
+        return environment / "Lib" / "site-packages"
+    made = sorted((environment / "lib").glob("python3.*"))  # one, of the version it was made with
+    version = made[0].name if made else f"python{running().minor}"
     return environment / "lib" / version / "site-packages"
 
 
@@ -211,7 +217,7 @@ def _install(recipe: Recipe, folder: Path, on_line: Callable[[str], None]) -> No
         f"read {_kept_log(folder)}; check network and disk, then run the command again "
         "(pip's settings, such as PIP_INDEX_URL, apply)"
     )
-    commands: list[Sequence[str | Path]] = [[sys.executable, "-m", "venv", folder]]
+    commands: list[Sequence[str | Path]] = [[recipe.python.path, "-m", "venv", folder]]
     pip = (python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install")
     commands += [[*pip, *install] for install in recipe.installs]
     commands.append([python, "-c", recipe.probe])

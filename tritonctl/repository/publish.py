@@ -13,6 +13,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,11 +27,13 @@ from tritonctl.host.files import (
     explained,
     write_atomically,
 )
+from tritonctl.host.interpreters import find, running
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.repository.checking import refuse_mistakes
 from tritonctl.repository.contents import CONFIG, is_ours, record_of, rendered_names
 from tritonctl.repository.plan import VERSION_FOLDER, Plan, PlannedModel, plan_repository
+from tritonctl.repository.server_environment import PYTHONS
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,14 @@ def compile_python(folders: Iterable[Path]) -> None:
     To Triton a model whose folder has changed since is another one: asked to load an ensemble, it
     loads the steps below it again, and tritonserver 2.51 corrupts its heap by swapping one.
     """
-    for folder in folders:
-        compileall.compile_dir(folder, quiet=2)
+    python = find(PYTHONS, shared=True)
+    if python is None or python.version == running().version:
+        for folder in folders:
+            compileall.compile_dir(folder, quiet=2)
+    elif paths := [str(folder) for folder in folders]:
+        # Each version has bytecode of its own. Files that do not compile are for the stub to tell.
+        command = [str(python.path), "-I", "-m", "compileall", "-qq", *paths]
+        subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
 
 
 def _place(source: Path, target: Path) -> None:

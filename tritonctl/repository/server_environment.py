@@ -9,9 +9,12 @@ from typing import Protocol
 
 from tritonctl.host import bundled
 from tritonctl.host.environments import Recipe
+from tritonctl.host.interpreters import Interpreter, need
 from tritonctl.repository.backends import PythonBackend
 
 SERVER_VERSION = "2.51.0"
+# The stub needs numpy < 2, which has no wheel for 3.13.
+PYTHONS = ">=3.11,<3.13"
 # The wheel's own requirements serve PyTriton's API, which is not used: hence --no-deps.
 _WHEEL = ("--no-deps", "nvidia-pytriton==0.7.0")
 
@@ -36,4 +39,9 @@ def requirement_files(programs: Sequence[Program]) -> list[Path]:
 def server_recipe(programs: Sequence[Program]) -> Recipe:
     """The environment that server and stubs share: stubs find packages through its python3."""
     requirements = [part for file in requirement_files(programs) for part in ("-r", str(file))]
-    return Recipe("server", (_WHEEL, tuple(requirements)))
+    return Recipe("server", (_WHEEL, tuple(requirements)), python=server_python())
+
+
+def server_python() -> Interpreter:
+    """The Python that Triton's stubs embed. Raises HostError where none is installed."""
+    return need(PYTHONS, "the embedded server", shared=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import platform
 import shlex
 import shutil
 import sys
@@ -13,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-
-from packaging.specifiers import SpecifierSet
 
 from tritonctl.compatibility.table import Target
 from tritonctl.engines.build.catalog import Builder, BuilderEnvironment, Stage
@@ -27,6 +24,7 @@ from tritonctl.host import containers
 from tritonctl.host.containers import ContainerEngine
 from tritonctl.host.environments import Recipe, ensure, environment_python
 from tritonctl.host.files import explained, write_atomically
+from tritonctl.host.interpreters import need
 from tritonctl.host.progress import Progress
 
 # A builder never sees the hub.
@@ -188,13 +186,6 @@ def venv_python(
     target: Target | None = None,
 ) -> Path:
     """The interpreter of a builder's (or of its stage's) own environment, made on first use."""
-    environment = _environment(builder, stage)
-    wanted, version = environment.requires_python, platform.python_version()
-    if not SpecifierSet(wanted).contains(version):
-        raise HostError(
-            f"builder {builder.name} needs Python {wanted}, this is {version}",
-            remedy=f"install tritonctl under a Python {wanted}",
-        )
     return environment_python(ensure(builder_recipe(builder, stage, target), progress))
 
 
@@ -203,7 +194,8 @@ def builder_recipe(
 ) -> Recipe:
     """The environment that `builder.toml` asks for, with the target's versions in its place.
 
-    Raises ConfigurationError for a version that the target lacks.
+    Raises ConfigurationError for a version that the target lacks, HostError without a Python that
+    the builder runs in.
     """
     environment = _environment(builder, stage)
     filled = partial(_filled, builder.name, target)
@@ -213,6 +205,7 @@ def builder_recipe(
         installs=tuple(tuple(map(filled, arguments)) for arguments in environment.install),
         folder=builder.folder,
         probe="\n".join(map(filled, environment.probe)) or "pass",
+        python=need(environment.requires_python, f"builder {builder.name}"),
     )
 
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,8 +18,9 @@ from pathlib import Path
 from tritonctl.errors import HostError
 from tritonctl.host.environments import ensure, site_packages
 from tritonctl.host.files import explained
+from tritonctl.host.interpreters import how_to_get
 from tritonctl.host.progress import Progress
-from tritonctl.repository.server_environment import Program, server_recipe
+from tritonctl.repository.server_environment import PYTHONS, Program, server_recipe
 
 _LOADER_FAILED = 127
 
@@ -40,26 +39,28 @@ def install(programs: Sequence[Program], progress: Progress) -> Installation:
 
     Raises HostError when they cannot be installed or this interpreter cannot run Triton's stubs.
     """
-    environment = ensure(server_recipe(programs), progress)
+    recipe = server_recipe(programs)
+    environment = ensure(recipe, progress)
     packages = site_packages(environment)
     triton = packages / "pytriton" / "tritonserver"
-    folder = _backend_folder(environment, triton)
-    variables = _variables(environment, packages)
-    _probe_stub(folder / "python" / "triton_python_backend_stub", variables)
+    folder = _backend_folder(environment, triton, recipe.python.minor)
+    variables = _variables(
+        environment, [packages / "nvidia_pytriton.libs", *recipe.python.libraries]
+    )
+    _probe_stub(folder / "python" / "triton_python_backend_stub", variables, recipe.python.minor)
     return Installation(triton / "bin" / "tritonserver", folder, variables)
 
 
-def _backend_folder(environment: Path, triton: Path) -> Path:
+def _backend_folder(environment: Path, triton: Path, version: str) -> Path:
     """Triton looks for library, utilities and stub in one folder; the wheel keeps them apart."""
     folder = environment / "tritonserver-backends"
     if folder.is_dir():
         return folder
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
     stub = triton / "python_backend_stubs" / version / "triton_python_backend_stub"
     if not stub.is_file():
         raise HostError(
             f"the embedded server has no Python backend stub for Python {version}",
-            remedy="run tritonctl with Python 3.11 or 3.12",
+            remedy=how_to_get(PYTHONS),
         )
     with explained(folder):
         staging = Path(tempfile.mkdtemp(dir=environment, prefix="backends."))
@@ -71,9 +72,8 @@ def _backend_folder(environment: Path, triton: Path) -> Path:
     return folder
 
 
-def _variables(environment: Path, packages: Path) -> dict[str, str]:
+def _variables(environment: Path, libraries: Sequence[Path]) -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    libraries = [packages / "nvidia_pytriton.libs", Path(sysconfig.get_config_var("LIBDIR") or "/")]
     return kept | {
         "PATH": f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "LD_LIBRARY_PATH": os.pathsep.join(str(path) for path in libraries),
@@ -81,14 +81,13 @@ def _variables(environment: Path, packages: Path) -> dict[str, str]:
     }
 
 
-def _probe_stub(stub: Path, variables: dict[str, str]) -> None:
+def _probe_stub(stub: Path, variables: dict[str, str], version: str) -> None:
     """A stub without arguments complains and ends; one that the loader refuses ends with 127."""
     # A stub that cannot even find its libraries would fail much later, as "model load timeout".
     done = subprocess.run(
         [stub], env=variables, capture_output=True, encoding="utf-8", errors="replace", check=False
     )
     if done.returncode == _LOADER_FAILED:
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise HostError(
             f"Triton's Python stub cannot run here: {done.stderr.strip().rsplit(': ', 2)[-2:]}",
             remedy=f"it needs glibc >= 2.35 and a shared libpython{version}.so: on Debian or "

@@ -14,7 +14,7 @@ REAL := engine or server or browser or docker
 # Containers wait more than they compute: one process for them, two for the rest.
 WITH_CONTAINERS := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
-BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml))
+BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
 .PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers soak format clean
 

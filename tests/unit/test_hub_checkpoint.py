@@ -165,15 +165,17 @@ def test_half_of_what_was_announced(named: Sandbox) -> None:
     """A fetch writes down what it has to bring before it begins."""
     snapshot = put()
     record = {"config.json": 23, "model.safetensors": 7, "tokenizer.json": 5, "a.json": 1}
-    write_atomically(MODEL.record(COMMIT), json.dumps({"files": record}))
+    write_atomically(MODEL.records / f"{COMMIT}.json", json.dumps({"files": record}))
     with pytest.raises(ConfigurationError, match="half-downloaded") as caught:
         found(named)
     assert "tokenizer.json and 1 more files are missing from" in caught.value.problem
     assert "goes on where the download ended" in caught.value.remedy
     del record["tokenizer.json"], record["a.json"]
-    write_atomically(MODEL.record(COMMIT), json.dumps({"files": record}))
+    write_atomically(MODEL.records / f"{COMMIT}.json", json.dumps({"files": record}))
     assert found(named) == snapshot
-    write_atomically(MODEL.record(COMMIT), json.dumps({"files": record | {"config.json": 24}}))
+    write_atomically(
+        MODEL.records / f"{COMMIT}.json", json.dumps({"files": record | {"config.json": 24}})
+    )
     with pytest.raises(ConfigurationError, match=r"config\.json is missing from"):
         found(named)
 

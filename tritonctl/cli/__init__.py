@@ -20,6 +20,7 @@ from tritonctl.host.version import __version__
 VERBS = (
     "quickstart",
     "init",
+    "fetch",
     "plan",
     "build",
     "render",

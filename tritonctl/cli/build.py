@@ -42,6 +42,7 @@ def command(
         str | None,
         typer.Option("--until", help="stop after this stage, e.g. quantise", show_default=False),
     ] = None,
+    offline: options.OfflineOption = False,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="models to build at once")] = 1,
     runner: Annotated[
         Runner | None, typer.Option("--runner", help="where the builders run", show_default=False)
@@ -60,6 +61,8 @@ def command(
         _print_commands(loaded, names, console, force=force)
     else:
         steps = {"force": force, "until": until, "jobs": jobs}
+        for name in names:
+            _fetch(loaded, name, console, offline=offline, locked=locked)
         _build(loaded, names, console, steps, profile=project.profile, locked=locked)
 
 
@@ -81,6 +84,17 @@ def _print_commands(project: Project, names: list[str], console: Console, *, for
             why = "" if run.needed else ", up to date"
             title = f"# {name}: {run.build.label}, runner {run.build.runner}{why}"
             console.result(record, "\n".join([title, *commands]))
+
+
+def _fetch(project: Project, name: str, console: Console, *, offline: bool, locked: bool) -> None:
+    from tritonctl.engines.build.requests import model_named
+    from tritonctl.engines.hub.checkpoint import hidden_by_folder
+    from tritonctl.engines.hub.fetch import fetch_checkpoint
+
+    model = model_named(project, name)
+    if note := hidden_by_folder(project, model):
+        console.note(f"{name}: {note}")
+    fetch_checkpoint(project, model, console, offline=offline, locked=locked)
 
 
 def _build(

@@ -41,6 +41,9 @@ ModelsOption = Annotated[
     str | None, typer.Option("--models", help="these models alone: a,b", show_default="all")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="never touch the network: use what is here")
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no notes")]
 
 

@@ -47,9 +47,10 @@ class HubModel:
         """Its files at a commit, where they are once they have been fetched."""
         return self.folder / "snapshots" / commit
 
-    def record(self, commit: str) -> Path:
-        """Where it is written down what a fetch of that commit has to bring: sizes by file name."""
-        return cache_folder() / "hub" / self.folder.name / f"{commit}.json"
+    @property
+    def records(self) -> Path:
+        """Where it is written down what the fetch of a commit has to bring: sizes by file name."""
+        return cache_folder() / "hub" / self.folder.name
 
     def known_commit(self) -> str | None:
         """The commit of its revision, as far as this machine knows without asking the hub."""
@@ -58,12 +59,26 @@ class HubModel:
         try:
             text = (self.folder / "refs" / self.revision).read_text(encoding="utf-8").strip()
         except (OSError, ValueError):
-            return None
+            text = self._asked_last() or ""
         return text if COMMIT.fullmatch(text) else None
+
+    def _asked_last(self) -> str | None:
+        """The commit whose fetch began last: that of its revision, but not all is here."""
+        begun = [
+            file
+            for file in self.records.glob("*.json")
+            if read_record(file).get("revision") == self.revision
+        ]
+        return max(begun, key=lambda file: file.stat().st_mtime).stem if begun else None
+
+    def begun(self, commit: str) -> bool:
+        """Whether some of that commit is here: its files, or the beginning of one."""
+        parts = (self.folder / "blobs").glob("*.incomplete")
+        return self.snapshot(commit).is_dir() or any(map(_size, parts))
 
     def lacks(self, commit: str) -> list[str]:
         """Names of the files that a fetch of that commit has yet to bring, as far as is known."""
-        snapshot, record = self.snapshot(commit), read_record(self.record(commit))
+        snapshot, record = self.snapshot(commit), read_record(self.records / f"{commit}.json")
         expected = record.get("files")
         if isinstance(expected, dict):
             return [name for name, size in expected.items() if _size(snapshot / name) != size]

@@ -30,20 +30,33 @@ def hub_model_of(project: Project, model: Model) -> HubModel | None:
     return HubModel(text, model.revision or MAIN)
 
 
+def hidden_by_folder(project: Project, model: Model) -> str | None:
+    """What to tell where a folder hides the hub's model that may be meant; None: no doubt."""
+    text = model.checkpoint.as_posix()
+    folder = project.path(model.checkpoint)
+    if not folder.exists():
+        return None
+    if model.revision:
+        return f"checkpoint {text} is the folder {folder}: `revision:` is for models of the hub"
+    if is_hub_id(text) and HubModel(text).folder.is_dir():
+        return f"checkpoint {text} is the folder {folder}, not the hub's model of that name"
+    return None
+
+
 def fetched(hub: HubModel, pinned: str | None = None) -> Path:
     """The folder of a fetched model. Raises ConfigurationError for one that is not, or not all.
 
     pinned: the commit to take; that of its revision, as this machine knows it, when None.
     """
     commit = pinned or hub.known_commit()
-    snapshot = hub.snapshot(commit) if commit else None
-    if commit is None or snapshot is None or not snapshot.is_dir():
+    if commit is None or not hub.begun(commit):
         where = f" at commit {commit[:12]}" if commit else ""
         raise ConfigurationError(
             f"checkpoint {hub.repo} is not a folder here, and the hub's {hub} has not been "
             f"fetched{where}",
             remedy="fetch it with `tritonctl fetch`, or correct `checkpoint:` in tritonctl.yaml",
         )
+    snapshot = hub.snapshot(commit)
     if lacking := hub.lacks(commit):
         raise ConfigurationError(
             f"the hub's {hub} is half-downloaded: {_listed(lacking)} missing from {snapshot}",

@@ -382,7 +382,7 @@ def test_an_encoding_that_lacks_characters(built: Sandbox) -> None:
     """They are escaped."""
     (built.root / "ü").mkdir()
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "tritonctl", "init", "ü"]
+    command = [sys.executable, "-m", "tritonctl", "init", "--into", "ü"]
     done = subprocess.run(
         command, cwd=built.root, env=environment, capture_output=True, text=True, check=False
     )

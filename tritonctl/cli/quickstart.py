@@ -43,7 +43,7 @@ def command(
         f'  {where}tritonctl generate speller "515 in Thai:"\n'
         f"  {where}tritonctl loadtest run     # 40 s, a verdict and a report\n"
         f"  {where}tritonctl status     # or: logs, down\n"
-        f"  {where}tritonctl init my-project     # your own checkpoint",
+        f"  {where}tritonctl init CHECKPOINT --into my-project     # your own",
     )
 
 

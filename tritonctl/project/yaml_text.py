@@ -8,9 +8,17 @@ from typing import Any
 import yaml
 
 
-def yaml_text(data: Any) -> str:
-    """The data as a YAML document."""
-    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=100, allow_unicode=True)
+def yaml_text(data: Any, *, flat_leaves: bool = False) -> str:
+    """The data as a YAML document; flat_leaves: collections of plain values in one line."""
+    flow = None if flat_leaves else False
+    return yaml.dump(
+        data,
+        Dumper=_Dumper,
+        sort_keys=False,
+        width=100,
+        allow_unicode=True,
+        default_flow_style=flow,
+    )
 
 
 class _Dumper(yaml.SafeDumper):

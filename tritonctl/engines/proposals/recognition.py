@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a checkpoint is, by its own files: config.json, modules.json, the header of an ONNX file.
+
+Nothing is guessed: what no builder takes is refused here, with the next command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from tritonctl.engines.build.catalog import Builder, builder_named
+from tritonctl.engines.estimates.checkpoints import json_object, read_architecture
+from tritonctl.engines.estimates.encoders import read_encoder
+from tritonctl.engines.estimates.quantisation import read_quantisation
+from tritonctl.engines.proposals.refusals import nothing_to_serve, without_tokenizer
+from tritonctl.engines.proposals.sentences import SentenceModules, read_modules
+from tritonctl.errors import ConfigurationError
+from tritonctl.formats.graph_file import Graph, GraphTensor, UnjudgedError, is_pointer
+from tritonctl.formats.onnx_graph import read_onnx
+
+Kind = Literal["decoder", "encoder", "graph"]
+MODEL = "model.onnx"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
+# Builders in the order in which they are asked: the first that exports an architecture has it.
+_EXPORTERS: dict[str, Kind] = {
+    "openvino": "decoder",
+    "tensorrt_llm": "decoder",
+    "onnxruntime": "encoder",
+}
+_WITHOUT_TYPES = ("DistilBert", "MPNet")
+_BATCH_REMEDY = (
+    "export the graph again with a variable first dimension: torch.onnx.export(..., "
+    'dynamic_shapes={"x": {0: Dim("batch")}})'
+)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """A checkpoint that builders take.
+
+    what: its architecture, or "ONNX graph". longest: tokens that it was trained for. options: of
+    the engine. vocabulary, inputs: what a request may hold. heads: a GPU gets some of them.
+    """
+
+    kind: Kind
+    what: str
+    path: Path
+    longest: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    vocabulary: int = 0
+    inputs: tuple[GraphTensor, ...] = ()
+    heads: int = 1
+    reasons: tuple[str, ...] = ()
+
+
+def recognise(path: Path) -> Recognised:
+    """Read a folder or a file. Raises ConfigurationError for what no builder takes."""
+    if path.suffix == ".onnx" and path.is_file():
+        return _graph(path, path)
+    if any((path / name).is_file() for name in WEIGHTS):
+        return _transformers(path)
+    if (path / MODEL).is_file():
+        return _graph(path, path / MODEL)
+    raise nothing_to_serve(path)
+
+
+def _transformers(folder: Path) -> Recognised:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise ConfigurationError(
+            f"{folder} has weights and no config.json, so nothing says what model they are",
+            remedy="copy or download the whole folder that save_pretrained() made",
+        )
+    config = json_object(file)
+    if read_quantisation(folder) is not None:
+        raise ConfigurationError(
+            f"{folder} is quantised already, and builders quantise themselves",
+            remedy="name the checkpoint that it was made from, with 16-bit or 32-bit weights",
+        )
+    names = config.get("architectures")
+    name = str(names[0]) if isinstance(names, list) and names else ""
+    builders = {builder: builder_named(builder) for builder in _EXPORTERS}
+    kinds = [kind for b, kind in _EXPORTERS.items() if name in builders[b].architectures]
+    if not kinds:
+        raise _unknown(file, name, builders)
+    return _decoder(folder, name) if kinds[0] == "decoder" else _encoder(folder, name, config)
+
+
+def _unknown(file: Path, name: str, builders: Mapping[str, Builder]) -> ConfigurationError:
+    reasons = [b.refused[name] for b in builders.values() if name in b.refused]
+    known = dict.fromkeys(one for b in builders.values() for one in b.architectures)
+    if not name:
+        return ConfigurationError(
+            f"{file} names no `architectures`, so nothing says what model it is",
+            remedy=f"add the model's class to it; builders export {', '.join(known)}",
+        )
+    why = f": {reasons[0]}" if reasons else ""
+    return ConfigurationError(
+        f"{file}: no builder exports {name}{why}",
+        remedy="export it to ONNX yourself (torch.onnx.export), then run `tritonctl init "
+        f"MODEL.onnx`; builders export {', '.join(known)}",
+    )
+
+
+def _decoder(folder: Path, name: str) -> Recognised:
+    if not (folder / "tokenizer.json").is_file():
+        raise without_tokenizer(folder)
+    sizes = read_architecture(folder)
+    return Recognised(
+        "decoder",
+        name,
+        folder,
+        longest=sizes.max_position_embeddings,
+        vocabulary=sizes.vocab_size,
+        heads=sizes.num_attention_heads,
+        reasons=(f"task text_generation: {folder / 'config.json'} says {name}",),
+    )
+
+
+def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
+    modules = read_modules(folder)
+    options = modules.options
+    encoder = read_encoder(folder, [name], str(options.get("pooling", "none")))
+    return Recognised(
+        "encoder",
+        name,
+        folder,
+        longest=min(encoder.longest, modules.longest or encoder.longest),
+        options=options,
+        vocabulary=_whole(config.get("vocab_size")) or 1,
+        inputs=_text_inputs(name, config),
+        reasons=(
+            f"task tensors: {folder / 'config.json'} says {name}, an encoder; it takes token ids",
+            _answer_of(name, modules, encoder.hidden_size),
+        ),
+    )
+
+
+def _answer_of(name: str, modules: SentenceModules, width: int) -> str:
+    if name.endswith("ForSequenceClassification"):
+        return "answers: a score for each label, before softmax"
+    if modules.file is None:
+        return (
+            f"answers: a vector of {width} for each token; without a modules.json nothing says how "
+            "to pool them. `options: {pooling: mean}` makes one for each text"
+        )
+    length = " of length 1" if modules.options.get("normalize") else ""
+    pooling = modules.options["pooling"]
+    return f"answers: a vector of {width}{length} for each text ({pooling}), as {modules.file} says"
+
+
+def _text_inputs(name: str, config: Mapping[str, Any]) -> tuple[GraphTensor, ...]:
+    """As the builder exports them."""
+    names = ["input_ids", "attention_mask"]
+    if _whole(config.get("type_vocab_size")) > 1 and not name.startswith(_WITHOUT_TYPES):
+        names.append("token_type_ids")
+    shape = ("batch", "sequence")
+    return tuple(GraphTensor((one,), "TYPE_INT64", "int64", shape) for one in names)
+
+
+def _whole(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _graph(checkpoint: Path, file: Path) -> Recognised:
+    graph = _header(file)
+    if graph.weights and checkpoint == file:
+        raise ConfigurationError(
+            f"{file} keeps its weights in {graph.weights[0].location}, so it is not one file",
+            remedy=f"call the graph {MODEL} in a folder with its weights, and run `tritonctl init "
+            "FOLDER`",
+        )
+    for tensor in graph.inputs:
+        if not tensor.shape or isinstance(tensor.shape[0], int):
+            raise ConfigurationError(
+                f"{file}: the first dimension of its input {tensor.name} is "
+                f"{tensor.shape[0] if tensor.shape else 'not there'}, so requests cannot be "
+                "batched along it",
+                remedy=_BATCH_REMEDY,
+            )
+    names = ", ".join(tensor.name for tensor in graph.inputs)
+    return Recognised(
+        "graph",
+        "ONNX graph",
+        checkpoint,
+        inputs=graph.inputs,
+        reasons=(f"task tensors: {file} is an ONNX graph; it takes {names}",),
+    )
+
+
+def _header(file: Path) -> Graph:
+    if is_pointer(file):
+        raise ConfigurationError(f"{file} is a Git LFS pointer", remedy="fetch it: `git lfs pull`")
+    try:
+        graph = read_onnx(file)
+        broken = graph.broken or ("" if graph.inputs else "it has no inputs")
+    except (OSError, UnjudgedError) as error:
+        graph, broken = Graph(file, "ONNX"), str(error) or "it is no plain ONNX file"
+    if broken:
+        raise ConfigurationError(
+            f"{file} cannot be read as ONNX: {broken}",
+            remedy="copy, download or export the file again",
+        )
+    return graph

@@ -110,7 +110,7 @@ def test_every_chart_is_drawn_with_its_data(report: Path, page: Page) -> None:
     """What plotly.js holds is what the file says, and there is a mark for each point."""
     shown(page, report)
     figures = Reader.of(report.read_text(encoding="utf-8")).figures()
-    assert len(figures) == 9
+    assert len(figures) == 14
     assert page.evaluate(DRAWN) == str(len(figures))
     for name, figure in figures.items():
         held = page.evaluate(f"document.getElementById('{name}').data.map(t => [t.name, t.x, t.y])")
@@ -120,7 +120,14 @@ def test_every_chart_is_drawn_with_its_data(report: Path, page: Page) -> None:
     assert count(page, "latency", ".scatterlayer .point") == points
     # queue of three steps, three more parts of two, prefill and decode of the engine
     assert count(page, "breakdown", ".barlayer .point") == 3 + 3 * 2 + 2
-    for name in ("percentiles", "gaps", "throughput", "queue", "machine", "generator", "engine"):
+    for side in ("input", "output"):
+        [bars] = figures[f"{side}-length"]["data"]
+        assert count(page, f"{side}-length", ".barlayer .point") == len(bars["x"])
+    for name in ("concurrency", "prompt-length"):
+        marks = sum(len(trace["x"]) for trace in figures[name]["data"])
+        assert count(page, name, ".scatterlayer .point") == marks
+    curves = ("percentiles-over-time", "percentiles", "gaps", "throughput", "queue", "machine")
+    for name in (*curves, "generator", "engine"):
         lines = [t for t in figures[name]["data"] if "lines" in t["mode"]]
         drawn = page.evaluate(
             f"[...document.querySelectorAll('#{name} .scatterlayer path.js-line')]"

@@ -51,3 +51,16 @@ def test_tensors_for_a_model_that_streams(
     with pytest.raises(ConfigurationError, match=r"loadtests\.s\.kind: tensors, but m streams"):
         load_job(project, "s", scenario(kind), Target("127.0.0.1:1"))
     assert not (project.state / "loadtests").exists()
+
+
+def test_what_serves_is_told_of_the_projects_own_server_alone(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who names a URL may mean any server: this machine and this project say nothing of it."""
+    monkeypatch.setattr(jobs, "facts", lambda *_: {"models": {}})
+    project = sandbox.load()
+    named = load_job(project, "s", scenario("text"), Target("127.0.0.1:1"))
+    assert not {"engine", "cpu", "gpus"} & set(named.facts)
+    own = load_job(project, "s", scenario("text"), Target("127.0.0.1:1", shm_prefix=""))
+    assert own.facts["engine"] is None  # nothing is built, and a load test needs nothing built
+    assert isinstance(own.facts["gpus"], list)

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +76,9 @@ def close(values: list[float]) -> Any:
 def test_all_charts_are_there(figures: dict[str, Figure]) -> None:
     """None is left out of a run that has everything."""
     assert list(figures) == [
-        *("latency", "percentiles", "gaps", "throughput", "breakdown", "queue", "machine"),
-        *("engine", "generator"),
+        *("latency", "percentiles-over-time", "percentiles", "gaps"),
+        *("concurrency", "prompt-length", "input-length", "output-length"),
+        *("throughput", "breakdown", "queue", "machine", "engine", "generator"),
     ]
 
 
@@ -306,3 +309,81 @@ def test_thinning_keeps_the_tail_and_every_failure() -> None:
     early = sum(r.planned_s < 30 for r in kept)
     assert early == pytest.approx(len(kept) / 2, rel=0.02)
     assert thinned(many[:POINTS]) == many[:POINTS]
+
+
+def test_a_limit_far_above_the_data_leaves_them_their_room(tmp_path: Path) -> None:
+    """No line that would press them flat: its name at the upper edge; near, a line as ever."""
+    far: dict[str, float | None] = {
+        "ttft_p99_ms": 9000.0,
+        "e2e_p99_ms": 9500.0,
+        "itl_p99_ms": 900.0,
+    }
+    folder = finished(replace(RUN, slo=far, settings={}), tmp_path / "run")
+    report_page.write_report(folder)
+    drawn = Reader.of((folder / "report.html").read_text(encoding="utf-8")).figures()
+    for name, limits in (("latency", 2), ("percentiles", 2), ("gaps", 1)):
+        layout = drawn[name]["layout"]
+        assert [s for s in layout["shapes"] if s["type"] == "line"] == []
+        told = layout["annotations"]
+        assert all(a["text"].startswith("↑ SLO: P99 of") for a in told)
+        assert [(a["yref"], a["y"], a["yshift"]) for a in told] == [
+            ("y domain", 1, -16 * number) for number in range(limits)
+        ]
+    assert "↑ all 4 cores" in [a["text"] for a in drawn["machine"]["layout"]["annotations"]]
+
+
+def test_percentiles_against_time(figures: dict[str, Figure], records: list[Record]) -> None:
+    """Of each slice those of its own requests, none from too few; the rows share the time."""
+    good = [record for record in records if record.outcome == "ok"]
+    median = trace(figures["percentiles-over-time"], "end to end P50")
+    width = median["x"][1] - median["x"][0]
+    for middle, value in zip(median["x"], median["y"], strict=True):
+        begin, end = (middle - width / 2) * 1e6, (middle + width / 2) * 1e6
+        mine = sorted((r.end - r.planned) / 1e3 for r in good if begin <= r.planned < end)
+        if len(mine) < 10:
+            assert value is None
+        else:
+            assert value == pytest.approx(mine[math.ceil(len(mine) / 2) - 1], rel=1e-5)
+    assert sum(value is not None for value in median["y"]) > 15
+    names = [t["name"] for t in figures["percentiles-over-time"]["data"]]
+    assert names == ["TTFT P50", "TTFT P90", "end to end P50", "end to end P90"]
+    rows = {t["name"]: t.get("yaxis", "y") for t in figures["percentiles-over-time"]["data"]}
+    assert (rows["TTFT P90"], rows["end to end P90"]) == ("y", "y2")
+
+
+def test_lengths_are_the_records(figures: dict[str, Figure], records: list[Record]) -> None:
+    """Each answered request in one bar, both sides."""
+    good = [record for record in records if record.outcome == "ok"]
+    for side, known in (
+        ("input", Counter(r.input_tokens for r in good)),
+        ("output", Counter(r.output_tokens for r in good)),
+    ):
+        bars = trace(figures[f"{side}-length"], f"{side} tokens")
+        assert sum(bars["y"]) == len(good)
+        if side == "input":  # few lengths: a bar each
+            assert dict(zip(bars["x"], bars["y"], strict=True)) == known
+        assert min(bars["x"]) - 0.5 * bars["width"][0] / 0.9 <= min(filter(None, known))
+
+
+def test_the_first_token_against_what_delays_it(
+    figures: dict[str, Figure], records: list[Record]
+) -> None:
+    """Each answered request at its own cause; the median rises where a queue grows."""
+    good = [record for record in records if record.outcome == "ok"]
+    concurrency = trace(figures["concurrency"], "TTFT")
+    expected = [sum(o.sent < r.sent < o.end for o in records if o.index != r.index) for r in good]
+    assert concurrency["x"] == expected
+    assert concurrency["y"] == close([(r.at[0] - r.planned) / 1e3 for r in good])
+    prompt = trace(figures["prompt-length"], "TTFT")
+    assert prompt["x"] == [r.input_tokens for r in good]
+    median = trace(figures["concurrency"], "median")
+    assert median["x"] == sorted(median["x"])
+    assert median["y"][-1] > 2 * median["y"][0]
+
+
+def test_alike_causes_are_not_drawn(tmp_path: Path) -> None:
+    """Nothing depends on a prompt length that never changes; tensors have no lengths."""
+    folder = finished(SyntheticRun(seconds=8, kind="tensors"), tmp_path / "tensors")
+    drawn = Reader.of(report_page.write_report(folder).read_text(encoding="utf-8")).figures()
+    assert not {"input-length", "output-length", "prompt-length"} & set(drawn)
+    assert trace(drawn["concurrency"], "End to end")["y"]

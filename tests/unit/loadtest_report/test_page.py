@@ -314,3 +314,40 @@ def test_a_full_disk_leaves_the_old_report(tmp_path: Path) -> None:
             report_page.write_report(folder)
     assert sorted(folder.iterdir()) == before
     assert (folder / "report.html").read_text(encoding="utf-8") == "the old one"
+
+
+def card(page: Reader) -> str:
+    """The text of the card at the top."""
+    [found] = [e for e in page.all("dl") if e.attributes.get("class") == "card"]
+    at = page.elements.index(found)
+    inside = itertools.takewhile(lambda e: e.tag in ("div", "dt", "dd"), page.elements[at + 1 :])
+    return " | ".join(e.text for e in inside if e.tag != "div")
+
+
+def test_the_card_says_what_was_measured(tmp_path: Path) -> None:
+    """Model, engine with its versions, limits, processor, server."""
+    folder = finished(SHORT, tmp_path / "run")
+    told = card(read(folder))
+    for part in (
+        "Model | speller | LlamaForCausalLM · from checkpoint",
+        "Engine | openvino · int8 | openvino 2026.4.1 · openvino-genai 2026.4.1.0",
+        "Batch | 4 at once | of 512 tokens at most",
+        "CPU, no GPU | A Processor | 4 cores · 8",
+        "Server | triton 2.51.0 | tritonctl 0.1.0",
+    ):
+        assert part in told
+
+
+def test_the_card_names_gpus_and_leaves_out_what_nobody_knows(tmp_path: Path) -> None:
+    """Two GPUs with their memory; of a server elsewhere no engine and no processor."""
+    folder = finished(SHORT, tmp_path / "run")
+    facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+    gpu = {"name": "NVIDIA H100 80GB HBM3", "driver": "580.65", "memory_mib": 81559}
+    (folder / "facts.json").write_text(json.dumps(facts | {"gpus": [gpu, gpu]}), encoding="utf-8")
+    told = card(read(folder))
+    assert "GPU | 2 × NVIDIA H100 80GB HBM3 | 79.6 GiB each · driver 580.65" in told
+    assert "CPU" not in told
+    for name in ("gpus", "engine", "cpu"):
+        del facts[name]
+    (folder / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+    assert card(read(folder)) == "Model | speller | Server | triton 2.51.0 | tritonctl 0.1.0"

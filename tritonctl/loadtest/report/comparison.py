@@ -73,6 +73,7 @@ def _page(comparison: Comparison, left: Run, right: Run) -> str:
             if differing
             else Badge("undecided", comparison.verdict.capitalize())
         ],
+        card=[],
         words=_words(comparison),
         invalid_title="Before you rely on it:",
         invalid_because=comparison.warnings,

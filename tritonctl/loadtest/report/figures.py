@@ -19,6 +19,7 @@ SYMBOLS = ("circle", "diamond", "square", "triangle-up", "pentagon", "hexagon", 
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SERIES = 8
 MANY_ROWS = 4
+_NEAR = 1.5  # times the largest value: as far above it a limit still belongs to the picture
 
 
 @dataclass(frozen=True)
@@ -145,30 +146,52 @@ def number(value: float) -> str:
 
 
 def add_limit(
-    layout: Layout, y: float, text: str, *, row: int = 0, colour: str = "--limit"
+    layout: Layout,
+    y: float,
+    text: str,
+    data: Sequence[Trace],
+    *,
+    row: int = 0,
+    colour: str = "--limit",
 ) -> None:
-    """A limit: a dashed line over the whole width, its name above its right end."""
+    """A limit: a dashed line over the whole width, its name above its right end.
+
+    Far above all that is drawn, the line would press the data flat: its name at the upper edge
+    says that it is there.
+    """
     yref = "y" if row == 0 else f"y{row + 1}"
+    drawn = [v for trace in data if trace.get("yaxis", "y") == yref for v in trace["y"]]
+    if y > _NEAR * max((value for value in drawn if value is not None), default=y):
+        _add_beyond(layout, f"↑ {text}", f"{yref} domain", colour)
+        return
     span = {"xref": "paper", "x0": 0, "x1": 1, "yref": yref, "y0": y, "y1": y}
     shape = {"type": "line", "line": {"color": colour, "width": 1.5, "dash": "dash"}}
     layout["shapes"].append(span | shape)
-    layout["annotations"].append(
-        {
-            "xref": "paper",
-            "x": 1,
-            "xanchor": "right",
-            "yref": yref,
-            "y": y,
-            "yanchor": "bottom",
-            "yshift": 1,
-            "text": plain(text),
-            "showarrow": False,
-            "bgcolor": "--card",
-            "opacity": 0.9,
-            "borderpad": 1,
-            "font": {"color": colour, "size": 11},
-        }
-    )
+    layout["annotations"].append(_label(text, yref, colour) | {"y": y, "yanchor": "bottom"})
+
+
+def _add_beyond(layout: Layout, text: str, yref: str, colour: str) -> None:
+    """A limit's name at the upper edge, below those that are there already."""
+    above = sum(label["yref"] == yref for label in layout["annotations"])
+    place = {"y": 1, "yanchor": "top", "yshift": -16 * above}
+    layout["annotations"].append(_label(text, yref, colour) | place)
+
+
+def _label(text: str, yref: str, colour: str) -> Layout:
+    """A limit's name at the right."""
+    return {
+        "xref": "paper",
+        "x": 1,
+        "xanchor": "right",
+        "yref": yref,
+        "yshift": 1,
+        "text": plain(text),
+        "showarrow": False,
+        "bgcolor": "--card",
+        "opacity": 0.9,
+        "borderpad": 1,
+        "font": {"color": colour, "size": 11},
+    }
 
 
 def shaded(x0: float, x1: float, text: str) -> Layout:

@@ -65,7 +65,7 @@ def latency_over_time(run: Run) -> Figure | None:
             data.append(_points(name, failed, lambda r: r.e2e_ms, colour, symbol, size=9))
     x = "planned time, seconds since the start"
     layout = time_layout(run, 440, ["ms from the planned time"], x=x)
-    _add_limits(layout, run, ("ttft", "e2e"))
+    _add_limits(layout, run, ("ttft", "e2e"), data)
     return Figure(
         "latency",
         "Latency against time",
@@ -168,13 +168,13 @@ def time_layout(
     return layout
 
 
-def _add_limits(layout: Layout, run: Run, metrics: Sequence[str]) -> None:
+def _add_limits(layout: Layout, run: Run, metrics: Sequence[str], data: Sequence[Trace]) -> None:
     """Lines at the SLO targets of these metrics."""
     for target in run.summary.slo:
         metric = target.name.partition("_")[0]
         if metric in metrics and target.limit_ms:
             of = f"{percentile_name(1 - target.allowed_share)} of {METRICS[metric][0]}"
-            add_limit(layout, target.limit_ms, f"SLO: {of} {target.limit_ms:g} ms")
+            add_limit(layout, target.limit_ms, f"SLO: {of} {target.limit_ms:g} ms", data)
 
 
 def percentile_curves(run: Run) -> Figure | None:
@@ -213,7 +213,7 @@ def curves_figure(
     layout = base_layout(400)
     layout["xaxis"] = _nines(max(x for trace in data for x in trace["x"]))
     layout["yaxis"] = axis("ms", rangemode="tozero")
-    _add_limits(layout, run, limited)
+    _add_limits(layout, run, limited, data)
     choice = scales([ms for trace in data for ms in trace["y"]])
     return Figure(name, title, note, data, layout, choice, height=400)
 

@@ -110,7 +110,7 @@ def generator(run: Run) -> Figure | None:
         busy = line(f"worker {worker}, CPU", times, cpu, colour, line=style, showlegend=False)
         data.append(on_row(busy, 1))
     layout = time_layout(run, 420, ["P99 of send lag, ms", "CPU, % of a core"])
-    add_limit(layout, CPU_LIMIT * 100, "above 80 % the run is not trusted", row=1)
+    add_limit(layout, CPU_LIMIT * 100, "above 80 % the run is not trusted", data, row=1)
     note = _generator_note(run)
     return Figure("generator", "The generator itself", note, data, layout, height=420)
 

@@ -24,9 +24,12 @@ from markupsafe import Markup
 from tritonctl.host.files import write_atomically
 from tritonctl.host.version import __version__
 from tritonctl.loadtest.report import tables
+from tritonctl.loadtest.report.card import card
 from tritonctl.loadtest.report.figures import Figure
 from tritonctl.loadtest.report.latency import gap_curves, latency_over_time, percentile_curves
 from tritonctl.loadtest.report.load import generator, throughput
+from tritonctl.loadtest.report.over_time import percentiles_over_time
+from tritonctl.loadtest.report.requests import against_concurrency, against_prompt, lengths
 from tritonctl.loadtest.report.run import Run, load_run
 from tritonctl.loadtest.report.server import breakdown, engine, machine, queue
 
@@ -66,6 +69,7 @@ def render_report(run: Run) -> str:
         subtitle=_subtitle(run),
         # Beside a run that is not valid, the SLO's verdict would say too much.
         badges=[tables.badge(summary)],
+        card=card(run),
         words=tables.verdict_words(summary),
         invalid_title="These figures are not to be trusted:",
         invalid_because=summary.invalid_because,
@@ -110,9 +114,19 @@ def _sections(run: Run) -> list[Section]:
         Section(
             "latency-section",
             "Latency",
-            without_none(latency_over_time(run)),
+            without_none(latency_over_time(run), percentiles_over_time(run)),
             without_none(percentile_curves(run), gap_curves(run)),
             without_none(whole if whole.rows else None, tables.class_table(summary.classes)),
+        ),
+        Section(
+            "requests",
+            "Requests",
+            pair=without_none(
+                against_concurrency(run),
+                against_prompt(run),
+                lengths(run, "input"),
+                lengths(run, "output"),
+            ),
         ),
         Section(
             "load",

@@ -190,7 +190,7 @@ def machine(run: Run) -> Figure | None:
     layout = time_layout(run, 440, ["CPU, cores", "server memory, GiB"])
     cores = (run.facts.get("host") or {}).get("cpus")
     if cores:
-        add_limit(layout, cores, f"all {cores} cores", colour="--quiet")
+        add_limit(layout, cores, f"all {cores} cores", data, colour="--quiet")
     note = _machine_note(list(cpu.values()), [m for _, m in memory])
     return Figure("machine", "CPU and memory", note, data, layout, height=440)
 

@@ -244,9 +244,12 @@ def server_table(summary: Summary, order: Sequence[str]) -> Table | None:
                 "-" if m.pending_max is None else f"{m.pending_max:g}",
             ]
         )
-    headings = ["model", "requests/s", "failures/s", "batch factor", "queue", "input", "infer"]
-    headings += ["output", "prefill", "decode", "request", "share", "most pending"]
-    caption = "What the server counted of each model in the window; times are means per request."
+    headings = ["model", "requests/s", "failures", "batch", "queue", "input", "infer"]
+    headings += ["output", "prefill", "decode", "request", "share", "pending"]
+    caption = (
+        "What the server counted of each model in the window: means per request; batch: requests in"
+        " an execution, pending: the most that waited."
+    )
     if any(m.decoupled for m in models.values()):
         caption += " Of a decoupled model the times are the engine's own: Triton sees no answers."
     return Table(caption, headings, rows)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tritonctl.errors import ConfigurationError, ServerError, UsageError
+from tritonctl.loadtest.run.engine_facts import engine_facts
 from tritonctl.loadtest.run.execution import LoadJob
 from tritonctl.loadtest.run.folder import new_folder
 from tritonctl.loadtest.run.plan import load_plan
@@ -86,6 +87,8 @@ def load_job(
     """
     profile = profile or os.environ.get("TRITONCTL_PROFILE")
     known = facts(project, name, scenario, target.endpoint, profile)
+    if target.shm_prefix is not None:  # of others nobody knows what they serve, and on what
+        known |= engine_facts(project, scenario.model)
     _refuse_streams(name, scenario, known["models"].get(scenario.model, {}))
     return LoadJob(
         plan=load_plan(project.root, scenario, target.endpoint),

@@ -16,7 +16,7 @@ WITH_CONTAINERS := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers soak format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -96,6 +96,10 @@ bench-peers: setup ## tritonctl against BentoML, LitServe, Ray Serve and the eng
 
 soak: setup ## 200,000 streams, a third of them cancelled: leaks, wrong texts
 	$(BIN)/python benchmarks/soak/run.py
+
+dist: setup ## the wheel, and the source archive that it is made from, in dist/
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 format: setup ## rewrite to the house style
 	$(BIN)/ruff check --fix .

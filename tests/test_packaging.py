@@ -6,12 +6,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import sysconfig
+import tomllib
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tests.release_version import problems
+from tests.unit.conftest import Sandbox
 from tritonctl.project.file import load_project
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -28,11 +33,26 @@ BUNDLED = "tritonctl/_bundled/"
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this checkout."""
+    """The wheel as `make dist` builds it: from the source archive of this checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder)]
     subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True)
+    assert [file.suffix for file in sorted(folder.iterdir())] == [".whl", ".gz"]
     return next(folder.glob("*.whl"))
+
+
+def test_make_dist_is_what_is_tested() -> None:
+    """The command of the fixture above is the Makefile's."""
+    asked = subprocess.run(
+        ["make", "--dry-run", "dist"],  # noqa: S607
+        cwd=CHECKOUT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert asked.stdout.splitlines()[-1] == (
+        ".venv/bin/python -m build --no-isolation --outdir dist"
+    )
 
 
 def tracked(*paths: str) -> set[str]:
@@ -65,6 +85,77 @@ def test_clone_and_example_are_the_same_project() -> None:
     )
     assert clone.server == example.server
     assert clone.models["speller"].engine == example.models["speller"].engine
+
+
+def test_wheel_alone_builds_renders_and_checks(wheel: Path, tmp_path: Path) -> None:
+    """Installed in a new environment, outside the clone: it brings all that these need."""
+    tritonctl = _installed(wheel, tmp_path / "environment")
+    project = Sandbox(tmp_path / "project")
+
+    def run(*arguments: str) -> str:
+        command = [str(tritonctl), *arguments]
+        done = subprocess.run(
+            command, cwd=project.root, check=True, stdout=subprocess.PIPE, text=True
+        )
+        return str(done.stdout)
+
+    run("build")
+    run("render")
+    for step in ("tokenizer", "engine", "detokenizer"):  # of python_backends/ and ensembles/
+        assert list(project.root.glob(f"model_repository/speller_{step}/*/model.py"))
+    run("check")
+    run("deploy", "compose")
+    assert (project.root / "deploy" / "compose.yaml").is_file()
+    # The shipped example, with builders and checkpoint of the wheel.
+    example = next(tritonctl.parents[1].glob(f"lib/*/site-packages/{BUNDLED}examples/*/*.yaml"))
+    assert "speller" in run("plan", "--memory", "16G", "--project", str(example))
+    command = run("build", "--dry-run", "--project", str(example))
+    assert f"{example.parents[2]}/builders/openvino/build.py" in command
+
+
+def _installed(wheel: Path, environment: Path) -> Path:
+    """The command in a new environment that has its own tritonctl and our dependencies."""
+    venv.create(environment, with_pip=False)
+    packages = next(environment.glob("lib/*/site-packages"))
+    # Fetching dependencies would take a minute.
+    ours = sysconfig.get_path("purelib")
+    (packages / "dependencies.pth").write_text(f"{ours}\n", encoding="utf-8")
+    python = str(environment / "bin" / "python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index"]
+    subprocess.run([*pip, "--no-deps", "--force-reinstall", str(wheel)], check=True)
+    place = "import tritonctl; print(tritonctl.__file__)"
+    found = subprocess.run([python, "-I", "-c", place], check=True, capture_output=True, text=True)
+    assert found.stdout.startswith(str(packages))
+    return environment / "bin" / "tritonctl"
+
+
+def test_the_release_workflow() -> None:
+    """It keeps no secret, publishes only what was installed, on every Python that is supported."""
+    text = (CHECKOUT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8")
+    workflow = yaml.safe_load(text)
+    jobs = workflow["jobs"]
+    assert "secrets." not in text
+    assert "password" not in text.split("jobs:")[1]
+    assert workflow["permissions"] == {"contents": "read"}
+    assert [name for name, job in jobs.items() if "permissions" in job] == ["publish"]
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    assert (jobs["publish"]["needs"], jobs["install"]["needs"]) == ("install", "build")
+    metadata = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [
+        f"Programming Language :: Python :: {v}"
+        for v in jobs["install"]["strategy"]["matrix"]["python"]
+    ]
+    assert named == [line for line in metadata["classifiers"] if ":: Python ::" in line]
+
+
+def test_what_may_be_released() -> None:
+    """The tag is the version, and the changelog has a section for it."""
+    version = '__version__ = "1.2.3"'
+    assert problems("v1.2.3", version, "# Changelog\n\n## 1.2.3 (2026-01-01)\n") == []
+    assert len(problems("v1.2.4", version, "## Unreleased\n")) == 2
+    assert problems("v1.2.3", version, "## 1.2.30\n") == [
+        "CHANGELOG.md has no section `## 1.2.3`: rename `## Unreleased`"
+    ]
 
 
 @pytest.mark.server

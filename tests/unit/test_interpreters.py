@@ -34,11 +34,18 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     interpreters._asked.cache_clear()
 
 
-def installed(path: Path, version: str, *, shared: bool = True, status: int = 0) -> Path:
+def installed(
+    path: Path,
+    version: str,
+    *,
+    shared: bool = True,
+    status: int = 0,
+    place: Path | None = None,
+) -> Path:
     """A program that answers as an interpreter of that version would."""
     path.parent.mkdir(parents=True, exist_ok=True)
     libraries = [str(path.parents[1] / "lib")] if shared else []
-    answer = json.dumps([[int(part) for part in version.split(".")], libraries])
+    answer = json.dumps([str(place or path), [int(part) for part in version.split(".")], libraries])
     path.write_text(f"#!/bin/sh\necho '{answer}'\nexit {status}\n", encoding="utf-8")
     path.chmod(0o755)
     return path
@@ -79,6 +86,13 @@ def test_what_cannot_be_used_is_passed_over(bare: Path) -> None:
     old = installed(bare / ".pyenv/versions/3.11.2/bin/python3.11", "3.11.2")
     assert need(PYTHONS, "the embedded server", shared=True).path == old
     assert need(PYTHONS, "a builder").path == static
+
+
+def test_a_shim_is_not_kept(bare: Path) -> None:
+    """It answers by the folder that it is called in; the interpreter behind it does not."""
+    behind = bare / ".pyenv/versions/3.12.4/bin/python3.12"
+    installed(bare / "bin/python3.12", "3.12.4", place=behind)
+    assert need(PYTHONS, "x").path == behind
 
 
 def test_its_own_is_taken_if_it_is_wanted(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ class Interpreter:
 
 def running() -> Interpreter:
     """The one that runs tritonctl."""
-    libraries = tuple(map(Path, python_facts.facts()[1]))
+    libraries = tuple(map(Path, python_facts.facts()[2]))
     # Wherever the loader finds it, it needs no folder.
     if not libraries and ctypes.util.find_library(f"python3.{sys.version_info.minor}"):
         libraries = (Path("/"),)
@@ -139,7 +139,7 @@ def _asked(path: Path) -> Interpreter | None:
             timeout=_SECONDS,
             check=True,
         )
-        version, libraries = json.loads(done.stdout)
+        place, version, libraries = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
-    return Interpreter(path, tuple(version), tuple(map(Path, libraries)))
+    return Interpreter(Path(place or path), tuple(version), tuple(map(Path, libraries)))

@@ -10,8 +10,8 @@ import sysconfig
 from typing import List, Tuple  # noqa: UP035 - see above
 
 
-def facts() -> Tuple[List[int], List[str]]:  # noqa: UP006
-    """Its version, and the folder of its shared library, if it has one."""
+def facts() -> Tuple[str, List[int], List[str]]:  # noqa: UP006
+    """Its place behind any shim, its version, the folder of its shared library if it has one."""
     home = sysconfig.get_config_var
     version = list(sys.version_info[:3])
     name = f"libpython{version[0]}.{version[1]}.so.1.0"
@@ -19,7 +19,7 @@ def facts() -> Tuple[List[int], List[str]]:  # noqa: UP006
     folders = [home("LIBDIR") or "", os.path.join(sys.base_prefix, "lib")]  # noqa: PTH118
     folders += [os.path.join(folder, home("MULTIARCH") or "") for folder in folders]  # noqa: PTH118
     found = [f for f in folders if os.path.isfile(os.path.join(f, name))]  # noqa: PTH113, PTH118
-    return version, found[:1]
+    return sys.executable, version, found[:1]
 
 
 if __name__ == "__main__":

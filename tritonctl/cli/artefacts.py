@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tritonctl.engines.artefacts.pruning import Pruning
     from tritonctl.engines.artefacts.store import Stored
     from tritonctl.engines.artefacts.usage import Use
+    from tritonctl.project.schema import Project
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect, compare, verify and remove engines.")
 
@@ -209,6 +210,12 @@ def prune(
         bool,
         typer.Option("--sources", help="also remove the stages that kept engines were built from"),
     ] = False,
+    shared: Annotated[
+        bool,
+        typer.Option(
+            "--shared", help="of the folder `engines:` instead: what no project has hard links to"
+        ),
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="only list what would be removed")
     ] = False,
@@ -223,6 +230,9 @@ def prune(
 
     console = voice.console()
     profiles = load_profiles(project)
+    if shared:
+        _prune_shared(console, profiles[None], dry_run=dry_run, yes=yes)
+        return
     planned = plan_pruning(profiles, keep=keep, sources=sources)
     for model in planned.being_built:
         console.warning(f"{model} is being built: its artefacts stay")
@@ -230,16 +240,37 @@ def prune(
         console.result(_pruned(planned, dry_run=dry_run), _summary(planned, "would remove"))
         return
     if not yes:
-        _confirm(console, planned)
+        _confirm(console, _summary(planned, "to remove:"))
     done = prune_artefacts(profiles, planned.folders, console, keep=keep, sources=sources)
     console.result(_pruned(done, dry_run=False), _summary(done, "removed"))
 
 
-def _confirm(console: Console, planned: Pruning) -> None:
+def _prune_shared(console: Console, project: Project, *, dry_run: bool, yes: bool) -> None:
+    """Remove what no project uses from the folder that several share."""
+    from tritonctl.engines.build.shared_store import remove_unused, unused
+
+    if project.engines is None:
+        raise UsageError(
+            "this project shares no engines: it has no `engines:`",
+            remedy="leave `--shared` away, or name the folder: --set engines=FOLDER",
+        )
+    folder = project.path(project.engines)
+    chosen = unused(folder)
+    if chosen and not dry_run:
+        if not yes:
+            _confirm(console, "\n".join(f"to remove: {path}" for path in chosen))
+        chosen = remove_unused(folder, chosen, console)
+    verb = "would remove" if dry_run else "removed"
+    record = {"dry_run": dry_run, "removed": [str(path) for path in chosen]}
+    lines = "\n".join(f"{verb} {path}" for path in chosen)
+    console.result(record, lines or "nothing to remove")
+
+
+def _confirm(console: Console, summary: str) -> None:
     """Ask the user. Raises UsageError without a yes."""
     answer = None
     if not console.as_json:
-        console.note(_summary(planned, "to remove:"))
+        console.note(summary)
         answer = console.ask("Remove them? [y/N] ")
     if answer is None or answer.strip().lower() not in ("y", "yes"):
         raise UsageError(

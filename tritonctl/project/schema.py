@@ -244,6 +244,12 @@ class Project(Strict):
 
     schema_: Literal["tritonctl/v1"] = Field(alias="schema")
     model_repository: Path = Field(Path("model_repository"), strict=False)
+    engines: Path | None = Field(
+        None,
+        description="a folder of engines that several projects share: what one has built, another "
+        "takes, verified, instead of building it",
+        strict=False,
+    )
     models: dict[ModelName, Model] = Field(min_length=1)
     server: Server = Server()
     docker: Docker = Docker()

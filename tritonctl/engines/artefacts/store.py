@@ -104,11 +104,12 @@ class Stored:
 def stored_artefacts(project: Project) -> list[Stored]:
     """Every artefact of a project: by model, the newest first."""
     store = project.state / "engines"
-    artefacts = [_stored(folder) for folder in store.glob("[!.]*/[!.]*") if folder.is_dir()]
+    artefacts = [read_stored(folder) for folder in store.glob("[!.]*/[!.]*") if folder.is_dir()]
     return sorted(artefacts, key=lambda stored: (stored.model, -stored.made, stored.folder.name))
 
 
-def _stored(folder: Path) -> Stored:
+def read_stored(folder: Path) -> Stored:
+    """The artefact in a folder; what is wrong with its manifest is in `problem`."""
     manifest = folder / MANIFEST
     try:
         made = manifest.stat().st_mtime

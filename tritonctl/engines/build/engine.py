@@ -27,6 +27,7 @@ from tritonctl.engines.build.contract import (
 )
 from tritonctl.engines.build.revision import revision_of
 from tritonctl.engines.build.runners import Workplace
+from tritonctl.engines.build.shared_store import claimed, offer, offered, take
 from tritonctl.engines.build.stages import StageBuild, expected_seconds, plan_stages, stages_until
 from tritonctl.errors import BuildFailedError, CommandFailedError, RepositoryError
 from tritonctl.host.files import exclusive, explained, write_atomically
@@ -86,11 +87,17 @@ def build_engine(
     with exclusive(lock, progress, f"build {name}"):
         # Checked again: whoever held the lock may just have built it.
         missing = [build for build in stages if force or not build.published]
+        damaged = offered(engine)  # unless it can be taken
+        if not force and engine in missing and _take_shared(engine, progress):
+            # How an engine answered may be in the manifest of a stage before.
+            missing = [build for build in missing[:-1] if not _take_shared(build, progress)]
         fresh = engine in missing
         runners.refuse_what_is_missing(missing if fresh else ())
         for build in missing if fresh else ():
-            with board.stage(name, build.stage.name) as steps:
-                _build_and_publish(build, steps)
+            with board.stage(name, build.stage.name) as steps, claimed(build, steps):
+                # Another project may just have built it.
+                if force or (damaged and build is engine) or not _take(build, steps):
+                    _build_and_publish(build, steps)
     return Artefact(engine.folder, read_manifest(engine.folder), fresh=fresh)
 
 
@@ -139,6 +146,26 @@ def _build_and_publish(build: StageBuild, progress: Progress) -> None:
             verify_files(staging, result, build.builder.name)
             write_manifest(staging, _manifest(build, result))
             _publish(staging, build.folder)
+            offer(build, progress)
+
+
+def _take_shared(build: StageBuild, progress: Progress) -> bool:
+    if not offered(build):
+        return False
+    with claimed(build, progress):
+        return _take(build, progress)
+
+
+def _take(build: StageBuild, progress: Progress) -> bool:
+    if not offered(build):
+        return False
+    with _staging(build) as staging:
+        if not take(build, staging, progress):
+            return False
+        with explained(build.folder):
+            _publish(staging, build.folder)
+    progress.note(f"{build.place}: taken from {build.shared}, verified")
+    return True
 
 
 def _manifest(build: StageBuild, result: BuildResult) -> Manifest:

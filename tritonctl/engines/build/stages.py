@@ -33,6 +33,7 @@ class StageBuild:
     folder: Path
     state: Path
     source: Path | None
+    shared: Path | None = None  # the folder of artefacts that other projects use, too
     warnings: tuple[str, ...] = ()
 
     @property
@@ -135,6 +136,7 @@ def _planned(
         folder=project.state / "engines" / name / folder,
         state=project.state,
         source=source.folder if source else None,
+        shared=project.path(project.engines) if project.engines else None,
     )
 
 

@@ -3,8 +3,8 @@
 
 Usage: tritonctl up && python benchmarks/dashboard/picture.py [--seconds 180] [--output FILE]
 This script makes traffic, Prometheus (apt-get install prometheus) scrapes the project's running
-server, and plotly.js, not Grafana, draws each panel's queries where the dashboard has the panel. A
-headless Chromium takes the picture.
+server, and plotly.js, not Grafana, draws each panel's queries where the dashboard has the panel, in
+its colours. Rows without any data (GPUs) are left out. A headless Chromium takes the picture.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ async def one(client: AsyncTritonClient, model: str, kind: float, chance: random
 def drawn(looking: Prometheus, began: float, ended: float) -> str:
     """The page, with the panels where the dashboard has them."""
     boxes, figures, bottom = [], [], 0
-    for panel in dashboard()["panels"]:
+    for panel in _with_data(looking, dashboard()["panels"]):
         at = panel["gridPos"]
         bottom = max(bottom, at["y"] + at["h"])
         place = _place(at)
@@ -151,6 +151,20 @@ def drawn(looking: Prometheus, began: float, ended: float) -> str:
         f'<main style="height:{height}px">{"".join(boxes)}</main>'
         f"<script>{get_plotlyjs()}</script><script>const FIGURES = {data};{DRAW}</script>"
     )
+
+
+def _with_data(looking: Prometheus, panels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without rows that this machine has nothing for: those of GPUs, at the end."""
+    kept: list[dict[str, Any]] = []
+    row: list[dict[str, Any]] = []
+    for panel in [*panels, {"type": "row"}]:
+        if panel["type"] == "row":
+            asked = [t for shown in row[1:] for t in shown["targets"]]
+            if any(looking.query(_expression(target)) for target in asked):
+                kept += row
+            row = []
+        row.append(panel)
+    return kept
 
 
 def _place(at: dict[str, int]) -> str:
@@ -196,7 +210,7 @@ def _lines(
             "x": [float(at) - began for at, _ in values],
             "y": [None if value == "NaN" else float(value) * factor for _, value in values],
             "mode": "lines",
-            "line": {"color": COLOURS[index % len(COLOURS)], "width": 1.5},
+            "line": {"color": _colour(panel, name, index), "width": 1.5},
             **({"stackgroup": "one"} if stacked else {}),
         }
         for index, (name, values) in enumerate(lines)
@@ -206,6 +220,14 @@ def _lines(
 
 def _legend(text: str, labels: dict[str, str]) -> str:
     return re.sub(r"\{\{(\w+)\}\}", lambda match: labels.get(match[1], ""), text)
+
+
+def _colour(panel: dict[str, Any], name: str, index: int) -> str:
+    """As the dashboard says, else the next."""
+    for override in panel["fieldConfig"]["overrides"]:
+        if re.search(override["matcher"]["options"].strip("/"), name):
+            return str(override["properties"][0]["value"]["fixedColor"])
+    return COLOURS[index % len(COLOURS)]
 
 
 def _scale(panel: dict[str, Any], most: float) -> tuple[float, str]:

@@ -65,6 +65,22 @@ def _datasource() -> Data:
     }
 
 
+# What a colour means is the same on every panel, and can be told apart by the colour-blind (Okabe
+# and Ito's palette): work, waiting, done, broken, nobody's fault.
+_WORK, _WAIT, _DONE, _BROKEN, _NEUTRAL = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#8e8e8e"
+_ALSO_WORK = "#56b4e9"
+_REASONS = {
+    "invalid": _NEUTRAL,
+    "queue_full": _WAIT,
+    "unavailable": "#cc79a7",
+    "failed": _BROKEN,
+    "unattributed": _ALSO_WORK,
+}
+_OUTCOMES = {"stop": _DONE, "length": _ALSO_WORK, "cancelled": _NEUTRAL, "error": _BROKEN}
+_PHASE_COLOURS = {"queue": _WAIT, "input": _ALSO_WORK, "compute": _WORK, "output": _DONE}
+_QUANTILE_COLOURS = {"p50": _WORK, "p90": _WAIT, "p99": _BROKEN}
+
+
 def _variables() -> list[Data]:
     variables = {
         "model": ("Model", "label_values(public_model:requests:rate5m, public_model)"),
@@ -150,6 +166,7 @@ def _overview_lines() -> tuple[Panel, ...]:
             (Query(_recorded("public_model:errors:rate5m"), "{{public_model}} {{reason}}"),),
             "reqps",
             stacked=True,
+            colours=_REASONS,
         ),
         Panel(
             "Error budget: bad events",
@@ -216,6 +233,7 @@ def _models() -> tuple[Panel, ...]:
             ),
             "µs",
             stacked=True,
+            colours=_PHASE_COLOURS,
         ),
         Panel(
             "Pending requests", "In Triton's queues.", (Query(pending, "{{model}} {{instance}}"),)
@@ -246,7 +264,7 @@ def _quantiles(title: str, text: str, metric: str) -> Panel:
         )
         for quantile in QUANTILES
     )
-    return Panel(title, text, queries, "s")
+    return Panel(title, text, queries, "s", colours=_QUANTILE_COLOURS)
 
 
 def _text_latency() -> tuple[Panel, ...]:
@@ -292,6 +310,7 @@ def _text_engine() -> tuple[Panel, ...]:
                 for word, name in streams.items()
             ),
             stacked=True,
+            colours={"active": _WORK, "waiting": _WAIT},
         ),
         Panel(
             "KV cache in use",
@@ -307,6 +326,7 @@ def _text_engine() -> tuple[Panel, ...]:
             "reqps",
             width=12,
             stacked=True,
+            colours=_OUTCOMES,
         ),
         Panel(
             "Tokens per response",

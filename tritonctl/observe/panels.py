@@ -6,8 +6,8 @@ Plain dicts: tests check them against Grafana's own TypeScript schema, so no SDK
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Data = dict[str, Any]
@@ -43,7 +43,10 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart or figure. width: of 24 columns. top: the end of the axis, where it is fixed."""
+    """One chart or figure. width: of 24 columns. top: the end of the axis, where it is fixed.
+
+    colours: of lines whose names end in a word that means something; others get Grafana's in turn.
+    """
 
     title: str
     description: str
@@ -55,6 +58,7 @@ class Panel:
     stacked: bool = False
     top: float | None = None
     steps: tuple[tuple[str, float], ...] = ()  # each colour, and the value from which it is used
+    colours: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def _panel(panel: Panel, position: Data) -> Data:
         "datasource": DATASOURCE,
         "gridPos": position,
         "targets": [_target(n, query, instant=is_stat) for n, query in enumerate(panel.queries)],
-        "fieldConfig": {"defaults": _defaults(panel), "overrides": []},
+        "fieldConfig": {"defaults": _defaults(panel), "overrides": _overrides(panel)},
         "options": _STAT_OPTIONS if is_stat else _TIME_SERIES_OPTIONS,
     }
 
@@ -139,6 +143,16 @@ def _defaults(panel: Panel) -> Data:
     if panel.kind == "timeseries":
         defaults["custom"] = _line(stacked=panel.stacked)
     return defaults
+
+
+def _overrides(panel: Panel) -> list[Data]:
+    return [
+        {
+            "matcher": {"id": "byRegexp", "options": f"/(^| ){word}$/"},
+            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": colour}}],
+        }
+        for word, colour in panel.colours.items()
+    ]
 
 
 def _line(*, stacked: bool) -> Data:

@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.report_page import Figure, Reader, finished, trace
 from tritonctl.loadtest.analysis.records import Record, read_lines, read_records
 from tritonctl.loadtest.analysis.summary import Summary, read_summary
 from tritonctl.loadtest.report import page as report_page
+from tritonctl.loadtest.report import requests
 from tritonctl.loadtest.report.latency import POINTS, curve_points, thinned
 from tritonctl.loadtest.report.run import Request
 
@@ -387,3 +389,14 @@ def test_alike_causes_are_not_drawn(tmp_path: Path) -> None:
     drawn = Reader.of(report_page.write_report(folder).read_text(encoding="utf-8")).figures()
     assert not {"input-length", "output-length", "prompt-length"} & set(drawn)
     assert trace(drawn["concurrency"], "End to end")["y"]
+
+
+def test_the_median_is_of_all_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is drawn of many keeps every slow one: its median would be too high."""
+    folder = finished(replace(RUN, stall=(8.0, 2.0), seconds=15), tmp_path / "run")
+    whole = Reader.of(report_page.write_report(folder).read_text(encoding="utf-8")).figures()
+    monkeypatch.setattr(requests, "thinned", partial(thinned, points=60))
+    part = Reader.of(report_page.write_report(folder).read_text(encoding="utf-8")).figures()
+    for name in ("concurrency", "prompt-length"):
+        assert len(trace(part[name], "TTFT")["x"]) < len(trace(whole[name], "TTFT")["x"]) / 2
+        assert trace(part[name], "median")["y"] == trace(whole[name], "median")["y"]

@@ -94,18 +94,17 @@ def _measure(run: Run) -> tuple[str, str]:
 def _against(
     run: Run, name: str, title: str, words: str, causes: Mapping[int, int]
 ) -> Figure | None:
-    """A point for each answered request, and the median where the cause is alike."""
+    """A point for each answered request, and the median where the cause is alike.
+
+    Of many requests the points are a part, in which the slow ones are too many: the median is of
+    all.
+    """
     label, colour = _measure(run)
-    points = [
-        (causes[request.record.index], ms)
-        for request in thinned(run.requests, SVG_POINTS)
-        if request.record.outcome == OK and request.record.index in causes
-        if (ms := request.ttft_ms if run.streams else request.e2e_ms) is not None
-    ]
+    points = _points(run, thinned(run.requests), causes)
     if not points or len(set(causes.values())) == 1:
         return None
     marks: Trace = {
-        "type": "scatter",
+        "type": "scattergl" if len(points) > SVG_POINTS else "scatter",
         "mode": "markers",
         "name": label,
         "x": [cause for cause, _ in points],
@@ -114,7 +113,7 @@ def _against(
         "marker": {"color": colour, "size": 4, "opacity": 0.45},
         "cliponaxis": False,
     }
-    middle = _medians(points)
+    middle = _medians(_points(run, run.requests, causes))
     style = {"width": 2.5, "dash": "solid"}
     more = {"mode": "lines+markers", "marker": {"size": 7, "symbol": "diamond"}, "line": style}
     medians = line("median", [x for x, _ in middle], [y for _, y in middle], "--ink", **more)
@@ -131,6 +130,18 @@ def _against(
         scales([ms for _, ms in points]),
         height=_HEIGHT,
     )
+
+
+def _points(
+    run: Run, requests: Sequence[Request], causes: Mapping[int, int]
+) -> list[tuple[int, float]]:
+    """(cause, ms) of the answered ones."""
+    return [
+        (causes[request.record.index], ms)
+        for request in requests
+        if request.record.outcome == OK and request.record.index in causes
+        if (ms := request.ttft_ms if run.streams else request.e2e_ms) is not None
+    ]
 
 
 def _told(label: str, middle: Sequence[tuple[float, float]], words: str) -> str:

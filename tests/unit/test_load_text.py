@@ -37,7 +37,7 @@ def test_a_long_run(tmp_path: Path) -> None:
     told = "\n".join([*opening(summary), *closing(summary, tmp_path)])
     assert f"requests to {summary.model}" in told
     assert f"{summary.slo[0].verdict.upper():<9} ttft_p99_ms 200 ms: " in told
-    assert "an indication, no decision: that takes 5,000 requests" in told
+    assert "to compare settings, send 5,000 requests: --count 5000" in told
     assert f"limited by: {summary.limited_by}" in told
     assert told.endswith(f"next: tritonctl loadtest report {tmp_path}")
     (tmp_path / "report.html").touch()

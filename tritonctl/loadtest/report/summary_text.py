@@ -6,7 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from tritonctl.loadtest.analysis.summary import P99_REQUESTS, Distribution, Percentile, Summary
+from tritonctl.loadtest.analysis.summary import (
+    DECISIVE_REQUESTS,
+    P99_REQUESTS,
+    Distribution,
+    Percentile,
+    Summary,
+)
 
 _METRICS = {
     "ttft": "TTFT",
@@ -85,7 +91,8 @@ def closing(summary: Summary, folder: Path) -> list[str]:
     if any(one.n < P99_REQUESTS for name, one in summary.metrics.items() if name == "e2e"):
         lines.append(f"no P99: it takes {P99_REQUESTS} requests in the measured window")
     elif summary.slo and not summary.decisive:
-        lines.append("an indication, no decision: that takes 5,000 requests")
+        decisive = DECISIVE_REQUESTS
+        lines.append(f"to compare settings, send {decisive:,} requests: --count {decisive}")
     lines += [f"INVALID   {why}" for why in summary.invalid_because]
     lines += [f"UNCERTAIN {why}" for why in summary.doubts]
     lines.append(f"limited by: {summary.limited_by}")

@@ -71,7 +71,7 @@ def tensor_load(name: str, weights: int, found: Recognised, length: int | None) 
     """Of a model that takes tensors."""
     rate = 10 if weights < _LARGE / 2 else 2
     scenario = {"kind": "tensors"} | _scenario(name, rate, {"prompts": INPUTS})
-    slo = {"e2e_p99_ms": 1000 if weights < _LARGE / 2 else 5000, "error_rate": 0.01}
+    slo = {"e2e_p99_ms": 2000 if weights < _LARGE / 2 else 5000, "error_rate": 0.01}
     rows = list(_rows(found, length))
     text = "".join(f"{json.dumps({'inputs': row})}\n" for row in rows)
     return Load(scenario if rows else None, slo, INPUTS, text, REQUESTS / rate / 60)

@@ -116,7 +116,7 @@ def _decoder(folder: Path, name: str) -> Recognised:
         longest=sizes.max_position_embeddings,
         vocabulary=sizes.vocab_size,
         heads=sizes.num_attention_heads,
-        reasons=(f"task text_generation: {folder / 'config.json'} says {name}",),
+        reasons=(f"task text_generation: config.json says {name}",),
     )
 
 
@@ -133,7 +133,7 @@ def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
         vocabulary=_whole(config.get("vocab_size")) or 1,
         inputs=_text_inputs(name, config),
         reasons=(
-            f"task tensors: {folder / 'config.json'} says {name}, an encoder; it takes token ids",
+            f"task tensors: config.json says {name}, an encoder; it takes token ids",
             _answer_of(name, modules, encoder.hidden_size),
         ),
     )
@@ -149,7 +149,7 @@ def _answer_of(name: str, modules: SentenceModules, width: int) -> str:
         )
     length = " of length 1" if modules.options.get("normalize") else ""
     pooling = modules.options["pooling"]
-    return f"answers: a vector of {width}{length} for each text ({pooling}), as {modules.file} says"
+    return f"answers: a vector of {width}{length} for each text ({pooling}), as {modules.file.name} says"
 
 
 def _text_inputs(name: str, config: Mapping[str, Any]) -> tuple[GraphTensor, ...]:
@@ -187,7 +187,7 @@ def _graph(checkpoint: Path, file: Path) -> Recognised:
         "ONNX graph",
         checkpoint,
         inputs=graph.inputs,
-        reasons=(f"task tensors: {file} is an ONNX graph; it takes {names}",),
+        reasons=(f"task tensors: {file.name} is an ONNX graph; it takes {names}",),
     )
 
 

@@ -148,8 +148,8 @@ def _answer_of(name: str, modules: SentenceModules, width: int) -> str:
             "to pool them. `options: {pooling: mean}` makes one for each text"
         )
     length = " of length 1" if modules.options.get("normalize") else ""
-    pooling = modules.options["pooling"]
-    return f"answers: a vector of {width}{length} for each text ({pooling}), as {modules.file.name} says"
+    vector = f"a vector of {width}{length} for each text ({modules.options['pooling']})"
+    return f"answers: {vector}, as {modules.file.name} says"
 
 
 def _text_inputs(name: str, config: Mapping[str, Any]) -> tuple[GraphTensor, ...]:

@@ -31,14 +31,14 @@ def checkpoints(
 ) -> Path:
     """A Qwen2, a BERT that classifies and an ONNX graph, with random weights."""
     folder = tmp_path_factory.mktemp("checkpoints")
-    qwen = ["tiny_gemma.py", "Qwen2ForCausalLM", SPELLER, folder / "qwen"]
-    bert = ["tiny_encoder.py", "BertForSequenceClassification", folder / "bert"]
-    for python, words in (
-        (openvino_environment, qwen),
-        (onnxruntime_environment, bert),
-        (onnxruntime_environment, ["onnx_graphs.py", folder, "mixed"]),
-    ):
-        subprocess.run([python, TESTS / str(words[0]), *words[1:]], check=True)
+
+    def make(python: Path, script: str, *words: str | Path) -> None:
+        subprocess.run([python, TESTS / script, *words], check=True)
+
+    make(openvino_environment, "tiny_gemma.py", "Qwen2ForCausalLM", SPELLER, folder / "qwen")
+    kind = "BertForSequenceClassification"
+    make(onnxruntime_environment, "tiny_encoder.py", kind, folder / "bert")
+    make(onnxruntime_environment, "onnx_graphs.py", folder, "mixed")
     return folder
 
 

@@ -341,6 +341,11 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str, str]] = {
         "attn_logit_softcapping",
         "`tritonctl init MODEL.onnx`",
     ),
+    "quantised": (
+        lambda f: decoder(f, QWEN | {"quantization_config": {"quant_method": "gptq", "bits": 4}}),
+        "m is quantised already, and builders quantise themselves",
+        "name the checkpoint that it was made from",
+    ),
     "unnamed": (
         lambda f: decoder(f, {k: v for k, v in QWEN.items() if k != "architectures"}),
         "names no `architectures`",

@@ -23,7 +23,7 @@ def command(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[CHECKPOINT]",
+            metavar="CHECKPOINT",
             help="a model's folder, an .onnx file, or OWNER/NAME of the Hugging Face Hub",
             show_default="a commented example",
         ),

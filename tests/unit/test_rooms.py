@@ -20,6 +20,7 @@ ROOMS = (
     "tuning",
     "top",
     "doctor",
+    "bundle",
     "loadtest",
     "server",
     "observe",

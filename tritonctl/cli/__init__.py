@@ -37,6 +37,7 @@ VERBS = (
     "infer",
     "down",
     "tune",
+    "bundle",
     "certs",
     "schema",
     "doctor",

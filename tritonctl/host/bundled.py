@@ -12,6 +12,11 @@ _WHEEL = _PACKAGE / "_bundled"
 _CHECKOUT = _PACKAGE.parent
 
 
+def clone() -> Path | None:
+    """The clone that tritonctl runs from; None where it was installed from a wheel."""
+    return None if _WHEEL.is_dir() else _CHECKOUT
+
+
 def search_path(project_root: Path | None) -> list[Path]:
     """The folders searched for content, first match wins."""
     shipped = _WHEEL if _WHEEL.is_dir() else _CHECKOUT

@@ -1,0 +1,28 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Installs tritonctl from this folder, without a network: ./install.sh [ENVIRONMENT]
+set -eu
+cd "$(dirname "$0")"
+here=$(pwd)
+environment=${1:-$here/environment}
+python=${PYTHON:-python@PYTHON@}
+sha256sum --check --quiet SHA256SUMS
+if ! command -v "$python" >/dev/null; then
+  echo "error: these wheels are for Python @PYTHON@, and there is no $python" >&2
+  echo "  try: install it, or name it: PYTHON=/path/to/python@PYTHON@ ./install.sh" >&2
+  exit 4
+fi
+"$python" -m venv "$environment"
+# An address, as PIP_FIND_LINKS divides paths at their blanks.
+wheels=$("$python" -c 'import pathlib, sys; print(pathlib.Path(sys.argv[1]).as_uri())' "$here/wheels")
+# Environments that tritonctl makes later read these, too. No index is asked, no hub.
+cat >"$environment/offline.sh" <<END
+export PIP_NO_INDEX=1 PIP_FIND_LINKS='$wheels' PIP_CONFIG_FILE=/dev/null HF_HUB_OFFLINE=1
+export TRITONCTL_TORCH_INDEX=
+PATH='$environment/bin':\$PATH
+END
+. "$environment/offline.sh"
+"$environment/bin/python" -m pip install --quiet --disable-pip-version-check tritonctl
+echo "installed. Next:"
+echo "  . '$environment/offline.sh'"
+echo "  cd '$here/project' && tritonctl up"

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`tritonctl bundle`: everything that a machine without a network needs, in one folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tritonctl.cli import options
+
+
+@options.expand_options
+def command(
+    *,
+    into: Annotated[Path, typer.Argument(help="a new folder", show_default=False)],
+    builders: Annotated[
+        bool,
+        typer.Option("--builders", help="also the wheels that building engines needs (gigabytes)"),
+    ] = False,
+    wheel: Annotated[
+        Path | None,
+        typer.Option(
+            "--tritonctl",
+            help="tritonctl's own wheel",
+            show_default="of the clone, or what pip installed it from",
+        ),
+    ] = None,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
+) -> None:
+    """Collect wheels, checkpoints, engines and names of images for a machine without a network.
+
+    There, `./install.sh` installs tritonctl; then `tritonctl up` in `project/` serves.
+    """
+    from tritonctl.bundle.write import write_bundle
+    from tritonctl.host.units import human_bytes
+
+    console = voice.console()
+    done = write_bundle(project.load(), into, console, builders=builders, wheel=wheel)
+    record = {
+        "folder": str(done.folder),
+        "wheels": done.wheels,
+        "images": list(done.images),
+        "bytes": done.size,
+    }
+    lines = [f"{done.folder}: {human_bytes(done.size)}, {done.wheels} wheels"]
+    if done.images:
+        listed = "".join(f"\n  {image}" for image in done.images)
+        lines.append(f"images to bring along by `docker save` (images.txt):{listed}")
+    lines.append(f"next: copy it to the other machine, there: {done.folder.name}/install.sh")
+    console.result(record, "\n".join(lines))

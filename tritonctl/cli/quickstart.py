@@ -41,7 +41,7 @@ def command(
         record,
         f"\nTriton keeps serving at {state.grpc_url}. Next:\n"
         f'  {where}tritonctl generate speller "515 in Thai:"\n'
-        f"  {where}tritonctl loadtest run     # 40 s, a verdict and a report\n"
+        f"  {where}tritonctl loadtest run     # 70 s, a verdict and a report\n"
         f"  {where}tritonctl status     # or: logs, down\n"
         f"  {where}tritonctl init CHECKPOINT --into my-project     # your own",
     )

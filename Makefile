@@ -59,11 +59,11 @@ test-docker: setup ## of these, docker compose alone: image, up, streams, kill, 
 	tests/docker/install.sh
 	$(BIN)/pytest tests/docker -m docker -rs --durations=10
 
-rules: setup ## docs/rules/ from the rules themselves
-	$(BIN)/python -m tritonctl.checks.report.pages docs/rules
+rules: setup ## docs/reference/check-rules/ from the rules themselves
+	$(BIN)/python -m tritonctl.checks.report.pages docs/reference/check-rules
 
-arguments: setup ## the tables of arguments in docs/tensorrt-llm.md
-	$(BIN)/python builders/tensorrt_llm/document.py docs/tensorrt-llm.md
+arguments: setup ## the tables of arguments in docs/reference/tensorrt-llm.md
+	$(BIN)/python builders/tensorrt_llm/document.py docs/reference/tensorrt-llm.md
 
 check-differential: setup ## what `tritonctl check` says of 1,000 random repositories, against a real Triton
 	$(BIN)/python benchmarks/check/differential.py

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """tritonctl: from a model checkpoint to a fast, correct, operable NVIDIA Triton service.
 
-`__all__` is the public API; docs/python.md shows every name of it in use. A name is loaded when it
-is first used: `import tritonctl` needs the standard library only, which is all that there is in a
-server's image, where this file is copied to.
+`__all__` is the public API; docs/reference/python-client.md shows every name of it in use. A
+name is loaded when it is first used: `import tritonctl` needs the standard library only, which is
+all that there is in a server's image, where this file is copied to.
 """
 
 from importlib import import_module

@@ -4,8 +4,8 @@
 Usage: python benchmarks/accuracy/run.py [--prompts 1000] [--precisions fp8 int4_awq] [--write]
 
 Runs the stage quantise on a CPU, calibrated on texts like the training's, and evaluates its model
-on the held-out prompts. --write puts the table into docs/accuracy.md. Exit code 1 if INT8 or FP8
-miss their bounds.
+on the held-out prompts. --write puts the table into benchmarks/results/accuracy.md. Exit
+code 1 if INT8 or FP8 miss their bounds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tritonctl.engines.build.runners import venv_python
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
-DOCUMENT = CHECKOUT / "docs" / "accuracy.md"
+DOCUMENT = CHECKOUT / "benchmarks" / "results" / "accuracy.md"
 MARKS = ("<!-- benchmarks/accuracy/run.py -->\n", "<!-- end -->\n")
 SAMPLES = 512
 # The share of the checkpoint's own answers that must be equal token for token.
@@ -162,7 +162,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--precisions", nargs="*", default=None, help="only these")
-    parser.add_argument("--write", action="store_true", help="put the table into docs/accuracy.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put the table into benchmarks/results/accuracy.md"
+    )
     arguments = parser.parse_args()
     builder = builder_named("tensorrt_llm")
     python = venv_python(builder, Silent(), builder.stages[0])

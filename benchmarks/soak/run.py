@@ -47,7 +47,7 @@ LAST_LINES = 40
 WARM_UP_SHARE = 0.4
 WARM_UP_STREAMS = 50_000
 # The most KiB that may come per 1,000 streams; tritonserver 2.51 may also keep some of each stream
-# that was left, because the ensemble never forgets it (docs/decisions/7).
+# that was left, because the ensemble never forgets it (decision 7).
 SERVER_BOUND = 500.0
 KEPT_OF_A_LEFT_STREAM = 8.0
 STUB_BOUND = 400.0

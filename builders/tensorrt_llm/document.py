@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the tables of arguments into docs/tensorrt-llm.md: `document.py docs/tensorrt-llm.md`.
+"""Writes the tables of arguments: `document.py docs/reference/tensorrt-llm.md`.
 
 They are made from arguments.toml. Standard library only.
 """

@@ -2,7 +2,7 @@
 """Requests wait here for a run of the graph: bounded, first come, first served. Without Triton.
 
 A bound in Triton's own queue makes tritonserver 2.51 stop fetching ahead: it then notices up to
-half a second late that the model is free (docs/decisions/12). Without it its queue has no end, and
+half a second late that the model is free (decision 12). Without it its queue has no end, and
 a model does not see who waits. So a batch that Triton could fill is taken at once: more may wait
 behind it. One that it could not fill has emptied its queue, and is worked on meanwhile, so that the
 next one gathers and Triton counts one execution a run; unless many wait here already, where what is

@@ -19,7 +19,7 @@ from tritonctl.project.schema import Project
 
 pytestmark = pytest.mark.engine
 
-# docs/estimates.md: 0.1 to 1.6 % were seen of sizes; of the memory up to a third.
+# docs/explanation/estimates.md: 0.1 to 1.6 % were seen of sizes; of the memory up to a third.
 FILES, MEMORY = 0.02, 1.5
 BATCH, LENGTH = 8, 128
 TEXTS = ["How do I reset my password?", "I cannot log in.", "Paris is a capital.", "Apples."]

@@ -16,8 +16,8 @@ from tritonctl.project.schema import Project
 
 pytestmark = pytest.mark.engine
 
-# docs/estimates.md: weights were within 0.3 %, whole artefacts within 2 %. Of INT4 with a ratio
-# NNCF takes whole layers, and this checkpoint has few.
+# docs/explanation/estimates.md: weights were within 0.3 %, whole artefacts within 2 %. Of INT4 with
+# a ratio NNCF takes whole layers, and this checkpoint has few.
 WEIGHTS, FILES, RATIO = 0.005, 0.03, 0.08
 
 

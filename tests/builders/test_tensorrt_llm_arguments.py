@@ -28,7 +28,7 @@ from tests.builders.test_trtllm_package import unified_checkpoint
 from tests.builders.test_trtllm_rules import MODULES as COMPILE_MODULES
 from tests.fakes import copy_tensorrt_llm
 
-DOCUMENT = BUILDERS.parent / "docs" / "tensorrt-llm.md"
+DOCUMENT = BUILDERS.parent / "docs" / "reference" / "tensorrt-llm.md"
 ENGINES, CANDIDATE, LATER, NEXT = "1.2.1", "1.3.0rc22", "1.3.0rc29", "1.4.0rc1"
 
 

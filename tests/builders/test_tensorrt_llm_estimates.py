@@ -19,7 +19,7 @@ pytestmark = pytest.mark.engine
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLE = CHECKOUT / "examples" / "number-speller"
-# docs/estimates.md: a file of so small a model is 1 % header.
+# docs/explanation/estimates.md: a file of so small a model is 1 % header.
 TOLERANCE = 0.02
 
 

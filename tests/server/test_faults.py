@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults under a running server: what clients see, for how long, what is left. docs/faults.md.
+"""Faults under a running server: what clients see, for how long, what is left.
+
+docs/explanation/failure-behaviour.md has a table of them.
 
 Figures are printed (`pytest -rP`); what is asserted holds on a busy machine, too.
 """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wall clock jumps under a server, its supervisor, its stubs, clients and a load test.
 
-`pytest -rP` shows the figures; docs/faults.md has those of one run.
+`pytest -rP` shows the figures; docs/explanation/failure-behaviour.md has those of one run.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_a_load_test_does_not_notice(
 
 
 def expect_no_lost_lock(clock: FakedClock, server: Handle) -> None:
-    """Triton's own fault, seen once: docs/faults.md. The next test gets a server that runs."""
+    """Triton's own fault (failure-behaviour.md). The next test gets a server that runs."""
     log = ServerFiles.of(server.project).log.read_text(encoding="utf-8", errors="replace")
     if "lock_exception" in log:
         server.wait_until_gone()

@@ -164,7 +164,7 @@ def test_direct_calls_of_the_engine(server: Server) -> None:
 
 
 def test_a_vanished_client_costs_its_own_budget(server: Server) -> None:
-    """The price (docs/decisions/10): not noticed, but no more than was asked for."""
+    """The price (decision 10): not noticed, but no more than was asked for."""
     before = _ended(server, "length")
     http_stream(server, max_tokens=40).close()
     _until(lambda: _ended(server, "length") == before + 1)

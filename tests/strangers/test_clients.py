@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Other people's clients, re-created: what they send, and how they read the answer.
 
-Each is a class of requests, not a copy of a program; docs/clients.md has the programs themselves.
+Each is a class of requests, not a copy of a program; docs/reference/clients.md has the programs.
 The model is called `ensemble`, the only name that NVIDIA's scripts accept, and is served twice: as
 an ensemble, which streams, and as `ensemble_unary`, which answers once.
 """

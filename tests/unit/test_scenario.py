@@ -187,8 +187,10 @@ def test_a_profile_can_change_a_scenario(tmp_path: Path) -> None:
 
 
 def test_the_documented_scenarios() -> None:
-    """Every example of docs/scenarios.md is read, and every process and distribution is there."""
-    text = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    """Every example of scenarios.md is read, and every process and distribution is there."""
+    text = (Path(__file__).parents[2] / "docs" / "reference" / "scenarios.md").read_text(
+        encoding="utf-8"
+    )
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     found = {}
     for block in blocks:

@@ -85,7 +85,7 @@ def test_files_of_the_python_backend(sandbox: Sandbox) -> None:
 
 
 def test_the_queue_is_the_engine_s_the_delay_triton_s(sandbox: Sandbox) -> None:
-    """A bound in Triton's queue would cost up to half a second (docs/decisions/12)."""
+    """A bound in Triton's queue would cost up to half a second (decision 12)."""
     sandbox.serving["dynamic_batching"] = {"max_queue_delay_microseconds": 500}
     sandbox.serving["queue"] = {"max_queue_size": 7}
     config = _config(_plan(sandbox))

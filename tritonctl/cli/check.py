@@ -164,7 +164,7 @@ def _chosen(select: list[str] | None, ignore: list[str] | None) -> list[AnyRule]
             raise UsageError(
                 f"unknown rule {asked}",
                 remedy=(f"did you mean `{nearest}`? " if nearest else "name one such as TC101; ")
-                + "TC1 is a family; docs/rules/README.md lists all",
+                + "TC1 is a family; docs/reference/check-rules/README.md lists all",
             )
     wanted = tuple(name.upper() for name in select or ("TC",))
     unwanted = tuple(name.upper() for name in ignore or ())

@@ -72,7 +72,7 @@ def command(
     for plan in plans:
         for note in plan.notes:
             console.note(f"{plan.model}: {note}")
-    console.note("estimates; how far off they have been is in docs/estimates.md")
+    console.note("estimates; how far off they have been is in docs/explanation/estimates.md")
     if failure:
         raise failure
 

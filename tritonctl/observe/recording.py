@@ -2,7 +2,7 @@
 """Recording rules: what dashboards and alerts query, computed once, over all replicas.
 
 `model:` series describe each step, `public_model:` series what clients see. What Triton counts was
-measured on 2.51 (table in docs/observability.md): an ensemble counts a failed request twice, a
+measured on 2.51 (table in docs/how-to/monitor.md): an ensemble counts a failed request twice, a
 cancelled one once (as does the step that the cancellation meets), one that its detokenizer lost
 once, all with the reason OTHER. A step counts an error that its Python model answers as a success;
 its reason is in `tritonctl_errors_total` alone.

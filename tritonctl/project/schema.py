@@ -109,7 +109,7 @@ class DynamicBatching(Strict):
 class Queue(Strict):
     """The queue in front of the engine: how many requests wait, how long, in which order.
 
-    Order and time are kept by Triton's own queue, which costs: docs/decisions/12.
+    Order and time are kept by Triton's own queue, which costs: decision 12.
     """
 
     max_queue_size: Annotated[int, Field(ge=0, lt=2**32)] | None = Field(

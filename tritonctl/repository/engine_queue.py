@@ -3,7 +3,7 @@
 
 Our engines keep it themselves, first come, first served. Order by priority and timeouts are
 kept by Triton's own queue, `dynamic_batching` of the engine step, because the engine cannot see
-them; whoever asks for them pays for it (docs/decisions/12).
+them; whoever asks for them pays for it (decision 12).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def engine_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
 def native_batching(queue: Queue, max_batch_size: int) -> dict[str, Any]:
     """`dynamic_batching` of a backend of Triton's, which keeps no queue of its own.
 
-    A bound only if the project asks for one: it costs up to half a second (docs/decisions/12).
+    A bound only if the project asks for one: it costs up to half a second (decision 12).
     """
     asked = queue.max_queue_size is not None or triton_decides(queue)
     return policy_of(queue, max_batch_size) if asked else {}

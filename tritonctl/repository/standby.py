@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A second set of a model's folders, under other names and in another repository.
 
-Triton swaps a decoupled step under its ensemble badly (docs/decisions/14-…): a new version comes
+Triton swaps a decoupled step under its ensemble badly (decision 14): a new version comes
 next to the old one, and only the ensemble, which does no work itself, changes in place.
 """
 

@@ -5,7 +5,7 @@
     finish → unload it → the same files under their own names → switch back → unload those beside
 
 At the end server and repository are as after `tritonctl up`. A failure before the first switch
-leaves the old version serving, a later one the new version. Why so: docs/decisions/14-….
+leaves the old version serving, a later one the new version. Why so: decision 14.
 """
 
 from __future__ import annotations

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds the server settings with the highest rate that a model's SLO allows: docs/tuning.md."""
+"""Finds the settings with the highest rate that an SLO allows: docs/explanation/tuning.md."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the rules: those in docs/rules are those that the rules give."""
+"""The pages of the rules: those in docs/reference/check-rules are those that the rules give."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tritonctl.checks.report.pages import INDEX, pages, write
 from tritonctl.checks.rules import RULES
 
-FOLDER = Path(__file__).parents[3] / "docs" / "rules"
+FOLDER = Path(__file__).parents[3] / "docs" / "reference" / "check-rules"
 PROJECTS = {"server", "core", "python_backend", "tensorrtllm_backend", "onnxruntime_backend",
             "client", "common", "perf_analyzer", "model_analyzer", "triton_cli", "tutorials",
             "TensorRT-LLM", "vllm", "onnxruntime"}  # fmt: skip

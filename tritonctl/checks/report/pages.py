@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules as pages of the documentation: `python -m tritonctl.checks.report.pages docs/rules`.
+"""The rules as pages of the documentation: docs/reference/check-rules, by `make rules`.
 
 Everything on them comes from the rules, so the two cannot disagree.
 """
@@ -38,7 +38,7 @@ _LEAVE_OUT = """\
 _LIVE = """\
 ## On a running server
 
-What `tritonctl check --server URL` compares: [docs/check.md](../check.md). Where only this machine
+What `tritonctl check --server URL` compares: [check](../check.md). Where only this machine
 reaches the port, an open service is only advice.
 """
 _SHOWN = {

@@ -2,7 +2,7 @@
 """How much memory and disk an engine will take: formulas over a checkpoint's headers and sizes.
 
 All results are bytes, tokens or sequences; bits are turned to bytes by dividing by 8. How far each
-was from what was measured is in docs/estimates.md.
+was from what was measured is in docs/explanation/estimates.md.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ _FIGURES_SECONDS = 1.0
 _LEAD_SECONDS = {"asyncio": 1.5, "locust": 4.0}
 _LEAD_PER_WORKER_SECONDS, _MOST_LOADED = 0.5, 5.0
 # A stopped run waits for answers only this long. tritonserver 2.51 does not always survive many
-# streams that are cancelled at once (docs/decisions/7), so most of them may finish.
+# streams that are cancelled at once (decision 7), so most of them may finish.
 _DRAIN_SECONDS = 8.0
 _SILENCE_SECONDS = 60.0
 

@@ -3,8 +3,9 @@
 
 A limit that is too low kills the server under load; one that is too high does not protect the
 host. Every figure has its reason, which compose.yaml repeats as a comment. Sources: measured here
-(docs/operate.md), the Python backend's `shm-default-byte-size` and `shm-growth-byte-size` (1 MiB
-each), and NVIDIA's advice for its images, `--ulimit memlock=-1 --ulimit stack=67108864`.
+(docs/how-to/compose.md), the Python backend's `shm-default-byte-size` and
+`shm-growth-byte-size` (1 MiB each), and NVIDIA's advice for its images, `--ulimit memlock=-1
+--ulimit stack=67108864`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ HOST_COPIES = 2.2
 MARGIN = 1.25
 DOCKER_DEFAULT_SHM = 64 * MIB
 TMP_BYTES = 64 * MIB
-# Connections that clients hold open, each a file; 10,000 idle ones are a case of docs/faults.md.
+# Connections that clients hold open, each a file; 10,000 idle ones are a case of
+# docs/explanation/failure-behaviour.md.
 CONNECTIONS = 10_240
 FILES_PER_MODEL = 64
 BASE_FILES = 1024

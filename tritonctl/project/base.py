@@ -29,7 +29,13 @@ class Strict(Frozen):
 class Slo(Strict):
     """The service's targets."""
 
-    ttft_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    itl_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    e2e_p99_ms: Annotated[float, Field(gt=0)] | None = None
-    error_rate: Share | None = None
+    ttft_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="time to the first token, P99, milliseconds"
+    )
+    itl_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="time between two tokens, P99, milliseconds"
+    )
+    e2e_p99_ms: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="time to the end of the answer, P99, milliseconds"
+    )
+    error_rate: Share | None = Field(None, description="share of requests that may fail")

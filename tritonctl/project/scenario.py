@@ -19,27 +19,27 @@ from tritonctl.project.base import AboveZero, NotNegative, Positive, Share, Slo,
 class Normal(Strict):
     """Normal distribution."""
 
-    mean: NotNegative
-    std: NotNegative
+    mean: NotNegative = Field(description="its centre")
+    std: NotNegative = Field(description="standard deviation; what falls below 0 counts as 0")
 
 
 class LogNormal(Strict):
     """Log-normal distribution: many short ones, few long ones."""
 
-    median: AboveZero
+    median: AboveZero = Field(description="half of the numbers are below it")
     sigma: NotNegative = Field(description="standard deviation of the logarithm")
 
 
 class Exponential(Strict):
     """Exponential distribution."""
 
-    mean: AboveZero
+    mean: AboveZero = Field(description="average of the numbers")
 
 
 class Choice(Strict):
     """One of several numbers."""
 
-    values: list[NotNegative] = Field(min_length=1)
+    values: list[NotNegative] = Field(description="the numbers to draw from", min_length=1)
     weights: list[NotNegative] | None = Field(None, description="equal when absent")
 
     @model_validator(mode="after")
@@ -59,10 +59,10 @@ class Distribution(Strict):
     uniform: Annotated[list[NotNegative], Field(min_length=2, max_length=2)] | None = Field(
         None, description="[lowest, highest]"
     )
-    normal: Normal | None = None
-    lognormal: LogNormal | None = None
-    exponential: Exponential | None = None
-    choice: Choice | None = None
+    normal: Normal | None = Field(None, description="around a mean")
+    lognormal: LogNormal | None = Field(None, description="many short ones, few long ones")
+    exponential: Exponential | None = Field(None, description="falling off from 0")
+    choice: Choice | None = Field(None, description="one of given numbers")
     file: Path | None = Field(
         None, description="a number per line; one is drawn each time", strict=False
     )
@@ -97,7 +97,7 @@ class Cancel(Strict):
     )
 
     share: Share = Field(1, description="of the requests of this class")
-    after_tokens: Positive | None = None
+    after_tokens: Positive | None = Field(None, description="tokens that it has received")
     after_ms: AboveZero | None = Field(None, description="milliseconds since it was sent")
 
     @model_validator(mode="after")
@@ -110,7 +110,9 @@ class Cancel(Strict):
 class RequestClass(Strict):
     """One class of requests."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")] = "default"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")] = Field(
+        "default", description="what records, figures and traces call it"
+    )
     weight: AboveZero = Field(1, description="how often it is drawn, compared with the others")
     prompts: Path = Field(
         description="JSON lines with text_input or messages (kind tensors: inputs: {name: {shape, "
@@ -131,7 +133,7 @@ class RequestClass(Strict):
     priority: Annotated[int, Field(ge=1, lt=2**32)] | None = Field(
         None, description="Triton's request parameter; 1 goes first"
     )
-    cancel: Cancel | None = None
+    cancel: Cancel | None = Field(None, description="clients that leave early; none when absent")
     turns: Number | None = Field(
         None, description="turns of a chat; each sends the earlier answers along"
     )
@@ -141,29 +143,29 @@ class RequestClass(Strict):
 class Closed(Strict):
     """A fixed number of users; each waits for the answer before the next request."""
 
-    process: Literal["closed"]
-    concurrency: Positive
+    process: Literal["closed"] = Field(description="users who wait for their answers")
+    concurrency: Positive = Field(description="users at the same time")
     think_seconds: Number = Field(0, description="between an answer and the next request")
 
 
 class Constant(Strict):
     """Evenly spaced requests."""
 
-    process: Literal["constant"]
+    process: Literal["constant"] = Field(description="an even rate")
     rate: AboveZero = Field(description="requests per second")
 
 
 class Poisson(Strict):
     """Independent clients: exponential gaps."""
 
-    process: Literal["poisson"]
+    process: Literal["poisson"] = Field(description="a random rate, as of independent clients")
     rate: AboveZero = Field(description="requests per second")
 
 
 class Gamma(Strict):
     """Gamma-distributed gaps: bursts where cv is above 1."""
 
-    process: Literal["gamma"]
+    process: Literal["gamma"] = Field(description="a rate with bursts")
     rate: AboveZero = Field(description="requests per second")
     cv: AboveZero = Field(description="coefficient of variation of the gaps; 1 is poisson")
 
@@ -171,7 +173,7 @@ class Gamma(Strict):
 class Ramp(Strict):
     """A rate that changes linearly over the duration."""
 
-    process: Literal["ramp"]
+    process: Literal["ramp"] = Field(description="a rate that changes evenly")
     from_: NotNegative = Field(alias="from", description="requests per second at the start")
     to: NotNegative = Field(description="requests per second at the end")
 
@@ -185,25 +187,25 @@ class Ramp(Strict):
 class Spike(Strict):
     """A rate with one peak."""
 
-    process: Literal["spike"]
+    process: Literal["spike"] = Field(description="a rate with one peak")
     rate: AboveZero = Field(description="requests per second outside the peak")
     peak: AboveZero = Field(description="requests per second in it")
-    at_seconds: NotNegative
-    for_seconds: AboveZero
+    at_seconds: NotNegative = Field(description="when the peak begins")
+    for_seconds: AboveZero = Field(description="how long the peak lasts")
 
 
 class RateStep(Strict):
     """A rate and how long it holds."""
 
-    rate: NotNegative
-    seconds: AboveZero
+    rate: NotNegative = Field(description="requests per second")
+    seconds: AboveZero = Field(description="how long this rate holds")
 
 
 class Steps(Strict):
     """Rates one after the other."""
 
-    process: Literal["steps"]
-    steps: list[RateStep] = Field(min_length=1)
+    process: Literal["steps"] = Field(description="several rates in turn")
+    steps: list[RateStep] = Field(description="in their order", min_length=1)
 
     @model_validator(mode="after")
     def _sends_something(self) -> Self:
@@ -215,7 +217,7 @@ class Steps(Strict):
 class Trace(Strict):
     """Requests at recorded times."""
 
-    process: Literal["trace"]
+    process: Literal["trace"] = Field(description="times that were recorded")
     file: Path = Field(
         description='JSON lines: {"at": seconds} and, if wanted, class, max_tokens, text_input',
         strict=False,
@@ -240,12 +242,14 @@ class Load(Strict):
     kind: Literal["text", "tensors"] = Field(
         "text", description="text: a streamed answer; tensors: one answer, inputs from the prompts"
     )
-    arrivals: Arrivals
+    arrivals: Arrivals = Field(description="when requests are sent")
     duration_seconds: AboveZero | None = Field(
         None, description="of the schedule; 30 unless `count`, steps or a trace say it"
     )
     count: Positive | None = Field(None, description="requests, instead of a duration")
-    seed: Annotated[int, Field(ge=0)] = 1
+    seed: Annotated[int, Field(ge=0)] = Field(
+        1, description="of everything random: the same seed sends the same requests"
+    )
     timeout_seconds: AboveZero = Field(60, description="of one request; after that it has failed")
     cool_down_seconds: NotNegative = Field(
         30,

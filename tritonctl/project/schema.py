@@ -54,10 +54,10 @@ class Calibration(Strict):
         description="text file (a sample per line), JSON lines (text or text_input) or a folder",
         strict=False,
     )
-    samples: Positive = 512
+    samples: Positive = Field(512, description="samples of the data that are used")
     max_seq_len: Positive = Field(512, description="tokens of a sample that count")
-    batch_size: Positive = 1
-    seed: Annotated[int, Field(ge=0)] = 1234
+    batch_size: Positive = Field(1, description="samples at once; more is faster and takes memory")
+    seed: Annotated[int, Field(ge=0)] = Field(1234, description="of the choice of samples")
 
 
 class Engine(Strict):
@@ -69,7 +69,7 @@ class Engine(Strict):
     max_input_len: Positive | None = Field(None, description="longest prompt, tokens")
     max_seq_len: Positive | None = Field(None, description="longest prompt plus answer, tokens")
     max_num_tokens: Positive | None = Field(None, description="tokens in one engine step")
-    max_beam_width: Positive = 1
+    max_beam_width: Positive = Field(1, description="beams of a search; 1: sampling and greedy")
     tp_size: Positive = Field(1, description="tensor parallelism, GPUs")
     pp_size: Positive = Field(1, description="pipeline parallelism, GPUs")
     kv_cache_dtype: str | None = Field(None, description="the builder's default when absent")
@@ -80,7 +80,7 @@ class Engine(Strict):
     allow_pickle: bool = Field(
         False, description="read weights that are Python pickles, which can run any code"
     )
-    target: Target = Target()
+    target: Target = Field(Target(), description="the server and the GPU it is for")
     calibration: Calibration | None = Field(
         None, description="of precisions that need one; the evaluation's prompts when absent"
     )
@@ -92,9 +92,11 @@ class Engine(Strict):
 class InstanceGroup(Strict):
     """Triton's `instance_group`."""
 
-    kind: Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL", "KIND_AUTO"] = "KIND_CPU"
-    count: Positive = 1
-    gpus: list[int] = Field([])
+    kind: Literal["KIND_CPU", "KIND_GPU", "KIND_MODEL", "KIND_AUTO"] = Field(
+        "KIND_CPU", description="where its instances run"
+    )
+    count: Positive = Field(1, description="instances, on each of the GPUs where there are any")
+    gpus: list[int] = Field([], description="GPUs by number; all of them when empty")
 
 
 class DynamicBatching(Strict):
@@ -103,7 +105,9 @@ class DynamicBatching(Strict):
     max_queue_delay_microseconds: Annotated[int, Field(ge=0)] | None = Field(
         None, description="the backend's best value when absent: python_backends/README.md"
     )
-    preferred_batch_size: list[Positive] = Field([])
+    preferred_batch_size: list[Positive] = Field(
+        [], description="sizes at which a batch is sent without further delay"
+    )
 
 
 class Queue(Strict):
@@ -147,7 +151,9 @@ class SessionOptions(Strict):
     inter_op_num_threads: Annotated[int, Field(ge=0)] = Field(
         1, description="operators run in parallel, in the parallel mode; 0: one per core"
     )
-    execution_mode: Literal["sequential", "parallel"] = "sequential"
+    execution_mode: Literal["sequential", "parallel"] = Field(
+        "sequential", description="parallel: operators that do not depend on each other together"
+    )
     graph_optimization_level: Literal["disabled", "basic", "extended", "all"] = Field(
         "all", description="optimisations while loading, in addition to the build's"
     )
@@ -163,8 +169,10 @@ class Serving(Strict):
     instance_group: list[InstanceGroup] = Field(
         [InstanceGroup()], description="of the engine step", min_length=1
     )
-    dynamic_batching: DynamicBatching = DynamicBatching()
-    queue: Queue = Queue()
+    dynamic_batching: DynamicBatching = Field(
+        DynamicBatching(), description="how requests gather to batches"
+    )
+    queue: Queue = Field(Queue(), description="requests that wait for the engine")
     kv_cache_tokens: Positive | None = Field(
         None, description="tokens the KV pool holds; max_batch_size * max_seq_len when absent"
     )
@@ -213,7 +221,7 @@ class Evaluation(Strict):
         strict=False,
     )
     max_prompts: Positive | None = Field(200, description="null: all of them")
-    max_tokens: Positive = 64
+    max_tokens: Positive = Field(64, description="longest answer")
     min_exact_match: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="share of prompts answered exactly as the checkpoint does; below: fail"
     )
@@ -233,26 +241,34 @@ class Model(Strict):
         description="branch, tag or commit of a hub's model; `main` when absent. The commit is "
         "pinned in tritonctl.lock",
     )
-    engine: Engine
-    serving: Serving = Serving()
-    evaluation: Evaluation | None = None
-    slo: Slo = Slo()
+    engine: Engine = Field(description="what the checkpoint is converted to")
+    serving: Serving = Field(Serving(), description="how Triton serves it")
+    evaluation: Evaluation | None = Field(
+        None, description="the test of a new engine; not tested when absent"
+    )
+    slo: Slo = Field(Slo(), description="what load tests, the tuner and alerts hold it to")
 
 
 class Project(Strict):
     """A whole `tritonctl.yaml`, with a profile already merged in."""
 
-    schema_: Literal["tritonctl/v1"] = Field(alias="schema")
-    model_repository: Path = Field(Path("model_repository"), strict=False)
+    schema_: Literal["tritonctl/v1"] = Field(
+        alias="schema", description="the version of this format; always `tritonctl/v1`"
+    )
+    model_repository: Path = Field(
+        Path("model_repository"), description="the folder that `render` writes", strict=False
+    )
     engines: Path | None = Field(
         None,
         description="a folder of engines that several projects share: what one has built, another "
         "takes, verified, instead of building it",
         strict=False,
     )
-    models: dict[ModelName, Model] = Field(min_length=1)
-    server: Server = Server()
-    docker: Docker = Docker()
+    models: dict[ModelName, Model] = Field(
+        description="what is built and served, by public name", min_length=1
+    )
+    server: Server = Field(Server(), description="the Triton process and its ports")
+    docker: Docker = Field(Docker(), description="images, memory, replicas")
     gateway: Gateway | None = Field(None, description="Envoy in front of the server's replicas")
     loadtests: dict[ModelName, Scenario] = Field(
         {}, description="scenarios of `tritonctl loadtest run`, by name"

@@ -67,31 +67,38 @@ class Tracing(Strict):
         pattern=r"^https?://[^\s,]+$",
     )
     rate: Positive = Field(1000, description="one of this many requests is traced")
-    service_name: str = Field("triton", pattern=r"^[\w.-]+$")
+    service_name: str = Field(
+        "triton", description="the name that its spans carry", pattern=r"^[\w.-]+$"
+    )
 
 
 class Server(Strict):
     """The Triton process and its ports; 0 lets the system choose a free one."""
 
-    mode: Literal["embedded", "docker"] = "embedded"
+    mode: Literal["embedded", "docker"] = Field(
+        "embedded",
+        description="embedded: tritonserver 2.51 here, for development; docker: containers",
+    )
     address: str = Field("127.0.0.1", description="loopback by default")
-    grpc_port: Port = 8001
-    http_port: Port = 8000
-    metrics_port: Port = 8002
+    grpc_port: Port = Field(8001, description="of inference over gRPC, streams included")
+    http_port: Port = Field(8000, description="of inference over HTTP, never with TLS")
+    metrics_port: Port = Field(8002, description="of the page that Prometheus reads")
     readiness_port: Port | None = Field(
         None,
         description="where the embedded server tells your own gateway whether to send requests; "
         "not ready as soon as it is to stop; none when absent",
     )
-    ready_timeout_seconds: Positive = 120
+    ready_timeout_seconds: Positive = Field(
+        120, description="how long `up` waits until every model is ready"
+    )
     restart: bool = Field(
         True,
         description="start the server again when it crashes: at most five times in ten minutes "
         "where it is embedded, always in containers",
     )
     exit_timeout_seconds: Positive = Field(30, description="how long `down` lets streams finish")
-    tls: Tls | None = None
-    tracing: Tracing | None = None
+    tls: Tls | None = Field(None, description="of the gRPC port; plain when absent")
+    tracing: Tracing | None = Field(None, description="where traces go; none when absent")
     accept_known_holes: bool = Field(
         False, description="let a release with known vulnerabilities listen beyond loopback"
     )
@@ -122,7 +129,9 @@ class Docker(Strict):
 class Tenant(Strict):
     """Who may use the gateway. The API key is read from a file, one line."""
 
-    api_key_file: Path = Field(strict=False)
+    api_key_file: Path = Field(
+        description="a file of one line, the key that this tenant sends", strict=False
+    )
     requests_per_minute: Positive | None = Field(None, description="beyond: RESOURCE_EXHAUSTED")
     burst: Positive | None = Field(None, description="at once; requests_per_minute when absent")
 
@@ -137,7 +146,7 @@ class Gateway(Strict):
     """Envoy before the replicas: gRPC streams and REST, keys, limits, retries, health checks."""
 
     address: str = Field("127.0.0.1", description="loopback by default")
-    port: Port = 8080
+    port: Port = Field(8080, description="of gRPC and REST together, where clients connect")
     admin_port: Port = Field(9901, description="metrics and health, always on loopback")
     image: str | None = Field(None, description="of Envoy, best by digest")
     tls: EdgeTls | None = Field(None, description="at the edge")

@@ -346,7 +346,7 @@ def test_percentiles_against_time(figures: dict[str, Figure], records: list[Reco
             assert value is None
         else:
             assert value == pytest.approx(mine[math.ceil(len(mine) / 2) - 1], rel=1e-5)
-    assert sum(value is not None for value in median["y"]) > 15
+    assert sum(value is not None for value in median["y"]) >= 8
     names = [t["name"] for t in figures["percentiles-over-time"]["data"]]
     assert names == ["TTFT P50", "TTFT P90", "end to end P50", "end to end P90"]
     rows = {t["name"]: t.get("yaxis", "y") for t in figures["percentiles-over-time"]["data"]}

@@ -14,7 +14,7 @@ from tritonctl.loadtest.report.run import Request, Run
 _MOST_SLICES, _LEAST_SLICES = 60, 4
 # A percentile, from how many requests of a slice on it is drawn, and its line.
 _QUANTILES = {0.5: (10, "solid"), 0.9: (30, "dash"), 0.99: (P99_REQUESTS, "dot")}
-_EACH = 30  # requests in a slice, at least on average
+_EACH = 50  # requests in a slice on average, so that few have too few for P90
 
 
 def percentiles_over_time(run: Run) -> Figure | None:

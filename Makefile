@@ -16,7 +16,7 @@ WITH_CONTAINERS := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -32,7 +32,7 @@ $(VENV)/.installed: pyproject.toml
 quickstart: setup ## checkpoint to streamed text: build, render, serve, ask
 	$(BIN)/tritonctl quickstart
 
-test: check unit path ## style, types, unit tests, one path through every real part: 10 minutes
+test: check docs unit path ## style, types, unit tests, one path through every real part: 10 minutes
 
 test-real: setup ## what `test` leaves out of engines, servers, faults, browser, containers
 	tests/docker/install.sh
@@ -61,6 +61,16 @@ test-docker: setup ## of these, docker compose alone: image, up, streams, kill, 
 
 rules: setup ## docs/reference/check-rules/ from the rules themselves
 	$(BIN)/python -m tritonctl.checks.report.pages docs/reference/check-rules
+
+reference: setup ## docs/reference/tritonctl-yaml.md from the models
+	$(BIN)/python -m tritonctl.project.pages docs/reference/tritonctl-yaml.md
+
+docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+$(VENV)/.docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
 
 arguments: setup ## the tables of arguments in docs/reference/tensorrt-llm.md
 	$(BIN)/python builders/tensorrt_llm/document.py docs/reference/tensorrt-llm.md

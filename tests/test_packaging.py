@@ -17,6 +17,7 @@ import yaml
 
 from tests.release_version import problems
 from tests.unit.conftest import Sandbox
+from tritonctl.host.interpreters import find
 from tritonctl.project.file import load_project
 
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -127,6 +128,25 @@ def _installed(wheel: Path, environment: Path) -> Path:
     found = subprocess.run([python, "-I", "-c", place], check=True, capture_output=True, text=True)
     assert found.stdout.startswith(str(packages))
     return environment / "bin" / "tritonctl"
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", ["3.12", "3.13", "3.14"])
+def test_wheel_on_newer_pythons(wheel: Path, tmp_path: Path, version: str) -> None:
+    """With its dependencies from the index: everything imports, and what needs no server works."""
+    found = find(f"=={version}.*")
+    if found is None:
+        pytest.skip(f"no Python {version} here")
+    environment = tmp_path / "environment"
+    subprocess.run([found.path, "-m", "venv", environment], check=True)
+    python = environment / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", wheel], check=True)
+    script = Path(__file__).parent / "unit" / "without_linux.py"
+    subprocess.run([python, "-I", script, "import"], check=True, cwd=tmp_path)
+    project = Sandbox(tmp_path / "project")
+    for arguments in (["build"], ["render"], ["check"], ["graph", "speller"], ["plan"]):
+        command = [str(environment / "bin" / "tritonctl"), *arguments]
+        subprocess.run(command, cwd=project.root, check=True)
 
 
 def test_the_release_workflow() -> None:

@@ -18,7 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tritonctl.__main__ import main
-from tritonctl.cli import GROUPS, VERBS, application
+from tritonctl.cli import GROUPS, PANELS, VERBS, application
 from tritonctl.errors import EXIT_INTERRUPTED, TritonctlError
 from tritonctl.host.version import __version__
 
@@ -58,6 +58,7 @@ def invoke(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke
 def test_version(invoke: Invoke) -> None:
     """On standard output, nothing else."""
     done = invoke("--version")
+    assert invoke("-V").stdout == done.stdout
     assert (done.exit_code, done.stdout, done.stderr) == (0, f"tritonctl {__version__}\n", "")
 
 
@@ -74,6 +75,25 @@ def test_all_verbs_are_there_and_have_help(invoke: Invoke) -> None:
         docstring = commands[verb].callback.__doc__ or ""
         assert " ".join(docstring.split())[:40] in " ".join(help_text.stdout.split())
         assert invoke(verb, "-h").stdout == help_text.stdout
+
+
+def test_the_verbs_are_in_panels(invoke: Invoke) -> None:
+    """In the order in which they are needed, each with its own verbs."""
+    text = invoke("--help").stdout
+    places = [text.index(f"─ {panel} ─") for panel in PANELS]
+    assert places == sorted(places)
+    assert "─ Commands ─" not in text
+    for start, end, verbs in zip(places, [*places[1:], None], PANELS.values(), strict=True):
+        for verb in verbs:
+            assert re.search(rf"^│ {verb} +\S", text[start:end], re.MULTILINE), verb
+
+
+@pytest.mark.parametrize("verb", VERBS + GROUPS)
+def test_help_shows_no_types_of_python(invoke: Invoke, verb: str) -> None:
+    """Neither `<bool>` nor `<list[str]>`; `tritonctl help VERB` is the same help."""
+    text = invoke(verb, "--help").stdout
+    assert not re.search(r"<(bool|str|int|float|path|list)\b", text, re.IGNORECASE)
+    assert invoke("help", verb).stdout == text
 
 
 def test_every_option_is_explained() -> None:

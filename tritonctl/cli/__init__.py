@@ -14,36 +14,22 @@ from typing import Annotated
 import typer
 
 from tritonctl.cli.boundary import ErrorBoundary
+from tritonctl.cli.help import Group, Verb
 from tritonctl.host.version import __version__
 
-# One module each, in the order of `tritonctl --help`.
-VERBS = (
-    "quickstart",
-    "init",
-    "fetch",
-    "plan",
-    "build",
-    "render",
-    "check",
-    "graph",
-    "up",
-    "reload",
-    "status",
-    "smoke",
-    "top",
-    "logs",
-    "generate",
-    "chat",
-    "infer",
-    "down",
-    "tune",
-    "bundle",
-    "certs",
-    "schema",
-    "doctor",
-)
+# One module each, in the order of `tritonctl --help`: a new verb gets its panel here.
+PANELS = {
+    "Start": ("quickstart", "init", "fetch", "doctor", "schema"),
+    "Build": ("plan", "build", "render", "check", "graph", "artefacts"),
+    "Serve": ("up", "reload", "status", "logs", "down"),
+    "Ask": ("generate", "chat", "infer", "smoke"),
+    "Measure": ("top", "tune", "loadtest"),
+    "Operate": ("bundle", "certs", "deploy"),
+}
 # Verbs that have verbs of their own.
 GROUPS = ("artefacts", "deploy", "loadtest")
+_PANEL_OF = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
+VERBS = tuple(verb for verb in _PANEL_OF if verb not in GROUPS)
 
 
 def application(arguments: Sequence[str] = ()) -> typer.Typer:
@@ -62,11 +48,13 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
     app.callback()(root)
     first = next(iter(arguments), None)
     for name in (first,) if first in VERBS + GROUPS else VERBS + GROUPS:
-        module = import_module(f"tritonctl.cli.{name}")
+        module, panel = import_module(f"tritonctl.cli.{name}"), _PANEL_OF[name]
         if name in GROUPS:
-            app.add_typer(module.app, name=name)
+            for verb in module.app.registered_commands:
+                verb.cls = Verb
+            app.add_typer(module.app, name=name, cls=Group, rich_help_panel=panel)
         else:
-            app.command(name)(module.command)
+            app.command(name, cls=Verb, rich_help_panel=panel)(module.command)
     return app
 
 
@@ -79,7 +67,9 @@ def _print_version(wanted: bool) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+        typer.Option(
+            "--version", "-V", callback=_print_version, is_eager=True, help="print the version"
+        ),
     ] = False,
 ) -> None:
     """From a model checkpoint to a fast, correct, operable NVIDIA Triton service."""

@@ -14,18 +14,24 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
+from tritonctl.cli.help import Group
 from tritonctl.errors import InterruptionError, TritonctlError, UnexpectedError, UsageError
 from tritonctl.host.version import __version__
 
 
-class ErrorBoundary(TyperGroup):
+class ErrorBoundary(Group):
     """The root command: runs a verb and turns its failure into an exit code.
 
     Typer offers no hook for this; overriding `invoke` of its public `TyperGroup` covers commands
     and `typer.testing.CliRunner` alike.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take `help VERB` as `VERB --help`."""
+        if args[:1] == ["help"]:
+            args = [*args[1:], "--help"]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the chosen command."""

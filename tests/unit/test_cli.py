@@ -96,6 +96,20 @@ def test_help_shows_no_types_of_python(invoke: Invoke, verb: str) -> None:
     assert invoke("help", verb).stdout == text
 
 
+def test_no_help_is_cut_at_80_columns() -> None:
+    """Of no verb, those of `artefacts`, `deploy` and `loadtest` included: no option ends in `…`."""
+    import typer.main
+
+    app = application()
+    waiting: list[tuple[list[str], Any]] = [([], typer.main.get_command(app))]
+    for words, command in waiting:
+        text = CliRunner().invoke(app, [*words, "--help"]).stdout
+        assert "…" not in text, words
+        assert max(map(len, text.splitlines())) <= 80, words
+        waiting += [([*words, name], one) for name, one in getattr(command, "commands", {}).items()]
+    assert len(waiting) > len(VERBS)
+
+
 def test_every_option_is_explained() -> None:
     """No option without a help text, those of `artefacts` and `loadtest` included."""
     import typer.main

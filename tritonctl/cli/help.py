@@ -25,9 +25,23 @@ _WORDS = {
 def name_values(command: Any, ctx: Any) -> None:
     """Have a command's help show our words for the kinds of its values."""
     for parameter in command.get_params(ctx):
+        if not hasattr(parameter, "display_type_rich"):  # before Typer 0.29: its own words
+            return
         shown = parameter.display_type_rich(ctx)
         word = _WORDS.get(shown, shown)
+        if "|" in word:  # a wide column of kinds would cut long options
+            among = word.strip("<>").replace("|", ", ")
+            parameter.help, word = f"{parameter.help} ({among})", "WORD"
+        if parameter._get_number_range_help_str():
+            parameter.help = f"{parameter.help} ({_range(parameter.min, parameter.max)})"
+            parameter._get_number_range_help_str = lambda: None
         parameter.display_type_rich = lambda ctx, word=word: word  # noqa: ARG005 - Typer passes it
+
+
+def _range(least: float | None, most: float | None) -> str:
+    if most is None:
+        return f"at least {least:g}"
+    return f"at most {most:g}" if least is None else f"{least:g} to {most:g}"
 
 
 class Verb(TyperCommand):

@@ -45,7 +45,7 @@ def command(
         ),
     ] = None,
     rounds: Annotated[
-        int, typer.Option("--rounds", min=1, help="rounds on two servers: A B, B A, A B, …")
+        int, typer.Option("--rounds", min=1, help="rounds on two servers: A B, B A and so on")
     ] = 4,
     rate: asked.Rate = None,
     duration: Annotated[

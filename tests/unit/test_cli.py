@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from typer.testing import CliRunner, Result
 
 from tritonctl.__main__ import main
 from tritonctl.cli import GROUPS, PANELS, VERBS, application
+from tritonctl.cli.examples import EXAMPLES
 from tritonctl.errors import EXIT_INTERRUPTED, TritonctlError
 from tritonctl.host.version import __version__
 
@@ -108,6 +110,29 @@ def test_no_help_is_cut_at_80_columns() -> None:
         assert max(map(len, text.splitlines())) <= 80, words
         waiting += [([*words, name], one) for name, one in getattr(command, "commands", {}).items()]
     assert len(waiting) > len(VERBS)
+
+
+def test_every_verb_has_two_examples() -> None:
+    """That its own command line takes, on lines of their own in its help."""
+    import typer.main
+
+    app = application()
+    waiting: list[tuple[list[str], Any]] = [([], typer.main.get_command(app))]
+    verbs = []
+    for words, command in waiting:
+        if hasattr(command, "commands"):
+            waiting += [([*words, name], one) for name, one in command.commands.items()]
+            continue
+        verb = " ".join(words)
+        verbs.append(verb)
+        lines = [" ".join(("tritonctl", verb, given)).strip() for given in EXAMPLES[verb]]
+        assert len(set(lines)) == 2, verb
+        text = CliRunner().invoke(app, [*words, "--help"]).stdout
+        assert {line.strip() for line in text.splitlines()} >= set(lines), verb
+        for line in lines:
+            arguments = shlex.split(line.partition(" > ")[0])[1 + len(words) :]
+            command.make_context(verb, arguments)
+    assert sorted(verbs) == sorted(EXAMPLES)
 
 
 def test_every_option_is_explained() -> None:

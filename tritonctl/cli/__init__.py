@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from tritonctl.cli.boundary import ErrorBoundary
+from tritonctl.cli.examples import epilog
 from tritonctl.cli.help import Group, Verb
 from tritonctl.host.version import __version__
 
@@ -52,9 +53,11 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         if name in GROUPS:
             for verb in module.app.registered_commands:
                 verb.cls = Verb
+                verb.epilog = epilog(f"{name} {verb.name or verb.callback.__name__}")
             app.add_typer(module.app, name=name, cls=Group, rich_help_panel=panel)
         else:
-            app.command(name, cls=Verb, rich_help_panel=panel)(module.command)
+            made = app.command(name, cls=Verb, rich_help_panel=panel, epilog=epilog(name))
+            made(module.command)
     return app
 
 

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two commands at the end of each verb's help: the usual one, and one with an option."""
+
+EXAMPLES = {
+    "quickstart": ("", "my-folder --quiet"),
+    "init": ("checkpoint", "checkpoint --target h100"),
+    "fetch": ("", "--json"),
+    "doctor": ("", "--bundle report.tar.gz"),
+    "schema": ("", "> tritonctl.schema.json"),
+    "plan": ("", "speller --memory 80GiB"),
+    "build": ("", "speller --dry-run"),
+    "render": ("", "--models speller"),
+    "check": ("models/", "models/ --fix"),
+    "graph": ("speller", "speller --format mermaid"),
+    "artefacts list": ("", "--json"),
+    "artefacts show": ("speller", "speller --json"),
+    "artefacts diff": ("3f2a 91bc", "3f2a 91bc --json"),
+    "artefacts verify": ("", "speller --json"),
+    "artefacts prune": ("--dry-run", "--keep 2 --yes"),
+    "up": ("", "--on docker"),
+    "reload": ("speller", "speller --no-smoke"),
+    "status": ("", "--json"),
+    "logs": ("", "--lines 200 --follow"),
+    "down": ("", "--json"),
+    "generate": ('speller "515 in Thai:"', 'speller "7 in English:" --max-tokens 8'),
+    "chat": ("speller", 'speller --system "Answer briefly."'),
+    "infer": ("encoder --input x=@x.npy", "encoder --input x=@x.json --json"),
+    "smoke": ("", "127.0.0.1:8001 --model speller"),
+    "top": ("", "--url 127.0.0.1:8002"),
+    "tune": ("", "steady --budget 10 --apply"),
+    "loadtest run": ("", "steady --rate 5 --duration 60"),
+    "loadtest capacity": ("", "steady --budget 10"),
+    "loadtest compare": ("monday tuesday", "127.0.0.1:8001 127.0.0.1:9001 --rounds 6"),
+    "loadtest report": ("", "monday --csv"),
+    "loadtest mock": ("", "--port 8001 --ttft exponential:20"),
+    "bundle": ("out", "out --json"),
+    "certs": ("", "certs --host triton.example --days 30"),
+    "deploy compose": ("", "--output deploy --force"),
+}
+
+
+def epilog(verb: str) -> str | None:
+    """The examples of a verb, as Typer takes them: an empty line keeps lines apart."""
+    given = EXAMPLES.get(verb, ())
+    lines = [f"  tritonctl {verb} {arguments}".rstrip() for arguments in given]
+    return "\n\n".join(["Examples:", *lines]) if lines else None

@@ -100,29 +100,47 @@ def test_unknown_key_like_nothing_lists_the_valid_ones(tmp_path: Path) -> None:
 
 QUEUE = "models.speller.serving.queue"
 OTHER_MISTAKES = [
-    ("grpc_port: 9001", "grpc_port: '9001'", 10, "`server.grpc_port`: Input should be a valid int"),
-    ("grpc_port: 9001", "grpc_port: 65536", 10, "`server.grpc_port`: Input should be less than"),
-    ("grpc_port: 9101", "grpc_port: many", 14, "`server.grpc_port`: Input should be a valid int"),
-    ("precision: int8", "precision: 8", 7, "`models.speller.engine.precision`: Input should be"),
+    (
+        "grpc_port: 9001",
+        "grpc_port: '9001'",
+        10,
+        "`server.grpc_port`: expected a whole number, got `",
+    ),
+    ("grpc_port: 9001", "grpc_port: 65536", 10, "`server.grpc_port`: expected at most"),
+    (
+        "grpc_port: 9101",
+        "grpc_port: many",
+        14,
+        "`server.grpc_port`: expected a whole number, got `",
+    ),
+    (
+        "precision: int8",
+        "precision: 8",
+        7,
+        "`models.speller.engine.precision`: expected text, got `8`",
+    ),
     ("      precision: int8\n", "", 5, "`models.speller.engine.precision` is missing"),
     ("    checkpoint: weights\n", "", 3, "`models.speller.checkpoint` is missing"),
     ("schema: tritonctl/v1\n", "x: &x 1\n", 1, "unknown key `x` in the file"),
     ("tritonctl/v1", "tritonctl/v2", 1, "this tritonctl reads schema tritonctl/v1"),
-    ("KIND_CPU", "KIND_CUP", 9, "`models.speller.serving.instance_group.0.kind`: Input should be"),
+    ("KIND_CPU", "KIND_CUP", 9, "`models.speller.serving.instance_group.0.kind`: expected "),
     ("[{kind: KIND_CPU, count: 1}]", "[]", 9, "`models.speller.serving.instance_group`: List"),
-    ("  speller:\n", "  my speller:\n", 3, "`models.my speller`: String should match pattern"),
-    ("server: {grpc_port: 9001}", "server:", 10, "`server`: Input should be a valid dict"),
+    ("  speller:\n", "  my speller:\n", 3, "`models.my speller`: expected text that matches"),
+    ("server: {grpc_port: 9001}", "server:", 10, "`server`: expected a section of keys"),
     *(
         ("instance_group: [{kind: KIND_CPU, count: 1}]", f"queue: {{{entry}}}", 9, problem)
         for entry, problem in (
-            ("max_queue_size: -1", f"`{QUEUE}.max_queue_size`: Input should be greater than or eq"),
-            ("max_queue_size: 4294967296", f"`{QUEUE}.max_queue_size`: Input should be less than"),
-            ("priority_levels: 257", f"`{QUEUE}.priority_levels`: Input should be less than or"),
-            ("priority_levels: two", f"`{QUEUE}.priority_levels`: Input should be a valid int"),
-            ("default_priority_level: 0", f"`{QUEUE}.default_priority_level`: Input should be"),
-            ("default_priority_level: 1", f"`{QUEUE}`: Value error, default_priority_level is 1, "),
+            ("max_queue_size: -1", f"`{QUEUE}.max_queue_size`: expected at least 0, got `-1`"),
+            ("max_queue_size: 4294967296", f"`{QUEUE}.max_queue_size`: expected less than"),
+            ("priority_levels: 257", f"`{QUEUE}.priority_levels`: expected at most"),
+            ("priority_levels: two", f"`{QUEUE}.priority_levels`: expected a whole number, got `"),
+            ("default_priority_level: 0", f"`{QUEUE}.default_priority_level`: expected at least 1"),
+            ("default_priority_level: 1", f"`{QUEUE}`: default_priority_level is 1, "),
             ("default_timeout_microseconds: 86400000001", f"`{QUEUE}.default_timeout_microseco"),
-            ("allow_timeout_override: 1", f"`{QUEUE}.allow_timeout_override`: Input should be"),
+            (
+                "allow_timeout_override: 1",
+                f"`{QUEUE}.allow_timeout_override`: expected true or false, got `1`",
+            ),
             ("max_queue_sise: 1", "unknown key `max_queue_sise` in `models.speller.serving.queue`"),
         )
     ),
@@ -471,3 +489,12 @@ def test_a_path_that_can_be_none(tmp_path: Path, path: str, problem: str) -> Non
         project.path(Path(path))
     assert problem in caught.value.problem
     assert str(tmp_path) in caught.value.remedy
+
+
+def test_a_missing_schema_is_told_what_to_write(tmp_path: Path) -> None:
+    """The line itself: nobody knows the version by heart."""
+    file = tmp_path / "tritonctl.yaml"
+    file.write_text("models: {}\n", encoding="utf-8")
+    with pytest.raises(ConfigurationError) as raised:
+        load_project(file)
+    assert raised.value.remedy == "write `schema: tritonctl/v1` in its first line"

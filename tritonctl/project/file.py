@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, Tag, ValidationError
 
 from tritonctl.errors import ConfigurationError, choices
+from tritonctl.project.expected import expected
 from tritonctl.project.schema import SCHEMA, Project
 from tritonctl.project.yaml import Location, YamlSource, read_yaml
 
@@ -214,6 +215,8 @@ def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
             f"{where}: unknown key `{location[-1]}` in {inside}",
             choices(str(location[-1]), known, "valid keys:"),
         )
+    if item["type"] == "missing" and location == ("schema",):
+        return f"{where}: `schema` is missing", f"write `schema: {SCHEMA}` in its first line"
     if item["type"] == "missing":
         return f"{where}: `{field_path}` is missing", f"add `{location[-1]}:` there"
     if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
@@ -221,9 +224,9 @@ def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
     if location == ("schema",):
         return f"{where}: this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
     # A whole section is too long to repeat: the user can read it in the file.
-    got = "" if isinstance(item["input"], Mapping) else f" (got {item['input']!r})"
+    got = "" if isinstance(item["input"], Mapping) else f", got `{item['input']}`"
     return (
-        f"{where}: `{field_path}`: {item['msg']}{got}",
+        f"{where}: `{field_path}`: {expected(item)}{got}",
         "see the field's type with `tritonctl schema`",
     )
 

@@ -79,6 +79,14 @@ def test_made_once(tmp_path: Path, python: FakePython) -> None:
     assert _entries(tmp_path) == [".lock", "folder"]
 
 
+def test_one_for_all_that_ask_for_the_same(tmp_path: Path, python: FakePython) -> None:
+    """Another name changes nothing: the packages and the probe are the same."""
+    folder = ensure(_recipe(), Silent())
+    assert ensure(_recipe(name="other"), Silent()) == folder
+    assert ensure(_recipe(name="other", probe="import one"), Silent()) != folder
+    assert python.count("-m venv") == 2
+
+
 def test_failed_install_leaves_no_environment(tmp_path: Path, python: FakePython) -> None:
     """HostError with pip's last lines and a kept log; nothing that looks like an environment."""
     python.broken.touch()
@@ -136,13 +144,14 @@ def test_a_folder_that_somebody_still_fills_is_replaced(
 def test_interrupted_install_leaves_no_environment(tmp_path: Path, python: FakePython) -> None:
     """Ctrl-C while pip runs: the same clean-up."""
 
-    def interrupt(line: str) -> None:
-        if "Collecting" in line:
-            raise KeyboardInterrupt
+    class Interrupting:
+        def update(self, text: str) -> None:
+            if "Collecting" in text:
+                raise KeyboardInterrupt
 
     folder = tmp_path / "cache" / "environments" / "test-0"
     with pytest.raises(KeyboardInterrupt):
-        environments._make(_recipe(), folder, interrupt)
+        environments._make(_recipe(), folder, Interrupting(), lambda _: None)
     assert _entries(tmp_path) == [".log"]
 
 

@@ -22,9 +22,11 @@ from packaging.utils import canonicalize_name
 
 from tritonctl.errors import CommandFailedError, ConfigurationError, HostError
 from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
+from tritonctl.host.installer import VARIABLE, Installer, installer
 from tritonctl.host.interpreters import Interpreter, running
 from tritonctl.host.process import run
-from tritonctl.host.progress import Progress
+from tritonctl.host.progress import Progress, Step
+from tritonctl.host.torch_index import answers, cpu_index, of_torch, shown
 
 _MARKER = "tritonctl-environment.json"
 _LOG = "tritonctl-install.log"
@@ -41,6 +43,7 @@ class Recipe:
     folder: Path | None = None  # where `-r FILE` arguments are looked up
     probe: str = "pass"  # Python statements that fail when the environment is unusable
     python: Interpreter = field(default_factory=running)
+    gpu: bool = False  # whether PyTorch has to be built for CUDA
 
     def fingerprint(self) -> str:
         """Hex digest over Python version, probe, and what each `pip install` asks for.
@@ -49,7 +52,8 @@ class Recipe:
         same packages share an environment. The order of commands and of options counts.
         """
         asked = [_asked(install, self.folder or Path()) for install in self.installs]
-        record = json.dumps([self.python.version, self.probe, asked])
+        on_gpus = ["gpu"] if self.gpu and of_torch(self.installs) else []
+        record = json.dumps([self.python.version, self.probe, asked, *on_gpus])
         return hashlib.sha256(record.encode()).hexdigest()
 
 
@@ -151,8 +155,13 @@ def site_packages(environment: Path) -> Path:
 
 
 def folder_of(recipe: Recipe) -> Path:
-    """Where the environment is, or will be."""
-    return cache_folder() / "environments" / f"{recipe.name}-{recipe.fingerprint()[:16]}"
+    """Where the environment is, or will be: one for all that ask for the same."""
+    short = recipe.fingerprint()[:16]
+    own = cache_folder() / "environments" / f"{recipe.name}-{short}"
+    if _finished(own):
+        return own
+    others = (cache_folder() / "environments").glob(f"*-{short}")
+    return next(filter(_finished, sorted(others)), own)
 
 
 def ensure(recipe: Recipe, progress: Progress) -> Path:
@@ -163,12 +172,13 @@ def ensure(recipe: Recipe, progress: Progress) -> Path:
     folder = folder_of(recipe)
     if _finished(folder):
         return folder
-    lock = folder.with_name(f"{folder.name}.lock")
+    lock = folder.with_name(f"{recipe.fingerprint()[:16]}.lock")
     with exclusive(lock, progress, f"install {recipe.name}"):
-        # Check again: the process that held the lock may have made it.
+        # Check again: the process that held the lock may have made it, under another name.
+        folder = folder_of(recipe)
         if not _finished(folder):
             with progress.step(f"Installing the {recipe.name} environment (once)") as step:
-                _make(recipe, folder, step.update)
+                _make(recipe, folder, step, progress.note)
     return folder
 
 
@@ -181,12 +191,12 @@ def _finished(folder: Path) -> bool:
     return (folder / _MARKER).is_file()
 
 
-def _make(recipe: Recipe, folder: Path, on_line: Callable[[str], None]) -> None:
+def _make(recipe: Recipe, folder: Path, step: Step, note: Callable[[str], None]) -> None:
     with explained(folder):
         _remove(folder)
         folder.mkdir(parents=True)
     try:
-        _install(recipe, folder, on_line)
+        _install(recipe, folder, step, note)
     except BaseException:
         # Keep the log as evidence; a broken environment must not look usable.
         log = folder / _LOG
@@ -210,23 +220,65 @@ def _kept_log(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.log")
 
 
-def _install(recipe: Recipe, folder: Path, on_line: Callable[[str], None]) -> None:
-    log = folder / _LOG
-    python = environment_python(folder)
-    remedy = (
-        f"read {_kept_log(folder)}; check network and disk, then run the command again "
-        "(pip's settings, such as PIP_INDEX_URL, apply)"
-    )
-    commands: list[Sequence[str | Path]] = [[recipe.python.path, "-m", "venv", folder]]
-    pip = (python, "-m", "pip", "--disable-pip-version-check", "--no-input", "install")
-    commands += [[*pip, *install] for install in recipe.installs]
-    commands.append([python, "-c", recipe.probe])
-    for command in commands:
+def _install(recipe: Recipe, folder: Path, step: Step, note: Callable[[str], None]) -> None:
+    tool = installer(recipe.python.path)
+    place = _Place(recipe, folder, tool, step)
+    place.run(tool.make(recipe.python.path, folder))
+    place.torch_for_cpus(note)
+    for install in recipe.installs:
+        place.run(tool.install(place.python, install))
+    place.run([place.python, "-c", recipe.probe])
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an environment is being made."""
+
+    recipe: Recipe
+    folder: Path
+    tool: Installer
+    step: Step
+
+    @property
+    def python(self) -> Path:
+        return environment_python(self.folder)
+
+    def torch_for_cpus(self, note: Callable[[str], None]) -> None:
+        """PyTorch of its own index of CPU wheels; the other installs then find it there."""
+        wanted = of_torch(self.recipe.installs)
+        index = cpu_index() if wanted and not self.recipe.gpu else None
+        if index is None:
+            return
+        if not answers(index):
+            note(f"{shown(index)} does not answer: PyTorch comes from the configured index")
+            return
+        command = self.tool.install(self.python, ["--no-deps", *wanted])
         try:
-            run(command, cwd=recipe.folder, log=log, on_line=on_line, remedy=remedy)
+            self.run(command, index)
+        except HostError:
+            note(f"{shown(index)} lacks {', '.join(wanted)}: it comes from the configured index")
+        else:
+            note(f"PyTorch for CPUs came from {shown(index)}")
+
+    def run(self, command: Sequence[str | Path], index: str | None = None) -> None:
+        """Run a command of the installation; `index`: the only one that it asks."""
+        other = f"; `{VARIABLE}=pip` takes pip instead of uv" if self.tool.uv else ""
+        remedy = (
+            f"read {_kept_log(self.folder)}; check network and disk, then run the command again "
+            f"(pip's settings, such as PIP_INDEX_URL, apply{other})"
+        )
+        try:
+            run(
+                command,
+                cwd=self.recipe.folder,
+                environment=self.tool.environment(index),
+                log=self.folder / _LOG,
+                on_line=self.step.update,
+                remedy=remedy,
+            )
         except CommandFailedError as error:
             raise HostError(
-                f"the {recipe.name} environment could not be made: {error.problem}",
+                f"the {self.recipe.name} environment could not be made: {error.problem}",
                 remedy=remedy,
                 details=error.details,
             ) from error

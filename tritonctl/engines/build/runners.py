@@ -205,8 +205,15 @@ def builder_recipe(
         installs=tuple(tuple(map(filled, arguments)) for arguments in environment.install),
         folder=builder.folder,
         probe="\n".join(map(filled, environment.probe)) or "pass",
+        gpu=_uses_gpus(builder, stage),
         python=need(environment.requires_python, f"builder {builder.name}"),
     )
+
+
+def _uses_gpus(builder: Builder, stage: Stage | None) -> bool:
+    """Whether PyTorch is to be built for CUDA: needed, or made for GPUs where there is one."""
+    needed = stage.needs_gpu if stage else builder.needs_gpu
+    return needed or (builder.targets is not None and bool(shutil.which("nvidia-smi")))
 
 
 def _filled(builder: str, target: Target | None, text: str) -> str:

@@ -276,7 +276,7 @@ def paced_project(
     shutil.copytree(built.state / engine, folder / ".tritonctl" / engine)
     shutil.copytree(CHECKOUT / "python_backends", folder / "python_backends")
     set_pace(folder, 0.0)
-    with (folder / "python_backends" / "openvino_engine" / "model.py").open("a") as file:
+    with (folder / "python_backends" / "openvinolib" / "pipeline.py").open("a") as file:
         file.write(PACED.format(file=os.fsencode(folder / PACE)))
     return load_project(folder)
 

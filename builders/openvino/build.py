@@ -20,9 +20,9 @@ from buildlib.program import Stages, run_program, say
 from buildlib.prompts import load_tokenizer, read_prompts
 from buildlib.request import Request, read_request
 from buildlib.versions import cpu_name, versions
-from folders import FOLDERS, write_companions
+from folders import FOLDERS, WEIGHTS, write_companions
 from options import Options, read_options
-from precisions import BLOCK_SIZE, PRECISIONS, higher_than
+from precisions import BLOCK_SIZE, higher_than, run_properties
 from support import ARCHITECTURES, DEFAULT_MAX_NUM_TOKENS, REFUSED, ROPE_TYPES
 
 _SUPPORTED = Supported("openvino", ARCHITECTURES, ROPE_TYPES, REFUSED)
@@ -72,7 +72,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         "limits": dataclasses.asdict(limits),
         "model": checkpoint.described(),
         "runtime": {
-            "properties": PRECISIONS[request.precision].properties,
+            "properties": run_properties(request.precision, WEIGHTS),
             "block_size": BLOCK_SIZE,
         },
         "versions": versions(_PACKAGES),

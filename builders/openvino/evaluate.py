@@ -18,8 +18,8 @@ from buildlib.limits import ResolvedLimits
 from buildlib.prompts import Prompt
 from buildlib.reference import reference_answers
 from buildlib.request import Request
-from folders import ENGINE
-from precisions import BLOCK_SIZE, PRECISIONS
+from folders import ENGINE, WEIGHTS
+from precisions import BLOCK_SIZE, run_properties
 
 
 def engine_answers(
@@ -32,7 +32,7 @@ def engine_answers(
 
     The pipeline is set up as for serving: same properties, batch size, step length, prefix cache.
     """
-    properties = PRECISIONS[precision].properties
+    properties = run_properties(precision, WEIGHTS)
     pipeline = openvino_genai.ContinuousBatchingPipeline(
         str(ENGINE), _scheduler(limits, prompts), "CPU", properties
     )

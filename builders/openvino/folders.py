@@ -9,6 +9,7 @@ from buildlib.artefact import TOKENIZER
 from buildlib.checkpoint import Checkpoint
 
 ENGINE = Path("engine")
+WEIGHTS = ENGINE / "openvino_model.bin"
 FOLDERS = (ENGINE, TOKENIZER)
 
 

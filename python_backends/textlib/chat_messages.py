@@ -7,6 +7,11 @@ from typing import Any
 from textlib.errors import RequestError
 
 MOST_BYTES = 10_000_000
+# CPU time that a conversation's prompt may take; an ordinary one takes a ten-thousandth of it.
+CPU_SECONDS = 0.5
+# How the chat worker's answer begins: a prompt follows, or why there is none.
+OK = b"\0"
+FAILED = b"\1"
 _KEYS = {"role", "content"}
 _FORM = '[{"role": "user", "content": "..."}]'
 

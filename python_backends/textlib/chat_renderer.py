@@ -12,9 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from textlib.chat_frames import CPU_SECONDS, OK, read_frame, write_frame
-from textlib.chat_messages import MOST_BYTES
+from textlib.chat_messages import CPU_SECONDS, MOST_BYTES, OK
 from textlib.errors import EngineFailedError, RequestError, TextPathError
+from textlib.frames import read_frame, write_frame
 
 # The kernel limits a worker's CPU time; this is for one that gets none.
 _SILENCE_SECONDS = 10.0

@@ -13,10 +13,10 @@ import socket
 import sys
 from pathlib import Path
 
-from textlib.chat_frames import CPU_SECONDS, FAILED, OK, read_frame, write_frame
-from textlib.chat_messages import parse_messages
+from textlib.chat_messages import CPU_SECONDS, FAILED, OK, parse_messages
 from textlib.chat_template import ChatTemplate
 from textlib.errors import ConfigurationError, RequestError
+from textlib.frames import read_frame, write_frame
 
 LOADING_CPU_SECONDS = 2.0
 MEMORY_BYTES = 1 << 30

@@ -7,9 +7,9 @@
 *Coalescing.* A response carries every id that its stream has accumulated since its last one:
 one id while the server keeps up, more when it lags (`turns.py`).
 
-*Pacing.* Some engines hold the interpreter lock during a step (OpenVINO GenAI does), which would
-leave the other threads one turn per step. So the stepping thread pauses after each step until
-everything is sent that can be, for at most `PAUSE_SHARE` of the step's duration.
+*Pacing.* The stepping thread pauses after each step until everything is sent that can be, for at
+most `PAUSE_SHARE` of the step's duration. An engine whose step holds the interpreter lock would
+leave no turn otherwise; one in a process of its own (`engine_process`) goes on meanwhile.
 
 *Queueing.* `admission.py` says who gets a place in the engine. `submit` does not block: a batch is
 handed over as a whole, because each change of threads beside such a step costs more than the
@@ -33,7 +33,7 @@ from itertools import count
 from textlib.admission import TRITON_DECIDES, Admission
 from textlib.decoder_stream import Outgoing, ResponseSink, Stream, watch_for
 from textlib.departures import POLL_SECONDS, Departures
-from textlib.engine_contract import Engine, Progress
+from textlib.engine_contract import Engine, Progress, no_wait, request_failure
 from textlib.engine_metrics import EngineMetrics, Gauges, Key
 from textlib.errors import (
     EngineFailedError,
@@ -62,7 +62,8 @@ class DecoderLoop:
 
     `capacity`, `max_queue_size`: textlib.admission. `table`: what ids decode to; without it stop
     words are refused and every id takes a place in the detokenizer's window. `receipts`: of an
-    ensemble, closed with the loop. `clock`: seconds that never go back.
+    ensemble, closed with the loop. `wake`: lets an engine's step that waits return. `clock`:
+    seconds that never go back.
     """
 
     def __init__(
@@ -73,9 +74,10 @@ class DecoderLoop:
         max_queue_size: int = TRITON_DECIDES,
         table: TokenTable | None = None,
         receipts: ReceiptWatch | None = None,
+        wake: Callable[[], None] = no_wait,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._engine, self._clock = engine, clock
+        self._engine, self._wake_engine, self._clock = engine, wake, clock
         self._admission = Admission(capacity, max_queue_size)
         self._table = table
         self._departures = Departures(receipts, clock)
@@ -122,7 +124,7 @@ class DecoderLoop:
             self._departures.enter(stream)
             self._metrics.accepted(len(request.token_ids))
             self._arrivals += 1
-            self._to_step.notify()
+            self._wake()
             self._to_send.notify()  # an idle sender starts to watch for cancellation
             return stream.stream_id
 
@@ -147,6 +149,7 @@ class DecoderLoop:
                 self._end(stream, EngineUnavailableError("the model is being unloaded"))
             for condition in (self._to_step, self._to_send, self._room):
                 condition.notify_all()
+            self._wake()
         deadline = time.monotonic() + timeout
         threads = [thread for thread in (self._stepper, self._sender) if thread.ident]
         for thread in threads:
@@ -188,8 +191,12 @@ class DecoderLoop:
         stream.outcome = outcome
         if isinstance(outcome, TextPathError):
             self._cancels.append(stream.stream_id)
-            self._to_step.notify()
+            self._wake()
         self._schedule(stream)
+
+    def _wake(self) -> None:
+        self._to_step.notify()
+        self._wake_engine()  # the stepping thread waits here or in a step
 
     def _schedule(self, stream: Stream) -> None:
         self._turns.add(stream)
@@ -246,7 +253,7 @@ class DecoderLoop:
             self._engine.add(stream.stream_id, stream.request)
         except Exception as error:
             with self._lock:
-                self._end(stream, _request_failure(error))
+                self._end(stream, request_failure(error))
         else:
             self._active.add(stream.stream_id)
             self._metrics.begun(self._clock() - stream.began)  # by this thread alone
@@ -392,9 +399,3 @@ class DecoderLoop:
         for stream in to_ask:
             if stream.asks_to_end():
                 self.cancel(stream.stream_id, "the client cancelled the request")
-
-
-def _request_failure(error: Exception) -> TextPathError:
-    if isinstance(error, TextPathError):
-        return error
-    return EngineFailedError(f"the engine did not take the request: {error}")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from textlib.errors import TextPathError
+from textlib.errors import EngineFailedError, TextPathError
 from textlib.request_tensors import GenerationRequest
 from textlib.token_chunk import FinishReason
 
@@ -35,3 +35,14 @@ class Engine(Protocol):
 
     def cancel(self, stream_id: int) -> None:
         """Forget a stream and free its memory; unknown ids are ignored."""
+
+
+def no_wait() -> None:
+    """Wakes an engine whose step waits for nothing but its own work."""
+
+
+def request_failure(error: Exception) -> TextPathError:
+    """What the client reads when an engine does not take its request."""
+    if isinstance(error, TextPathError):
+        return error
+    return EngineFailedError(f"the engine did not take the request: {error}")

@@ -15,7 +15,7 @@ from textlib.admission import TRITON_DECIDES
 from textlib.answers import Answers
 from textlib.decoder_loop import DecoderLoop
 from textlib.decoder_stream import ResponseSink
-from textlib.engine_contract import Engine
+from textlib.engine_contract import Engine, no_wait
 from textlib.engine_metrics import Gauges, Key, KvCache, MetricsThread
 from textlib.errors import EngineFailedError, TextPathError
 from textlib.parameters import ModelParameters
@@ -31,7 +31,8 @@ class Service:
     """An engine and how it is served.
 
     capacity: streams that it has at most. max_queue_size: textlib.admission. kv_cache: what it
-    tells about its cache, asked from any thread ten times a second. publishes: with metrics.
+    tells about its cache, asked from any thread ten times a second. publishes: with metrics. wake:
+    lets a step that waits return, from any thread.
     """
 
     engine: Engine
@@ -40,6 +41,7 @@ class Service:
     max_queue_size: int = TRITON_DECIDES
     kv_cache: Callable[[], KvCache] | None = None
     publishes: bool = True
+    wake: Callable[[], None] = no_wait
 
 
 class EngineModel:
@@ -65,6 +67,7 @@ class EngineModel:
             max_queue_size=service.max_queue_size,
             table=table,
             receipts=self._answers.watch(),
+            wake=service.wake,
         )
         self._loop.start()
         self._metrics = None

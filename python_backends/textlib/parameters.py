@@ -26,6 +26,10 @@ class ModelParameters:
         values = {key: str(value.get("string_value", "")) for key, value in parameters.items()}
         return cls(str(config.get("name", "model")), values)
 
+    def as_message(self) -> dict[str, Any]:
+        """Model and values, for a process that makes its own of them."""
+        return {"model": self._model, "parameters": dict(self._values)}
+
     def integer(self, key: str, *, minimum: int = 1) -> int:
         """A whole number of at least `minimum`."""
         text = self._text(key)

@@ -141,6 +141,7 @@ def test_the_result_keeps_the_contract(built: tuple[str, Built]) -> None:
     assert properties["INFERENCE_PRECISION_HINT"] == "f32"
     assert properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == 0
     assert properties["KV_CACHE_PRECISION"] == KV_CACHE[precision]
+    assert properties["INFERENCE_NUM_THREADS"] == 1  # its weights fit one core's cache
     assert result["runtime"]["block_size"] == 32
     assert result["versions"]["openvino"].startswith("2026.4.1")
     assert result["hardware"]["cpu"]

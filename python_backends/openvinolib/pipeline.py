@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OpenVINO GenAI's continuous batching as an engine of the text path.
+
+https://docs.openvino.ai/2026/openvino-workflow-generative.html
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import openvino
+import openvino_genai
+from openvino_genai.py_openvino_genai import GenerationHandle  # not exported above
+
+from textlib.engine_contract import Progress
+from textlib.engine_metrics import KvCache
+from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
+from textlib.parameters import ModelParameters
+from textlib.partial_blocks import PartialBlocks
+from textlib.request_tensors import GenerationRequest
+from textlib.sampling import SamplingParams
+from textlib.token_chunk import FinishReason
+
+_SEED_BITS = 32
+_FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A sequence in the pipeline, its ids so far, and the ids that end it."""
+
+    handle: GenerationHandle
+    ids: list[int]
+    end_ids: frozenset[int]
+    log_probs: bool
+
+
+class OpenvinoEngine:
+    """textlib's Engine over a ContinuousBatchingPipeline that sees token ids only."""
+
+    def __init__(self, folder: Path, parameters: ModelParameters) -> None:
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.num_kv_blocks = parameters.integer("num_kv_blocks")
+        scheduler.max_num_seqs = parameters.integer("max_num_seqs")
+        scheduler.max_num_batched_tokens = parameters.integer("max_num_batched_tokens")
+        scheduler.enable_prefix_caching = parameters.boolean("enable_prefix_caching")
+        scheduler.dynamic_split_fuse = True
+        properties = parameters.settings("properties")
+        try:
+            # A folder without openvino_tokenizer.xml: the pipeline then works on ids alone.
+            self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+                folder, scheduler_config=scheduler, device="CPU", properties=properties
+            )
+        except RuntimeError as error:
+            raise ConfigurationError(
+                f"OpenVINO cannot load {folder} with {properties}: {error}. "
+                "Build the model again, or correct engine.properties."
+            ) from error
+        self._kv_blocks = parameters.integer("num_kv_blocks")
+        self._running: dict[int, _Running] = {}
+        self._held: dict[int, GenerationRequest] = {}  # until they may begin
+        self._partial = (
+            PartialBlocks(parameters.integer("block_size"), most=self._kv_blocks)
+            if scheduler.enable_prefix_caching
+            else None
+        )
+
+    def add(self, stream_id: int, request: GenerationRequest) -> None:
+        """Add a request; it joins at one of the next steps."""
+        if request.bad_words:
+            raise RequestError(
+                "bad_words: OpenVINO GenAI cannot keep words out of its answers. Leave them out, "
+                "or serve the model with an engine that can."
+            )
+        if self._partial and not self._partial.may_begin(stream_id, request.token_ids.tolist()):
+            self._held[stream_id] = request
+        else:
+            self._begin(stream_id, request)
+
+    def _begin(self, stream_id: int, request: GenerationRequest) -> None:
+        ids = openvino.Tensor(request.token_ids.astype(np.int64)[np.newaxis])
+        config = generation_config(_behind(request.sampling, request.resumed))
+        try:
+            handle = self._pipeline.add_request(stream_id, ids, config)
+        except RuntimeError as error:  # its checks of the generation config
+            self._begun(stream_id)
+            raise RequestError(f"OpenVINO refuses the request: {error}") from error
+        sampling = request.sampling
+        self._running[stream_id] = _Running(
+            handle, request.token_ids.tolist(), frozenset(sampling.end_ids), sampling.log_probs
+        )
+
+    def step(self) -> Sequence[Progress]:
+        """Advance every sequence by one step."""
+        refused = self._begin_held()
+        self._pipeline.step()
+        progress = [
+            _read(stream_id, running)
+            for stream_id, running in self._running.items()
+            if running.handle.can_read()
+        ]
+        for item in progress:
+            self._begun(item.stream_id)
+            if item.error or item.finish:
+                self.cancel(item.stream_id)
+        return refused + progress
+
+    def _begin_held(self) -> list[Progress]:
+        """Add the held requests; returns the errors of those that OpenVINO refuses."""
+        refused = []
+        for stream_id, request in list(self._held.items()):
+            try:
+                del self._held[stream_id]
+                self.add(stream_id, request)
+            except RequestError as error:
+                refused.append(Progress(stream_id, [], error=error))
+        return refused
+
+    def _begun(self, stream_id: int) -> None:
+        if self._partial:
+            self._partial.begun(stream_id)
+
+    def cancel(self, stream_id: int) -> None:
+        """Free the KV blocks of a sequence, finished or not."""
+        self._held.pop(stream_id, None)
+        if running := self._running.pop(stream_id, None):
+            running.handle.cancel()
+            self._begun(stream_id)
+            if self._partial:  # the last id was computed or not
+                self._partial.ended(running.ids[:-1])
+                self._partial.ended(running.ids)
+
+    def kv_cache(self) -> KvCache:
+        """Used and free blocks, as of the last step.
+
+        The pipeline gives a percentage, with blocks of its prefix cache as used until a step needs
+        them: without a running sequence they are free.
+        """
+        used = round(self._pipeline.get_metrics().cache_usage / 100 * self._kv_blocks)
+        used = used if self._running else 0
+        return KvCache(used, self._kv_blocks - used)
+
+
+def _read(stream_id: int, running: _Running) -> Progress:
+    ids: list[int] = []
+    log_probs: list[float] = []
+    finish = FinishReason.NONE
+    while running.handle.can_read():
+        for output in running.handle.read().values():
+            ids += output.generated_ids
+            running.ids.extend(output.generated_ids)
+            if running.log_probs:
+                log_probs += output.generated_log_probs
+            finish = _FINISH.get(output.finish_reason, finish)
+    for position, token in enumerate(ids):
+        if token in running.end_ids:
+            made = position + 1
+            return Progress(stream_id, ids[:made], FinishReason.STOP, log_probs=log_probs[:made])
+    error = None if ids or finish else _dropped(running.handle)
+    return Progress(stream_id, ids, finish, error, log_probs)
+
+
+def _dropped(handle: GenerationHandle) -> TextPathError | None:
+    """The pipeline reports a sequence that it gave up by an empty read."""
+    if handle.get_status() == openvino_genai.GenerationStatus.RUNNING:
+        return None
+    return EngineFailedError(
+        "the engine dropped the request: its KV cache was full. Send it again under less "
+        "load, or raise num_kv_blocks."
+    )
+
+
+def _behind(sampling: SamplingParams, resumed: int) -> SamplingParams:
+    """The sampling of an answer whose first `resumed` ids came from another server."""
+    if not resumed:
+        return sampling
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(sampling, name):
+            raise RequestError(
+                f"{name}: OpenVINO GenAI counts only what it made itself, so it cannot continue "
+                "after resume_ids. Send the request without them, for a new answer."
+            )
+    # The same numbers must not be drawn a second time.
+    return sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + resumed)
+
+
+def generation_config(sampling: SamplingParams) -> openvino_genai.GenerationConfig:
+    """OpenVINO's form of the sampling parameters."""
+    config = openvino_genai.GenerationConfig()
+    config.max_new_tokens = sampling.max_tokens
+    # The engine looks for the end itself: the pipeline would add the ids of generation_config.json
+    # to those of the request, and a client could not ask for another end token, or for none.
+    config.ignore_eos = True
+    if sampling.end_ids and sampling.min_tokens:
+        config.stop_token_ids = set(sampling.end_ids)  # kept improbable until then
+        config.min_new_tokens = sampling.min_tokens
+    config.logprobs = int(sampling.log_probs)
+    config.repetition_penalty = sampling.repetition_penalty
+    config.presence_penalty = sampling.presence_penalty
+    config.frequency_penalty = sampling.frequency_penalty
+    config.do_sample = not sampling.greedy
+    if not sampling.greedy:
+        config.temperature = sampling.temperature
+        config.top_p = sampling.top_p
+        config.top_k = sampling.top_k
+        config.rng_seed = _seed(sampling.seed)
+    return config
+
+
+def _seed(seed: int | None) -> int:
+    """32 bits, all that the pipeline's generator uses; its default would repeat one sample."""
+    if seed is None:
+        return secrets.randbits(_SEED_BITS)
+    return (seed ^ seed >> _SEED_BITS) & (1 << _SEED_BITS) - 1

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The engine's own process: it steps without waiting for whoever sends what a step has made.
+
+Standard input is a socket to the engine's stub (`engine_process`), which may be behind: then the
+progress of several steps lies in the socket. Once it is full, this process waits.
+"""
+
+import json
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from textlib.engine_contract import Engine, Progress, request_failure
+from textlib.engine_messages import packed, progress_rows, read_request
+from textlib.engine_metrics import KvCache
+from textlib.errors import ConfigurationError
+from textlib.frames import Frames, read_frame, write_frame
+from textlib.parameters import ModelParameters
+
+CACHE_SECONDS = 0.05  # how often the cache's state is told while it changes
+_BYTES = 1 << 16
+_LOG = logging.getLogger(__name__)
+
+
+class CachingEngine(Engine, Protocol):
+    """An engine that tells about its KV cache."""
+
+    def kv_cache(self) -> KvCache:
+        """Used and free blocks now."""
+
+
+Load = Callable[[Path, ModelParameters], CachingEngine]
+
+
+def main(load: Load) -> None:
+    """Load the engine that the stub names, then run it until the stub hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server to act on
+    with socket.socket(fileno=0) as stub:
+        setup = read_frame(stub)
+        if setup is None:
+            return
+        message = json.loads(setup)
+        try:
+            parameters = ModelParameters(message["model"], message["parameters"])
+            engine = load(Path(message["folder"]), parameters)
+        except ConfigurationError as error:
+            write_frame(stub, packed({"refused": str(error)}))
+            return
+        write_frame(stub, packed({"ready": True}))
+        EngineWorker(engine, stub).run()
+
+
+class EngineWorker:
+    """Steps an engine while it has streams. `clock`: seconds that never go back."""
+
+    def __init__(
+        self,
+        engine: CachingEngine,
+        stub: socket.socket,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engine, self._stub, self._clock = engine, stub, clock
+        self._frames = Frames()
+        self._active: set[int] = set()
+        self._refused: list[Progress] = []
+        self._told: KvCache | None = None
+        self._tell_next = 0.0
+
+    def run(self) -> None:
+        """Until the stub hangs up."""
+        try:
+            while self._listen():
+                if message := self._step() | self._cache():
+                    write_frame(self._stub, packed(message))
+        except (BrokenPipeError, ConnectionResetError):  # the stub was killed
+            return
+
+    def _listen(self) -> bool:
+        """Take in what has come, without work wait for it; False when the stub has hung up."""
+        try:
+            piece = self._stub.recv(_BYTES, socket.MSG_DONTWAIT if self._active else 0)
+        except BlockingIOError:
+            return True
+        for frame in self._frames.feed(piece):
+            self._obey(json.loads(frame))
+        return bool(piece)
+
+    def _obey(self, message: Mapping[str, Any]) -> None:
+        if "cancel" in message:
+            self._active.discard(message["cancel"])
+            self._engine.cancel(message["cancel"])
+            return
+        try:
+            self._engine.add(message["add"], read_request(message))
+        except Exception as error:
+            self._refused.append(Progress(message["add"], (), error=request_failure(error)))
+        else:
+            self._active.add(message["add"])
+
+    def _step(self) -> dict[str, Any]:
+        made, self._refused = self._refused, []
+        failure = {}
+        try:
+            made += self._engine.step() if self._active else ()
+        except Exception as error:
+            _LOG.exception("a step of the engine failed")
+            failure = {"failed": str(error)}
+            self._forget_all()
+        self._active -= {item.stream_id for item in made if item.finish or item.error}
+        return ({"made": progress_rows(made)} if made else {}) | failure
+
+    def _forget_all(self) -> None:
+        for stream_id in self._active:
+            try:
+                self._engine.cancel(stream_id)
+            except Exception:
+                _LOG.exception("engine.cancel(%d) failed; the stream is forgotten", stream_id)
+        self._active.clear()
+
+    def _cache(self) -> dict[str, Any]:
+        now = self._clock()
+        if self._active and now < self._tell_next:
+            return {}
+        self._tell_next = now + CACHE_SECONDS
+        before, self._told = self._told, self._engine.kv_cache()
+        return {} if self._told == before else {"kv": asdict(self._told)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -162,7 +163,18 @@ def test_only_the_outputs_asked_for(client: TritonClient) -> None:
 
 
 def executions(url: str, model: str) -> tuple[int, int]:
-    """Rows inferred and executions so far, from Triton's statistics."""
+    """Rows inferred and executions so far. Triton counts a request after it has answered it: so
+    these are the figures once they have stood still for a fifth of a second.
+    """
+    earlier, latest = None, counted(url, model)
+    while latest != earlier:
+        time.sleep(0.2)
+        earlier, latest = latest, counted(url, model)
+    return latest
+
+
+def counted(url: str, model: str) -> tuple[int, int]:
+    """The figures now, from Triton's statistics."""
     with grpc.insecure_channel(url) as channel:
         request = service_pb2.ModelStatisticsRequest(name=model)
         answer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStatistics(request)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Large files of a hub's model into its cache, each resumed where an earlier download ended.
 
-huggingface_hub itself begins again since 1.12 (its pull request 4228): two processes may write one
+huggingface_hub itself begins again (its pull request 4228): two processes may write one
 file where locks do not hold. The caller holds a lock, and a digest says whether the file is right.
 """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from tritonctl import ServerError
 from tritonctl.protocol.metrics import scrape
 from tritonctl.server.state import EmbeddedServer
+from tritonctl.server.supervisor import server_processes
 
 SERVER = "tritonserver"
 _STUB = "triton_python_backend_stub"
@@ -80,26 +81,21 @@ class Sampler:
             return float("nan")
 
     def _processes(self) -> dict[str, int]:
-        """Process ids: tritonserver's, and by model those of the stubs."""
+        """Process ids: tritonserver's, by model those of the stubs, and of their own processes."""
         pids = {}
-        for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        for pid in server_processes(self._state.shm_prefix):
             try:
-                arguments = entry.read_bytes().decode().split("\0")
+                arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
             except OSError:  # it has ended
                 continue
-            program = Path(arguments[0]).name
-            if program in {SERVER, _STUB} and any(
-                self._state.shm_prefix in argument for argument in arguments
-            ):
-                pids[_role(program, arguments)] = int(entry.parent.name)
+            pids[_role(Path(arguments[0]).name, arguments)] = pid
         return dict(sorted(pids.items()))
 
 
 def _role(program: str, arguments: list[str]) -> str:
-    if program == SERVER:
-        return SERVER
-    # The stub's first argument is the model.py it runs: REPOSITORY/NAME/1/model.py.
-    return Path(arguments[1]).parts[-3]
+    if program == _STUB:  # its first argument is the model.py it runs: REPOSITORY/NAME/1/model.py
+        return Path(arguments[1]).parts[-3]
+    return SERVER if program == SERVER else arguments[2]  # python -m MODULE
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tritonctl.server.supervisor import process_fields, server_processes
+
 _NS_PER_MS = 1e6
 _ATTEMPTS = 5
 
@@ -50,11 +52,11 @@ class PerfAnalyzer:
         self._binary = binary
         self._libraries = libraries
         self.url = url
-        self._prefix = shm_prefix.encode()
+        self._prefix = shm_prefix
 
     def at(self, url: str) -> PerfAnalyzer:
         """The same for another server."""
-        return PerfAnalyzer(self._binary, self._libraries, url, self._prefix.decode())
+        return PerfAnalyzer(self._binary, self._libraries, url, self._prefix)
 
     def run(self, load: Load, folder: Path) -> Measured:
         """Run one load; ends the benchmark with perf_analyzer's output when it fails.
@@ -120,15 +122,7 @@ def summarise(profile: dict[str, object], load: Load, cpu: float) -> Measured:
     )
 
 
-def cpu_seconds(prefix: bytes) -> float:
-    """User and system time of a tritonserver and its stubs, found by their common prefix."""
-    ticks = 0
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if prefix not in (entry / "cmdline").read_bytes():
-                continue
-            fields = (entry / "stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-        except OSError:  # it ended while we looked
-            continue
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+def cpu_seconds(prefix: str) -> float:
+    """User and system time of a tritonserver and all below it, found by their common prefix."""
+    found = filter(None, map(process_fields, server_processes(prefix)))
+    return sum(int(fields[11]) + int(fields[12]) for fields in found) / os.sysconf("SC_CLK_TCK")

@@ -5,6 +5,7 @@ Standard input is a socket to the engine's stub (`engine_process`), which may be
 progress of several steps lies in the socket. Once it is full, this process waits.
 """
 
+import ctypes
 import json
 import logging
 import signal
@@ -24,6 +25,7 @@ from textlib.parameters import ModelParameters
 
 CACHE_SECONDS = 0.05  # how often the cache's state is told while it changes
 _BYTES = 1 << 16
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _LOG = logging.getLogger(__name__)
 
 
@@ -40,6 +42,8 @@ Load = Callable[[Path, ModelParameters], CachingEngine]
 def main(load: Load) -> None:
     """Load the engine that the stub names, then run it until the stub hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server to act on
+    # Should the stub be killed while this process hangs in a step, the kernel ends it.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with socket.socket(fileno=0) as stub:
         setup = read_frame(stub)
         if setup is None:

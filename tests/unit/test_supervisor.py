@@ -29,6 +29,7 @@ from tritonctl.server.supervisor import (
     in_crash_handler,
     leftovers,
     only_ghosts,
+    server_processes,
     streams_under_way,
     was_killed,
 )
@@ -74,6 +75,22 @@ def test_clean_up_ends_stubs_and_removes_regions(prefix: str) -> None:
         assert stub.wait(timeout=60) == -signal.SIGKILL
     assert not region.exists()
     assert leftovers(prefix) == []
+
+
+def test_what_a_stub_has_started_is_the_server_s(prefix: str, wait_until: WaitUntil) -> None:
+    """An engine's own process, which has no prefix on its command line; it goes with the rest."""
+    script = "sleep 600 & echo $!; read line"
+    with subprocess.Popen(
+        ["/opt/triton_python_backend_stub", "-c", script, prefix],
+        executable="/bin/sh",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as stub:
+        assert stub.stdout is not None
+        engine = int(stub.stdout.readline())
+        assert set(server_processes(prefix)) == {stub.pid, engine}
+        clean_up(prefix)
+    wait_until(lambda: process_started(engine) is None)
 
 
 def test_clean_up_spares_everybody_else(prefix: str) -> None:

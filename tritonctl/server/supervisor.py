@@ -16,7 +16,8 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -347,7 +348,7 @@ def leftovers(shm_prefix: str) -> list[str]:
 
 
 def server_processes(shm_prefix: str) -> list[int]:
-    """The process ids of a server and its stubs."""
+    """The process ids of a server, of its stubs, and of what those have started."""
     processes = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -357,4 +358,19 @@ def server_processes(shm_prefix: str) -> list[int]:
         ours = any(shm_prefix.encode() in argument for argument in arguments)
         if ours and arguments[0].endswith(_PROGRAMS):
             processes.append(int(entry.parent.name))
-    return processes
+    return with_descendants(processes)
+
+
+def with_descendants(processes: Sequence[int]) -> list[int]:
+    """These processes, then their children and theirs, each once."""
+    children_of = defaultdict(list)
+    for entry in Path("/proc").glob("[0-9]*"):
+        if fields := process_fields(int(entry.name)):
+            children_of[int(fields[1])].append(int(entry.name))
+    found = dict.fromkeys(processes)
+    waiting = list(found)
+    for parent in waiting:
+        new = [child for child in children_of[parent] if child not in found]
+        found |= dict.fromkeys(new)
+        waiting += new
+    return list(found)

@@ -45,7 +45,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_make_dist_is_what_is_tested() -> None:
     """The command of the fixture above is the Makefile's."""
     asked = subprocess.run(
-        ["make", "--dry-run", "dist"],  # noqa: S607
+        ["make", "--no-print-directory", "--dry-run", "dist"],  # noqa: S607
         cwd=CHECKOUT,
         check=True,
         capture_output=True,

@@ -8,8 +8,7 @@
 one id while the server keeps up, more when it lags (`turns.py`).
 
 *Pacing.* The stepping thread pauses after each step until everything is sent that can be, for at
-most `PAUSE_SHARE` of the step's duration. An engine whose step holds the interpreter lock would
-leave no turn otherwise; one in a process of its own (`engine_process`) goes on meanwhile.
+most `PAUSE_SHARE` of its duration: it may hold the interpreter lock (`engine_process` does not).
 
 *Queueing.* `admission.py` says who gets a place in the engine. `submit` does not block: a batch is
 handed over as a whole, because each change of threads beside such a step costs more than the

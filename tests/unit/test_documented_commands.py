@@ -30,6 +30,7 @@ DOCUMENTED = sorted({(given, page) for page in PAGES for given in commands(page)
 
 
 def test_the_documentation_has_commands() -> None:
+    """Else the pattern finds them no more."""
     assert len(DOCUMENTED) > 50
 
 

@@ -141,7 +141,8 @@ def test_the_result_keeps_the_contract(built: tuple[str, Built]) -> None:
     assert properties["INFERENCE_PRECISION_HINT"] == "f32"
     assert properties["DYNAMIC_QUANTIZATION_GROUP_SIZE"] == 0
     assert properties["KV_CACHE_PRECISION"] == KV_CACHE[precision]
-    assert properties["INFERENCE_NUM_THREADS"] == 1  # its weights fit one core's cache
+    # One thread where the weights fit one core's cache; 1.1 M of them take 4.5 MB in fp32.
+    assert properties.get("INFERENCE_NUM_THREADS") == (None if precision == "fp32" else 1)
     assert result["runtime"]["block_size"] == 32
     assert result["versions"]["openvino"].startswith("2026.4.1")
     assert result["hardware"]["cpu"]

@@ -15,7 +15,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """The real command in the checkout, which is itself a project."""
-    command = [sys.executable, "-m", "tritonctl", "build", "--profile", "h100", "--dry-run"]
+    command = [sys.executable, "-m", "tritonctl", "build", "--env", "h100", "--dry-run"]
     return subprocess.run(
         [*command, *arguments],
         cwd=CHECKOUT,

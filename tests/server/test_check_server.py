@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl check --server`: what a real Triton serves, against the repository that it reads."""
+"""`tritonctl check --url`: what a real Triton serves, against the repository that it reads."""
 
 from __future__ import annotations
 
@@ -234,7 +234,7 @@ def test_command(triton: PlainTriton, edited: Path, cli: Cli) -> None:
     """Files and server in one report; exit code 6 for a difference."""
     for model in ("fails", "unread", "auto"):
         shutil.rmtree(edited / model)
-    arguments = ("check", str(edited), "--server", triton.url, "--ignore", "TCS06")
+    arguments = ("check", str(edited), "--url", triton.url, "--ignore", "TCS06")
     right = cli(*arguments, "--select", "TCS", cwd=edited)
     assert right.returncode == 0, right.stdout
     edit(edited, "batched", "size: 8", "size: 4")
@@ -248,7 +248,7 @@ def test_the_project_s_own_server(
     speller_project: Project, speller_server: Server, cli: Cli
 ) -> None:
     """It serves what was rendered, and shows a stranger nothing but its release."""
-    done = cli("check", "--server", "project", "--format", "json", cwd=speller_project.root)
+    done = cli("check", "--url", "project", "--format", "json", cwd=speller_project.root)
     assert done.returncode == 0, done.stdout
     assert [f["rule"] for f in json.loads(done.stdout)["findings"]] == ["TCS26"]
     # By its address, without the token: the index is closed, clients' calls tell the same.

@@ -284,7 +284,7 @@ def test_capacity(cli: Cli, mock: str, tmp_path: Path) -> None:
     """120 per second cannot hold; every trial is a run of its own, kept; then 1.2 times as much."""
     write_project(tmp_path, {"mock": "int8"})
     scenario = _scenario(model="mock", slo={"e2e_p99_ms": 400})
-    search = ("--lowest", "60", "--precision", "1", "--seconds", "2", "--url", mock)
+    search = ("--lowest", "60", "--precision", "1", "--duration", "2", "--url", mock)
     run = ("loadtest", "capacity", "--output", str(tmp_path / "runs"))
     done = cli(*run, *search, *scenario, "--json", cwd=tmp_path)
     told = json.loads(done.stdout)
@@ -311,7 +311,8 @@ def test_a_server_that_dies_during_a_search(tmp_path: Path) -> None:
     write_project(tmp_path, {"mock": "int8"})
     mock = [sys.executable, "-m", "tritonctl", "loadtest", "mock"]
     run = [sys.executable, "-m", "tritonctl", "loadtest", "capacity", "--output", "runs", "--json"]
-    search = ["--lowest", "30", "--seconds", "4", *_scenario(model="mock", slo={"e2e_p99_ms": 2e4})]
+    given = _scenario(model="mock", slo={"e2e_p99_ms": 2e4})
+    search = ["--lowest", "30", "--duration", "4", *given]
     pipe: dict[str, Any] = {"cwd": tmp_path, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(mock, **pipe) as endpoint:
         assert endpoint.stdout is not None

@@ -171,10 +171,10 @@ def test_a_stranger_with_a_certificate(
     certs = project.root / "certs"
     names = ["--ca", str(certs / "ca.crt"), "--certificate", str(certs / "client.crt")]
     names += ["--key", str(certs / "client.key")]
-    asked = cli("smoke", server.grpc_url, "--model", MODEL, *names, cwd=tmp_path)
+    asked = cli("smoke", "--url", server.grpc_url, "--models", MODEL, *names, cwd=tmp_path)
     assert asked.returncode == 0, asked.stdout + asked.stderr
     repository = str(project.repository)
-    compare = ("check", repository, "--select", "TCS", "--server", server.grpc_url)
+    compare = ("check", repository, "--select", "TCS", "--url", server.grpc_url)
     compared = cli(*compare, *names, "--format", "json", cwd=tmp_path)
     assert [f["rule"] for f in json.loads(compared.stdout)["findings"]] == ["TCS26"]
     assert cli(*compare, cwd=tmp_path).returncode == 7

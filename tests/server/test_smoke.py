@@ -108,7 +108,7 @@ def test_each_mistake_fails_its_check(
     assert check in failed, found
     assert told in found[check].detail
     assert found[check].request is not None
-    assert found[check].repeat == f"tritonctl smoke {triton.url} --model {model}"
+    assert found[check].repeat == f"tritonctl smoke --url {triton.url} --models {model}"
     # A piece out of order is missed in the whole text, too; other mistakes have one place.
     assert failed - {check} <= ({"in one piece"} if model == "counts_back" else set())
 
@@ -129,7 +129,7 @@ def test_a_queue_that_refuses(triton: PlainTriton) -> None:
 
 def test_interrupted(triton: PlainTriton, tmp_path: Path) -> None:
     """Ctrl-C amid a stream: exit code 130 at once, and the server goes on."""
-    command = [sys.executable, "-m", "tritonctl", "smoke", triton.url, "--model", "hears"]
+    command = [sys.executable, "-m", "tritonctl", "smoke", "--url", triton.url, "--models", "hears"]
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     asking = service_pb2.ModelStatisticsRequest(name="hears")
     deadline = time.monotonic() + PATIENCE
@@ -171,20 +171,20 @@ def test_unknown_model(triton: PlainTriton) -> None:
 
 def test_command(triton: PlainTriton, cli: Cli, tmp_path: Path) -> None:
     """A table, JSON, the failures with their requests; exit codes 0 and 7."""
-    right = cli("smoke", triton.url, "--model", "bytes", "--model", "stream", cwd=tmp_path)
+    right = cli("smoke", "--url", triton.url, "--models", "bytes,stream", cwd=tmp_path)
     assert right.returncode == 0, right.stderr
     assert "bytes   answers" in right.stdout
     assert "2 models asked" in right.stderr
-    wrong = cli("smoke", triton.url, "--model", "wrong_type", cwd=tmp_path)
+    wrong = cli("smoke", "--url", triton.url, "--models", "wrong_type", cwd=tmp_path)
     assert wrong.returncode == 7
     assert "FAIL" in wrong.stdout
-    assert f"again: tritonctl smoke {triton.url} --model wrong_type" in wrong.stderr
+    assert f"again: tritonctl smoke --url {triton.url} --models wrong_type" in wrong.stderr
     assert '"name": "INPUT", "datatype": "FP32", "shape": [1, 4]' in wrong.stderr
     record = json.loads(
-        cli("smoke", triton.url, "--model", "wrong_type", "--json", cwd=tmp_path).stdout
+        cli("smoke", "--url", triton.url, "--models", "wrong_type", "--json", cwd=tmp_path).stdout
     )
     assert record["failed"] == 1
-    gone = cli("smoke", "127.0.0.1:9", cwd=tmp_path)
+    gone = cli("smoke", "--url", "127.0.0.1:9", cwd=tmp_path)
     assert gone.returncode == 7
     assert "no answer from Triton at 127.0.0.1:9" in gone.stderr
 

@@ -146,12 +146,14 @@ def test_once_for_people_and_for_scripts(cli: Cli, life: Handle) -> None:
     record = json.loads(done.stdout)
     assert record["server"]["rss_bytes"] > 2**26
     address = state.metrics_url.removeprefix("http://").removesuffix("/metrics")
-    done = cli("top", "--once", "-i", "0.5", "--json", "--url", address, cwd=project.state)
+    done = cli("top", "--once", "-i", "0.5", "--json", "--metrics-url", address, cwd=project.state)
     assert [m["model"] for m in json.loads(done.stdout)["models"]] == ["int8"]
-    done = cli("top", "--once", "-i", "0.5", "--json", "--url", address, cwd=project.root.parent)
+    done = cli(
+        "top", "--once", "-i", "0.5", "--json", "--metrics-url", address, cwd=project.root.parent
+    )
     names = [m["model"] for m in json.loads(done.stdout)["models"]]
     assert names == ["int8", "int8_detokenizer", "int8_engine", "int8_tokenizer"]
-    assert cli("top", "--once", "--url", state.grpc_url, cwd=project.root).returncode == 7
+    assert cli("top", "--once", "--metrics-url", state.grpc_url, cwd=project.root).returncode == 7
 
 
 def records(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:

@@ -248,7 +248,7 @@ CODES = [
     (3, ["build", "--set", "server.grcp_port=1"], "unknown key `grcp_port` in `server`"),
     (3, ["build", "other"], "the project has no model `other`"),
     (3, ["build", "--project", "nowhere.yaml"], "nowhere.yaml does not exist"),
-    (3, ["build", "--profile", "gpu"], "unknown profile `gpu`"),
+    (3, ["build", "--env", "gpu"], "unknown profile `gpu`"),
     (4, ["build", *SET_CONTAINER], "docker"),
     (5, ["build", "--set", "models.speller.engine.options.behaviour=refuses"], "out of fashion"),
     (6, ["render"], "model speller has no engine"),
@@ -321,7 +321,7 @@ def test_a_bug_is_told_as_one(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("surprise")
 
     monkeypatch.setattr("tritonctl.project.file.load_project", broken)
-    done = invoke("render", "--profile", "p")
+    done = invoke("render", "--env", "p")
     assert done.exit_code == 1
     assert "Traceback" not in done.stderr
     match = re.search(r"this is a bug in tritonctl\. Details: (\S+)\n", done.stderr)
@@ -330,7 +330,7 @@ def test_a_bug_is_told_as_one(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -
     text = log.read_text(encoding="utf-8")
     log.unlink()
     assert text.startswith(f"tritonctl {__version__}, Python ")
-    assert "command: tritonctl render --profile p\n" in text
+    assert "command: tritonctl render --env p\n" in text
     assert "RuntimeError: surprise" in text
 
 

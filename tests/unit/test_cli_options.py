@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import pytest
 import typer
 import typer.main
 from typer.testing import CliRunner
@@ -75,3 +77,32 @@ def test_help_shows_the_defaults() -> None:
             assert "[" not in (getattr(parameter, "help", None) or ""), parameter.name
     text = CliRunner().invoke(application(["build"]), ["build", "--help"], color=False).output
     assert "[default: (all)]" in text
+
+
+# README, "Use it": every verb, those that work on a project, those on one deployment of it.
+EVERY = {"--json", "--quiet"}
+PROJECT = EVERY | {"--project"}
+DEPLOYMENT = PROJECT | {"--env", "--set"}
+OTHERS = {
+    **dict.fromkeys(("quickstart", "init", "schema", "certs", "loadtest mock"), EVERY),
+    **dict.fromkeys(("doctor", "loadtest report"), PROJECT),
+    **{f"artefacts {verb}": PROJECT for verb in ("list", "show", "diff", "verify", "prune")},
+}
+
+
+def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _verbs(command, f"{name} ")
+        else:
+            yield f"{before}{name}", command
+
+
+VERBS = dict(_verbs(typer.main.get_command(application())))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_common_options(verb: str) -> None:
+    """Each verb has those of its kind, and no other of them."""
+    known = {name for parameter in VERBS[verb].params for name in parameter.opts}
+    assert known & DEPLOYMENT == OTHERS.get(verb, DEPLOYMENT)

@@ -103,7 +103,7 @@ def test_smoke(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     report = SmokeReport("127.0.0.1:1", outcomes)
     monkeypatch.setattr("tritonctl.smoke.run.smoke_server", lambda *_: report)
-    arguments = ("smoke", "127.0.0.1:1")
+    arguments = ("smoke", "--url", "127.0.0.1:1")
     record = _fails(invoke, arguments, "ServerError", 7, "1 of 2 checks failed: speller")
     assert record["failed"] == 1
     assert len(record["checks"]) == 2
@@ -274,16 +274,16 @@ def test_a_bug(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_usage_error(invoke: Invoke) -> None:
     """Typer's words on standard error, and a record beside them."""
-    done = invoke("logs", "--json")
+    done = invoke("logs", "--nonsense", "--json")
     assert done.exit_code == 2
     assert json.loads(done.stdout) == {
         "error": "UsageError",
         "exit_code": 2,
-        "problem": "No such option: --json",
+        "problem": "No such option: --nonsense",
         "remedy": "tritonctl logs --help",
         "details": None,
     }
-    assert "No such option: --json" in done.stderr
+    assert "No such option: --nonsense" in done.stderr
     assert invoke("logs", "--nonsense").stdout == ""
 
 

@@ -254,7 +254,7 @@ def test_command(cli: Cli, large: Sandbox) -> None:
     The weights are still on their way: what the builder would say of that comes behind the figures.
     """
     large.write()
-    done = cli("plan", "--gpu", "H200")
+    done = cli("plan", "--gpus", "H200")
     assert done.returncode == 5
     assert "speller: " in done.stderr
     engines, fits = done.stdout.split("\n\n")
@@ -276,7 +276,7 @@ def test_models_of_other_builders(cli: Cli, large: Sandbox) -> None:
     """They can be built; that they have no figures is said."""
     large.data["models"]["other"] = large.model()
     large.write()
-    done = cli("plan", "--gpu", "H200", "--json")
+    done = cli("plan", "--gpus", "H200", "--json")
     record = json.loads(done.stdout)
     assert ([m["model"] for m in record["models"]], record["unknown"]) == (["speller"], ["other"])
     assert "no figures for other" in done.stderr
@@ -286,6 +286,6 @@ def test_models_of_other_builders(cli: Cli, large: Sandbox) -> None:
 def test_command_refusals(cli: Cli, large: Sandbox) -> None:
     """Usage is 2, the project's faults are 3."""
     large.write()
-    assert cli("plan", "--gpu", "H1000").returncode == 3
+    assert cli("plan", "--gpus", "H1000").returncode == 3
     assert cli("plan", "--memory", "much").returncode == 2
     assert cli("plan", "other").returncode == 3

@@ -187,7 +187,7 @@ def test_profile_that_adds_an_incomplete_model(tmp_path: Path) -> None:
 
 
 def test_unknown_profile_names_the_nearest(tmp_path: Path) -> None:
-    """`--profile gup` is answered with `gpu`."""
+    """`--env gup` is answered with `gpu`."""
     error = _refused(tmp_path, VALID, profile="gup")
     assert error.problem == "tritonctl.yaml:11: unknown profile `gup`"
     assert error.remedy == "did you mean `gpu`? profiles: gpu"
@@ -256,7 +256,7 @@ def test_environment_variables(tmp_path: Path) -> None:
 
 
 def test_flag_profile_beats_the_environment_s(tmp_path: Path) -> None:
-    """--profile over TRITONCTL_PROFILE."""
+    """--env over TRITONCTL_PROFILE."""
     text = VALID + "  other: {server: {grpc_port: 9401}}\n"
     environment = {"TRITONCTL_PROFILE": "gpu"}
     assert _load(tmp_path, text, profile="other", environment=environment).server.grpc_port == 9401

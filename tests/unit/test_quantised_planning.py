@@ -303,11 +303,11 @@ def test_the_command(large: Sandbox, cli: Cli) -> None:
     """Notes stand below the tables, and in the JSON; that no builder takes it is an error."""
     stored = _write(large, layouts.hqq, {"quant_method": "hqq"})
     large.load()
-    done = cli("plan", "--gpu", "H100")
+    done = cli("plan", "--gpus", "H100")
     assert done.returncode == 5
     assert "its weights are quantised already (hqq)" in done.stderr
     assert "unknown" in done.stdout
     assert "speller: the checkpoint is quantised already (hqq)" in " ".join(done.stderr.split())
-    (model,) = json.loads(cli("plan", "--gpu", "H100", "--json").stdout)["models"]
+    (model,) = json.loads(cli("plan", "--gpus", "H100", "--json").stdout)["models"]
     assert (model["weights"], model["parameters"]) == (stored, None)
     assert len(model["notes"]) == 2

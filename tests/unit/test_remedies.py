@@ -14,7 +14,7 @@ from tritonctl.cli.remedies import repeated
 
 GIVEN = (Path("my app"), "h100", ["server.grpc_port=0", "models.a.engine.precision=fp8"])
 PLACE = "--project 'my app'"
-SETTINGS = "--profile h100 --set server.grpc_port=0 --set models.a.engine.precision=fp8"
+SETTINGS = "--env h100 --set server.grpc_port=0 --set models.a.engine.precision=fp8"
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,10 @@ SETTINGS = "--profile h100 --set server.grpc_port=0 --set models.a.engine.precis
         ),
         ("`tritonctl deploy compose`", f"`tritonctl deploy compose {PLACE} {SETTINGS}`"),
         (
-            "`tritonctl up --profile cpu --set server.grpc_port=7`",
+            "`tritonctl up --env cpu --set server.grpc_port=7`",
             (
                 "`tritonctl up --project 'my app' --set models.a.engine.precision=fp8 "
-                "--profile cpu --set server.grpc_port=7`"
+                "--env cpu --set server.grpc_port=7`"
             ),
         ),
         ("`tritonctl schema`, or `docker ps`", "`tritonctl schema`, or `docker ps`"),

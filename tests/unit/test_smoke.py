@@ -139,7 +139,7 @@ def test_other_than_one_final(responses: tuple[Any, ...], told: str) -> None:
     with impostor(*responses) as url:
         final = asked(url)["one final"]
     assert (final.status, told in final.detail) == ("fail", True), final
-    assert final.repeat == f"tritonctl smoke {url} --model m"
+    assert final.repeat == f"tritonctl smoke --url {url} --models m"
     assert final.request == {
         "model_name": "m",
         "inputs": [{"name": "I", "datatype": "INT32", "shape": [1], "data": [1]}],

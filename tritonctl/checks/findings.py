@@ -97,6 +97,14 @@ class Report:
         """Whether there is an error."""
         return self.count("error") > 0
 
+    def as_record(self) -> dict[str, Any]:
+        """The report as plain data."""
+        return {
+            "models": self.models,
+            "counts": {severity: self.count(severity) for severity in SEVERITIES},
+            "findings": [finding.as_record() for finding in self.findings],
+        }
+
 
 def merged(reports: Sequence[Report]) -> Report:
     """Several repositories' reports as one."""

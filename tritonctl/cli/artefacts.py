@@ -102,33 +102,37 @@ def _stored(project: options.ProjectOption) -> list[Stored]:
 
 
 @app.command()
+@options.expand_options
 def show(
+    *,
     artefact: Address,
     project: options.ProjectOption = None,
-    as_json: options.JsonOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Show an artefact's manifest."""
     from tritonctl.engines.artefacts.differences import fields
     from tritonctl.engines.artefacts.store import find_artefact
 
-    console = options.console(as_json, quiet=False)
+    console = voice.console()
     stored = find_artefact(_stored(project), artefact)
     rows = [[field, _value(value)] for field, value in fields(stored)]
     console.table(stored.manifest(), (stored.name, str(stored.folder)), rows)
 
 
 @app.command()
+@options.expand_options
 def diff(
+    *,
     left: Address,
     right: Address,
     project: options.ProjectOption = None,
-    as_json: options.JsonOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Show in which fields two artefacts differ: request, limits, versions, evaluation, files."""
     from tritonctl.engines.artefacts.differences import differences, explanation
     from tritonctl.engines.artefacts.store import find_artefact
 
-    console = options.console(as_json, quiet=False)
+    console = voice.console()
     artefacts = _stored(project)
     one, other = find_artefact(artefacts, left), find_artefact(artefacts, right)
     changes = differences(one, other)
@@ -252,7 +256,7 @@ def _prune_shared(console: Console, project: Project, *, dry_run: bool, yes: boo
     if project.engines is None:
         raise UsageError(
             "this project shares no engines: it has no `engines:`",
-            remedy="leave `--shared` away, or name the folder: --set engines=FOLDER",
+            remedy="leave `--shared` away, or write `engines: FOLDER` in the project file",
         )
     folder = project.path(project.engines)
     chosen = unused(folder)

@@ -30,18 +30,17 @@ def command(
     system: Annotated[str | None, typer.Option(help="system prompt")] = None,
     sampling: asked.SamplingOptions,
     of_some_engines: asked.EngineSamplingOptions,
-    url: asked.Url = None,
+    url: options.UrlOption = None,
     access: options.AccessOptions,
     timeout: asked.Timeout = None,
     project: options.ProjectOptions,
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON object per answer")] = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Chat with a model: one turn per line; /reset starts over, /quit or Ctrl-D ends."""
     parameters = sampling.parameters(of_some_engines)
     find = partial(generate.endpoint, access.endpoint(url), project, model)
     find()  # a missing server is reported before the user types anything
-    talk = _Talk(options.console(as_json, quiet), find, model, parameters, timeout, system)
+    talk = _Talk(voice.console(), find, model, parameters, timeout, system)
     if sys.stdin.isatty():
         _converse(talk)
     else:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`tritonctl check`: mistakes in any model repository, before a server loads it.
 
-With --server also where a running server differs from the repository.
+With --url also where a running server differs from the repository.
 """
 
 from __future__ import annotations
@@ -49,38 +49,43 @@ def command(
     machine: TargetOptions,
     fix: Annotated[bool, typer.Option("--fix", help="apply the safe fixes, then check")] = False,
     explain: Annotated[str | None, typer.Option(help="explain a rule")] = None,
-    server: Annotated[
+    url: Annotated[
         str | None,
         typer.Option(
-            help="gRPC address of a running Triton, or `project` for the project's own: compare "
-            "what it serves with the files, and report what strangers can reach"
+            "--url",
+            help="HOST:PORT of a Triton's gRPC, or `project` for the project's own: compare what "
+            "it serves with the files, and report what strangers can reach",
         ),
     ] = None,
     access: options.AccessOptions,
     project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Find mistakes in model repositories; exit code 6 on an error."""
     from tritonctl.checks.findings import merged
-    from tritonctl.checks.report.formats import FORMATS, explained
+    from tritonctl.checks.report.formats import FORMATS, explained, rule_record
 
-    console = options.console()
+    console = voice.console()
     if explain:
-        console.text("\n".join(explained(rule) for rule in _chosen([explain], None)))
+        asked = _chosen([explain], None)
+        record = {"rules": [rule_record(rule) for rule in asked]}
+        console.result(record, "\n".join(explained(rule) for rule in asked).removesuffix("\n"))
         return
     rules = _chosen(select, ignore)
-    named = access.endpoint(server)
+    named = access.endpoint(url)
     loaded = None if repositories else project.load()
     folders = [loaded.repository] if loaded else repositories or []
     live, version = [], None
     if named:
         report, version = _live(folders, _endpoint(named, project), rules)
         live = [report]
-    target = machine.target(loaded, version=version, here=server in (None, PROJECT))
+    target = machine.target(loaded, version=version, here=url in (None, PROJECT))
     reports = [*(_report(folder, target, rules, fix) for folder in folders), *live]
     report = merged(reports)
-    console.text(FORMATS[output](report) + "\n")
-    if report.failed:
-        raise _failure(report)
+    failure = _failure(report) if report.failed else None
+    console.result(report.as_record(), FORMATS[output](report), failure)
+    if failure:
+        raise failure
 
 
 def _failure(report: Report) -> RepositoryError:

@@ -49,7 +49,7 @@ def command(
     priority: asked.Priority = None,
     queue_timeout: asked.QueueTimeout = None,
     of_some_engines: asked.EngineSamplingOptions,
-    url: asked.Url = None,
+    url: options.UrlOption = None,
     access: options.AccessOptions,
     timeout: asked.Timeout = None,
     resume_on: asked.ResumeOn = None,

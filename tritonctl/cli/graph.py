@@ -27,12 +27,15 @@ def command(
     ] = None,
     output: Annotated[Format, typer.Option("--format", help="of the output")] = "terminal",
     project: options.ProjectOptions,
+    voice: options.OutputOptions,
 ) -> None:
     """Draw an ensemble: every tensor with type and shape, broken ones with the rule's id."""
-    console = options.console()
+    console = voice.console()
     folder = repository or project.load().repository
     picture = _picture(model, _read(folder))
-    if output == "terminal":
+    if voice.as_json:
+        console.result(picture.as_record(), "")
+    elif output == "terminal":
         console.picture(picture)
     elif output == "json":
         import json

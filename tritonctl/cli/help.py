@@ -7,6 +7,9 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from tritonctl.cli.spellings import respelled
+
+_KIND, _RANGE = "display_type_rich", "_get_number_range_help_str"
 _WORDS = {
     "<bool>": "",
     "<str>": "TEXT",
@@ -25,8 +28,8 @@ _WORDS = {
 def name_values(command: Any, ctx: Any) -> None:
     """Have a command's help show our words for the kinds of its values."""
     for parameter in command.get_params(ctx):
-        if not hasattr(parameter, "display_type_rich"):  # before Typer 0.29: its own words
-            return
+        if not (hasattr(parameter, _KIND) and hasattr(parameter, _RANGE)):
+            return  # a later Typer without these: its own words
         shown = parameter.display_type_rich(ctx)
         word = _WORDS.get(shown, shown)
         if "|" in word:  # a wide column of kinds would cut long options
@@ -46,6 +49,10 @@ def _range(least: float | None, most: float | None) -> str:
 
 class Verb(TyperCommand):
     """A verb."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take earlier spellings of options as today's."""
+        return super().parse_args(ctx, respelled(self, args))
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the help."""

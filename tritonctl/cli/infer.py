@@ -27,7 +27,7 @@ def command(
     output: Annotated[
         Path | None, typer.Option(help="folder for a .npy per output", show_default="print them")
     ] = None,
-    url: asked.Url = None,
+    url: options.UrlOption = None,
     access: options.AccessOptions,
     timeout: asked.Timeout = None,
     project: options.ProjectOptions,

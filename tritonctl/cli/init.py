@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _EXAMPLE_NAME, _EXAMPLE_CHECKPOINT = "my-model", "checkpoint"
 
 
+@options.expand_options
 def command(
+    *,
     model: Annotated[
         str | None,
         typer.Argument(
@@ -47,11 +49,10 @@ def command(
         typer.Option(help="the earlier form: the argument then is the folder", show_default=False),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="replace an existing file")] = False,
-    as_json: options.JsonOption = False,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Write a project file that works for a checkpoint, and say why it is so."""
-    console = options.console(as_json, quiet)
+    console = voice.console()
     asked = _Asked.of(model, into, checkpoint, console)
     wanted = (name, target, precision)
     if interactive:

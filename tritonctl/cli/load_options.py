@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tritonctl.cli.options import AccessOptions
+from tritonctl.cli.options import AccessOptions, MetricsUrlOption
 
 if TYPE_CHECKING:
     from tritonctl.loadtest.run.jobs import Target
@@ -48,10 +48,7 @@ class LoadOptions:
         str | None,
         typer.Option("--url", help="HOST:PORT of another server", show_default="the project's"),
     ] = None
-    metrics_url: Annotated[
-        str | None,
-        typer.Option("--metrics-url", help="Prometheus metrics of that server", show_default=False),
-    ] = None
+    metrics_url: MetricsUrlOption = None
     access: AccessOptions = field(default_factory=AccessOptions)
     model: Annotated[
         str | None, typer.Option("--model", help="ask this model instead of the scenario's")

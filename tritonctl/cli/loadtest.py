@@ -154,8 +154,9 @@ def capacity(
         float,
         typer.Option("--precision", min=0.01, max=1, help="of the result, as a share of the rate"),
     ] = 0.1,
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=1, help="length of a trial; slow rates take longer")
+    duration: Annotated[
+        float,
+        typer.Option("--duration", min=1, help="seconds of a trial; slow rates take longer"),
     ] = 15.0,
     budget: Annotated[
         float | None,
@@ -189,7 +190,7 @@ def capacity(
         output=load.output,
     )
     minutes = None if budget is None else 60 * budget
-    _print_capacity(console, runner.search(Search(lowest, highest, precision, seconds, minutes)))
+    _print_capacity(console, runner.search(Search(lowest, highest, precision, duration, minutes)))
 
 
 def _print_capacity(console: Console, done: CapacityRun) -> None:

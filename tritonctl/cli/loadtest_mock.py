@@ -15,7 +15,9 @@ from tritonctl.cli import options
 _DISTRIBUTION = "5, exponential:20, bimodal:10:100:0.05, lognormal:20:0.5 or uniform:10:30"
 
 
+@options.expand_options
 def command(
+    *,
     port: Annotated[int, typer.Option(help="port to listen on; 0 picks a free one")] = 0,
     ttft: Annotated[str, typer.Option(help=f"ms to the first token: {_DISTRIBUTION}")] = "20",
     itl: Annotated[str, typer.Option(help="ms between two responses, in the same form")] = "5",
@@ -42,13 +44,13 @@ def command(
     truth: Annotated[
         Path | None, typer.Option(help="write the true times to this file, as JSON lines")
     ] = None,
-    quiet: options.QuietOption = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Serve Triton's gRPC protocol with latencies drawn from known distributions, until Ctrl-C."""
-    given = {name: value for name, value in locals().items() if name not in {"quiet", "stall"}}
+    given = {name: value for name, value in locals().items() if name not in {"voice", "stall"}}
     from tritonctl.loadtest.run.environment import generator_python, generators
 
-    python = generator_python(options.console(quiet=quiet))
+    python = generator_python(voice.console())
     arguments = [str(python), str(generators() / "mock_endpoint.py")]
     for name, value in given.items():
         if value is not None:

@@ -40,7 +40,19 @@ ProjectOption = Annotated[
 ModelsOption = Annotated[
     str | None, typer.Option("--models", help="these models alone: a,b", show_default="all")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="one JSON object on standard output")]
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url", help="HOST:PORT of another server's gRPC", show_default="the project's server"
+    ),
+]
+MetricsUrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-url", help="HOST:PORT or URL of that server's metrics", show_default=False
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output")]
 OfflineOption = Annotated[
     bool, typer.Option("--offline", help="never touch the network: use what is here")
 ]
@@ -54,7 +66,7 @@ class ProjectOptions:
     path: ProjectOption = None
     profile: Annotated[
         str | None,
-        typer.Option("--profile", help="a profile of tritonctl.yaml", show_default=False),
+        typer.Option("--env", help="a profile of tritonctl.yaml", show_default=False),
     ] = None
     overrides: Annotated[
         list[str] | None,
@@ -82,14 +94,16 @@ class ProjectOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """How a verb prints."""
+    """How a verb prints: the options that every verb has."""
 
     as_json: JsonOption = False
     quiet: QuietOption = False
 
     def console(self) -> Console:
         """The console that a verb prints to."""
-        return console(self.as_json, self.quiet)
+        from tritonctl.console.voice import Console
+
+        return Console(as_json=self.as_json, quiet=self.quiet)
 
 
 @dataclass(frozen=True)
@@ -170,23 +184,20 @@ class AccessOptions:
         return ApiKey(file, self.api_key_in_clear)
 
 
+def listed(values: Iterable[str] | None) -> list[str]:
+    """The names in the values of an option such as `a,b`, which may be repeated."""
+    return [name for value in values or () for each in value.split(",") if (name := each.strip())]
+
+
 def chosen(project: Project, models: str | None) -> Project:
     """The project with the models that `--models` names alone. Raises UsageError."""
     if models is None:
         return project
     from tritonctl.repository import contents
 
-    names = [name for each in models.split(",") if (name := each.strip())]
-    if not names:
+    if not (names := listed([models])):
         raise UsageError("--models names no model", remedy="list them: --models a,b")
     return contents.chosen(project, names)
-
-
-def console(as_json: bool = False, quiet: bool = False) -> Console:
-    """The console of a verb without both options."""
-    from tritonctl.console.voice import Console
-
-    return Console(as_json=as_json, quiet=quiet)
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:

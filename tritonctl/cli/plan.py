@@ -20,9 +20,9 @@ def command(
     models: Annotated[
         list[str] | None, typer.Argument(help="models of the project", show_default="all")
     ] = None,
-    gpu: Annotated[
+    gpus: Annotated[
         list[str] | None,
-        typer.Option("--gpu", help="a GPU type, such as H100", show_default="all known"),
+        typer.Option("--gpus", help="types of GPU: H100,L4", show_default="all known"),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="memory of the device, such as 80GiB", show_default=False)
@@ -37,7 +37,7 @@ def command(
     console = voice.console()
     loaded = project.load()
     size = parse_bytes(memory) if memory else None
-    planned = plan_models(loaded, models or sorted(loaded.models), gpu or (), size)
+    planned = plan_models(loaded, models or sorted(loaded.models), options.listed(gpus), size)
     plans, failure = planned.models, planned.failure
     for name, error in planned.unknown.items():
         console.warning(f"no figures for {name}: {error.problem}")

@@ -20,9 +20,9 @@ _COMMAND = re.compile(r"`tritonctl ([^`]*)`")
 def repeated(
     remedy: str, path: Path | None, profile: str | None, overrides: list[str] | None
 ) -> str:
-    """The remedy whose commands have --project, --profile and --set, where they take them."""
+    """The remedy whose commands have --project, --env and --set, where they take them."""
     given = [("--project", str(path))] if path else []
-    given += [("--profile", profile)] if profile else []
+    given += [("--env", profile)] if profile else []
     given += [("--set", override) for override in overrides or ()]
     return _COMMAND.sub(partial(_completed, given), remedy) if given else remedy
 

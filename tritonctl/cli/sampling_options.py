@@ -33,9 +33,6 @@ LogProbs = Annotated[
 ]
 Priority = Annotated[int | None, typer.Option(help="priority in the server's queue, 1 goes first")]
 QueueTimeout = Annotated[float | None, typer.Option(help="longest wait in that queue, seconds")]
-Url = Annotated[
-    str | None, typer.Option(help="host:port of gRPC", show_default="the project's server")
-]
 Timeout = Annotated[float | None, typer.Option(help="seconds for the whole answer")]
 ResumeOn = Annotated[
     list[str] | None, typer.Option(help="host:port that continues if the server dies; repeatable")

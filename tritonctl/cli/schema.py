@@ -8,10 +8,10 @@ import json
 from tritonctl.cli import options
 
 
-def command() -> None:
-    """Print the JSON schema of tritonctl.yaml."""
+@options.expand_options
+def command(*, voice: options.OutputOptions) -> None:
+    """Print the JSON schema of tritonctl.yaml; under --json in one line."""
     from tritonctl.project.schema import Project
 
     schema = Project.model_json_schema(by_alias=True)
-    text = json.dumps(schema, indent=2, ensure_ascii=False)
-    options.console().text(text + "\n")
+    voice.console().result(schema, json.dumps(schema, indent=2, ensure_ascii=False))

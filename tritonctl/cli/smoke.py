@@ -21,18 +21,11 @@ _MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
 @options.expand_options
 def command(
     *,
-    url: Annotated[
-        str | None,
-        typer.Argument(
-            help="gRPC address of any Triton", show_default="the project's running server"
-        ),
-    ] = None,
+    url: options.UrlOption = None,
+    metrics_url: options.MetricsUrlOption = None,
     models: Annotated[
-        list[str] | None, typer.Option("--model", help="check only this model; repeatable")
-    ] = None,
-    metrics: Annotated[
-        str | None,
-        typer.Option(help="metrics address of the server at URL, e.g. 127.0.0.1:8002"),
+        list[str] | None,
+        typer.Option("--models", help="these models alone: a,b", show_default="all"),
     ] = None,
     timeout: Annotated[float, typer.Option(min=0.1, help="seconds for each request")] = 30.0,
     cancellation: Annotated[
@@ -51,12 +44,12 @@ def command(
     console = voice.console()
     plan = replace(
         _plan(access.endpoint(url), project),
-        models=tuple(models or ()),
+        models=tuple(options.listed(models)),
         seconds=timeout,
         cancellation=cancellation,
     )
-    if metrics:
-        plan = replace(plan, metrics_url=metrics_address(metrics))
+    if metrics_url:
+        plan = replace(plan, metrics_url=metrics_address(metrics_url))
     report = smoke_server(plan, console)
     rows = [(o.model, o.check, _MARKS[o.status], o.detail) for o in report.outcomes]
     failure = _failure(report)

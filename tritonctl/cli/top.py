@@ -18,10 +18,10 @@ _LIVE_WINDOW_SECONDS = 10.0
 @options.expand_options
 def command(
     *,
-    url: Annotated[
+    metrics_url: Annotated[
         str | None,
         typer.Option(
-            "--url",
+            "--metrics-url",
             help="metrics of any Triton, e.g. 127.0.0.1:8002",
             show_default="the project's server",
         ),
@@ -45,9 +45,7 @@ def command(
         typer.Option("--sort", help="order of the models"),
     ] = "requests",
     project: options.ProjectOptions,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="one JSON object per interval on standard output")
-    ] = False,
+    voice: options.OutputOptions,
 ) -> None:
     """Show rates, queues, times to first token and between tokens, KV cache; Ctrl-C ends it.
 
@@ -56,12 +54,12 @@ def command(
     from tritonctl.top.watching import Watcher, watch
 
     def find() -> Endpoint:
-        return _endpoint(url, project)
+        return _endpoint(metrics_url, project)
 
-    seconds = window or (None if as_json else _LIVE_WINDOW_SECONDS)
+    seconds = window or (None if voice.as_json else _LIVE_WINDOW_SECONDS)
     watcher = Watcher(find, interval=interval, window=seconds)
     try:
-        with options.console(as_json, quiet=False).watch_server(sort, live=not once) as show:
+        with voice.console().watch_server(sort, live=not once) as show:
             watch(watcher, interval, show, once=once)
     except KeyboardInterrupt:
         raise typer.Exit from None  # the way to end it

@@ -57,7 +57,7 @@ models:
 # Loopback only; port 0 lets the system choose.
 server: {mode: embedded, grpc_port: 8001, http_port: 8000, metrics_port: 8002}
 
-# The same deployment with other settings: `tritonctl build --profile exact`.
+# The same deployment with other settings: `tritonctl build --env exact`.
 profiles:
   exact:
     models: { {{- name | tojson }}: {engine: {precision: fp32}}}

@@ -28,7 +28,7 @@ from tritonctl.smoke.tokenizer import decoder_of
 
 _PROMPT = "1"
 _STREAMS = 8
-_NO_METRICS = "the address of the server's metrics is unknown: give it with --metrics"
+_NO_METRICS = "the address of the server's metrics is unknown: give it with --metrics-url"
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _states(plan: Plan, client: RecordingClient) -> dict[str, str]:
         if not plan.models:
             raise UsageError(
                 f"{client.url} lists its models only for callers with its token",
-                remedy="name the models: --model NAME",
+                remedy="name the models: --models NAME",
             )
         return dict.fromkeys(plan.models, "")
     if unknown := [name for name in plan.models if name not in known]:
@@ -187,4 +187,4 @@ def _repeat(name: str, plan: Plan) -> str:
     options += [("--api-key-file", api_key.file)] if api_key else []
     in_clear = " --api-key-in-clear" if api_key and api_key.in_clear else ""
     files = "".join(f" {option} {Path(value)}" for option, value in options if value)
-    return f"tritonctl smoke {plan.endpoint.url} --model {name}{files}{in_clear}"
+    return f"tritonctl smoke --url {plan.endpoint.url} --models {name}{files}{in_clear}"

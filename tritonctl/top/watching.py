@@ -30,8 +30,8 @@ def metrics_address(url: str) -> str:
         valid = False
     if not valid:
         raise UsageError(
-            f"--url {url!r} is not an address",
-            remedy="give host:port of Triton's metrics, for example --url 127.0.0.1:8002",
+            f"--metrics-url {url!r} is not an address",
+            remedy="give host:port of Triton's metrics, for example --metrics-url 127.0.0.1:8002",
         )
     return whole if parts.path.strip("/") else f"{whole.rstrip('/')}/metrics"
 
@@ -129,7 +129,7 @@ class Watcher:
         if not any(name.startswith(_TRITON) for name, _ in reading.values):
             raise ServerError(
                 f"{endpoint.url} answers without any metric of Triton",
-                remedy="give the address of Triton's metrics, for example --url 127.0.0.1:8002",
+                remedy="give the address of its metrics, for example --metrics-url 127.0.0.1:8002",
             )
         self._readings.append(reading)
         # Looks are a little more than an interval apart: the window's first reading may be older.

@@ -373,7 +373,7 @@ def test_who_listens_everywhere() -> None:
 
 def test_a_server_that_is_not_there(repository: Path) -> None:
     """Exit code 7, the address, what to do."""
-    done = CliRunner().invoke(application(), ["check", str(repository), "--server", "127.0.0.1:9"])
+    done = CliRunner().invoke(application(), ["check", str(repository), "--url", "127.0.0.1:9"])
     assert done.exit_code == 7
     assert "no answer from Triton at 127.0.0.1:9" in done.stderr
     assert "host:port" in done.stderr

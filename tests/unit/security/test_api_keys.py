@@ -82,7 +82,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_every_call_brings_it(file: Path) -> None:
-    """Also the questions of `check --server`, and those before a load test."""
+    """Also the questions of `check --url`, and those before a load test."""
     with gateway() as (url, gate):
         with TritonClient(url, api_key=ApiKey(file)) as client:
             assert client.model_ready("speller")
@@ -120,7 +120,7 @@ def test_over_tls(file: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keys", [None, "wrong"])
 def test_who_has_none_is_told_where_it_goes(tmp_path: Path, keys: str | None) -> None:
-    """Of streams, of single answers, and of what `check --server` asks."""
+    """Of streams, of single answers, and of what `check --url` asks."""
     api_key = None
     if keys is not None:
         (tmp_path / "wrong").write_text(keys)
@@ -205,7 +205,7 @@ def test_from_the_command_line(file: Path) -> None:
         refused = cli(*ask)
         assert (refused.returncode, refused.stdout.strip()) == (UsageError.exit_code, "")
         assert "--api-key-file" in refused.stderr
-        seen = cli("check", "--server", url, file.parent, *named)
+        seen = cli("check", "--url", url, file.parent, *named)
         assert seen.returncode == 0, seen.stderr
     refused = cli("generate", "speller", "7", "--url", OUTSIDE, *named)
     assert (refused.returncode, "in clear text" in refused.stderr) == (UsageError.exit_code, True)

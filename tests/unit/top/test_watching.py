@@ -188,7 +188,7 @@ def test_metrics_of_something_else_than_triton(server: Server) -> None:
     server.text = "go_goroutines 7\n"
     with pytest.raises(ServerError, match="without any metric of Triton") as error:
         watch(watcher_of(server), 0.001, lambda _: None, once=True)
-    assert "--url" in error.value.remedy
+    assert "--metrics-url" in error.value.remedy
 
 
 def test_nobody_there_at_first(server: Server) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `tritonctl check --server` looks for: a running server against its repository.
+"""What `tritonctl check --url` looks for: a running server against its repository.
 
 No static rules: what they judge is not in the files. Their ids begin with TCS.
 """

@@ -69,12 +69,24 @@ def explained(rule: Rule | LiveRule) -> str:
     if isinstance(rule, LiveRule):
         if rule.on_loopback:
             parts += [f"Where only this machine reaches the port it is {rule.on_loopback}."]
-        parts += [f"Of `tritonctl check --server`. To leave it out: --ignore {rule.id}."]
+        parts += [f"Of `tritonctl check --url`. To leave it out: --ignore {rule.id}."]
         return "\n\n".join(parts) + "\n"
     parts += [f"{title}:\n\n{_shown(example)}" for title, example in differences(rule)]
     parts += [f"Reported by users in {', '.join(rule.answers)}."] if rule.answers else []
     parts += [f"To leave it out: --ignore {rule.id}, or `# tritonctl: ignore[{rule.id}]` there."]
     return "\n\n".join(parts) + "\n"
+
+
+def rule_record(rule: Rule | LiveRule) -> dict[str, str]:
+    """A rule as plain data; `text` is its own page."""
+    return {
+        "rule": rule.id,
+        "name": rule.name,
+        "severity": rule.severity,
+        "summary": rule.summary,
+        "why": rule.why,
+        "text": explained(rule),
+    }
 
 
 def differences(rule: Rule) -> list[tuple[str, Example]]:
@@ -102,12 +114,7 @@ def described(file: File) -> str:
 
 def as_json(report: Report) -> str:
     """The report as JSON."""
-    record = {
-        "models": report.models,
-        "counts": {severity: report.count(severity) for severity in SEVERITIES},
-        "findings": [finding.as_record() for finding in report.findings],
-    }
-    return json.dumps(record, indent=2, ensure_ascii=False)
+    return json.dumps(report.as_record(), indent=2, ensure_ascii=False)
 
 
 def as_github(report: Report) -> str:

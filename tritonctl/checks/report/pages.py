@@ -38,7 +38,7 @@ _LEAVE_OUT = """\
 _LIVE = """\
 ## On a running server
 
-What `tritonctl check --server URL` compares: [check](../check.md). Where only this machine
+What `tritonctl check --url URL` compares: [check](../check.md). Where only this machine
 reaches the port, an open service is only advice.
 """
 _SHOWN = {

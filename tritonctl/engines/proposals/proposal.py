@@ -343,7 +343,7 @@ def _add_profile(proposal: Proposal, found: Recognised, wishes: Wishes, root: Pa
     }
     engine = model["engine"]
     proposal.reasons.append(
-        f"profile {profile}: {engine['builder']} {engine['precision']}, for `--profile {profile}`"
+        f"profile {profile}: {engine['builder']} {engine['precision']}, for `--env {profile}`"
     )
 
 

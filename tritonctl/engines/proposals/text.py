@@ -11,7 +11,7 @@ _COMMENTS = {
     "plan`.",
     "loadtests": "`tritonctl loadtest run` sends these {count} requests: P99 needs 500 after the "
     "warm-up.",
-    "profiles": "The same on other hardware: `tritonctl plan --profile {profile}`.",
+    "profiles": "The same on other hardware: `tritonctl plan --env {profile}`.",
 }
 
 

@@ -113,13 +113,13 @@ def stop(state: ContainerServer, files: ServerFiles) -> None:
 def print_log(
     deployment: Deployment, lines: int, *, follow: bool, write: Callable[[str], None]
 ) -> None:
-    """Print the end of the servers' log; with `follow`, new lines too."""
+    """Write each line at the end of the servers' log; with `follow`, new ones too."""
     arguments = ["logs", "--no-log-prefix", "--tail", str(lines)]
     arguments += ["--follow"] if follow else []
     compose_of(deployment).run(
         *arguments,
         deployment.service,
-        on_line=lambda line: write(f"{_clean(line)}\n"),
+        on_line=lambda line: write(_clean(line)),
         remedy=f"see `docker logs {deployment.container[:12]}`",
     )
 
@@ -143,7 +143,7 @@ def require_gpu(project: Project) -> None:
             f"models of the project need an NVIDIA GPU, and this machine has none "
             f"({', '.join(names)}): {problem}",
             remedy="run it where the GPU is, choose a profile whose engines run on a CPU "
-            "(`--profile`), or serve the others (`--models`)",
+            "(`--env`), or serve the others (`--models`)",
         )
 
 

@@ -256,6 +256,6 @@ def filled_in(config: ConfigMessage, model: Model, repository: Repository) -> It
         yield Hit(
             f"{' and '.join(lacking)} missing, and max_batch_size is 0: Triton fills them "
             "in, with a batch of up to 4 and dynamic_batching where the model takes batches",
-            "write max_batch_size and the tensors; `tritonctl check --server` shows what it serves",
+            "write max_batch_size and the tensors; `tritonctl check --url` shows what it serves",
             config.span("max_batch_size"),
         )

@@ -7,14 +7,14 @@ migration from 10 to 11.
 
 from pathlib import Path
 
-from buildlib.compatibility import precisions
+from buildlib.compatibility import oldest_for_tensorrt, precisions
 from buildlib.problems import BuildError
 from network import TRITON_TYPES, Network
 from options import Options
 
 # TensorRT 11 knows strongly typed networks only.
 STRONGLY_TYPED_FROM = 11
-_OLDEST, _WHY_OLDEST = "7.5", "TensorRT 10.5 and later support Turing (7.5) and later"
+_WHY_OLDEST = "TensorRT dropped older ones in 10.5"
 _AMPERE = "8.0"
 _Q_TYPES = {"int8": "INT8", "fp8": "FP8"}
 
@@ -28,8 +28,10 @@ def check_compute_capability(precision: str, compute_capability: str | None) -> 
     """Raise BuildError if a GPU cannot run the precision."""
     if compute_capability is None:
         return
-    fp8 = precisions()["fp8"]
-    needed, why = (fp8.listed[0], fp8.reason) if precision == "fp8" else (_OLDEST, _WHY_OLDEST)
+    needed, why = oldest_for_tensorrt(), _WHY_OLDEST
+    if precision == "fp8":
+        fp8 = precisions()["fp8"]
+        needed, why = fp8.listed[0], fp8.reason
     if numbers(compute_capability) < numbers(needed):
         raise BuildError(
             f"precision {precision} needs compute capability {needed}, and the GPU has "

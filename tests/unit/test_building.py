@@ -153,17 +153,17 @@ BROKEN = [
     ),
     (
         "malformed_result",
-        "speller: builder scripted wrote a malformed result: ok.limits.max_batch_size: Input",
+        "speller: builder scripted wrote a malformed result: `limits.max_batch_size`: expected",
         "this is a defect of builders/scripted",
     ),
     (
         "not_json",
-        "speller: builder scripted wrote a malformed result: the whole file: Invalid JSON",
+        "speller: builder scripted wrote a malformed result: not JSON: ",
         "this is a defect of",
     ),
     (
         "refuses_badly",
-        "speller: builder scripted wrote a malformed result: failed.remedy: Field required",
+        "speller: builder scripted wrote a malformed result: `remedy` is missing",
         "this is a defect of",
     ),
     (
@@ -173,7 +173,7 @@ BROKEN = [
     ),
     (
         "names_file_outside",
-        "speller: builder scripted wrote a malformed result: ok.files.0.path: Value error, the",
+        "speller: builder scripted wrote a malformed result: `files.0.path`: the path",
         "this is a defect of builders/scripted",
     ),
     (

@@ -226,10 +226,25 @@ def test_variable_outputs_of_the_ensemble(tmp_path: Path, dims: str) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "problem"),
     [
-        ("    backend: encode\n", "    bakend: encode\n", 12, "Field required"),
-        ("max_batch_size: 1", "max_batch_size: -1", 4, "Input should be greater than"),
-        ("dims: [1], optional", "dims: x, optional", 7, "Input should be a valid list"),
-        ("ensemble/v1", "ensemble/v2", 1, "Input should be"),
+        (
+            "    backend: encode\n",
+            "    bakend: encode\n",
+            13,
+            "unknown key `bakend` in `steps.encode`",
+        ),
+        (
+            "max_batch_size: 1",
+            "max_batch_size: -1",
+            4,
+            "`max_batch_size`: expected at least 0, got `-1`",
+        ),
+        (
+            "dims: [1], optional",
+            "dims: x, optional",
+            7,
+            "`inputs.1.dims`: expected a list, got `x`",
+        ),
+        ("ensemble/v1", "ensemble/v2", 1, "`schema`: expected 'tritonctl/ensemble/v1'"),
     ],
 )
 def test_malformed_ensemble(tmp_path: Path, old: str, new: str, line: int, problem: str) -> None:

@@ -238,7 +238,10 @@ def test_sizes_under_other_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("schema = ", "is malformed"), ('schema = "x"', "`schema`: Input should be")],
+    [
+        ("schema = ", "is malformed"),
+        ('schema = "x"', "`schema`: expected 'tritonctl.estimates/1', got `x`"),
+    ],
 )
 def test_a_malformed_table(tmp_path: Path, text: str, words: str) -> None:
     """A project's own figures are read as strictly as the shipped ones."""

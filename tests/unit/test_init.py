@@ -258,6 +258,37 @@ def test_an_onnx_file(invoke: Invoke, here: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("precision", ["fp16", "int8", "fp32"])
+def test_an_onnx_file_on_a_gpu_that_tensorrt_llm_does_not_know(
+    invoke: Invoke, here: Path, precision: str
+) -> None:
+    """A plan is TensorRT's: its GPUs and its precisions count."""
+    graph(here / "ids.onnx", "batch", "length")
+    done = invoke("init", "ids.onnx", "--target", "t4", "--precision", precision)
+    assert done.exit_code == 0, done.stderr
+    engine = engine_of(load_project(here))
+    assert (engine["builder"], engine["precision"]) == ("tensorrt", precision)
+    assert engine["target"]["gpu"] == "T4"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("--target", "v100-32"), "TensorRT does not support V100-32"),
+        (("--target", "t4", "--precision", "fp8"), "FP8 arithmetic came with Ada"),
+    ],
+)
+def test_an_onnx_file_on_a_gpu_that_tensorrt_does_not_know(
+    invoke: Invoke, here: Path, arguments: tuple[str, ...], problem: str
+) -> None:
+    """Refused before the file is written."""
+    graph(here / "ids.onnx", "batch", "length")
+    done = invoke("init", "ids.onnx", *arguments)
+    assert done.exit_code == 3
+    assert problem in done.stderr
+    assert not (here / "tritonctl.yaml").exists()
+
+
 def test_images_have_their_usual_size(invoke: Invoke, here: Path) -> None:
     """Height and width are no tokens."""
     graph(here / "image.onnx", "batch", 3, "height", "width")

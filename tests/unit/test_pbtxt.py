@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.protocol.datatypes import BY_CONFIG_NAME, TABLE
@@ -91,46 +93,123 @@ def test_equal_input_gives_equal_bytes() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
-    ({"instance_grup": []}, 'has no field named "instance_grup"', "did you mean `instance_group`?"),
+    ({"instance_grup": []}, "`instance_grup`: unknown key", "did you mean `instance_group`?"),
     (
         {"dynamic_batching": {"max_queue_delay_microsecond": 1}},
-        'has no field named "max_queue_delay_microsecond"',
+        "`dynamic_batching.max_queue_delay_microsecond`: unknown key",
         "did you mean `max_queue_delay_microseconds`?",
     ),
     (
         {"version_policy": {"lates": {"num_versions": 1}}},
-        'has no field named "lates"',
+        "`version_policy.lates`: unknown key",
         "did you mean `latest`?",
     ),
-    ({"zzz": 1}, 'has no field named "zzz"', "correct `serving.config`"),
-    ({"max_batch_size": "many"}, "max_batch_size", "correct `serving.config`"),
-    ({"max_batch_size": 2**40}, "max_batch_size", "correct `serving.config`"),
-    ({"dynamic_batching": 3}, "dynamic_batching", "correct `serving.config`"),
-    ({"instance_group": 3}, "instance_group", "correct `serving.config`"),
-    ({"instance_group": [{"kind": "KIND_TPU"}]}, "KIND_TPU", "correct `serving.config`"),
-    ({"input": [{"data_type": "TYPE_FP8"}]}, "TYPE_FP8", "correct `serving.config`"),
-    ({"parameters": {"a": "1"}}, "parameters", "correct `serving.config`"),
+    ({"zzz": 1}, "`zzz`: unknown key", "valid keys: name, platform, "),
+    ({"max_batch_size": "many"}, "`max_batch_size`: expected a whole number, got `many`", ""),
+    ({"max_batch_size": 1.5}, "`max_batch_size`: expected a whole number, got `1.5`", ""),
+    ({"max_batch_size": True}, "`max_batch_size`: expected a whole number, got `True`", ""),
+    (
+        {"max_batch_size": 2**40},
+        "`max_batch_size`: expected a whole number from -2147483648 to",
+        "",
+    ),
+    (
+        {"dynamic_batching": 3},
+        "`dynamic_batching`: expected a section of keys, got `3`",
+        "its keys",
+    ),
+    ({"instance_group": 3}, "`instance_group`: expected a list, got `3`", "write `[…]` around it"),
+    (
+        {"instance_group": {"kind": "KIND_CPU"}},
+        "`instance_group`: expected a list, got a section",
+        "write `[…]` around it",
+    ),
+    ({"instance_group": [None]}, "`instance_group.0`: expected a section of keys", "its keys: "),
+    (
+        {"instance_group": [{"kind": "KIND_TPU"}]},
+        "`instance_group.0.kind`: unknown value `KIND_TPU`",
+        "did you mean `KIND_GPU`? expected one of KIND_AUTO, ",
+    ),
+    (
+        {"input": [{"data_type": "TYPE_FP8"}]},
+        "`input.0.data_type`: unknown value `TYPE_FP8`",
+        "did",
+    ),
+    ({"response_cache": {"enable": "yes"}}, "`response_cache.enable`: expected true or false", ""),
+    (
+        {"parameters": {"a": "1"}},
+        "`parameters.a`: expected a section of keys, got `1`",
+        'write `{string_value: "1"}`; correct `serving.config`',
+    ),
+    (
+        {"parameters": {"a": {"string_value": 1}}},
+        "`parameters.a.string_value`: expected text",
+        "quo",
+    ),
+    (
+        {"parameters": {5: {"string_value": "1"}}},
+        "`parameters.5`: as a key, expected text",
+        "quote",
+    ),
+    ({"parameters": ["a"]}, "`parameters`: expected a section of keys, got a section", ""),
+    (
+        {"version_policy": {"latest": {}, "all": {}}},
+        "`version_policy`: `latest` and `all` exclude each other",
+        "keep one of them",
+    ),
 ]
+# What protobuf's own messages are made of.
+FOREIGN = (
+    "Failed to parse",
+    "Message type",
+    "Couldn't parse",
+    "is not iterable",
+    "literal",
+    "field ",
+)
 
 
 @pytest.mark.parametrize(("raw", "problem", "remedy"), REFUSED)
 def test_what_triton_does_not_know(raw: dict[str, Any], problem: str, remedy: str) -> None:
-    """Refused by the protobuf schema: the model, the field, the nearest right one; one line."""
+    """Refused by the protobuf schema: the model, the key, the nearest right one; in our words."""
     with pytest.raises(ConfigurationError) as caught:
         to_pbtxt(CONFIG.as_dict() | raw, header="h")
-    assert caught.value.problem.startswith("model m_engine: Triton's model configuration refuses")
-    assert problem in caught.value.problem
+    assert f"model m_engine: Triton does not take {problem}" in caught.value.problem
+    assert not any(word in caught.value.problem for word in FOREIGN)
     assert "\n" not in caught.value.problem
-    assert caught.value.remedy.startswith(remedy)
+    assert remedy in caught.value.remedy
+    assert caught.value.remedy.endswith("correct `serving.config` in tritonctl.yaml")
 
 
 @pytest.mark.parametrize(
-    ("text", "line"), [("name: 3\n", "1:"), ('name: "m"\nnam: 1\n', "2:"), ("{", "1:")]
+    ("text", "problem"),
+    [
+        ("name: 3\n", "1:7: name takes a string"),
+        ('name: "m"\nnam: 1\n', "2:1: ModelConfig has no field nam"),
+        ("{", "1:1: expected a field's name, found '{'"),
+    ],
 )
-def test_malformed_pbtxt(text: str, line: str) -> None:
-    """Told with the line."""
-    with pytest.raises(ConfigurationError, match=f"not a valid config.pbtxt: {line}"):
+def test_malformed_pbtxt(text: str, problem: str) -> None:
+    """Told with line and column, in the words of `tritonctl check`."""
+    with pytest.raises(ConfigurationError, match=f"not a valid config.pbtxt: {problem}"):
         parse_pbtxt(text)
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=4,
+)
+
+
+@given(st.sampled_from(sorted(model_config_pb2.ModelConfig.DESCRIPTOR.fields_by_name)), ANYTHING)
+def test_whatever_is_refused_has_a_place(field: str, value: Any) -> None:
+    """Protobuf is the judge; the words and the place are ours."""
+    with suppress(ConfigurationError):
+        to_pbtxt({"name": "m", field: value}, header="h")
+        return
+    with pytest.raises(ConfigurationError, match=f"Triton does not take `{field}"):
+        to_pbtxt({"name": "m", field: value}, header="h")
 
 
 @given(st.dictionaries(st.text(max_size=9), st.text(max_size=99), max_size=4))

@@ -124,7 +124,12 @@ OTHER_MISTAKES = [
     ("schema: tritonctl/v1\n", "x: &x 1\n", 1, "unknown key `x` in the file"),
     ("tritonctl/v1", "tritonctl/v2", 1, "this tritonctl reads schema tritonctl/v1"),
     ("KIND_CPU", "KIND_CUP", 9, "`models.speller.serving.instance_group.0.kind`: expected "),
-    ("[{kind: KIND_CPU, count: 1}]", "[]", 9, "`models.speller.serving.instance_group`: List"),
+    (
+        "[{kind: KIND_CPU, count: 1}]",
+        "[]",
+        9,
+        "`models.speller.serving.instance_group`: expected at least 1 in the list",
+    ),
     ("  speller:\n", "  my speller:\n", 3, "`models.my speller`: expected text that matches"),
     ("server: {grpc_port: 9001}", "server:", 10, "`server`: expected a section of keys"),
     *(

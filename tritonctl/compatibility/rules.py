@@ -103,6 +103,27 @@ def resolve_tensorrt_target(
     )
 
 
+def refuse_tensorrt_on_gpu(target: Target, precision: str, compatibility: Compatibility) -> None:
+    """A plan runs from Turing on, one in FP8 from Ada on. Raises ConfigurationError."""
+    if target.compute_capability is None:
+        return
+    architecture = architecture_of(target.compute_capability, compatibility)
+    what = f"{_gpu(target)} ({architecture.name})"
+    if not architecture.tensorrt:
+        first = next(entry for entry in compatibility.architectures if entry.tensorrt)
+        raise ConfigurationError(
+            f"TensorRT does not support {what}",
+            remedy=f"use a GPU of compute capability {first.compute_capability} ({first.name}) or "
+            "later, or the onnxruntime builder",
+        )
+    fp8 = compatibility.precisions["fp8"]
+    if precision == "fp8" and not fp8.runs_on(target.compute_capability, "pytorch"):
+        raise ConfigurationError(
+            f"engine.precision fp8 cannot run on {_gpu(target)}: {fp8.reason}",
+            remedy="set engine.precision to int8 or fp16, or engine.target.gpu to a newer one",
+        )
+
+
 def refuse_tensorrt_without_package(target: Target, compatibility: Compatibility) -> None:
     """An environment needs exactly the server's TensorRT version. Raises ConfigurationError."""
     if target.tensorrt is None or target.cuda is None:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
+from tritonctl.project.expected import reason
 
 World = Literal["engine", "pytorch"]
 _T = TypeVar("_T")
@@ -45,12 +46,16 @@ class Release(_Record):
 
 
 class Architecture(_Record):
-    """A compute capability: its generation, its first CUDA, whether TensorRT-LLM supports it."""
+    """A compute capability: its generation, its first CUDA, and who supports it.
+
+    trtllm: TensorRT-LLM; tensorrt: TensorRT itself, which reaches further back.
+    """
 
     compute_capability: str
     name: str
     cuda: str
     trtllm: bool
+    tensorrt: bool = True
 
 
 class Gpu(_Record):
@@ -143,7 +148,8 @@ def _read(file: Path) -> Compatibility:
         return Compatibility.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except ValueError as error:  # not UTF-8, not TOML, or not this schema
         raise ConfigurationError(
-            f"{file} is malformed: {error}", remedy="compare it with the one tritonctl ships"
+            f"{file} is malformed: {reason(error)}",
+            remedy="compare it with the one tritonctl ships",
         ) from error
 
 

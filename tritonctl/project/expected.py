@@ -1,47 +1,177 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a field of the project file expects, in the words of those who write it."""
+"""What is wrong with a file's data, in the words of those who write it: pydantic's reach nobody."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import NoneType
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, Tag, ValidationError
+
+from tritonctl.errors import choices
+from tritonctl.project.yaml import Location
 
 # By pydantic's name of the mistake; braces hold a value of its context.
 _EXPECTED = {
     "int_type": "a whole number",
     "int_parsing": "a whole number",
+    "int_parsing_size": "a whole number of at most 4300 digits",
     "int_from_float": "a whole number",
     "float_type": "a number",
     "float_parsing": "a number",
     "finite_number": "a finite number",
+    "multiple_of": "a multiple of {multiple_of}",
     "bool_type": "true or false",
     "bool_parsing": "true or false",
     "string_type": "text",
+    "string_unicode": "text in UTF-8",
+    "string_too_short": "at least {min_length} characters",
+    "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "text that matches {pattern}",
+    "path_type": "a path",
+    "none_required": "nothing",
     "list_type": "a list",
     "tuple_type": "a list",
+    "set_type": "a list",
+    "too_short": "at least {min_length} in the list",
+    "too_long": "at most {max_length} in the list",
     "dict_type": "a section of keys",
+    "mapping_type": "a section of keys",
     "model_type": "a section of keys",
     "model_attributes_type": "a section of keys",
+    "dataclass_type": "a section of keys",
+    "invalid_key": "text as a key",
     "literal_error": "{expected}",
+    "enum": "{expected}",
     "greater_than": "more than {gt}",
     "greater_than_equal": "at least {ge}",
     "less_than": "less than {lt}",
     "less_than_equal": "at most {le}",
 }
-_OTHERS = (("Value error, ", ""), ("Input should be", "expected"))
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+_OWN_WORDS = ("value_error", "assertion_error")
 
 
-def expected(item: dict[str, Any]) -> str:
-    """What one of pydantic's errors says, in plain words."""
-    if known := _EXPECTED.get(item["type"]):
-        given = {name: _plain(value) for name, value in item.get("ctx", {}).items()}
-        return f"expected {known.format(**given)}"
-    message = str(item["msg"])
-    for theirs, ours in _OTHERS:
-        message = message.replace(theirs, ours)
-    return message
+def reason(error: ValueError, data: Any = None) -> str:
+    """What is wrong with a file, its worst mistake: of its data, its syntax or its encoding.
+
+    data: what the file holds, where its schema has unions, whose members are no part of a place.
+    """
+    if isinstance(error, ValidationError):
+        first = worst_first(error)[0]
+        place = tuple(first["loc"]) if data is None else place_in(first, data)
+        return explained(first, place)[0]
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
+    return str(error)
+
+
+def worst_first(error: ValidationError) -> list[dict[str, Any]]:
+    """Each mistake, a misspelt key first: it is often why another key is missing."""
+    items = [dict(item) for item in error.errors()]
+    return sorted(items, key=lambda item: item["type"] not in _UNKNOWN_KEY)
+
+
+def explained(
+    item: dict[str, Any], location: Location, root: type[BaseModel] | None = None
+) -> tuple[str, str | None]:
+    """What one of pydantic's errors says, with its place, and what to do, where that is known.
+
+    location: where that is in the file. root: what the whole file is, for the keys it may have.
+    """
+    path = ".".join(str(part) for part in location) or "the file"
+    if item["type"] in _UNKNOWN_KEY:
+        parent = ".".join(str(part) for part in location[:-1])
+        problem = f"unknown key `{location[-1]}` in {f'`{parent}`' if parent else 'the file'}"
+        known = _fields_at(item["loc"][:-1], root) if root else []
+        return problem, choices(str(location[-1]), known, "valid keys:") if known else None
+    if item["type"] == "missing":
+        return f"`{path}` is missing", f"add `{location[-1]}:` there"
+    if item["type"] == "json_invalid":
+        return f"not JSON: {item['ctx']['error']}", None
+    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        return _explained_choice(item, path)
+    # A whole section is too long to repeat: the user can read it in the file.
+    got = "" if isinstance(item["input"], Mapping) else f", got `{item['input']}`"
+    return f"`{path}`: {_expected(item)}{got}", None
+
+
+def _explained_choice(item: dict[str, Any], path: str) -> tuple[str, str]:
+    """Explain a mapping in which one key decides the others, as `process` of arrivals does."""
+    key = item["ctx"]["discriminator"].strip("'")
+    if item["type"] == "union_tag_not_found":
+        return f"`{path}.{key}` is missing", f"add `{key}:` there"
+    tag = str(item["ctx"]["tag"])
+    known = [word.strip("'") for word in item["ctx"]["expected_tags"].split(", ")]
+    return f"`{path}.{key}`: unknown {key} `{tag}`", choices(tag, sorted(known), "expected one of")
+
+
+def _expected(item: dict[str, Any]) -> str:
+    if item["type"] in _OWN_WORDS:
+        return str(item["ctx"]["error"])
+    known = _EXPECTED.get(item["type"], "another value")
+    given = {name: _plain(value) for name, value in item.get("ctx", {}).items()}
+    return f"expected {known.format(**given)}"
 
 
 def _plain(value: object) -> object:
     """A bound without `.0`."""
     return f"{value:.15g}" if isinstance(value, float) else value
+
+
+def place_in(item: dict[str, Any], data: Any) -> Location:
+    """The location of an error in the file.
+
+    pydantic adds the names of union members to it, and "[key]" for an error about a mapping's key.
+    """
+    location: Location = ()
+    parts = [part for part in item["loc"] if part != "[key]"]
+    for position, part in enumerate(parts):
+        missing = item["type"] == "missing" and position == len(parts) - 1
+        held = isinstance(data, Mapping) and part in data
+        listed = isinstance(data, list) and isinstance(part, int)
+        if held or listed or missing:
+            location = (*location, part)
+            data = data[part] if not missing else None
+    return location
+
+
+def _fields_at(location: Location, root: type[BaseModel]) -> list[str]:
+    """The valid keys at a location of a file."""
+    annotation: Any = root
+    for part in location:
+        annotation = _member(annotation, str(part))
+    if _is_model(annotation):
+        return sorted(info.alias or name for name, info in annotation.model_fields.items())
+    return []
+
+
+def _member(annotation: Any, part: str) -> Any:
+    """The type at `part` of a model, a `dict[name, Item]`, a `list[Item]` or a union."""
+    if _is_model(annotation):
+        return _only(annotation.model_fields[part].annotation)
+    chosen = [inner for inner in get_args(annotation) if part in _tags(inner)]
+    return _only(chosen[0] if chosen else get_args(annotation)[-1])
+
+
+def _only(annotation: Any) -> Any:
+    """A type without `Annotated` and `| None`, unless a union remains."""
+    while get_origin(annotation) is Annotated or NoneType in get_args(annotation):
+        inner = [a for a in get_args(annotation) if a is not NoneType]
+        if get_origin(annotation) is not Annotated and len(inner) > 1:
+            break
+        annotation = inner[0]
+    return annotation
+
+
+def _tags(alternative: Any) -> Iterable[str]:
+    """The tags of a union's member."""
+    if _is_model(alternative):
+        literals = [get_args(info.annotation) for info in alternative.model_fields.values()]
+        return [word for words in literals for word in words if isinstance(word, str)]
+    return [extra.tag for extra in get_args(alternative) if isinstance(extra, Tag)]
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

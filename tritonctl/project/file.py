@@ -7,14 +7,13 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, Tag, ValidationError
+from pydantic import ValidationError
 
 from tritonctl.errors import ConfigurationError, choices
-from tritonctl.project.expected import expected
+from tritonctl.project.expected import explained, place_in, worst_first
 from tritonctl.project.schema import SCHEMA, Project
 from tritonctl.project.yaml import Location, YamlSource, read_yaml
 
@@ -197,103 +196,16 @@ def _validate(merged: _Merged, file: Path) -> Project:
     try:
         return Project.at(file.resolve().parent, merged.data)
     except ValidationError as error:
-        # A misspelt key first: it is often why another key is missing.
-        items = sorted(error.errors(), key=lambda item: item["type"] != "extra_forbidden")
-        problems = [_explain(merged, dict(item)) for item in items]
+        problems = [_explain(merged, item) for item in worst_first(error)]
     raise ConfigurationError("\n".join(p for p, _ in problems), remedy=problems[0][1])
 
 
 def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
-    location = _in_the_file(item, merged.data)
-    field_path = ".".join(str(part) for part in location) or "the file"
+    location = place_in(item, merged.data)
     where = merged.where(location)
-    if item["type"] == "extra_forbidden":
-        known = _fields_at(item["loc"][:-1])
-        parent = ".".join(str(part) for part in location[:-1])
-        inside = f"`{parent}`" if parent else "the file"
-        return (
-            f"{where}: unknown key `{location[-1]}` in {inside}",
-            choices(str(location[-1]), known, "valid keys:"),
-        )
     if item["type"] == "missing" and location == ("schema",):
         return f"{where}: `schema` is missing", f"write `schema: {SCHEMA}` in its first line"
-    if item["type"] == "missing":
-        return f"{where}: `{field_path}` is missing", f"add `{location[-1]}:` there"
-    if item["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        return _explain_choice(item, where, field_path)
-    if location == ("schema",):
+    if item["type"] != "extra_forbidden" and location == ("schema",):
         return f"{where}: this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
-    # A whole section is too long to repeat: the user can read it in the file.
-    got = "" if isinstance(item["input"], Mapping) else f", got `{item['input']}`"
-    return (
-        f"{where}: `{field_path}`: {expected(item)}{got}",
-        "see the field's type with `tritonctl schema`",
-    )
-
-
-def _explain_choice(item: dict[str, Any], where: str, field_path: str) -> tuple[str, str]:
-    """Explain a mapping in which one key decides the others, as `process` of arrivals does."""
-    key = item["ctx"]["discriminator"].strip("'")
-    if item["type"] == "union_tag_not_found":
-        return f"{where}: `{field_path}.{key}` is missing", f"add `{key}:` there"
-    tag = str(item["ctx"]["tag"])
-    known = [word.strip("'") for word in item["ctx"]["expected_tags"].split(", ")]
-    problem = f"{where}: `{field_path}.{key}`: unknown {key} `{tag}`"
-    return problem, choices(tag, sorted(known), "expected one of")
-
-
-def _in_the_file(item: dict[str, Any], data: Any) -> Location:
-    """The location of an error in the file.
-
-    pydantic adds the names of union members to it, and "[key]" for an error about a mapping's key.
-    """
-    location: Location = ()
-    parts = [part for part in item["loc"] if part != "[key]"]
-    for position, part in enumerate(parts):
-        missing = item["type"] == "missing" and position == len(parts) - 1
-        held = isinstance(data, Mapping) and part in data
-        listed = isinstance(data, list) and isinstance(part, int)
-        if held or listed or missing:
-            location = (*location, part)
-            data = data[part] if not missing else None
-    return location
-
-
-def _fields_at(location: Location) -> list[str]:
-    """The valid keys at a location of the project file."""
-    annotation: Any = Project
-    for part in location:
-        annotation = _member(annotation, str(part))
-    if _is_model(annotation):
-        return sorted(info.alias or name for name, info in annotation.model_fields.items())
-    return []
-
-
-def _member(annotation: Any, part: str) -> Any:
-    """The type at `part` of a model, a `dict[name, Item]`, a `list[Item]` or a union."""
-    if _is_model(annotation):
-        return _only(annotation.model_fields[part].annotation)
-    chosen = [inner for inner in get_args(annotation) if part in _tags(inner)]
-    return _only(chosen[0] if chosen else get_args(annotation)[-1])
-
-
-def _only(annotation: Any) -> Any:
-    """A type without `Annotated` and `| None`, unless a union remains."""
-    while get_origin(annotation) is Annotated or NoneType in get_args(annotation):
-        inner = [a for a in get_args(annotation) if a is not NoneType]
-        if get_origin(annotation) is not Annotated and len(inner) > 1:
-            break
-        annotation = inner[0]
-    return annotation
-
-
-def _tags(alternative: Any) -> Iterable[str]:
-    """The tags of a union's member."""
-    if _is_model(alternative):
-        literals = [get_args(info.annotation) for info in alternative.model_fields.values()]
-        return [word for words in literals for word in words if isinstance(word, str)]
-    return [extra.tag for extra in get_args(alternative) if isinstance(extra, Tag)]
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    problem, remedy = explained(item, location, Project)
+    return f"{where}: {problem}", remedy or "see the field's type with `tritonctl schema`"

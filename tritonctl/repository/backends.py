@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from tritonctl.engines.build.contract import Tensors, TensorSpec
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
+from tritonctl.project.expected import reason
 from tritonctl.repository.contents import REQUIREMENTS
 from tritonctl.repository.model_config import Tensor
 
@@ -172,5 +173,6 @@ def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:
         )
     except ValueError as error:  # not UTF-8, not TOML, or not this schema
         raise ConfigurationError(
-            f"{file} is malformed: {error}", remedy="compare it with python_backends/README.md"
+            f"{file} is malformed: {reason(error)}",
+            remedy="compare it with python_backends/README.md",
         ) from error

@@ -16,6 +16,7 @@ from tritonctl.checks.analysis.wiring import Fault
 from tritonctl.checks.config.message import Path as Place
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
+from tritonctl.project.expected import explained, place_in, worst_first
 from tritonctl.project.schema import Project
 from tritonctl.project.yaml import YamlSource, read_yaml
 from tritonctl.repository.backends import BackendTensor, PythonBackend
@@ -96,10 +97,12 @@ def ensemble_for(task: str, project_root: Path | None = None) -> tuple[Ensemble,
     try:
         return Ensemble.model_validate(source.data), source
     except ValidationError as error:
-        first = error.errors()[0]
+        first = worst_first(error)[0]
+        place = place_in(first, source.data)
+        problem, remedy = explained(first, place, Ensemble)
         raise ConfigurationError(
-            f"{source.where(first['loc'])}: {first['msg']}",
-            remedy="compare it with ensembles/text_generation.yaml",
+            f"{source.where(place)}: {problem}",
+            remedy=remedy or "compare it with ensembles/text_generation.yaml",
         ) from error
 
 

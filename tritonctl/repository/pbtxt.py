@@ -6,11 +6,12 @@ Importing that schema takes about 0.3 s, so it happens inside the functions.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
-from tritonctl.errors import ConfigurationError, suggest
+from tritonctl.checks.config.textproto import TextprotoError, parse
+from tritonctl.checks.places import Source
+from tritonctl.errors import ConfigurationError
 
 
 def to_pbtxt(config: Mapping[str, Any], *, header: str) -> str:
@@ -37,34 +38,47 @@ def parse_pbtxt(text: str) -> dict[str, Any]:
         message = text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
         raise ConfigurationError(
-            f"not a valid config.pbtxt: {error}", remedy="correct that line"
+            f"not a valid config.pbtxt: {_mistake(text)}", remedy="correct that line"
         ) from error
     record: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     return record
+
+
+def _mistake(text: str) -> str:
+    """The first mistake of a config.pbtxt, its line and column, in the words of `check`."""
+    from tritonclient.grpc import model_config_pb2
+
+    from tritonctl.checks.config.message import HARMLESS, read
+
+    source = Source("config.pbtxt", text)
+    try:
+        made = read(parse(text), model_config_pb2.ModelConfig())
+    except TextprotoError as error:
+        problem, span = error.problem, error.span
+    else:
+        wrong = [one for one in made.problems if one.mistake not in HARMLESS]
+        if not wrong:
+            return "Triton does not read it; `tritonctl check` has more"
+        problem, span = wrong[0].text, wrong[0].span
+    line, column = source.position(span.start)
+    return f"{line}:{column}: {problem}"
 
 
 def _message(config: Mapping[str, Any]) -> Any:
     from google.protobuf import json_format
     from tritonclient.grpc import model_config_pb2
 
+    from tritonctl.repository.refused_values import refused_values
+
     try:
         return json_format.ParseDict(dict(config), model_config_pb2.ModelConfig())
     except json_format.ParseError as error:
-        # The lines after the first list all fields, in names that config.pbtxt does not use.
-        reason = str(error).splitlines()[0]
+        wrong = next(refused_values(config, model_config_pb2.ModelConfig.DESCRIPTOR), None)
+        where = f"`{wrong.place}`: " if wrong else ""
+        problem = wrong.problem if wrong else "its values do not go together"
+        remedy = wrong.remedy if wrong else None
+        what = "`serving.config` in tritonctl.yaml"
         raise ConfigurationError(
-            f"model {config.get('name')}: Triton's model configuration refuses it: {reason}",
-            remedy=_remedy(str(error)),
+            f"model {config.get('name')}: Triton does not take {where}{problem}",
+            remedy=f"{remedy}; correct {what}" if remedy else f"correct {what}",
         ) from error
-
-
-def _remedy(problem: str) -> str:
-    from tritonclient.grpc import model_config_pb2
-
-    match = re.search(r'Message type "([^"]+)" has no field named "([^"]+)"', problem)
-    if match:
-        pool = model_config_pb2.DESCRIPTOR.pool
-        known = [field.name for field in pool.FindMessageTypeByName(match[1]).fields]
-        if nearest := suggest(match[2], known):
-            return f"did you mean `{nearest}`? Correct `serving.config` in tritonctl.yaml"
-    return "correct `serving.config` in tritonctl.yaml"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -113,8 +112,10 @@ class TunedServer:
     def apply(self, settings: Settings) -> Applied:
         """Make settings live and check that they are.
 
-        Raises ConfigurationError or SettingsRefusedError for impossible settings; the earlier ones
-        are then still live, or are loaded by the next call.
+        Where the running server fails over them, that is noted and a new one takes them. Raises
+        ConfigurationError or SettingsRefusedError for impossible settings (the earlier ones are
+        then still live, or are loaded by the next call), and ServerError where a new server does
+        not serve them either.
         """
         began = time.monotonic()
         project = self._space.tuned(settings)
@@ -127,11 +128,14 @@ class TunedServer:
                 return Applied(loaded, time.monotonic() - began, gap, restarted=False)
             except SettingsRefusedError:
                 raise
-            except ServerError:
+            except ServerError as error:
                 # tritonserver 2.51 may crash while it swaps a model, or never finish: that says
                 # nothing about the settings.
-                pass
+                self._progress.note(f"{error.problem}: a new server starts with these settings")
         self._start(project)
+        with ModelControl(self.state.endpoint, _ADVICE) as control:
+            for name, config in configs.items():
+                _check(control.config(name), config)
         took = time.monotonic() - began
         return Applied((), took, took, restarted=True)
 
@@ -232,8 +236,10 @@ class TunedServer:
     def _started(self, project: Project, rendered: Rendered) -> Server:
         """Start again where another process took a port that was free."""
         for _ in range(_STARTS - 1):
-            with suppress(ServerError):
+            try:
                 return start(project, rendered, self._progress)[0]
+            except ServerError as error:
+                self._progress.note(f"{error.problem}: trying again")
         return start(project, rendered, self._progress)[0]
 
     def _ports(self) -> dict[str, Any]:

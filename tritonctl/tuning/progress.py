@@ -30,7 +30,7 @@ class TuningLines:
         self._began = time.monotonic()
         self._best = 0.0
         self.trials = 0
-        self.board: LoadBoard = SilentBoard()
+        self.board: LoadBoard = _Notes(self._say)
 
     def stage(self, text: str) -> None:
         """A new stage begins."""
@@ -62,3 +62,14 @@ class TuningLines:
     def _say(self, text: str) -> None:
         minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
         self._note(f"[{minutes}:{seconds:02}] {text}")
+
+
+class _Notes(SilentBoard):
+    """Shows no step and no load test, only what goes wrong between them."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def note(self, text: str) -> None:
+        """A line of its own."""
+        self._say(text)

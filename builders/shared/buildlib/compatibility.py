@@ -53,6 +53,12 @@ def oldest_for_trtllm() -> str:
     )
 
 
+def oldest_for_tensorrt() -> str:
+    """Return the first compute capability that TensorRT supports."""
+    known = _table()["architectures"]
+    return next(str(one["compute_capability"]) for one in known if one.get("tensorrt", True))
+
+
 @cache
 def _formats(section: str) -> dict[str, Format]:
     return {name: _format(entry) for name, entry in _table()[section].items()}

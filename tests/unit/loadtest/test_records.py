@@ -78,10 +78,10 @@ def test_workers_before_they_are_merged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('{"i": 0', "Invalid JSON"),
-        ("[]", "the record: Input should be an object"),
-        (line(sent="soon"), "sent: Input should be a valid integer"),
-        (line(outcome="fine"), "outcome: Input should be 'ok', 'error'"),
+        ('{"i": 0', "not JSON"),
+        ("[]", "expected a section of keys, got `[]`"),
+        (line(sent="soon"), "`sent`: expected a whole number, got `soon`"),
+        (line(outcome="fine"), "`outcome`: expected 'ok', 'error'"),
         (line(n=[1]), "2 responses"),
         (line(at=[7000, 5000]), "not in the order of time"),
         (line(end=10), "not in the order of time"),

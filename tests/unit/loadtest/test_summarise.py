@@ -113,7 +113,7 @@ def test_another_schema_is_refused(tmp_path: Path) -> None:
     summary = summarise(SyntheticRun(seconds=5).write(tmp_path / "run"))
     with pytest.raises(ConfigurationError, match="'v9', not 'tritonctl/loadsummary/v1'"):
         Summary.from_record(summary.to_record() | {"schema": "v9"})
-    with pytest.raises(ConfigurationError, match=r"window\.to_s: Input should be a valid number"):
+    with pytest.raises(ConfigurationError, match=r"`window\.to_s`: expected a number"):
         Summary.from_record(summary.to_record() | {"window": {"from_s": 0, "to_s": "soon"}})
     with pytest.raises(ConfigurationError, match="does not exist") as missing:
         read_summary(tmp_path)

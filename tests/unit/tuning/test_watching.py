@@ -152,3 +152,5 @@ def test_lines() -> None:
     assert f"best met so far {outcome.best.met:.4g}/s" in "".join(said)
     lines.trial(outcome.trials[0], stored=True)
     assert len(said) == lines.trials - 1 + len(outcome.steps)
+    lines.board.note("a new server starts")
+    assert said[-1] == "[0:00] a new server starts"

@@ -14,6 +14,7 @@ from tritonctl.engines.build.fingerprint import sha256
 from tritonctl.errors import BuildFailedError, RepositoryError
 from tritonctl.host.files import write_atomically
 from tritonctl.project.base import Frozen
+from tritonctl.project.expected import reason
 
 MANIFEST = "manifest.json"
 
@@ -46,8 +47,9 @@ def read_manifest(artefact: Path) -> Manifest:
     try:
         return Manifest.model_validate_json((artefact / MANIFEST).read_bytes())
     except (OSError, ValidationError) as error:
+        why = error.strerror if isinstance(error, OSError) else reason(error)
         raise RepositoryError(
-            f"{artefact / MANIFEST} cannot be read: {error}",
+            f"{artefact / MANIFEST} cannot be read: {why}",
             remedy="make the engine again: `tritonctl build --force`",
         ) from error
 

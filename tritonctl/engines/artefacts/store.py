@@ -19,6 +19,7 @@ from tritonctl.engines.build.contract import BuiltFile
 from tritonctl.engines.build.fingerprint import sha256
 from tritonctl.errors import RepositoryError, UsageError
 from tritonctl.host.progress import Progress
+from tritonctl.project.expected import reason
 from tritonctl.project.schema import Project
 
 # What the host leaves in an artefact beside the files that the builder reported.
@@ -119,9 +120,7 @@ def read_stored(folder: Path) -> Stored:
     except OSError as error:
         return Stored(folder.parent.name, folder, 0.0, None, f"{MANIFEST}: {error.strerror}")
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole file"
-        problem = f"{MANIFEST} is malformed: {place}: {first['msg']}"
+        problem = f"{MANIFEST} is malformed: {reason(error)}"
         return Stored(folder.parent.name, folder, made, None, problem)
     return Stored(folder.parent.name, folder, made, record)
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
+from tritonctl.project.expected import reason
 from tritonctl.project.schema import Engine
 
 RunnerName = Literal["current", "venv", "container"]
@@ -150,5 +151,5 @@ def builder_named(name: str, project_root: Path | None = None) -> Builder:
         return Builder.model_validate({**data, "folder": file.parent})
     except ValueError as error:  # not UTF-8, not TOML, or not this schema
         raise ConfigurationError(
-            f"{file} is malformed: {error}", remedy="compare it with builders/README.md"
+            f"{file} is malformed: {reason(error)}", remedy="compare it with builders/README.md"
         ) from error

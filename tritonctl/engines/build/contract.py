@@ -11,6 +11,8 @@ schema of these models; after changing the request, write the file again:
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -19,6 +21,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from tritonctl.compatibility.table import Target
 from tritonctl.errors import BuildFailedError
 from tritonctl.project.base import Frozen, Positive, Share
+from tritonctl.project.expected import reason
 
 
 def _inside(path: str) -> str:
@@ -180,14 +183,17 @@ def read_answer(path: Path, builder: str) -> BuildResult | BuildRefusal:
     """Read a builder's result file. Raises BuildFailedError when it breaks the contract."""
     remedy = f"this is a defect of builders/{builder}: see builders/README.md"
     try:
-        return _ANSWER.validate_json(path.read_bytes())
+        text = path.read_bytes()
     except FileNotFoundError:
         raise BuildFailedError(
             f"builder {builder} ended without writing a result", remedy=remedy
         ) from None
+    try:
+        return _ANSWER.validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"]) or "the whole file"
+        data = None
+        with suppress(ValueError):  # not JSON, which is the reason then
+            data = json.loads(text)
         raise BuildFailedError(
-            f"builder {builder} wrote a malformed result: {place}: {first['msg']}", remedy=remedy
+            f"builder {builder} wrote a malformed result: {reason(error, data)}", remedy=remedy
         ) from error

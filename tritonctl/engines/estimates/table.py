@@ -7,11 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
 from tritonctl.project.base import Frozen
+from tritonctl.project.expected import reason
 
 
 class Storage(Frozen):
@@ -77,9 +78,5 @@ def estimate_table(project_root: Path | None = None) -> EstimateTable:
     remedy = "compare it with tritonctl's own"
     try:
         return EstimateTable.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"{file}: `{place}`: {first['msg']}", remedy=remedy) from error
-    except ValueError as error:  # not UTF-8, not TOML
-        raise ConfigurationError(f"{file} is malformed: {error}", remedy=remedy) from error
+    except ValueError as error:  # not UTF-8, not TOML, or not this schema
+        raise ConfigurationError(f"{file} is malformed: {reason(error)}", remedy=remedy) from error

@@ -7,10 +7,16 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from tritonctl.compatibility.rules import check, resolve_target
+from tritonctl.compatibility.rules import (
+    check,
+    refuse_tensorrt_on_gpu,
+    resolve_target,
+    resolve_tensorrt_target,
+)
 from tritonctl.compatibility.table import gpu_named, table
 from tritonctl.engines.artefacts.store import Stored, stored_artefacts
 from tritonctl.engines.artefacts.usage import sources
+from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.engine import built_engine
 from tritonctl.engines.build.preflight import check_request
 from tritonctl.engines.build.requests import model_named
@@ -197,9 +203,14 @@ def _refused(
     compatibility = table(project.root)
     if device.name not in {gpu.name for gpu in compatibility.gpus}:
         return None  # nothing but its memory is known
-    asked = engine.target.model_dump(include={"release", "world"})
+    release = engine.target.release
     try:
-        target = resolve_target(compatibility, **asked, gpu=device.name)
+        if builder_named(engine.builder, project.root).targets == "tensorrt":
+            target = resolve_tensorrt_target(compatibility, release=release, gpu=device.name)
+            refuse_tensorrt_on_gpu(target, engine.precision, compatibility)
+            return None
+        world = engine.target.world
+        target = resolve_target(compatibility, release=release, world=world, gpu=device.name)
         check(target, engine.precision, compatibility, kv_cache_dtype=engine.kv_cache_dtype)
     except ConfigurationError as error:
         return error.problem

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tritonctl.errors import ConfigurationError
+from tritonctl.project.expected import reason
 
 PLAN, FACTS, RECORDS = "plan.json", "facts.json", "records.jsonl"
 PROGRESS, SERVER = "progress.jsonl", "server.jsonl"
@@ -88,11 +89,7 @@ def _records(path: Path) -> Iterator[Record]:
         try:
             yield Record.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the record"
-            raise ConfigurationError(
-                f"{path}:{number}: {place}: {first['msg']}", remedy=_REMEDY
-            ) from error
+            raise ConfigurationError(f"{path}:{number}: {reason(error)}", remedy=_REMEDY) from error
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import read_object, write_atomically
+from tritonctl.project.expected import reason
 
 SCHEMA = "tritonctl/loadsummary/v1"
 SUMMARY = "summary.json"
@@ -256,10 +257,8 @@ class Summary:
         try:
             return TypeAdapter(cls).validate_python(record)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"]) or "the whole file"
             raise ConfigurationError(
-                f"{origin}: {place}: {first['msg']}",
+                f"{origin}: {reason(error)}",
                 remedy="make it again from the records: `tritonctl loadtest report FOLDER`",
             ) from error
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tritonctl.checks.config.textproto import TextprotoError, parse
+from tritonctl.checks.config.lexer import TextprotoError
+from tritonctl.checks.config.textproto import parse
 from tritonctl.checks.places import Source
 from tritonctl.errors import ConfigurationError
 

@@ -62,9 +62,10 @@ test-docker: setup ## of these, docker compose alone: image, up, streams, kill, 
 rules: setup ## docs/reference/check-rules/ from the rules themselves
 	$(BIN)/python -m tritonctl.checks.report.pages docs/reference/check-rules
 
-reference: setup ## docs/reference/: tritonctl-yaml.md from the models, metrics.md from the backends
+reference: setup ## docs/reference/: the pages that are made from the code and its tables
 	$(BIN)/python -m tritonctl.project.pages docs/reference/tritonctl-yaml.md
-	$(BIN)/python docs/metrics_page.py > docs/reference/metrics.md
+	for page in metrics builders tensors; do \
+		$(BIN)/python docs/$${page}_page.py > docs/reference/$$page.md || exit 1; done
 
 docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -30,16 +30,10 @@ def trtllm_project(
     folder: Path, *, world: str, version: str, serving: Mapping[str, Any] | None = None
 ) -> Project:
     """Write and build a project with the model `speller`, on free ports."""
-    _override_contents(folder, version)
-    engine = {
-        "builder": "trtllm_stand_in",
-        "precision": "fp32",
-        "max_seq_len": 512,
-        "options": {"world": world, "version": version},
-    }
+    lay_out_stand_in(folder, version)
     model = {
         "checkpoint": str(EXAMPLE / "checkpoint"),
-        "engine": engine,
+        "engine": stand_in_engine(world, version),
         "serving": {"runtime": RUNTIME, **(serving or {})},
     }
     file = folder / "tritonctl.yaml"
@@ -50,7 +44,17 @@ def trtllm_project(
     return project
 
 
-def _override_contents(folder: Path, version: str) -> None:
+def stand_in_engine(world: str, version: str) -> dict[str, Any]:
+    """The section `engine` of a model that the stand-in serves."""
+    return {
+        "builder": "trtllm_stand_in",
+        "precision": "fp32",
+        "max_seq_len": 512,
+        "options": {"world": world, "version": version},
+    }
+
+
+def lay_out_stand_in(folder: Path, version: str) -> None:
     """The backend as it is, but with the stand-in beside it: stubs ignore PYTHONPATH."""
     builder = folder / "builders" / "trtllm_stand_in"
     shutil.copytree(HERE / "trtllm_builder", builder)

@@ -426,3 +426,16 @@ def test_model_without_an_engine(sandbox: Sandbox) -> None:
     with pytest.raises(RepositoryError, match="has no engine"):
         plan_repository(sandbox.load())
     assert sandbox.run_count() == 0
+
+
+def test_parameter_that_is_unknown(built: Sandbox) -> None:
+    """Of a step of one's own: it belongs under [settings]."""
+    source = bundled.find("python_backends/tokenizer")
+    own = built.root / "python_backends" / "tokenizer"
+    shutil.copytree(source, own)
+    text = (own / "backend.toml").read_text(encoding="utf-8")
+    wrong = text.replace("[parameters]", '[parameters]\nlanguage = "of the answer"', 1)
+    (own / "backend.toml").write_text(wrong, encoding="utf-8")
+    with pytest.raises(ConfigurationError, match="unknown parameter `language`") as caught:
+        _plan(built)
+    assert "`language = VALUE` under [settings]" in str(caught.value.remedy)

@@ -117,10 +117,20 @@ _PARAMETERS: dict[str, _Parameter] = {
 def backend_parameters(
     backend: PythonBackend, serving: Serving, manifest: Manifest
 ) -> dict[str, str]:
-    """What a backend asks for under [parameters] in its backend.toml. Raises RepositoryError."""
+    """What a backend has under [settings] and asks for under [parameters] in its backend.toml.
+
+    Raises ConfigurationError for a parameter that nobody gives, RepositoryError where this engine
+    does not.
+    """
     values = dict(backend.settings)
     for key in sorted(backend.parameters):
-        value = _PARAMETERS[key](serving, manifest) if key in _PARAMETERS else None
+        if key not in _PARAMETERS:
+            raise ConfigurationError(
+                f"backend {backend.name} asks for the unknown parameter `{key}`",
+                remedy=f"write `{key} = VALUE` under [settings] in its backend.toml, or "
+                f"correct it: {choices(key, _PARAMETERS, 'under [parameters] are known')}",
+            )
+        value = _PARAMETERS[key](serving, manifest)
         if value is None:
             raise RepositoryError(
                 f"backend {backend.name} asks for the parameter `{key}`, which neither the "

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints docs/reference/tensors.md, made of ensembles/ and backend.toml: `make reference`."""
+
+from __future__ import annotations
+
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+CHECKOUT = Path(__file__).parents[1]
+# A task's engine is one of these.
+ENGINES = ("openvino_engine", "trtllm_engine")
+_HEAD = """\
+<!-- Made by `make reference` from ensembles/ and python_backends/: edits are lost. -->
+
+# Tensors per task
+
+`task:` of a model says what requests and answers consist of. Data types are Triton's; a shape is
+one request's, behind the batch dimension: `BYTES [1]` is `[1, 1]` on the wire. `tritonctl graph
+MODEL` draws those of a model of yours, with the steps between. Which clients speak them already:
+[clients](clients.md). From Python: [TritonClient](python-client.md).
+"""
+_TEXT = """\
+## `text_generation`
+
+The names of NVIDIA's `ensemble`. A request has `text_input` or `messages`; all else is optional.
+It is answered by a stream of responses, by one with `stream` false or absent.
+"""
+_NEUTRAL = """\
+Tensors that change nothing here are taken with their neutral value, so that NVIDIA's clients work
+unmodified: [which](clients.md#what-is-refused).
+"""
+_TENSORS = """\
+## `tensors`
+
+The graph's own inputs and outputs; no ensemble around it. The batch is their first dimension.
+
+| model | in | out |
+|---|---|---|
+| encoder of texts, `options: {pooling: mean}` or `cls` | `input_ids`, `attention_mask`, where it has them `token_type_ids`: INT64 [tokens] | `sentence_embedding` FP32 [width] |
+| the same without `pooling` | the same | `last_hidden_state` FP32 [tokens, width]; `pooler_output` FP32 [width] where it has one |
+| classifier of texts | the same | `logits` FP32 [labels] |
+| an ONNX file | its own | its own |
+
+`tritonctl infer MODEL --input NAME=JSON` asks such a model. Tasks of your own:
+[own steps](../how-to/own-steps.md).
+"""  # noqa: E501 - a table
+
+
+def page() -> str:
+    """The page."""
+    path = CHECKOUT / "ensembles" / "text_generation.yaml"
+    task = yaml.safe_load(path.read_text(encoding="utf-8"))
+    docs = _docs(task)
+    plain = [one for one in task["inputs"] if not _is_neutral(one["name"], task)]
+    parts = [
+        _HEAD,
+        _TEXT,
+        *_rows("in", plain, docs),
+        _NEUTRAL,
+        *_rows("out", task["outputs"], docs),
+    ]
+    return "\n".join([*parts, _TENSORS])
+
+
+def _rows(side: str, tensors: list[dict[str, Any]], docs: dict[str, str]) -> Iterator[str]:
+    yield f"| {side} | type | is |"
+    yield "|---|---|---|"
+    for one in tensors:
+        kind = one["data_type"].removeprefix("TYPE_").replace("STRING", "BYTES")
+        shape = ", ".join("n" if size < 0 else str(size) for size in one["dims"])
+        only = f" ({_has(one['name'])} only)" if one.get("only_if_read") else ""
+        yield f"| `{one['name']}` | {kind} [{shape}] | {docs[one['name']]}{only} |"
+    yield ""
+
+
+def _is_neutral(public: str, task: dict[str, Any]) -> bool:
+    """Whether the tokenizer alone reads it, beside the two that are a prompt."""
+    readers = {name for name, step in task["steps"].items() if public in step["inputs"].values()}
+    return readers == {"tokenizer"} and public not in ("text_input", "messages")
+
+
+def _has(public: str) -> str:
+    owners = [name for name in ENGINES if public in {one["name"] for one in _tensors(name)}]
+    return ", ".join(f"`{name}`" for name in owners)
+
+
+def _docs(task: dict[str, Any]) -> dict[str, str]:
+    """What a public tensor is, as the backends say that read or write it."""
+    found: dict[str, str] = {}
+    for name, step in task["steps"].items():
+        backends = ENGINES if name == "engine" else (step["backend"],)
+        for own, public in {**step["inputs"], **step["outputs"]}.items():
+            if told := _told(backends, own):
+                found.setdefault(public, told.replace("|", "\\|"))
+    return found
+
+
+def _told(backends: tuple[str, ...], own: str) -> str:
+    """One text where the engines agree, else one of each."""
+    texts = {
+        backend: one["doc"]
+        for backend in backends
+        for one in _tensors(backend)
+        if one["name"] == own
+    }
+    if len(set(texts.values())) > 1:
+        return "; ".join(f"`{backend}`: {text}" for backend, text in texts.items())
+    return next(iter(texts.values()), "")
+
+
+def _tensors(backend: str) -> list[dict[str, Any]]:
+    path = CHECKOUT / "python_backends" / backend / "backend.toml"
+    told = tomllib.loads(path.read_text(encoding="utf-8"))
+    return [*told.get("inputs", ()), *told.get("outputs", ())]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page())

@@ -215,9 +215,9 @@ def test_a_killed_reload_is_cleaned_up_by_the_next(project: Project) -> None:
 
 
 def test_reload_without_a_server_or_a_model(cli: Cli, project: Project) -> None:
-    """Exit codes 7 and 3, and what to type."""
+    """Exit codes 7 and 2, and what to type."""
     unknown = cli("reload", "ecko", cwd=project.root)
-    assert unknown.returncode == 3
+    assert unknown.returncode == 2
     assert MODEL in unknown.stderr
     stop(project, Silent())
     done = cli("reload", MODEL, cwd=project.root)

@@ -11,7 +11,7 @@ import pytest
 
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.engine import build_engine
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
@@ -135,7 +135,7 @@ def test_missing_prompts(sandbox: Sandbox) -> None:
 
 def test_unknown_model(sandbox: Sandbox) -> None:
     """The project's models are listed."""
-    with pytest.raises(ConfigurationError, match="the project has no model `spell`") as caught:
+    with pytest.raises(UsageError, match="the project has no model `spell`") as caught:
         build_engine(sandbox.load(), "spell", Silent())
     assert caught.value.remedy == "did you mean `speller`? its models: speller"
 

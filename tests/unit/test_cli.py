@@ -246,7 +246,7 @@ CODES = [
     (2, ["logs", "--lines", "-1"], "Invalid value"),
     (2, ["init"], "tritonctl.yaml already exists"),
     (3, ["build", "--set", "server.grcp_port=1"], "unknown key `grcp_port` in `server`"),
-    (3, ["build", "other"], "the project has no model `other`"),
+    (2, ["build", "other"], "the project has no model `other`"),
     (3, ["build", "--project", "nowhere.yaml"], "nowhere.yaml does not exist"),
     (3, ["build", "--env", "gpu"], "unknown profile `gpu`"),
     (4, ["build", *SET_CONTAINER], "docker"),

@@ -51,9 +51,13 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Build the engines: a second call with nothing changed does nothing."""
+    from tritonctl.engines.build.requests import model_named
+
     console = voice.console()
     loaded = project.load()
     names = list(models or sorted(loaded.models))
+    for name in names:
+        model_named(loaded, name)
     if runner:
         changes = [f"models.{name}.engine.runner={runner.value}" for name in names]
         loaded = project.load(changes)

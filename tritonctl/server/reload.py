@@ -21,11 +21,11 @@ from typing import Any
 from tritonctl.engines.artefacts.store import stored_artefacts, verify_artefact
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.errors import (
-    ConfigurationError,
     RepositoryError,
     ServerError,
     SettingsRefusedError,
     TritonctlError,
+    UsageError,
     choices,
 )
 from tritonctl.host.files import exclusive
@@ -122,10 +122,10 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
 
 
 def _handwritten_named(project: Project, name: str) -> HandwrittenModel | None:
-    """The model, if it was written by hand. Raises ConfigurationError for an unknown name."""
+    """The model, if it was written by hand. Raises UsageError for an unknown name."""
     others = {model.name: model for model in handwritten(project, project.models)}
     if name not in {*project.models, *others}:
-        raise ConfigurationError(
+        raise UsageError(
             f"neither the project nor its repository has a model `{name}`",
             remedy=choices(name, [*sorted(project.models), *others], "its models:"),
         )

@@ -14,15 +14,15 @@ from tritonctl.compatibility.rules import (
 from tritonctl.compatibility.table import table
 from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
 from tritonctl.engines.hub.checkpoint import checkpoint_of
-from tritonctl.errors import ConfigurationError, choices
+from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.project.schema import Calibration as ProjectCalibration
 from tritonctl.project.schema import Engine, Evaluation, Model, Project
 
 
 def model_named(project: Project, name: str) -> Model:
-    """A model of the project. Raises ConfigurationError for an unknown name."""
+    """A model of the project. Raises UsageError for an unknown name."""
     if name not in project.models:
-        raise ConfigurationError(
+        raise UsageError(
             f"the project has no model `{name}`",
             remedy=choices(name, sorted(project.models), "its models:"),
         )

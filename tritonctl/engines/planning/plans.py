@@ -62,7 +62,7 @@ def plan_models(
 ) -> ProjectPlan:
     """Plan several models: what their builder refuses is refused here, in its words.
 
-    Raises ConfigurationError for an unknown model or GPU.
+    Raises UsageError for an unknown model, ConfigurationError for an unknown GPU.
     """
     for name in names:
         model_named(project, name)

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.errors import ConfigurationError, ServerError, UsageError
+from tritonctl.errors import ConfigurationError, ServerError, UsageError, choices
 from tritonctl.loadtest.run.engine_facts import engine_facts
 from tritonctl.loadtest.run.execution import LoadJob
 from tritonctl.loadtest.run.folder import new_folder
@@ -24,13 +25,16 @@ from tritonctl.server.state import EmbeddedServer
 
 @dataclass(frozen=True)
 class Target:
-    """The endpoint under test. `shm_prefix`: of the project's own embedded server."""
+    """The endpoint under test. `shm_prefix`: of the project's own embedded server; `models`: what
+    the project's own was started with.
+    """
 
     url: str
     metrics_url: str | None = None
     shm_prefix: str | None = None
     tls: ClientTls | None = None
     api_key: ApiKey | None = None
+    models: Sequence[str] | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -55,8 +59,9 @@ def target_of(
     metrics_url = metrics_url or state.metrics_url
     shm_prefix = state.shm_prefix if isinstance(state, EmbeddedServer) else ""
     if protocol == "http":
-        return Target(f"{state.http_address}:{state.http_port}", metrics_url, shm_prefix)
-    return Target(state.grpc_url, metrics_url, shm_prefix, state.client_tls)
+        url = f"{state.http_address}:{state.http_port}"
+        return Target(url, metrics_url, shm_prefix, models=state.models)
+    return Target(state.grpc_url, metrics_url, shm_prefix, state.client_tls, models=state.models)
 
 
 def _named(named: Endpoint, protocol: str, metrics_url: str | None) -> Target:
@@ -83,10 +88,16 @@ def load_job(
 ) -> LoadJob:
     """The job of a scenario, in a new folder.
 
-    Raises ConfigurationError for a model that cannot answer as the scenario asks.
+    Raises UsageError for a model that the project's server does not have, ConfigurationError for
+    one that cannot answer as the scenario asks.
     """
     profile = profile or os.environ.get("TRITONCTL_PROFILE")
     known = facts(project, name, scenario, target.endpoint, profile)
+    if not known["models"] and scenario.model not in (target.models or [scenario.model]):
+        raise UsageError(
+            f"the server has no model {scenario.model}",
+            remedy=choices(scenario.model, target.models or (), "it has"),
+        )
     if target.shm_prefix is not None:  # of others nobody knows what they serve, and on what
         known |= engine_facts(project, scenario.model)
     _refuse_streams(name, scenario, known["models"].get(scenario.model, {}))

@@ -4,26 +4,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
+
+from tests.commands import run_here
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def dry_run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The real command in the checkout, which is itself a project."""
-    command = [sys.executable, "-m", "tritonctl", "build", "--env", "h100", "--dry-run"]
-    return subprocess.run(
-        [*command, *arguments],
-        cwd=CHECKOUT,
-        env={key: value for key, value in os.environ.items() if key != "TRITONCTL_CACHE_DIR"},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    """The command in the checkout, which is itself a project."""
+    return run_here("build", "--env", "h100", "--dry-run", *arguments, cwd=CHECKOUT)
 
 
 def test_every_command_is_shown() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from tests.commands import run_here
 
 SPELLER = Path(__file__).parents[2] / "examples" / "number-speller" / "checkpoint"
 Change = Callable[["Newcomer"], object]
@@ -45,10 +46,7 @@ class Newcomer:
         """The command line, in the project's folder."""
         content = {"schema": "tritonctl/v1", "models": self.models}
         (self.folder / "tritonctl.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
-        command = [sys.executable, "-m", "tritonctl", *words]
-        return subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, check=False, timeout=60
-        )
+        return run_here(*words, cwd=self.folder)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared fixtures: a project folder with a scripted builder, the real command line, a full disk."""
+"""Shared fixtures: a project folder with a scripted builder, the command line, patience."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.commands import run_here
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -194,14 +195,20 @@ def built(sandbox: Sandbox, built_once: Sandbox) -> Sandbox:
 
 @dataclass(frozen=True)
 class Cli:
-    """The real `tritonctl` command in a process of its own."""
+    """The `tritonctl` command in a folder."""
 
     cwd: Path
 
     def __call__(
         self, *arguments: str | Path, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end."""
+        """Run a command to its end, in this process."""
+        return run_here(*arguments, cwd=self.cwd, environment=environment)
+
+    def process(
+        self, *arguments: str | Path, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a command to its end, in a process of its own."""
         return subprocess.run(
             self._argv(*arguments),
             cwd=self.cwd,

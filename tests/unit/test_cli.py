@@ -201,7 +201,7 @@ def test_an_unknown_verb_is_told_the_nearest() -> None:
 
 def test_build_then_nothing_to_do(cli: Cli) -> None:
     """Exit code 0; the outcome on standard output, progress on standard error."""
-    first = cli("build")
+    first = cli.process("build")
     assert first.returncode == 0, first.stderr
     assert re.fullmatch(
         r"speller: built scripted int8 in 1\.5 s\n  /.*/engines/speller/\w{16}\n", first.stdout
@@ -286,7 +286,7 @@ def test_no_project(cli: Cli, tmp_path: Path) -> None:
 
 def test_error_as_json(cli: Cli) -> None:
     """On standard output for scripts; for people the same on standard error."""
-    done = cli("build", "--json", "--set", "models.speller.engine.options.behaviour=crash")
+    done = cli.process("build", "--json", "--set", "models.speller.engine.options.behaviour=crash")
     assert done.returncode == 5
     record = json.loads(done.stdout)
     assert record["error"] == "BuildFailedError"

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import socket
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.commands import run_here
 from tritonctl.compatibility.table import table
 from tritonctl.doctor.findings import Finding, Report
 from tritonctl.doctor.graphics import gpu_finding, gpu_report, needed_findings
@@ -52,14 +51,8 @@ def list_gpus(folder: Path, answer: str, status: int = 0) -> Path:
 
 
 def doctor(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """The real command, with that folder and nothing else on its PATH."""
-    return subprocess.run(
-        [sys.executable, "-m", "tritonctl", "doctor", *arguments],
-        env=os.environ | {"PATH": str(path)},
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    """The command, with that folder and nothing else on its PATH."""
+    return run_here("doctor", *arguments, cwd=Path.cwd(), environment={"PATH": str(path)})
 
 
 def test_a_machine_with_a_gpu(tmp_path: Path) -> None:
@@ -280,12 +273,6 @@ def test_gpus_that_profiles_need(sandbox: Sandbox) -> None:
 def test_a_project_that_cannot_be_read_is_a_finding(sandbox: Sandbox) -> None:
     """The rest of the machine is looked at all the same."""
     sandbox.file.write_text("schema: tritonctl/v1\nmodel: {}\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "tritonctl", "doctor"],
-        cwd=sandbox.root,
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-    )
+    done = run_here("doctor", cwd=sandbox.root)
     assert "✗ project (optional): " in done.stdout
     assert "Python: 3." in done.stdout

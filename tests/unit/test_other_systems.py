@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.commands import run_here
 from tests.unit.checks.repositories import put
 from tests.unit.conftest import MODEL, Sandbox
 from tritonctl.host import process, resources
@@ -33,13 +34,7 @@ def elsewhere(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def here(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """What the same command says on Linux."""
-    return subprocess.run(
-        [sys.executable, "-m", "tritonctl", *arguments],
-        capture_output=True,
-        encoding="utf-8",
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )
+    return run_here(*arguments, cwd=Path.cwd())
 
 
 def test_every_module_and_name_can_be_imported() -> None:

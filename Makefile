@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 # server, or of one file (tests/configurations.py).
 PARALLEL := -n 2 --dist loadgroup
 LONGEST_FIRST := --no-loadscope-reorder
+# Where a machine forbids bytecode, every start of Python compiles the package and every test anew.
+export PYTHONDONTWRITEBYTECODE :=
 # One that fails is tried once more, and the summary has its log: it is the next thing to mend.
 AGAIN := --reruns 1 -rsR --durations=15
 PATH_TESTS := tests/builders tests/conformance tests/server

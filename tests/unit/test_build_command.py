@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -82,3 +84,17 @@ def test_build_after_an_interrupted_one(sandbox: Sandbox, cli: Cli, wait_until: 
     assert cli("build").returncode == 0
     assert sandbox.files_below("staging") == []
     assert sandbox.run_count() == 2
+
+
+def test_a_build_without_a_network_installs_nothing(cli: Cli, tmp_path: Path) -> None:
+    """Exit code 4 before anything is made, with what is missing and both ways to get it."""
+    example = Path(__file__).parents[2] / "examples" / "number-speller"
+    shutil.copytree(example, tmp_path / "mine", ignore=shutil.ignore_patterns(".tritonctl"))
+    cache = tmp_path / "empty"
+    done = cli("build", "--offline", "-C", tmp_path / "mine", TRITONCTL_CACHE_DIR=str(cache))
+    assert done.returncode == 4
+    said = " ".join(done.stderr.split())
+    assert "the environment builder-openvino is not installed on this machine" in said
+    assert re.search(r"`tritonctl build .*speller` once where there is a network", said)
+    assert re.search(r"`tritonctl bundle .*FOLDER --builders` there", said)
+    assert not cache.exists()

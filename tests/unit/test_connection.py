@@ -121,6 +121,22 @@ EVERYBODY = (_ready, _infer, _generate, _async_ready, _inspect, _config, _smoke)
 
 
 @pytest.mark.parametrize("ask", EVERYBODY)
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_no_proxy_on_the_way_to_this_machine(
+    triton: Refusing, url: str, ask: Ask, host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy for the network, and no NO_PROXY: a server on loopback is reached all the same."""
+    for name in ("no_proxy", "no_grpc_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    triton.code, triton.message = grpc.StatusCode.INTERNAL, "arrived"
+    with pytest.raises(TritonctlError) as caught:
+        ask(url.replace("127.0.0.1", host))
+    assert "arrived" in f"{caught.value.problem} {caught.value.details}"
+
+
+@pytest.mark.parametrize("ask", EVERYBODY)
 @pytest.mark.parametrize(
     ("code", "message", "kind", "problem", "remedy"),
     [

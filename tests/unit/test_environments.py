@@ -51,6 +51,7 @@ def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakePython:
     script.write_text(FAKE_PYTHON.format(calls=fake.calls, broken=fake.broken), encoding="utf-8")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")  # nothing asks how large a download is
     return fake
 
 
@@ -70,7 +71,7 @@ def test_made_once(tmp_path: Path, python: FakePython) -> None:
     assert folder.name.startswith("test-")
     assert environment_python(folder).exists()
     calls = python.calls.read_text(encoding="utf-8").splitlines()
-    assert [c.rsplit(" install ", 1)[-1] for c in calls] == [
+    assert [c.rsplit(" install ", 1)[-1] for c in calls if c != "-m pip config list"] == [
         f"-m venv {folder}",
         "one==1",
         "--no-deps two",

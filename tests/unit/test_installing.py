@@ -10,15 +10,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.package_index import Index, indexing
+from tests.http_proxy import proxying
+from tests.package_index import Index, indexing, wheel
 from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.host.download_size import DownloadSize, download_size
 from tritonctl.host.environments import Recipe, ensure, environment_python
-from tritonctl.host.installer import installer, pip_settings
+from tritonctl.host.installer import installer, pip_settings, sources
+from tritonctl.host.interpreters import running
 from tritonctl.host.progress import Silent, Step
 from tritonctl.host.torch_index import answers, of_torch
+from tritonctl.host.units import human_bytes
 
 TORCH = Recipe("test", (("torch==2.13.0",), ("--no-deps", "other==1.0")), probe="import torch")
 
@@ -46,6 +51,8 @@ def tool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pa
             monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    monkeypatch.setenv("PIP_RETRIES", "0")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("TRITONCTL_INSTALLER", request.param)
@@ -105,6 +112,81 @@ def test_torch_of_the_configured_index(tool: str, indexes: tuple[Index, Index], 
     assert versions(folder) == {"torch": "2.13.0", "other": "1.0", "cudalibraries": "1.0"}
     [note] = [note for note in told.notes if "configured index" in note]
     assert ("does not answer" in note) is own.down
+
+
+@pytest.mark.parametrize("html", [False, True])
+def test_the_size_of_the_download_is_told(
+    tool: str, indexes: tuple[Index, Index], html: bool
+) -> None:
+    """Before it begins: every wheel that comes, once; a page without sizes is asked for each."""
+    public, own = indexes
+    public.html = own.html = html
+    if html:  # such a page says nothing about dependencies either
+        public.wheels.pop("other-2.0-py3-none-any.whl")
+    told = Told()
+    ensure(TORCH, told)
+    wheels = [own.wheels["torch-2.13.0+cpu-py3-none-any.whl"]]
+    wheels.append(public.wheels["other-1.0-py3-none-any.whl"])
+    size = human_bytes(sum(map(len, wheels)))
+    least = "at least " if html else ""
+    assert f"test: {least}{size} to download (2 packages)" in told.notes
+
+
+def test_dependencies_count(tool: str, indexes: tuple[Index, Index]) -> None:
+    """CUDA's libraries come with PyTorch for GPUs: megabytes here, gigabytes elsewhere."""
+    told = Told()
+    ensure(Recipe(TORCH.name, (("torch",),), gpu=True), told)
+    [note] = [note for note in told.notes if "to download" in note]
+    assert note.startswith("test: 3.0 MiB to download (3 packages)")
+
+
+def test_wheels_that_lie_here(tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing to download from a folder; nothing is told where no index may be asked."""
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "one-1.0-py3-none-any.whl").write_bytes(wheel("one", "1.0", [], 0))
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "here"))
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    recipe, python = Recipe("test", (("--no-deps", "one==1.0"),)), Path(sys.executable)
+    found = sources(python, installer(python))
+    assert download_size([(False, ["one==1.0"])], running(), found) == DownloadSize(0, 0, 0, False)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    told = Told()
+    ensure(recipe, told)
+    assert told.notes == []
+
+
+def test_an_index_that_tells_no_size(tool: str, indexes: tuple[Index, Index]) -> None:
+    """It is down: told in a line, and the installer says the rest."""
+    public, _ = indexes
+    public.down = True
+    told = Told()
+    with pytest.raises(HostError):
+        ensure(Recipe("test", (("other==1.0",),)), told)
+    assert told.notes == ["test: the index does not tell the size of the download"]
+
+
+@pytest.mark.parametrize("excepted", [False, True])
+def test_a_proxy(
+    tool: str, indexes: tuple[Index, Index], monkeypatch: pytest.MonkeyPatch, excepted: bool
+) -> None:
+    """Everything goes through it: sizes, PyTorch's index, wheels; nothing to a host of NO_PROXY."""
+    public, _ = indexes
+    host = urlsplit(public.url).netloc
+    with proxying(host) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy.url)
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("PIP_INDEX_URL", "http://packages.example/simple")
+        monkeypatch.setenv("PIP_TRUSTED_HOST", "packages.example")
+        monkeypatch.setenv("TRITONCTL_TORCH_INDEX", "http://torch.example/simple")
+        if excepted:
+            monkeypatch.setenv("PIP_INDEX_URL", public.url)
+            monkeypatch.setenv("TRITONCTL_TORCH_INDEX", public.url)
+            monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+            monkeypatch.setenv("no_proxy", "127.0.0.1")
+        told = Told()
+        assert versions(ensure(TORCH, told))["torch"] == "2.13.0"
+    assert any("to download" in note for note in told.notes)
+    assert set(proxy.hosts) == (set() if excepted else {"packages.example", "torch.example"})
 
 
 def test_what_needs_a_gpu_gets_cuda(tool: str, indexes: tuple[Index, Index]) -> None:

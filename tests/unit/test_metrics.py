@@ -41,8 +41,10 @@ def test_an_endpoint_that_is_not_there() -> None:
     assert "tritonctl status" in error.value.remedy
 
 
-def test_the_port_of_requests_has_no_metrics() -> None:
-    """It answers in HTTP, and not with metrics."""
+def test_the_port_of_requests_has_no_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It answers in HTTP, and not with metrics; no proxy is asked for a port of this machine."""
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
 
     class Triton(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

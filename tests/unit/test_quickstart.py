@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tritonctl.cli.quickstart import _prepare_load_tests
+from tritonctl.cli.quickstart import _prepare_load_tests, _typed
 from tritonctl.console.voice import Console
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import bundled
@@ -69,6 +70,24 @@ def test_a_taken_port_is_replaced(shipped: Path, tmp_path: Path) -> None:
         server = quickstart_project(tmp_path / "mine").server
     assert server.http_port == 0
     assert (server.grpc_port, server.metrics_port) == (before.grpc_port, before.metrics_port)
+
+
+def test_the_next_commands_can_be_typed(
+    shipped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name where it is on PATH, else by the path that was typed: in a clone, .venv/bin/."""
+    project = quickstart_project(tmp_path / "mine")
+    program = project.root / ".venv" / "bin" / "tritonctl"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "argv", [str(program)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert _typed(project) == str(program)
+    monkeypatch.chdir(project.root)
+    assert _typed(project) == ".venv/bin/tritonctl"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert _typed(project) == "tritonctl"
 
 
 def test_ports_of_our_own_server_stay(shipped: Path, tmp_path: Path) -> None:
@@ -189,7 +208,7 @@ def test_what_a_load_test_installs_is_announced(
     _prepare_load_tests(Console())
     told = " ".join(capsys.readouterr().err.split())
     assert "load tests send from an environment of their own" in told
-    assert "about 50 MB to download, 240 MB on disk" in told
+    assert "240 MB in" in told
     assert no_environment.name in told
     _prepare_load_tests(Console())
     assert capsys.readouterr().err == ""

@@ -14,6 +14,7 @@ from tritonctl.cli import options
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
     from tritonctl.engines.build.engine import Artefact
+    from tritonctl.engines.build.stages import StageBuild
     from tritonctl.project.schema import Project
 
 
@@ -64,7 +65,7 @@ def command(
     if dry_run:
         _print_commands(loaded, names, console, force=force)
     else:
-        steps = {"force": force, "until": until, "jobs": jobs}
+        steps = {"force": force, "until": until, "jobs": jobs, "offline": offline}
         for name in names:
             _fetch(loaded, name, console, offline=offline, locked=locked)
         _build(loaded, names, console, steps, profile=project.profile, locked=locked)
@@ -101,6 +102,17 @@ def _fetch(project: Project, name: str, console: Console, *, offline: bool, lock
     fetch_checkpoint(project, model, console, offline=offline, locked=locked)
 
 
+def _refuse_to_install(stages: list[StageBuild], until: str | None, *, force: bool) -> None:
+    """Raises HostError where a build without a network would have to install an environment."""
+    from tritonctl.engines.build.runners import refuse_to_install
+    from tritonctl.engines.build.shared_store import offered
+    from tritonctl.engines.build.stages import stages_until
+
+    stages = stages_until(stages, until)
+    if force or not (stages[-1].published or offered(stages[-1])):
+        refuse_to_install(build for build in stages if force or not build.published)
+
+
 def _build(
     project: Project,
     names: list[str],
@@ -123,6 +135,9 @@ def _build(
     stages = {name: plan_stages(project, name) for name in names}
     for name in names if locked else ():
         refuse_drift(project, profile, name, stages[name])
+    if steps.pop("offline"):
+        for name in names:
+            _refuse_to_install(stages[name], steps["until"], force=steps["force"])
     built: list[tuple[str, Artefact]] = []
     try:
         with console.board(parallel=steps["jobs"] > 1) as board:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,27 +37,40 @@ def command(
     state = _serve(project, console)
     answers = _ask(console, state)
     _prepare_load_tests(console)
+    name = _typed(project)
     where = "" if project.root == Path.cwd().resolve() else f"cd {project.root} && "
     record = {"project": str(project.root), "grpc": state.grpc_url, "answers": answers}
     console.result(
         record,
         f"\nTriton keeps serving at {state.grpc_url}. Next:\n"
-        f'  {where}tritonctl generate speller "515 in Thai:"\n'
-        f"  {where}tritonctl loadtest run     # 70 s, a verdict and a report\n"
-        f"  {where}tritonctl status     # or: logs, down\n"
-        f"  {where}tritonctl init CHECKPOINT --into my-project     # your own",
+        f'  {where}{name} generate speller "515 in Thai:"\n'
+        f"  {where}{name} loadtest run     # 70 s, a verdict and a report\n"
+        f"  {where}{name} status     # or: logs, down\n"
+        f"  {where}{name} init CHECKPOINT --into my-project     # your own",
     )
+
+
+def _typed(project: Project) -> str:
+    """What to type for tritonctl: in a clone it is not on PATH."""
+    program = Path(sys.argv[0]).absolute()
+    if shutil.which("tritonctl") or not program.is_file():
+        return "tritonctl"
+    here = project.root if project.root == Path.cwd().resolve() else Path()
+    return str(program.relative_to(here) if program.is_relative_to(here) else program)
 
 
 def _serve(project: Project, console: Console) -> Server:
     from tritonctl.engines.build.engine import build_engine
+    from tritonctl.project.file import FILE_NAME
     from tritonctl.repository.publish import render
     from tritonctl.server.lifecycle import start
-    from tritonctl.server.quickstart import MODEL
+    from tritonctl.server.quickstart import MODEL, with_free_ports
 
     artefact = build_engine(project, MODEL, console)
     if not artefact.fresh:
         console.note(f"the engine of {MODEL} is up to date")
+    # A first build takes minutes, in which somebody else may have taken a port.
+    project = with_free_ports(project.root / FILE_NAME)
     state, _ = start(project, render(project, console), console)
     return state
 

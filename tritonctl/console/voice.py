@@ -212,7 +212,7 @@ class Console:
         began, mark = time.monotonic(), "[red]✗[/]"
         try:
             with self._stderr.status(escape(title)) as status:
-                yield _StatusStep(title, status)
+                yield _StatusStep(title, status, self._stderr.width)
             mark = "[green]✓[/]"
         finally:
             took = time.monotonic() - began
@@ -234,13 +234,18 @@ def escape(text: str) -> str:
 
 
 class _StatusStep:
-    def __init__(self, title: str, status: Any) -> None:
+    def __init__(self, title: str, status: Any, columns: int) -> None:
         self._title = title
         self._status = status
+        # What the line has left beside the spinner and two spaces: it must not become two.
+        self._room = max(columns - len(title) - 4, 0)
 
     def update(self, text: str) -> None:
         """Show the beginning of `text` after the step's title."""
-        self._status.update(f"{escape(self._title)} [dim]{escape(text.strip()[:100])}[/]")
+        from rich.cells import set_cell_size
+
+        shown = set_cell_size(text.strip(), self._room).rstrip()
+        self._status.update(f"{escape(self._title)} [dim]{escape(shown)}[/]")
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> str:

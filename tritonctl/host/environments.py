@@ -21,12 +21,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from tritonctl.errors import CommandFailedError, ConfigurationError, HostError
+from tritonctl.host.download_size import download_size
 from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
-from tritonctl.host.installer import VARIABLE, Installer, installer
+from tritonctl.host.installer import VARIABLE, Installer, Sources, installer, sources
 from tritonctl.host.interpreters import Interpreter, running
 from tritonctl.host.process import run
 from tritonctl.host.progress import Progress, Step
 from tritonctl.host.torch_index import answers, cpu_index, of_torch, shown
+from tritonctl.host.units import human_bytes
 
 _MARKER = "tritonctl-environment.json"
 _LOG = "tritonctl-install.log"
@@ -223,11 +225,34 @@ def _kept_log(folder: Path) -> Path:
 def _install(recipe: Recipe, folder: Path, step: Step, note: Callable[[str], None]) -> None:
     tool = installer(recipe.python.path)
     place = _Place(recipe, folder, tool, step)
+    step.update("asking for the size of the download")
+    torch = place.torch_index(note)
+    origin = sources(recipe.python.path, tool)
+    if not origin.no_index:
+        note(_download(recipe, origin, torch))
     place.run(tool.make(recipe.python.path, folder))
-    place.torch_for_cpus(note)
+    if torch:
+        place.torch_for_cpus(torch, note)
     for install in recipe.installs:
         place.run(tool.install(place.python, install))
     place.run([place.python, "-c", recipe.probe])
+
+
+def _download(recipe: Recipe, origin: Sources, torch: str | None) -> str:
+    """What the installation is going to download, in a line."""
+    asked = [_asked(install, recipe.folder or Path()) for install in recipe.installs]
+    size = download_size(
+        [("--no-deps" not in options, requirements) for options, requirements in asked],
+        recipe.python,
+        origin,
+        torch=(of_torch(recipe.installs), torch) if torch else None,
+    )
+    if size is None:
+        return f"{recipe.name}: the index does not tell the size of the download"
+    others = f", and {size.untold} whose size the index does not tell" if size.untold else ""
+    least = "at least " if size.least else ""
+    count = f"{size.packages} packages{others}"
+    return f"{recipe.name}: {least}{human_bytes(size.known)} to download ({count})"
 
 
 @dataclass(frozen=True)
@@ -243,15 +268,18 @@ class _Place:
     def python(self) -> Path:
         return environment_python(self.folder)
 
-    def torch_for_cpus(self, note: Callable[[str], None]) -> None:
-        """PyTorch of its own index of CPU wheels; the other installs then find it there."""
-        wanted = of_torch(self.recipe.installs)
-        index = cpu_index() if wanted and not self.recipe.gpu else None
-        if index is None:
-            return
-        if not answers(index):
+    def torch_index(self, note: Callable[[str], None]) -> str | None:
+        """PyTorch's own index of CPU wheels, where they are wanted and it answers."""
+        wanted = of_torch(self.recipe.installs) and not self.recipe.gpu
+        index = cpu_index() if wanted else None
+        if index and not answers(index):
             note(f"{shown(index)} does not answer: PyTorch comes from the configured index")
-            return
+            return None
+        return index
+
+    def torch_for_cpus(self, index: str, note: Callable[[str], None]) -> None:
+        """PyTorch of that index; the other installs then find it there."""
+        wanted = of_torch(self.recipe.installs)
         command = self.tool.install(self.python, ["--no-deps", *wanted])
         try:
             self.run(command, index)

@@ -19,6 +19,9 @@ from tritonctl.errors import ConfigurationError
 
 VARIABLE = "TRITONCTL_INSTALLER"
 _SECONDS = 30.0
+_TRUE = {"1", "true", "True", "yes", "on"}
+# Where pip and uv look unless they are told otherwise.
+_PUBLIC = "https://pypi.org/simple"
 # pip's setting, uv's variable, what separates several values (None: there is one).
 _TRANSLATED: tuple[tuple[str, str, str | None], ...] = (
     ("index-url", "UV_DEFAULT_INDEX", None),
@@ -35,6 +38,20 @@ _TRANSLATED: tuple[tuple[str, str, str | None], ...] = (
 )
 # Older names of uv's own variables: who sets one means it.
 _ALSO = {"UV_DEFAULT_INDEX": "UV_INDEX_URL", "UV_INDEX": "UV_EXTRA_INDEX_URL"}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Where packages come from: addresses of indexes, folders of wheels, and how to get there.
+
+    proxy and certificates are None where the system's own settings hold.
+    """
+
+    indexes: tuple[str, ...]
+    folders: tuple[Path, ...] = ()
+    proxy: str | None = None
+    certificates: str | None = None
+    no_index: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,21 +108,52 @@ def installer(python: Path) -> Installer:
     if uv is None:
         return Installer()
     pip = pip_settings(python)
-    flags = ("--no-index",) if pip.get("no-index") in {"1", "true", "True", "yes", "on"} else ()
+    flags = ("--no-index",) if pip.get("no-index") in _TRUE else ()
     return Installer(uv, _for_uv(pip), flags)
 
 
 def _for_uv(pip: Mapping[str, str]) -> dict[str, str]:
     """uv's variables for what pip is told, where uv is not told itself."""
     settings: dict[str, str] = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_NO_PROGRESS": "1"}
-    for name, variable, separator in _TRANSLATED:
-        value = pip.get(name, "")
-        if not value.strip() or os.environ.get(_ALSO.get(variable, "")):
-            continue
-        settings.setdefault(variable, value if separator is None else separator.join(value.split()))
-    if any(name.lower().endswith("_proxy") for name in os.environ):
+    told = _translated(pip).items()
+    settings |= {name: text for name, text in told if not os.environ.get(_ALSO.get(name, ""))}
+    if _has_proxy():
         settings.pop("ALL_PROXY", None)
     return {name: value for name, value in settings.items() if name not in os.environ}
+
+
+def _translated(pip: Mapping[str, str]) -> dict[str, str]:
+    """pip's settings by the names of uv's variables."""
+    settings: dict[str, str] = {}
+    for name, variable, separator in _TRANSLATED:
+        if words := pip.get(name, "").split():
+            settings.setdefault(variable, pip[name] if separator is None else separator.join(words))
+    return settings
+
+
+def _has_proxy() -> bool:
+    return any(name.lower().endswith("_proxy") for name in os.environ)
+
+
+def sources(python: Path, tool: Installer) -> Sources:
+    """Where that installer looks for packages; `python` is asked for pip's settings."""
+    pip = pip_settings(python)
+    told = {**_for_uv(pip), **os.environ} if tool.uv else _translated(pip)
+    first = told.get("UV_DEFAULT_INDEX") or told.get("UV_INDEX_URL") or _PUBLIC
+    more = told.get("UV_INDEX") or told.get("UV_EXTRA_INDEX_URL") or ""
+    folders = (Path(one) for one in told.get("UV_FIND_LINKS", "").split(",") if one)
+    return Sources(
+        indexes=tuple(f"{one.rstrip('/')}/" for one in (first, *more.split())),
+        folders=tuple(folders),
+        proxy=None if _has_proxy() else told.get("ALL_PROXY"),
+        certificates=told.get("SSL_CERT_FILE"),
+        no_index=pip.get("no-index") in _TRUE,
+    )
+
+
+def asks_no_index(python: Path) -> bool:
+    """Whether pip is told to install from local wheels alone."""
+    return pip_settings(python).get("no-index") in _TRUE
 
 
 def pip_settings(python: Path) -> dict[str, str]:

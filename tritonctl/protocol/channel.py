@@ -17,6 +17,7 @@ from typing import Any
 
 import grpc
 
+from tritonctl.compatibility.exposure import is_loopback
 from tritonctl.errors import HostError
 from tritonctl.protocol.api_key import ApiKey, Metadata
 from tritonctl.protocol.restrictions import grpc_metadata
@@ -93,8 +94,13 @@ class Endpoint:
 
     @property
     def _options(self) -> list[tuple[str, Any]]:
-        name = self.tls and self.tls.server_name
-        return [*_OPTIONS, *([("grpc.ssl_target_name_override", name)] if name else [])]
+        options = list(_OPTIONS)
+        if self.tls and self.tls.server_name:
+            options.append(("grpc.ssl_target_name_override", self.tls.server_name))
+        if is_loopback(self.url.rpartition(":")[0]):
+            # gRPC would ask the proxy of http_proxy for this machine's own ports.
+            options.append(("grpc.enable_http_proxy", 0))
+        return options
 
 
 def client_tls(record: Mapping[str, str | None] | None) -> ClientTls | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import http.client
 import urllib.error
-import urllib.request
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tritonctl.errors import ServerError
+from tritonctl.protocol.http import open_url
 
 _PROBE_SECONDS = 5.0
 _METRICS_PORT = (
@@ -65,7 +65,7 @@ class Metrics:
 def scrape(url: str) -> Metrics:
     """The metrics at `url` now. Raises ServerError when they cannot be read."""
     try:
-        with urllib.request.urlopen(url, timeout=_PROBE_SECONDS) as answer:  # noqa: S310 - ours
+        with open_url(url, _PROBE_SECONDS) as answer:
             return Metrics.parse(answer.read().decode())
     except http.client.BadStatusLine as error:
         raise ServerError(

@@ -33,19 +33,20 @@ def quickstart_project(folder: Path | None) -> Project:
         folder = Path(FOLDER)
     if not (folder / FILE_NAME).exists():
         _copy_into(folder)
-    return _with_free_ports(folder / FILE_NAME)
+    return with_free_ports(folder / FILE_NAME)
 
 
 def _project_here() -> Project | None:
     """The surrounding project, if it serves the shipped model."""
     try:
-        project = _with_free_ports(find_project_file(Path.cwd()))
+        project = with_free_ports(find_project_file(Path.cwd()))
     except TritonctlError:
         return None
     return project if MODEL in project.models else None
 
 
-def _with_free_ports(file: Path) -> Project:
+def with_free_ports(file: Path) -> Project:
+    """The project, each of its ports that something else uses now replaced by a free one."""
     project = load_project(file)
     if current_server(ServerFiles.of(project)) is not None:  # it holds its ports itself
         return project

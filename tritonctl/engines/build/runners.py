@@ -22,8 +22,9 @@ from tritonctl.engines.build.stages import StageBuild
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import containers
 from tritonctl.host.containers import ContainerEngine
-from tritonctl.host.environments import Recipe, ensure, environment_python
+from tritonctl.host.environments import Recipe, ensure, environment_python, is_made
 from tritonctl.host.files import explained, write_atomically
+from tritonctl.host.installer import asks_no_index
 from tritonctl.host.interpreters import need
 from tritonctl.host.progress import Progress
 
@@ -105,6 +106,23 @@ def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, imag
     except BaseException:
         containers.remove(engine, name)
         raise
+
+
+def refuse_to_install(builds: Iterable[StageBuild]) -> None:
+    """For a build without a network: the environments of these stages must be here.
+
+    One that pip makes of local wheels alone (`no-index`) needs no network. Raises HostError.
+    """
+    for build in builds:
+        if build.runner != "venv":
+            continue
+        recipe = builder_recipe(build.builder, build.stage, build.request.target)
+        if not is_made(recipe) and not asks_no_index(recipe.python.path):
+            raise HostError(
+                f"--offline, but the environment {recipe.name} is not installed on this machine",
+                remedy=f"run `tritonctl build {build.name}` once where there is a network, or "
+                "bring the wheels in a bundle: `tritonctl bundle FOLDER --builders` there",
+            )
 
 
 def refuse_what_is_missing(builds: Iterable[StageBuild]) -> None:

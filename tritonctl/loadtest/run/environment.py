@@ -18,7 +18,6 @@ from tritonctl.host.environments import (
 from tritonctl.host.progress import Progress
 from tritonctl.host.version import __version__
 
-_SIZE = "about 50 MB to download, 240 MB on disk"
 # Programs with the same arguments: --plan, --output, --worker, --workers.
 _PROGRAMS = {"asyncio": "generator.py", "locust": "locust_generator.py"}
 
@@ -39,7 +38,7 @@ def generator_python(progress: Progress) -> Path:
     if not is_made(wanted):
         progress.note(
             "load tests send from an environment of their own (asyncio and Locust generators): "
-            f"{_SIZE}, in {folder_of(wanted)}, once"
+            f"240 MB in {folder_of(wanted)}, once"
         )
     return environment_python(ensure(wanted, progress))
 

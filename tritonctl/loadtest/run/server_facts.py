@@ -26,6 +26,7 @@ from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
+from tritonctl.protocol.http import open_url
 from tritonctl.protocol.model_config import steps_of
 
 _TIMEOUT_SECONDS = 5.0
@@ -62,7 +63,7 @@ def _ask_http(endpoint: Endpoint, model: str | None) -> dict[str, Any] | None:
     for name, value in endpoint.metadata:
         request.add_unredirected_header(name, value)  # a key must not follow redirects
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS) as answer:  # noqa: S310
+        with open_url(request, _TIMEOUT_SECONDS) as answer:
             record: dict[str, Any] = json.loads(answer.read())
     except (OSError, ValueError):
         return None

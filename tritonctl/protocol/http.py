@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP requests to Triton: through the proxies of the environment, but for this machine's ports."""
+
+from __future__ import annotations
+
+import urllib.request
+from typing import Any
+from urllib.parse import urlsplit
+
+from tritonctl.compatibility.exposure import is_loopback
+
+
+def open_url(request: str | urllib.request.Request, seconds: float) -> Any:
+    """The answer, to be closed; raises what urllib raises."""
+    url = request if isinstance(request, str) else request.full_url
+    direct = is_loopback(urlsplit(url).hostname or "")
+    proxies = urllib.request.ProxyHandler({} if direct else None)
+    return urllib.request.build_opener(proxies).open(request, timeout=seconds)

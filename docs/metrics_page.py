@@ -18,7 +18,7 @@ _HEAD = """\
 What each Python model of a text graph publishes on Triton's metrics port (8002), beside Triton's
 own `nv_*` series; the label `model` names the model. Histograms are counters with a label `le`:
 `histogram_quantile` and `rate` work on them as usual. What Prometheus records of all this, and the
-alerts: [monitor](../how-to/monitor.md). `tritonctl top` shows it live: [columns](top.md).
+alerts: [series, rules and alerts](monitoring.md). `tritonctl top` shows it live: [columns](top.md).
 
 | metric | kind | is |
 |---|---|---|

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wall clock jumps under a server, its supervisor, its stubs, clients and a load test.
 
-`pytest -rP` shows the figures; docs/explanation/failure-behaviour.md has those of one run.
+`pytest -rP` shows the figures; benchmarks/results/faults.md has those of one run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What users of the gateway see when something behind it, or it itself, fails: with figures.
 
-`pytest -rP` shows the figures; docs/explanation/failure-behaviour.md has those of one run.
+`pytest -rP` shows the figures; benchmarks/results/faults.md has those of one run.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def through(envoy: Envoy, resumes: int = 3) -> list[str]:
 
 
 def report(name: str, streams: list[Stream]) -> None:
-    """Figures for docs/explanation/failure-behaviour.md."""
+    """Figures for benchmarks/results/faults.md."""
     hit = [stream.longest_pause for stream in streams if stream.resumes]
     rest = [stream.longest_pause for stream in streams if not stream.resumes]
     middle = statistics.median(hit) if hit else 0.0

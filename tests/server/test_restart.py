@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real Triton that crashes is started again: what clients lose, how long it takes, what is said.
 
-Figures are printed (`pytest -rP`) and stand in docs/explanation/failure-behaviour.md.
+Figures are printed (`pytest -rP`) and stand in benchmarks/results/faults.md.
 """
 
 from __future__ import annotations

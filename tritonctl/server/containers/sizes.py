@@ -3,7 +3,7 @@
 
 A limit that is too low kills the server under load; one that is too high does not protect the
 host. Every figure has its reason, which compose.yaml repeats as a comment. Sources: measured here
-(docs/how-to/compose.md), the Python backend's `shm-default-byte-size` and
+(benchmarks/results/docker.md), the Python backend's `shm-default-byte-size` and
 `shm-growth-byte-size` (1 MiB each), and NVIDIA's advice for its images, `--ulimit memlock=-1
 --ulimit stack=67108864`.
 """

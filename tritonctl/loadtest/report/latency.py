@@ -341,10 +341,14 @@ def curve_points(encoded: str) -> list[tuple[float, float]]:
     histogram = decode(encoded)
     total, below = histogram.get_total_count(), 0
     points: list[tuple[float, float]] = []
-    for step in histogram.get_recorded_iterator():
-        ms = step.value_iterated_to / 1e3
+    # Its own iterator walks every empty bucket in Python: ten times as long.
+    for index, count in enumerate(histogram.counts[:]):
+        if not count:
+            continue
+        value = histogram.get_value_from_index(index)
+        ms = histogram.get_highest_equivalent_value(value) / 1e3
         points.append((below / total, ms))
-        below += step.count_added_in_this_iter_step
+        below += count
         points.append((min(below / total, 1 - 1 / (2 * total)), ms))
     return _visible(points)
 

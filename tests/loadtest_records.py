@@ -12,6 +12,7 @@ import heapq
 import json
 import random
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise, repeat
@@ -348,8 +349,9 @@ def _histograms(records: Lines) -> dict[str, str]:
             made["ttft"].record_value(max(record["at"][0] - record["planned"], 1))
         if record["outcome"] == "ok":
             made["e2e"].record_value(max(record["end"] - record["planned"], 1))
-        for earlier, later in pairwise(record["at"]):
-            made["itl"].record_value(max(later - earlier, 1))
+    gaps = Counter(max(b - a, 1) for record in records for a, b in pairwise(record["at"]))
+    for gap, count in gaps.items():
+        made["itl"].record_value(gap, count)
     return {name: histogram.encode().decode("ascii") for name, histogram in made.items()}
 
 

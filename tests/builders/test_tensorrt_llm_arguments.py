@@ -143,12 +143,13 @@ ABOUT_THE_TOOL = {
 }
 
 
-@pytest.fixture
-def tool(tmp_path: Path) -> ModuleType:
+@pytest.fixture(scope="module")
+def tool(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """The stand-in of trtllm-build, imported."""
-    file = tmp_path / "fake_trtllm_build.py"
+    folder = tmp_path_factory.mktemp("tool")
+    file = folder / "fake_trtllm_build.py"
     shutil.copyfile(trtllm.FAKE_TOOL, file)
-    shutil.copyfile(trtllm.ARGUMENTS, tmp_path / trtllm.ARGUMENTS.name)
+    shutil.copyfile(trtllm.ARGUMENTS, folder / trtllm.ARGUMENTS.name)
     spec = importlib.util.spec_from_file_location("fake_trtllm_build", file)
     assert spec is not None
     assert spec.loader is not None
@@ -175,7 +176,7 @@ def test_the_tool_builds_what_passes(
     trtllm.quantised_checkpoint(source, **config_of(algorithm, cache, model))
     config = json.loads((source / "checkpoint" / "config.json").read_text(encoding="utf-8"))
     blackwell = {"gpu": "B200", "compute_capability": "10.0"} if precision == "nvfp4" else {}
-    passed = 0
+    passed, parser = 0, tool.parser()
     for options, sizes in itertools.product(OPTIONS, SIZES):
         asked = trtllm.request(
             checkpoint,
@@ -189,7 +190,7 @@ def test_the_tool_builds_what_passes(
         write_json(checkpoint.parent / "R.json", asked)
         plan = trt.compile.make_plan(checkpoint.parent / "R.json", only_shown=False)
         rule = refusal(trt, plan)
-        said = verdict(tool, trt, plan, config)
+        said = verdict(tool, parser, trt, plan, config)
         if rule is None:
             assert said is None, (options, sizes)
             passed += 1
@@ -208,12 +209,16 @@ def refusal(trt: SimpleNamespace, plan: Any) -> str | None:
 
 
 def verdict(
-    tool: ModuleType, trt: SimpleNamespace, plan: Any, config: dict[str, Any]
+    tool: ModuleType,
+    parser: argparse.ArgumentParser,
+    trt: SimpleNamespace,
+    plan: Any,
+    config: dict[str, Any],
 ) -> str | None:
     """Why the tool would end, or what it would change; None: it builds what is asked."""
     words = trt.build_command.command(plan, timing_cache=(None, Path("t")))[1:]
     try:
-        given = tool.parser().parse_args(_as_asked(words, plan))
+        given = parser.parse_args(_as_asked(words, plan))
         tool.check(given, config)
     except SystemExit as error:
         return str(error)

@@ -107,15 +107,29 @@ def hot(**sampling: Any) -> GenerationRequest:
 Make = Callable[..., Bench]
 
 
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder with a release of the stand-in: made, and compiled by Python, once."""
+    folder = tmp_path_factory.mktemp("tensorrt_llm")
+
+    def release(version: str) -> Path:
+        if not (folder / version).exists():
+            copy_tensorrt_llm(folder / version, version)
+        return folder / version
+
+    return release
+
+
 @pytest.fixture
-def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def library(
+    releases: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], None]]:
     """Makes one release of the stand-in importable; what it left running is ended."""
     edge = ModuleType("triton_python_backend_utils")
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", edge)
 
     def choose(version: str) -> None:
-        copy_tensorrt_llm(tmp_path / version, version)
-        monkeypatch.syspath_prepend(str(tmp_path / version))
+        monkeypatch.syspath_prepend(str(releases(version)))
 
     yield choose
     made = sys.modules.get("tensorrt_llm.llm")
@@ -667,16 +681,20 @@ def test_arguments_of_the_builder_reach_the_runtime(make: Make, world: str, vers
 
 
 @pytest.mark.parametrize(("world", "version"), COMPLETE)
-def test_kv_cache_metrics(make: Make, world: str, version: str) -> None:
+def test_kv_cache_metrics(
+    make: Make, world: str, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Blocks in use while a stream runs, none later; what the prefix cache had."""
     bench = make(world, version)
     assert bench.engine.kv_cache().used is None
     made = {1: Made(), 2: Made()}
-    bench.engine.add(1, request(end_ids=(), max_tokens=450))
-    bench.until(made, lambda: bool(bench.engine.kv_cache().used))
-    bench.until(made, lambda: made[1].over)
-    bench.engine.add(2, request())
-    bench.until(made, lambda: made[2].over and bool(bench.engine.kv_cache().reused))
+    with monkeypatch.context() as hurried:  # an end waits as long as statistics do
+        hurried.setattr("trtllmlib.llm_streams._STATS_SECONDS", 0.02)
+        bench.engine.add(1, request(end_ids=(), max_tokens=250))
+        bench.until(made, lambda: bool(bench.engine.kv_cache().used))
+        bench.until(made, lambda: made[1].over)
+        bench.engine.add(2, request())
+        bench.until(made, lambda: made[2].over and bool(bench.engine.kv_cache().reused))
     cache = bench.engine.kv_cache()
     assert (cache.used, cache.free) == (0, 1000)
     assert cache.missed

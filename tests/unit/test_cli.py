@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from typer import Typer
 from typer.testing import CliRunner, Result
 
 from tritonctl.__main__ import main
@@ -50,7 +51,7 @@ def invoke(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Iterator[Invoke
 
     def run(*arguments: str) -> Result:
         monkeypatch.setattr(sys, "argv", ["tritonctl", *arguments])
-        return CliRunner().invoke(application(), list(arguments))
+        return CliRunner().invoke(application(list(arguments)), list(arguments))
 
     yield run
     for number, handler in handlers.items():
@@ -174,8 +175,14 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.fixture(scope="module")
+def whole() -> Typer:
+    """The command line with every verb, made once."""
+    return application()
+
+
 @pytest.mark.parametrize("verb", VERBS + GROUPS)
-def test_a_verb_is_made_alone(verb: str) -> None:
+def test_a_verb_is_made_alone(verb: str, whole: Typer) -> None:
     """`tritonctl check` makes nothing but check, and the same as among all the others."""
     import typer.main
 
@@ -183,7 +190,7 @@ def test_a_verb_is_made_alone(verb: str) -> None:
     alone = application(arguments)
     assert list(typer.main.get_command(alone).commands) == [verb]  # type: ignore[attr-defined]
     told = CliRunner().invoke(alone, arguments)
-    assert told.stdout == CliRunner().invoke(application(), arguments).stdout
+    assert told.stdout == CliRunner().invoke(whole, arguments).stdout
     assert told.exit_code == 0
 
 

@@ -65,9 +65,9 @@ def test_what_a_terminal_would_obey_is_not_shown(repository: Path) -> None:
 
 
 def test_of_a_very_long_line_only_what_is_meant_is_shown(repository: Path) -> None:
-    """Somebody's generated file: one line of a megabyte."""
+    """Somebody's generated file: one line of half a megabyte."""
     many = " ".join(
-        f'parameters {{ key: "{n}" value {{ string_value: "1" }} }}' for n in range(20000)
+        f'parameters {{ key: "{n}" value {{ string_value: "1" }} }}' for n in range(5000)
     )
     put(repository, {"m/config.pbtxt": f'backend: "python" {many} max_batchsize: 8 {many}'})
     before, marked = next(

@@ -26,6 +26,7 @@ help: ## this list
 setup: $(VENV)/.installed ## the development environment in .venv
 
 $(VENV)/.installed: pyproject.toml
+	@echo "Installing tritonctl and its development tools into $(VENV): about a minute"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install --quiet --editable . --group dev

@@ -33,7 +33,7 @@ def test_a_long_run(tmp_path: Path) -> None:
     found = summary.metrics["ttft"].percentile(0.99)
     assert found is not None
     assert table["TTFT"]["P99"] != "-"
-    assert " .. " in table["TTFT"]["P99 lies in (95 %)"]
+    assert " .. " in table["TTFT"]["P99, 95 %"]
     told = "\n".join([*opening(summary), *closing(summary, tmp_path)])
     assert f"requests to {summary.model}" in told
     assert f"{summary.slo[0].verdict.upper():<9} ttft_p99_ms 200 ms: " in told

@@ -20,12 +20,12 @@ _METRICS = {
     "tpot": "TPOT",
     "e2e": "end to end",
     "service_ttft": "TTFT from send",
-    "service_e2e": "end to end from send",
+    "service_e2e": "e2e from send",
     "send_lag": "send lag",
 }
 _COLUMNS = {"P50": 0.5, "P90": 0.9, "P95": 0.95, "P99": 0.99}
 _NONE = "-"
-HEADINGS = ("milliseconds", "mean", *_COLUMNS, "P99 lies in (95 %)", "max", "n")
+HEADINGS = ("milliseconds", "mean", *_COLUMNS, "P99, 95 %", "max", "n")
 
 
 def rows(summary: Summary) -> list[list[str]]:

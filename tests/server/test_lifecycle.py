@@ -68,7 +68,14 @@ def test_up_status_logs_down(cli: Cli, life: Handle) -> None:
     assert status["ready"] is True
     assert set(status["models"].values()) == {"READY"}
     assert len(status["models"]) == 4
+    by = {name: (one["by"], one["instances"]) for name, one in status["served"].items()}
+    assert by["int8"] == ("ensemble of 3 steps", "-")
+    assert by["int8_engine"] == ("python: openvino int8", "1 CPU")
+    assert "python: openvino int8" in cli("status", cwd=project.root).stdout
     assert "Started GRPCInferenceService" in cli("logs", cwd=project.root).stdout
+    lines = cli("logs", "int8_engine", cwd=project.root).stdout.splitlines()
+    assert lines
+    assert all("int8_engine" in line for line in lines)
     assert_answers(state)
     assert leftovers(state.shm_prefix) != []  # the check below can fail
     assert cli("down", cwd=project.root).returncode == 0

@@ -112,11 +112,11 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
 def test_table_on_a_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Folded to its width, nothing cut off, square brackets as they are."""
+    """Laid out in its width, nothing cut off, square brackets as they are."""
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "20")
-    Console().table({}, ["name", "what"], [*ROWS, ["b", "0123456789" * 2]])
+    Console().table({}, ["name", "what"], [*ROWS, ["b", "012345678" * 2]])
     lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
     assert max(map(len, lines)) <= 20
-    assert "".join(line[10:].strip() for line in lines).endswith("0123456789" * 2)
-    assert "long [x]" in "\n".join(lines)
+    assert lines[-2:] == ["b", "  012345678012345678"]
+    assert any(line.startswith("long [x]") for line in lines)

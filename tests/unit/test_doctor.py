@@ -76,9 +76,34 @@ def test_a_machine_without_gpu_and_container_engine(tmp_path: Path) -> None:
     """Both are optional: what remains is said, and the exit code does not change."""
     (tmp_path / "empty").mkdir()
     done = doctor(tmp_path / "empty")
-    assert "✗ NVIDIA GPU (optional): nvidia-smi is not installed" in done.stdout
-    assert "✗ container engine (optional): no container engine" in done.stdout
+    assert "– NVIDIA GPU (optional): nvidia-smi is not installed" in done.stdout
+    assert "– container engine (optional): no container engine" in done.stdout
     assert "builders openvino and onnxruntime, and quantising, run on this CPU" in done.stdout
+    assert done.stdout.splitlines()[-1] == (
+        "Ready for CPU. For GPU: take a machine with an NVIDIA GPU and its driver."
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "summary"),
+    [
+        ((), "Ready for CPU and GPU."),
+        (("x",), "Ready for CPU and GPU."),
+        (("Compose",), "Ready for CPU. For GPU: Compose first: install it"),
+        (("Compose", "NVIDIA GPU"), "Ready for CPU. For GPU: take a machine with an NVIDIA GPU"),
+        (("glibc",), "Not ready: glibc"),
+    ],
+)
+def test_the_last_line(missing: tuple[str, ...], summary: str) -> None:
+    """What the machine is ready for, and the first thing to do for GPUs."""
+    names = ("glibc", "NVIDIA GPU", "container engine", "Compose", "NVIDIA container toolkit", "x")
+    findings = [
+        Finding(name, "missing" if name in missing else "ok", "", "install it", name == "glibc")
+        for name in names
+    ]
+    report = Report(findings)
+    assert report.summary.startswith(summary)
+    assert report.as_record()["summary"] == report.summary
 
 
 def test_a_gpu_in_words(tmp_path: Path) -> None:
@@ -274,5 +299,5 @@ def test_a_project_that_cannot_be_read_is_a_finding(sandbox: Sandbox) -> None:
     """The rest of the machine is looked at all the same."""
     sandbox.file.write_text("schema: tritonctl/v1\nmodel: {}\n", encoding="utf-8")
     done = run_here("doctor", cwd=sandbox.root)
-    assert "✗ project (optional): " in done.stdout
+    assert done.stdout.startswith("– project (optional):")
     assert "Python: 3." in done.stdout

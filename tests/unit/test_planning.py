@@ -249,7 +249,7 @@ def test_a_built_engine_has_a_size(sandbox: Sandbox) -> None:
 
 
 def test_command(cli: Cli, large: Sandbox) -> None:
-    """Two tables for people, one object for scripts; nothing is started or written.
+    """Figures and devices for people, one object for scripts; nothing is started or written.
 
     The weights are still on their way: what the builder would say of that comes behind the figures.
     """
@@ -257,14 +257,11 @@ def test_command(cli: Cli, large: Sandbox) -> None:
     done = cli("plan", "--gpus", "H200")
     assert done.returncode == 5
     assert "speller: " in done.stderr
-    engines, fits = done.stdout.split("\n\n")
-    assert engines.splitlines()[1].split()[:4] == [
-        "speller",
-        "tensorrt_llm",
-        "fp8",
-        "70,553,706,496",
-    ]
-    assert fits.splitlines()[1].split()[:4] == ["speller", "H200", "320.0", "KiB"]
+    lines = done.stdout.splitlines()
+    assert lines[0] == "speller: tensorrt_llm fp8"
+    assert lines[1].split() == ["parameters", "70,553,706,496"]
+    assert ["KV/token", "320.0", "KiB"] in [line.split() for line in lines]
+    assert lines[-1].split()[0] == "H200"
     record = json.loads(cli("plan", "speller", "--memory", "80GiB", "--json").stdout)
     (plan,) = record["models"]
     assert plan["fits"][0]["device"] == {"name": "GPU", "memory": 80 * GIB}

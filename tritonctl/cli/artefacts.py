@@ -48,9 +48,7 @@ def list_(
         [
             stored.model,
             stored.folder.name,
-            stored.record.builder if stored.record else "?",
-            stored.precision or "?",
-            (stored.record.stage if stored.record else None) or "-",
+            _engine(stored),
             human_bytes(stored.size) if stored.record else "?",
             human_seconds(time.time() - stored.made) if stored.made else "?",
             stored.problem or _reasons(uses[stored.folder]),
@@ -58,8 +56,15 @@ def list_(
         for stored in artefacts
     ]
     records = [_record(stored, uses[stored.folder]) for stored in artefacts]
-    headings = ("model", "artefact", "builder", "precision", "stage", "size", "age", "in use")
+    headings = ("model", "artefact", "engine", "size", "age", "in use")
     console.table({"artefacts": records}, headings, rows)
+
+
+def _engine(stored: Stored) -> str:
+    """Builder, precision and stage, as far as they are known."""
+    record = stored.record
+    words = (record.builder, stored.precision, record.stage) if record else ()
+    return " ".join(word for word in words if word) or "?"
 
 
 def _reasons(use: Use) -> str:
@@ -115,8 +120,9 @@ def show(
 
     console = voice.console()
     stored = find_artefact(_stored(project), artefact)
-    rows = [[field, _value(value)] for field, value in fields(stored)]
-    console.table(stored.manifest(), (stored.name, str(stored.folder)), rows)
+    rows = [["folder", str(stored.folder)]]
+    rows += [[field, _value(value)] for field, value in fields(stored)]
+    console.table(stored.manifest(), ("artefact", stored.name), rows)
 
 
 @app.command()

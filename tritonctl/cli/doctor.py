@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tritonctl.doctor.findings import Finding, GpuReport
 
 _MARKS = {"ok": "✓", "warning": "!", "missing": "✗"}
+_OPTIONAL = {"warning": "!", "missing": "–"}  # nothing is wrong without it
 
 
 @options.expand_options
@@ -36,13 +37,14 @@ def command(
     report = examine(profiles, unreadable)
     lines = [line for finding in report.findings for line in _finding(finding)]
     lines += [line for gpu in report.gpus for line in _gpu(gpu)]
+    lines.append(report.summary)
     failure = None
     if missing := report.missing:
         failure = HostError(
             f"missing: {', '.join(finding.name for finding in missing)}",
             remedy=next((each.remedy for each in missing if each.remedy), missing[0].detail),
         )
-    console.result(report.as_record(), "\n".join(lines), failure)
+    console.result(report.as_record(), console.folded("\n".join(lines)), failure)
     if bundle:
         from tritonctl.doctor.bundle import write_bundle
 
@@ -53,8 +55,10 @@ def command(
 
 
 def _finding(finding: Finding) -> list[str]:
-    optional = "" if finding.required or finding.status == "ok" else " (optional)"
-    lines = [f"{_MARKS[finding.status]} {finding.name}{optional}: {finding.detail}"]
+    marks, word = _MARKS, ""
+    if finding.status != "ok" and not finding.required:
+        marks, word = _OPTIONAL, " (optional)"
+    lines = [f"{marks[finding.status]} {finding.name}{word}: {finding.detail}"]
     if finding.status != "ok" and finding.why:
         lines.append(f"    why: {finding.why}")
     return lines + ([f"    {finding.remedy}"] if finding.remedy else [])

@@ -4,48 +4,88 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tritonctl.cli import options
-from tritonctl.errors import ServerError
+from tritonctl.errors import ServerError, UsageError, choices
+
+if TYPE_CHECKING:
+    from tritonctl.project.schema import Project
+    from tritonctl.server.state import Server
+
+_SEARCHED = 5000  # lines of containers' logs among which those of one model are sought
 
 
 @options.expand_options
 def command(
     *,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="a model, or a step of one: only its lines", show_default="all"),
+    ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="lines from the end")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="keep printing new lines")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="keep printing, also across restarts")
+    ] = False,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""
-    from tritonctl.server.log import tail
+    from tritonctl.server.log import LogReader
     from tritonctl.server.state import ContainerServer, ServerFiles, read_state
 
     console = voice.console()
-    files = ServerFiles.of(project.load())
+    loaded = project.load()
+    files = ServerFiles.of(loaded)
     log, state = files.log, read_state(files)
+    wanted = _chooser(loaded, state, model)
+
+    def write(line: str) -> None:
+        if wanted(line):
+            console.result({"line": line}, line)
+
     if isinstance(state, ContainerServer):
         from tritonctl.server.containers.lifecycle import print_log
 
-        print_log(
-            state.deployment,
-            lines,
-            follow=follow,
-            write=lambda line: console.result({"line": line}, line),
-        )
+        asked = max(lines, _SEARCHED) if model else lines
+        print_log(state.deployment, asked, follow=follow, write=write)
         return
     if not log.exists():
         raise ServerError("this project has no server log yet", remedy="run `tritonctl up`")
-    with log.open(encoding="utf-8", errors="replace") as file:
-        for line in tail(log, lines):
+    with closing(LogReader(log)) as reader:
+        for line in reader.last_lines(lines, wanted):
             console.result({"line": line}, line)
-        file.seek(0, 2)
-        begun = ""
+        if not follow and lines and reader.unended:
+            write(reader.unended)
         while follow:
-            *whole, begun = (begun + file.read()).split("\n")
-            for line in whole:
-                console.result({"line": line}, line)
+            for line in reader.new_lines():
+                write(line)
             time.sleep(0.2)
+
+
+def _chooser(project: Project, state: Server | None, model: str | None) -> Callable[[str], bool]:
+    """Whether a line is to be printed. Raises UsageError for an unknown model."""
+    if model is None:
+        return lambda _: True
+    from tritonctl.server.log import ModelLines
+
+    return ModelLines(_names(project, state.models if state else (), model)).wanted
+
+
+def _names(project: Project, served: Sequence[str], model: str) -> list[str]:
+    """The model in Triton, and its steps."""
+    from tritonctl.repository.contents import rendered_names
+    from tritonctl.repository.ensembles import step_models
+
+    if model in project.models:
+        return [model, *step_models(project, model).values()]
+    known = {*project.models, *served, *rendered_names(project)}
+    if model not in known:
+        raise UsageError(
+            f"unknown model `{model}`", remedy=choices(model, sorted(known), "expected one of")
+        )
+    return [model]

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,8 @@ from tritonctl.cli import options
 
 if TYPE_CHECKING:
     from tritonctl.engines.planning.records import Fit, ModelPlan, ProjectPlan
+
+_FIT_HEADINGS = ("  on", "needs", "has", "fits", "at most, batch x length")
 
 
 @options.expand_options
@@ -41,34 +44,15 @@ def command(
     plans, failure = planned.models, planned.failure
     for name, error in planned.unknown.items():
         console.warning(f"no figures for {name}: {error.problem}")
-    engines = (
-        "model",
-        "engine",
-        "parameters",
-        "weights",
-        "files",
-        "build time",
-        "build disk",
-        "build memory",
-    )
     if voice.as_json:
         console.result(_record(planned), "", failure)
         if failure:
             raise failure
         return
-    console.table({}, engines, [_engine(plan) for plan in plans])
-    console.text("\n")
-    fits = (
-        "model",
-        "device",
-        "KV/token",
-        "activations",
-        "needs",
-        "has",
-        "fits",
-        "at most, batch x length",
-    )
-    console.table({}, fits, [_fit(plan, fit) for plan in plans for fit in plan.fits])
+    for number, plan in enumerate(plans):
+        console.text("\n" if number else "")
+        console.text("".join(f"{line}\n" for line in _engine(plan)))
+        console.table({}, _FIT_HEADINGS, [_fit(fit) for fit in plan.fits])
     for plan in plans:
         for note in plan.notes:
             console.note(f"{plan.model}: {note}")
@@ -88,31 +72,31 @@ def _record(planned: ProjectPlan) -> dict[str, Any]:
     }
 
 
-def _engine(plan: ModelPlan) -> list[str]:
+def _engine(plan: ModelPlan) -> Iterator[str]:
+    """What the engine is and takes, wherever it runs: a line for each figure."""
     from tritonctl.host.units import human_bytes, human_seconds
 
+    yield f"{plan.model}: {plan.builder} {plan.precision}"
     seconds = "unknown" if plan.build_seconds is None else human_seconds(plan.build_seconds)
-    return [
-        plan.model,
-        f"{plan.builder} {plan.precision}",
-        "unknown" if plan.parameters is None else f"{plan.parameters:,}",
-        human_bytes(plan.weights),
-        human_bytes(plan.files if plan.built is None else plan.built),
-        seconds if plan.built is None else "up to date",
-        human_bytes(plan.disk),
-        "unknown" if plan.build_memory is None else human_bytes(plan.build_memory),
-    ]
+    figures = {
+        "parameters": "unknown" if plan.parameters is None else f"{plan.parameters:,}",
+        "weights": human_bytes(plan.weights),
+        "files": human_bytes(plan.files if plan.built is None else plan.built),
+        "KV/token": human_bytes(plan.kv_bytes_per_token) if plan.kv_bytes_per_token else "none",
+        "activations": human_bytes(plan.activations),
+        "build time": seconds if plan.built is None else "up to date",
+        "build disk": human_bytes(plan.disk),
+        "build memory": "unknown" if plan.build_memory is None else human_bytes(plan.build_memory),
+    }
+    yield from (f"  {name:<12}  {figure}" for name, figure in figures.items())
 
 
-def _fit(plan: ModelPlan, fit: Fit) -> list[str]:
+def _fit(fit: Fit) -> list[str]:
     from tritonctl.host.units import human_bytes
 
     count = f"{fit.count} x " if fit.count > 1 else ""
     return [
-        plan.model,
-        f"{count}{fit.device.name}",
-        human_bytes(plan.kv_bytes_per_token) if plan.kv_bytes_per_token else "none",
-        human_bytes(plan.activations),
+        f"  {count}{fit.device.name}",
         human_bytes(fit.needed),
         human_bytes(fit.usable),
         "yes" if fit.fits else "NO",

@@ -11,6 +11,8 @@ from tritonctl.cli import options
 from tritonctl.errors import ServerError
 
 if TYPE_CHECKING:
+    from tritonctl.project.schema import Project
+    from tritonctl.protocol.model_config import Config
     from tritonctl.server.lifecycle import Status
     from tritonctl.server.state import Server
 
@@ -25,14 +27,17 @@ def command(
     from tritonctl.server.lifecycle import status
 
     console = voice.console()
-    servers = status(project.load())
+    loaded = project.load()
+    servers = status(loaded)
     ready = all(server.health.ready for server in servers)
     first = max(servers, key=lambda server: server.health.ready)
+    served = _served(loaded, first)
     record = {
         "ready": ready,
         "live": first.health.live,
         **_addresses(first),
         "models": first.health.models,
+        "served": served,
         "crashes": [asdict(crash) for crash in first.crashes],
         "servers": [
             {"ready": server.health.ready, "container": server.container, **_addresses(server)}
@@ -40,7 +45,13 @@ def command(
         ],
     }
     failure = None if ready else _failure(servers, first)
-    console.result(record, "\n".join(_lines(servers, first, ready=ready)), failure)
+    if not voice.as_json:
+        console.text("".join(f"{line}\n" for line in _lines(servers, first, ready=ready)))
+    rows = [
+        [f"  {name}", state, served[name]["by"], served[name]["instances"]]
+        for name, state in first.health.models.items()
+    ]
+    console.table(record, ("  model", "state", "served by", "instances"), rows, failure)
     if failure:
         raise failure
 
@@ -83,22 +94,73 @@ def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator
         count = sum(server.health.ready for server in servers)
         yield f"Triton {word}: {count} of {len(servers)} servers are ready"
     for server in servers:
-        yield _where(server, alone=len(servers) == 1)
+        yield from _where(server, alone=len(servers) == 1)
     if first.crashes:
         from tritonctl.server.restarts import described
 
         yield f"  {described(first.crashes)}"
-    for name, model_state in first.health.models.items():
-        yield f"  {model_state:<12} {name}"
 
 
-def _where(server: Status, *, alone: bool) -> str:
+def _where(server: Status, *, alone: bool) -> Iterator[str]:
     state = server.state
-    urls = f"gRPC {state.grpc_url}  HTTP {state.http_url}  metrics {state.metrics_url}"
+    urls = {"gRPC": state.grpc_url, "HTTP": state.http_url, "metrics": state.metrics_url}
     if readiness := _readiness(state):
-        urls += f"  readiness {readiness}"
-    if alone:
-        return f"  {urls}"
-    if not state.grpc_port:
-        return f"  {server.container}: no port"
-    return f"  {server.container}, {server.health.summary()}: {urls}"
+        urls["readiness"] = readiness
+    if not alone and not state.grpc_port:
+        yield f"  {server.container}: no port"
+        return
+    indent = "  " if alone else "    "
+    if not alone:
+        yield f"  {server.container}, {server.health.summary()}"
+    yield from (f"{indent}{name:<9}  {url}" for name, url in urls.items())
+
+
+def _served(project: Project, server: Status) -> dict[str, dict[str, str]]:
+    """What serves each model: its backend, its engine, how often and on what."""
+    from tritonctl.server.health import live_configs
+
+    names = server.health.models
+    configs = live_configs(server.state, names) if server.health.live else {}
+    engines = _engines(project)
+    return {
+        name: {
+            "by": _backend(configs.get(name), engines.get(name)),
+            "instances": _instances(configs.get(name)),
+        }
+        for name in names
+    }
+
+
+def _engines(project: Project) -> dict[str, str]:
+    """Builder and precision of each model in Triton that runs an engine of the project."""
+    from tritonctl.repository.ensembles import ENGINE_STEP, step_models
+
+    engines = {}
+    for name, model in project.models.items():
+        steps = step_models(project, name)
+        step = steps.get(ENGINE_STEP) or (name if set(steps.values()) == {name} else None)
+        if step is not None:
+            engines[step] = f"{model.engine.builder} {model.engine.precision}"
+    return engines
+
+
+def _backend(config: Config | None, engine: str | None) -> str:
+    from tritonctl.protocol.model_config import steps_of
+
+    if config is None:
+        return "-"
+    if steps := steps_of(config):
+        return f"ensemble of {len(steps)} steps"
+    backend = str(config.get("backend") or config.get("platform") or "-")
+    return f"{backend}: {engine}" if engine else backend
+
+
+def _instances(config: Config | None) -> str:
+    """Such as `2 CPU`; an ensemble has none."""
+    groups = (config or {}).get("instance_group") or ()
+    counts: dict[str, int] = {}
+    for group in groups:
+        kind = str(group.get("kind", "")).removeprefix("KIND_")
+        each = int(group.get("count") or 1) * max(1, len(group.get("gpus") or ()))
+        counts[kind] = counts.get(kind, 0) + each
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items()) or "-"

@@ -61,18 +61,30 @@ class Console:
         rows: Sequence[Sequence[str]],
         failure: TritonctlError | None = None,
     ) -> None:
-        """Print rows: one JSON object, a table on a terminal, aligned lines otherwise."""
-        if self.as_json or not sys.stdout.isatty():
-            self.result(record, _aligned([headings, *rows]), failure)
+        """Print rows: one JSON object, or a table that fits the width (`table_text`)."""
+        if self.as_json:
+            self.result(record, "", failure)
             return
-        from rich.table import Table
+        from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in headings:
-            table.add_column(escape(heading), overflow="fold")
-        for row in rows:
-            table.add_row(*(escape(cell) for cell in row))
-        _rich().print(table)
+        from tritonctl.console.table_text import table_lines
+
+        stdout = _rich()
+        heading, lines = table_lines(headings, rows, _width(stdout))
+        if not stdout.is_terminal:
+            self.text("".join(f"{line}\n" for line in [*heading, *lines]))
+            return
+        for line in heading:
+            stdout.print(Text(line, style="bold"), soft_wrap=True)
+        self.text("".join(f"{line}\n" for line in lines))
+
+    def folded(self, text: str) -> str:
+        """Text whose lines fit the terminal, broken between words; in pipes and files as it is."""
+        from tritonctl.console.table_text import folded_lines
+
+        stdout = _rich()
+        wide = not stdout.is_terminal and "COLUMNS" not in os.environ
+        return text if wide else folded_lines(text, stdout.width)
 
     def picture(self, picture: Picture) -> None:
         """Draw a graph in the available width; in colours on a terminal only."""
@@ -199,8 +211,7 @@ class Console:
             with view.live(stdout):
                 yield view.show
             return
-        width = stdout.width if stdout.is_terminal or "COLUMNS" in os.environ else _LOG_COLUMNS
-        yield lambda sight: self.text(view.plain(sight, width))
+        yield lambda sight: self.text(view.plain(sight, _width(stdout)))
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
@@ -217,6 +228,11 @@ class Console:
         finally:
             took = time.monotonic() - began
             self._stderr.print(f"{mark} {escape(title)} [dim]({took:.1f} s)[/]")
+
+
+def _width(stdout: RichConsole) -> int:
+    """Cells of a line: the terminal's, or what COLUMNS says; more in pipes and files."""
+    return stdout.width if stdout.is_terminal or "COLUMNS" in os.environ else _LOG_COLUMNS
 
 
 def _rich(*, stderr: bool = False) -> RichConsole:
@@ -246,17 +262,3 @@ class _StatusStep:
 
         shown = set_cell_size(text.strip(), self._room).rstrip()
         self._status.update(f"{escape(self._title)} [dim]{escape(shown)}[/]")
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Columns two spaces apart; an ideograph is two cells wide."""
-    from rich.cells import cell_len
-
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-    lines = (
-        "  ".join(
-            cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)
-        )
-        for row in rows
-    )
-    return "\n".join(line.rstrip() for line in lines)

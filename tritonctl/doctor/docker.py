@@ -9,13 +9,12 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 
-from tritonctl.doctor.findings import Finding
+from tritonctl.doctor.findings import COMPOSE, CONTAINERS, TOOLKIT, Finding
 from tritonctl.errors import HostError
 from tritonctl.host import containers
 from tritonctl.host.gpus import InstalledGpu
 
 _ANSWER_SECONDS = 20
-_ENGINE = "container engine"
 _WHY_ENGINE = "`server.mode: docker`, `tritonctl deploy compose` and the container runner need one"
 _WHY_COMPOSE = "`tritonctl deploy compose` writes for Compose v2; v1 has had no fixes since 2023"
 _WHY_TOOLKIT = "without it no container sees a GPU"
@@ -59,8 +58,8 @@ def engine_finding() -> Finding:
     try:
         engine = containers.engine()
     except HostError as error:
-        return Finding(_ENGINE, "missing", *_engine_trouble(error), why=_WHY_ENGINE)
-    return Finding(_ENGINE, "ok", f"{engine.name} {engine.version}", why=_WHY_ENGINE)
+        return Finding(CONTAINERS, "missing", *_engine_trouble(error), why=_WHY_ENGINE)
+    return Finding(CONTAINERS, "ok", f"{engine.name} {engine.version}", why=_WHY_ENGINE)
 
 
 def _engine_trouble(error: HostError) -> tuple[str, str]:
@@ -80,20 +79,20 @@ def compose_finding() -> Finding:
     """Compose v2 is a plugin of docker; v1 was a separate program."""
     compose = ask("docker", "compose", "version", "--short")
     if compose.status == 0:
-        return Finding("Compose", "ok", compose.text.removeprefix("v"), why=_WHY_COMPOSE)
+        return Finding(COMPOSE, "ok", compose.text.removeprefix("v"), why=_WHY_COMPOSE)
     remedy = "apt install docker-compose-plugin (Docker's packages) or docker-compose-v2 (Ubuntu's)"
     old = ask("docker-compose", "version", "--short")
     if old.status == 0:
         detail = f"only v1 ({old.text}), which does not read our compose.yaml"
         if not old.text.removeprefix("v").startswith("1."):
             detail = f"{old.text} as docker-compose only, not as `docker compose`"
-        return Finding("Compose", "missing", detail, remedy, why=_WHY_COMPOSE)
-    return Finding("Compose", "missing", "no `docker compose`", remedy, why=_WHY_COMPOSE)
+        return Finding(COMPOSE, "missing", detail, remedy, why=_WHY_COMPOSE)
+    return Finding(COMPOSE, "missing", "no `docker compose`", remedy, why=_WHY_COMPOSE)
 
 
 def toolkit_finding() -> Finding:
     """NVIDIA's container toolkit: installed, and known to Docker."""
-    name, why = "NVIDIA container toolkit", _WHY_TOOLKIT
+    name, why = TOOLKIT, _WHY_TOOLKIT
     version = ask("nvidia-ctk", "--version")
     if version.status != 0:
         remedy = "apt install nvidia-container-toolkit, from NVIDIA's repository"

@@ -9,6 +9,14 @@ from typing import Any, Literal
 from tritonctl.compatibility.table import World
 from tritonctl.host.gpus import InstalledGpu
 
+# What engines on GPUs need of the machine that serves them, by the findings' names.
+GPU, CONTAINERS, COMPOSE, TOOLKIT = (
+    "NVIDIA GPU",
+    "container engine",
+    "Compose",
+    "NVIDIA container toolkit",
+)
+FOR_GPU = (GPU, CONTAINERS, COMPOSE, TOOLKIT)
 Status = Literal["ok", "warning", "missing"]
 
 
@@ -54,6 +62,19 @@ class Report:
         """Whether nothing that is required is missing."""
         return not self.missing
 
+    @property
+    def summary(self) -> str:
+        """What this machine is ready for, and what to do first for GPUs, in one line."""
+        if not self.healthy:
+            return f"Not ready: {', '.join(finding.name for finding in self.missing)}"
+        lacking = {f.name: f for f in self.findings if f.status == "missing" and f.name in FOR_GPU}
+        if not lacking:
+            return "Ready for CPU and GPU."
+        if GPU in lacking:
+            return "Ready for CPU. For GPU: take a machine with an NVIDIA GPU and its driver."
+        first = next(iter(lacking.values()))
+        return f"Ready for CPU. For GPU: {first.name} first: {first.remedy or first.detail}"
+
     def as_record(self) -> dict[str, Any]:
         """The report as plain data."""
-        return {"healthy": self.healthy, **asdict(self)}
+        return {"healthy": self.healthy, "summary": self.summary, **asdict(self)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from tritonctl.compatibility.rules import check, refuse_driver, resolve_target
 from tritonctl.compatibility.table import Compatibility, World, gpu_named
-from tritonctl.doctor.findings import Finding, GpuReport
+from tritonctl.doctor.findings import GPU, Finding, GpuReport
 from tritonctl.doctor.profiles import Profiles
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.gpus import InstalledGpu
@@ -20,9 +20,9 @@ def gpu_finding(gpus: list[InstalledGpu], reason: str) -> Finding:
     if gpus:
         names = ", ".join(f"{gpu.name} ({gpu.compute_capability})" for gpu in gpus)
         detail = f"{names}, driver {gpus[0].driver}"
-        return Finding("NVIDIA GPU", "ok", detail, why=_WHY_GPU)
+        return Finding(GPU, "ok", detail, why=_WHY_GPU)
     remedy = "builders openvino and onnxruntime, and quantising, run on this CPU"
-    return Finding("NVIDIA GPU", "missing", reason, remedy, why=_WHY_GPU)
+    return Finding(GPU, "missing", reason, remedy, why=_WHY_GPU)
 
 
 def needed_findings(

@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
 
+from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.restrictions import http_headers
 from tritonctl.server.state import Server
 
@@ -44,17 +48,30 @@ def health(state: Server) -> Health:
     return Health(live=True, models={name: known.get(name, "MISSING") for name in state.models})
 
 
+def live_configs(state: Server, names: Iterable[str]) -> dict[str, Config]:
+    """The configuration that the server uses of each model; without those that do not answer."""
+    answers = {name: _asked(state, "GET", f"/v2/models/{quote(name)}/config") for name in names}
+    return {name: config for name, config in answers.items() if isinstance(config, dict)}
+
+
 def _repository_index(state: Server) -> list[dict[str, str]] | None:
     """Triton's model repository extension: POST v2/repository/index."""
+    index = _asked(state, "POST", "/v2/repository/index")
+    return index if isinstance(index, list) else None
+
+
+def _asked(state: Server, method: str, path: str) -> Any:
+    """The JSON that the server answers with; None where it does not."""
     connection = http.client.HTTPConnection(
         state.http_address, state.http_port, timeout=_TIMEOUT_SECONDS
     )
     try:
         headers = http_headers(state.token)
-        connection.request("POST", "/v2/repository/index", body=b"{}", headers=headers)
+        body = b"{}" if method == "POST" else None
+        connection.request(method, path, body=body, headers=headers)
         answer = connection.getresponse()
-        body = answer.read()
-        return json.loads(body) if answer.status == _OK else None
+        said = answer.read()
+        return json.loads(said) if answer.status == _OK else None
     except (OSError, http.client.HTTPException, ValueError):
         return None  # not listening yet, or not any more
     finally:

@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from tritonctl.errors import ServerError
 
@@ -25,6 +26,8 @@ _DEPENDS = re.compile("ensemble '([^']+)' depends on '[^']+' which has no loaded
 _LOADING = re.compile(r"""loading: ([^"]+):\d+""")
 _LOADED = re.compile("successfully loaded '([^']+)'")
 _TABLE = ("|", "+-")  # of versions, options and the like, which Triton prints at every start
+# I1125 16:22:03.404673 19099 model_lifecycle.cc:472] "loading: ...; or with --log-format ISO8601
+_HEAD = re.compile(r"[IWEF]\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\dT\d\d:")
 _IDLE = ("", "At:")  # lines of a reason that say nothing
 _IN_USE = re.compile(r"Socket '(?P<socket>[^']+)' already in use")
 
@@ -36,6 +39,105 @@ def tail(log: Path, lines: int = _TAIL_LINES) -> list[str]:
             return [line.rstrip("\n") for line in deque(file, maxlen=lines)]
     except FileNotFoundError:
         return []
+
+
+class LogReader:
+    """Reads whole lines as they are added to a log that may be moved aside, cut off or replaced.
+
+    `tritonctl up` moves the previous server's log aside (`keep_previous`), other tools rotate it.
+    What was added to the old file before that is read first; then the new one from its beginning.
+    """
+
+    def __init__(self, log: Path) -> None:
+        """Begin at the beginning of the log, which need not exist yet."""
+        self._log = log
+        self._file = self._opened()
+        self._begun = b""
+
+    def last_lines(self, count: int, wanted: Callable[[str], bool]) -> list[str]:
+        """The last wanted lines up to the end; one that has no end yet comes with `new_lines`."""
+        found: deque[str] = deque(maxlen=count)
+        for ended in self._file or ():
+            if not ended.endswith(b"\n"):
+                self._begun = ended
+            elif wanted(line := _decoded(ended[:-1])):
+                found.append(line)
+        return list(found)
+
+    @property
+    def unended(self) -> str:
+        """The last line, as far as it was written without its end."""
+        return _decoded(self._begun)
+
+    def new_lines(self) -> list[str]:
+        """The lines that were ended since the last call, without their ends."""
+        lines = self._added()
+        if self._was_replaced():
+            lines += self._added()  # written between the two
+            lines += [_decoded(self._begun)] if self._begun else []
+            self._begun = b""
+            if self._file is not None:
+                self._file.close()
+            self._file = self._opened()
+            lines += self._added()
+        return lines
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _opened(self) -> BinaryIO | None:
+        try:
+            return self._log.open("rb")
+        except FileNotFoundError:
+            return None
+
+    def _added(self) -> list[str]:
+        if self._file is None:
+            return []
+        *whole, self._begun = (self._begun + self._file.read()).split(b"\n")
+        return [_decoded(line) for line in whole]
+
+    def _was_replaced(self) -> bool:
+        """Whether the path now names another file, or this one was cut off."""
+        try:
+            now = self._log.stat()
+        except FileNotFoundError:
+            return False  # moved aside: its server still writes there, or the new one comes
+        if self._file is None:
+            return True
+        mine = os.fstat(self._file.fileno())
+        return (now.st_ino, now.st_dev) != (mine.st_ino, mine.st_dev) or (
+            mine.st_size < self._file.tell()
+        )
+
+
+def _decoded(line: bytes) -> str:
+    """A model may print anything."""
+    return line.decode("utf-8", errors="replace")
+
+
+class ModelLines:
+    """Which lines of a log are about a model: those that name it or one of its steps.
+
+    Lines without Triton's head (a traceback, what a model prints) belong to the line before them.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        # `speller_engine_0_0` is an instance of speller_engine, and `speller_2` another model.
+        among = "|".join(re.escape(name) for name in names)
+        self._named = re.compile(rf"(?<![\w.-])(?:{among})(?:_\d+_\d+)?(?![\w-])")
+        self._inside = False
+
+    def wanted(self, line: str) -> bool:
+        """Whether the log's next line is one of them."""
+        named = self._named.search(line) is not None
+        if line.startswith(_TABLE):
+            return named
+        if _HEAD.match(line) or named:
+            self._inside = named
+        return self._inside
 
 
 def keep_previous(log: Path) -> None:

@@ -23,6 +23,7 @@ CONSOLE = "tritonctl/console/voice.py"
 DRAWING = {  # what the console prints: they may use rich, as it may
     "tritonctl/console/build_view.py",
     "tritonctl/console/loadtest_view.py",
+    "tritonctl/console/table_text.py",
     "tritonctl/console/tuning_view.py",
     "tritonctl/console/top_view.py",
 }

@@ -151,7 +151,7 @@ def test_one_bad_model_leaves_the_other_rows(newcomer: Newcomer) -> None:
         "worse": newcomer.model | {"task": "embed"},
     }
     planned = newcomer.run("plan")
-    rows = [line.split()[0] for line in planned.stdout.split("\n\n")[0].splitlines()[1:]]
+    rows = [line.partition(":")[0] for line in planned.stdout.splitlines() if line[:1].strip()]
     assert rows == ["mine", "worse"]
     assert "2 models cannot be built: bad, worse" in planned.stderr
     assert "checkpoint" in planned.stderr

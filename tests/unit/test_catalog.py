@@ -96,7 +96,7 @@ def test_refusals_name_the_nearest(
     sandbox.engine.update(change)
     with pytest.raises(ConfigurationError) as caught:
         build_engine(sandbox.load(), "speller", Silent())
-    assert caught.value.problem == problem
+    assert caught.value.problem == f"models.speller: {problem}"
     assert caught.value.remedy.startswith(remedy)
     assert sandbox.run_count() == 0
     assert not (sandbox.root / ".tritonctl").exists()

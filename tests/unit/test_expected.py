@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import PydanticKnownError, core_schema
 from pydantic_core._pydantic_core import list_all_errors
 
+from tests.commands import run_here
 from tritonctl.project.expected import reason
 
 PACKAGE = Path(__file__).parents[2] / "tritonctl"
@@ -131,3 +133,20 @@ def test_every_place_uses_them() -> None:
     for file in PACKAGE.rglob("*.py"):
         text = file.read_text("utf-8")
         assert ".errors()" not in text or file.name == "expected.py", file
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("loadtest", "run", "--duration", "5s"), "expected a number, got `5s`"),
+        (("logs", "-n", "many"), "expected a whole number, got `many`"),
+        (("logs", "-n", "-1"), "expected at least 0, got `-1`"),
+    ],
+)
+def test_of_an_option(arguments: tuple[str, ...], problem: str, tmp_path: Path) -> None:
+    """Typer reads options by pydantic, too; exit code 2."""
+    done = run_here(*arguments, "--json", cwd=tmp_path)
+    assert done.returncode == 2
+    assert problem in json.loads(done.stdout)["problem"]
+    assert not FOREIGN.search(json.loads(done.stdout)["problem"].partition(": ")[2])
+    assert problem in " ".join(done.stderr.replace("│", "").split())

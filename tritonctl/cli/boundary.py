@@ -49,6 +49,7 @@ class ErrorBoundary(Group):
             raise typer.Exit(0) from None
         except (Exception, KeyboardInterrupt) as error:
             if hasattr(error, "format_message"):  # Typer prints its usage errors itself
+                _say_plainly(error)
                 _console().error_record(_usage_error(error))
                 raise
             failure = _failure(error)
@@ -71,6 +72,18 @@ def _failure(error: BaseException) -> TritonctlError:
             problem, remedy="report it with the lines above", details=traceback.format_exc()
         )
     return UnexpectedError(f"{problem}. Details: {log}", remedy=f"report it with {log}")
+
+
+def _say_plainly(error: Any) -> None:
+    """Replace the words of pydantic, by which Typer reads an option's value."""
+    if error.__cause__ is None:
+        return
+    from pydantic import ValidationError
+
+    from tritonctl.project.expected import of_one_value
+
+    if isinstance(error.__cause__, ValidationError):
+        error.message = of_one_value(error.__cause__) or error.message
 
 
 def _usage_error(error: Any) -> UsageError:

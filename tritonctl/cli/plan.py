@@ -56,7 +56,8 @@ def command(
     for plan in plans:
         for note in plan.notes:
             console.note(f"{plan.model}: {note}")
-    console.note("estimates; how far off they have been is in docs/explanation/estimates.md")
+    if plans:
+        console.note("estimates; how far off they have been is in docs/explanation/estimates.md")
     if failure:
         raise failure
 

@@ -67,6 +67,14 @@ def reason(error: ValueError, data: Any = None) -> str:
     return str(error)
 
 
+def of_one_value(error: ValidationError) -> str | None:
+    """What was expected and given, of a value that stands alone; None for others' words."""
+    first = error.errors()[0]
+    if first["type"] not in _EXPECTED:
+        return None
+    return f"{_expected(dict(first))}, got `{first['input']}`"
+
+
 def worst_first(error: ValidationError) -> list[dict[str, Any]]:
     """Each mistake, a misspelt key first: it is often why another key is missing."""
     items = [dict(item) for item in error.errors()]

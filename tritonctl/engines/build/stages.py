@@ -78,9 +78,13 @@ class Asked:
 def asked_of_builder(project: Project, name: str) -> Asked:
     """Nothing is hashed yet. Raises ConfigurationError for what the builder cannot make."""
     model = model_named(project, name)
-    builder = builder_named(model.engine.builder, project.root)
-    builder.accept(model.engine, model.task)
-    request = build_request(project, name)
+    try:
+        builder = builder_named(model.engine.builder, project.root)
+        builder.accept(model.engine, model.task)
+        request = build_request(project, name)
+    except ConfigurationError as error:
+        problem = f"models.{name}: {error.problem.removeprefix(f'models.{name}: ')}"
+        raise ConfigurationError(problem, remedy=error.remedy, details=error.details) from error
     warnings: tuple[str, ...] = ()
     if builder.targets:
         request, warnings = with_target(request, model.engine, builder.targets, project.root)

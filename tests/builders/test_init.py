@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import EXAMPLE
-from tests.engine_cache import build_cached
+from tests.engine_cache import build_cached, content, kept
 from tritonctl.checks.checker import check_repository
 from tritonctl.engines.proposals.proposal import Wishes
 from tritonctl.engines.proposals.writing import write_project
@@ -29,17 +30,31 @@ def checkpoints(
     onnxruntime_environment: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A Qwen2, a BERT that classifies and an ONNX graph, with random weights."""
-    folder = tmp_path_factory.mktemp("checkpoints")
+    """A Qwen2, a BERT that classifies and an ONNX graph, with random weights of a fixed seed."""
+    scripts = ("tiny_gemma.py", "tiny_encoder.py", "onnx_graphs.py")
+    pythons = (openvino_environment, onnxruntime_environment)
+    inputs = {
+        "scripts": [content(TESTS / script) for script in scripts],
+        "tokenizer": content(SPELLER),
+        "pythons": [python.parents[1].name for python in pythons],
+        "code": inspect.getsource(write_checkpoints),
+    }
+
+    def write(folder: Path) -> None:
+        write_checkpoints(folder, *pythons)
+
+    return kept("proposed", inputs, write, tmp_path_factory.mktemp("proposed") / "kept")
+
+
+def write_checkpoints(folder: Path, openvino: Path, onnxruntime: Path) -> None:
+    """Make the three below `folder`, each in the environment that can."""
 
     def make(python: Path, script: str, *words: str | Path) -> None:
         subprocess.run([python, TESTS / script, *words], check=True)
 
-    make(openvino_environment, "tiny_gemma.py", "Qwen2ForCausalLM", SPELLER, folder / "qwen")
-    kind = "BertForSequenceClassification"
-    make(onnxruntime_environment, "tiny_encoder.py", kind, folder / "bert")
-    make(onnxruntime_environment, "onnx_graphs.py", folder, "mixed")
-    return folder
+    make(openvino, "tiny_gemma.py", "Qwen2ForCausalLM", SPELLER, folder / "qwen")
+    make(onnxruntime, "tiny_encoder.py", "BertForSequenceClassification", folder / "bert")
+    make(onnxruntime, "onnx_graphs.py", folder, "mixed")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ export PYTHONDONTWRITEBYTECODE :=
 AGAIN := --reruns 1 -rsR --durations=15
 PATH_TESTS := tests/builders tests/conformance tests/server
 REAL := engine or server or browser or docker
-# Containers wait more than they compute: one process for them, two for the rest.
-WITH_CONTAINERS := -n 3 --dist loadgroup
+# Unit tests that start programs, and containers, wait more than they compute.
+THREE := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
@@ -39,7 +39,7 @@ test: check docs unit path ## style, types, unit tests, one path through every r
 
 test-real: setup ## what `test` leaves out of engines, servers, faults, browser, containers
 	tests/docker/install.sh
-	$(BIN)/pytest $(WITH_CONTAINERS) $(LONGEST_FIRST) $(AGAIN) -m "($(REAL)) and not (path or exhaustive)"
+	$(BIN)/pytest $(THREE) $(LONGEST_FIRST) $(AGAIN) -m "($(REAL)) and not (path or exhaustive)"
 
 test-all: test test-real exhaustive check-differential soak ## everything: before an issue is resolved
 
@@ -50,7 +50,7 @@ check: setup ## style, types
 	for builder in $(BUILDERS); do MYPYPATH=$$builder $(BIN)/mypy $$builder || exit 1; done
 
 unit: setup ## tests without engine, server, browser or container
-	$(BIN)/pytest $(PARALLEL) $(AGAIN) -m "not (engine or server or browser or docker or exhaustive)"
+	$(BIN)/pytest $(THREE) $(AGAIN) -m "not (engine or server or browser or docker or exhaustive)"
 
 path: setup ## one path: an engine is built, served, asked over gRPC and HTTP, killed, stopped
 	$(BIN)/pytest $(PARALLEL) $(LONGEST_FIRST) $(AGAIN) -m "path and not exhaustive" $(PATH_TESTS)

@@ -17,7 +17,7 @@ import yaml
 from tests.unit.conftest import MODEL, Sandbox
 from tritonctl.bundle import contents
 from tritonctl.bundle.contents import files, images, recipes
-from tritonctl.bundle.wheels import tritonctl_source
+from tritonctl.bundle.wheels import collect_wheels, tritonctl_source
 from tritonctl.bundle.write import write_bundle
 from tritonctl.engines.build.engine import built_engine
 from tritonctl.errors import ConfigurationError, HostError, RepositoryError, UsageError
@@ -190,6 +190,17 @@ def test_environments_and_images(built: Sandbox) -> None:
     render(built.load(), Silent())
     named = [image.partition(":")[0] for image in images(built.load())]
     assert named == ["grafana/grafana", "prom/prometheus", "tritonctl/triton-cpu"]
+
+
+def test_a_relative_folder(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wheels of an environment that is installed from a folder of its own come there, too."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(index)
+    recipe = Recipe("loadtest", (("served==1.0",),), folder=tmp_path / "elsewhere")
+    wheel = small_wheel(tmp_path, "tritonctl")
+    collect_wheels(wheel, [recipe], Path("wheels"), Silent())
+    names = {path.name for path in (index / "wheels").iterdir()}
+    assert names == {"tritonctl-1.0-py3-none-any.whl", "served-1.0-py3-none-any.whl"}
 
 
 def test_where_its_own_wheel_comes_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ def collect_wheels(
     """
     own = Recipe("tritonctl", ((str(source.resolve()),),), python=running())
     folder.mkdir(parents=True)
+    wheels = folder.resolve()  # pip runs in the recipe's folder
     with tempfile.TemporaryDirectory(prefix="tritonctl-bundle-") as scratch:
         pips: dict[Interpreter, Path] = {}
         for recipe in (own, *recipes):
@@ -67,7 +68,7 @@ def collect_wheels(
                 pip = (pips[recipe.python], "-m", "pip", "--disable-pip-version-check")
                 for install in recipe.installs:
                     # `wheel`, not `download`: what has no wheel is built here, with its tools.
-                    command: list[str | Path] = [*pip, "wheel", "--wheel-dir", folder, *install]
+                    command: list[str | Path] = [*pip, "wheel", "--wheel-dir", wheels, *install]
                     _run(command, recipe.folder, step.update)
 
 

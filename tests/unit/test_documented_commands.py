@@ -12,6 +12,7 @@ import pytest
 from typer.main import get_command
 
 from tritonctl.cli import application
+from tritonctl.cli.spellings import respelled
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(CHECKOUT.glob("docs/**/*.md")), CHECKOUT / "README.md"]
@@ -36,11 +37,12 @@ def test_the_documentation_has_commands() -> None:
 
 @pytest.mark.parametrize(("given", "page"), DOCUMENTED, ids=[given for given, _ in DOCUMENTED])
 def test_the_tool_takes_it(given: str, page: Path) -> None:
-    """Verb, options and arguments; nothing is run."""
+    """Verb, options and arguments, none by an earlier name; nothing is run."""
     command: Any = get_command(application())
     arguments = shlex.split(given)
     while hasattr(command, "commands") and arguments and not arguments[0].startswith("-"):
         name = arguments.pop(0)
         assert name in command.commands, f"{page.relative_to(CHECKOUT)}: no verb {name}"
         command = command.commands[name]
+    assert respelled(command, arguments) == arguments, f"{page.relative_to(CHECKOUT)}: {given}"
     command.make_context(command.name, arguments, resilient_parsing="--help" in arguments)

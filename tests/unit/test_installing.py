@@ -128,8 +128,8 @@ def test_the_size_of_the_download_is_told(
     wheels = [own.wheels["torch-2.13.0+cpu-py3-none-any.whl"]]
     wheels.append(public.wheels["other-1.0-py3-none-any.whl"])
     size = human_bytes(sum(map(len, wheels)))
-    least = "at least " if html else ""
-    assert f"test: {least}{size} to download (2 packages)" in told.notes
+    least, further = ("at least ", " and what they need") if html else ("", "")
+    assert f"test: {least}{size} to download (2 packages{further})" in told.notes
 
 
 def test_dependencies_count(tool: str, indexes: tuple[Index, Index]) -> None:

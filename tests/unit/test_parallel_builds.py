@@ -193,8 +193,8 @@ def test_after_a_failure_nothing_else_begins(
         assert three.none_begins()
 
 
-def drawn(table: BuildTable) -> list[str]:
-    console = RichConsole(file=io.StringIO(), width=100, force_terminal=False)
+def drawn(table: BuildTable, width: int = 100) -> list[str]:
+    console = RichConsole(file=io.StringIO(), width=width, force_terminal=False)
     console.print(table.table())
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
@@ -210,6 +210,10 @@ def test_the_table_tells_states_times_and_last_lines() -> None:
         step.update("[TRT] 40 % of [layers]")
         now[0] += 12.4
         lines = drawn(table)
+        step.update("a long line of a tool that says what it is doing right now, and where")
+        narrow = drawn(table, width=60)
+    assert narrow[0].split() == ["model", "stage", "elapsed", "left"]
+    assert narrow[2].startswith("▶  m      compile   12 s     588 s  a long line")
     assert lines[1].split() == ["✓", "m", "quantise", "up", "to", "date"]
     assert lines[2].split()[:5] == ["▶", "m", "compile", "12", "s"]
     assert "588 s" in lines[2]

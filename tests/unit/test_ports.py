@@ -4,11 +4,21 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from tritonctl.errors import HostError
+from tritonctl.host import bundled
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
+from tritonctl.server.embedded import lifecycle
 from tritonctl.server.ports import held_ports, is_free
+from tritonctl.server.state import ServerFiles
+
+if TYPE_CHECKING:
+    from tritonctl.repository.publish import Rendered
 
 LOOPBACK = "127.0.0.1"
 FIELDS = ("grpc_port", "http_port", "metrics_port")
@@ -92,3 +102,18 @@ def test_is_free() -> None:
             assert not is_free(LOOPBACK, port)
         assert is_free(LOOPBACK, port)
     assert is_free(LOOPBACK, 0)
+
+
+def test_a_taken_port_is_told_before_anything_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installing takes minutes: not before an error that was there all along."""
+    installed: list[object] = []
+    monkeypatch.setattr(lifecycle, "install", lambda *_: installed.append(_))
+    with socket.create_server((LOOPBACK, 0)) as other:
+        port = other.getsockname()[1]
+        changes = [f"server.grpc_port={port}", "server.http_port=0", "server.metrics_port=0"]
+        project = load_project(bundled.find("examples/number-speller"), overrides=changes)
+        with pytest.raises(HostError, match=rf"port {port} \(server.grpc_port\) is taken"):
+            lifecycle.start(project, cast("Rendered", None), "{}", ServerFiles(tmp_path), Silent())
+    assert installed == []

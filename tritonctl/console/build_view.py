@@ -83,9 +83,10 @@ class BuildTable:
     def table(self) -> Table:
         """The table now."""
         now = self._clock()
-        table = Table(box=None, pad_edge=False)
-        for column in ("", "model", "stage", "elapsed", "left", ""):
+        table = Table(box=None, pad_edge=False, expand=True)
+        for column in ("", "model", "stage", "elapsed", "left"):
             table.add_column(column, no_wrap=True)
+        table.add_column("", no_wrap=True, ratio=1)  # it alone gives way on a narrow terminal
         for (model, stage), row in self._rows.items():
             line = escape(row.line[:_LONGEST_LINE])
             times = (row.elapsed(now), row.left(now))

@@ -250,8 +250,8 @@ def _download(recipe: Recipe, origin: Sources, torch: str | None) -> str:
     if size is None:
         return f"{recipe.name}: the index does not tell the size of the download"
     others = f", and {size.untold} whose size the index does not tell" if size.untold else ""
-    least = "at least " if size.least else ""
-    count = f"{size.packages} packages{others}"
+    least, further = ("at least ", " and what they need") if size.least else ("", "")
+    count = f"{size.packages} packages{further}{others}"
     return f"{recipe.name}: {least}{human_bytes(size.known)} to download ({count})"
 
 

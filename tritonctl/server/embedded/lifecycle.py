@@ -67,10 +67,11 @@ def start(
     up, after removing what had started.
     """
     refuse_known_holes(project, SERVER_VERSION)
-    installation = install(rendered.plan.programs, progress)
-    compile_python(rendered.repository / model for model in rendered.plan.served)
-    # Held until Triton listens on them: loading models takes a while.
+    # Held until Triton listens on them: installing and loading take minutes, and nobody wants to
+    # hear only then of a port that is taken.
     with held_ports(project.server.address, project.server.wanted_ports) as ports:
+        installation = install(rendered.plan.programs, progress)
+        compile_python(rendered.repository / model for model in rendered.plan.served)
         server = _launch(project, rendered, installation, settings, files, tls, ports)
         try:
             _wait_until_ready(project, rendered, server, files, progress)

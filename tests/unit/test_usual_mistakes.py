@@ -115,7 +115,8 @@ def made(mistake: str, tmp_path: Path, built: Callable[[], Sandbox]) -> Iterator
     folder.mkdir()
     (folder / "checkpoint").symlink_to(ROOT / "examples" / "number-speller" / "checkpoint")
     (folder / "tritonctl.yaml").write_text(FILES.get(mistake, PROJECT), encoding="utf-8")
-    PREPARED.get(mistake, lambda _: None)(folder)
+    if mistake in PREPARED:
+        PREPARED[mistake](folder)
     yield folder, ""
 
 

@@ -21,6 +21,6 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         target = posixpath.normpath(posixpath.join(folder, link[2]))
         if target.startswith("docs/"):
             return link[0]
-        return f"{link[1]}{config.repo_url.rstrip('/')}/blob/main/{target}{link[3]}"
+        return f"{link[1]}{config.extra['social'][0]['link']}/blob/main/{target}{link[3]}"
 
     return _LINK.sub(replaced, markdown)

@@ -109,9 +109,11 @@ def _print_run(console: Console, done: LoadRun) -> None:
     if console.as_json:
         console.result({"folder": str(done.folder), **summary.to_record()}, "", failure)
     else:
-        console.text("\n".join(opening(summary)) + "\n\n")
+        console.text(console.folded("\n".join(opening(summary))) + "\n\n")
         console.table({}, HEADINGS, rows(summary))
-        console.text("\n" + "\n".join(closing(summary, done.folder)) + "\n")
+        # A path and a command are copied: they stay in one piece.
+        *verdicts, where, following = closing(summary, done.folder)
+        console.text("\n" + console.folded("\n".join(verdicts)) + f"\n{where}\n{following}\n")
     if failure:
         raise failure
 

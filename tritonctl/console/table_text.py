@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 _GAP = 2  # cells between columns
-_NARROWEST = 20  # a column of words narrower than this is hard to read
+_NARROWEST = 16  # a column of words narrower than this is hard to read
 _LONGEST_NAME = 32  # of a column of names; longer ones reach into that of the values
 
 

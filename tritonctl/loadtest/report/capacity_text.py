@@ -9,17 +9,8 @@ from tritonctl.loadtest.analysis.capacity import Trial
 from tritonctl.loadtest.report.summary_text import milliseconds
 from tritonctl.loadtest.run.capacity import CapacityRun
 
-CAPACITY_HEADINGS = (
-    "rate/s",
-    "SLO",
-    "goodput/s",
-    "TTFT P50",
-    "TTFT P95",
-    "end to end P50",
-    "end to end P95",
-    "",
-)
-_TIMES = ("ttft_p50_ms", "ttft_p95_ms", "e2e_p50_ms", "e2e_p95_ms")
+CAPACITY_HEADINGS = ("rate/s", "SLO", "goodput/s", "TTFT P50, P95", "e2e P50, P95", "")
+_TIMES = (("ttft_p50_ms", "ttft_p95_ms"), ("e2e_p50_ms", "e2e_p95_ms"))
 _ENDS = {
     "found": "",
     "budget": "; the budget was spent before it was known more precisely",
@@ -46,7 +37,7 @@ def _row(trial: Trial) -> list[str]:
         f"{trial.rate:.4g}",
         verdict,
         "-" if goodput is None else f"{goodput:.4g}",
-        *(_time(trial.figures.get(name)) for name in _TIMES),
+        *(", ".join(_time(trial.figures.get(name)) for name in pair) for pair in _TIMES),
         trial.note,
     ]
 

@@ -78,6 +78,9 @@ def test_status(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
         http_url="127.0.0.1:8000",
         metrics_url="127.0.0.1:8002",
         readiness_url=None,
+        http_address="127.0.0.1",
+        http_port=1,  # nobody says what serves the models
+        token=None,
     )
     health = Health(live=True, models={"speller": "LOADING", "speller_engine": "READY"})
     server = SimpleNamespace(state=state, health=health, container=None, crashes=())

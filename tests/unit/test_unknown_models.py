@@ -35,6 +35,7 @@ ASKING = [
     "generate other 7",
     "chat other",
     "infer other --input a=1",
+    "logs other",
     "smoke --models other",
     "loadtest run --model other",
     "loadtest capacity --model other",

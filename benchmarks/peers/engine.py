@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 
 MOST_PAUSE_SECONDS = 0.005
+INTERVAL = "PEERS_STREAM_INTERVAL"  # seconds; what `serving.stream_interval_ms` is in ours
 
 Rows = Sequence[Sequence[int]]
 
@@ -99,9 +101,12 @@ class TextEngine:
         with self._wake:
             self._arrived.append(request)
             self._wake.notify()
-        decoder = DecodeStream(skip_special_tokens=True)
+        decoder, ended = DecodeStream(skip_special_tokens=True), False
+        wait, interval = 0.0, float(os.environ.get(INTERVAL, "0"))
         try:
-            while (made := await request.queue.get()) is not None:
+            while not ended:
+                made, ended = await gathered(request.queue, wait)
+                wait = interval  # the first token goes at once
                 pieces = [decoder.step(self._tokenizer, token) for token in made]
                 if text := "".join(filter(None, pieces)):
                     yield text
@@ -147,6 +152,23 @@ class TextEngine:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
                 loop.call_soon_threadsafe(_hand_out, all_items, done)
                 done.wait(MOST_PAUSE_SECONDS)
+
+
+async def gathered(
+    queue: asyncio.Queue[list[int] | None], seconds: float
+) -> tuple[list[int], bool]:
+    """The next ids and what else comes within so many seconds from now; True if they end there."""
+    made, until = list[int](), time.monotonic() + seconds
+    while not made or time.monotonic() < until:
+        try:
+            async with asyncio.timeout(until - time.monotonic() if made else None):
+                item = await queue.get()
+        except TimeoutError:
+            break
+        if item is None:
+            return made, True
+        made += item
+    return made, False
 
 
 def _hand_out(items: list[tuple[_Request, list[int] | None]], done: threading.Event) -> None:

@@ -3,7 +3,8 @@
 
 Usage: python benchmarks/peers/run.py [--subject text|encoder] [--streams 1 8 32 128]
            [--seconds 10] [--rounds 5] [--rate]
-           [--servers tritonctl,inline,fused,bentoml,litserve,ray,in_process]
+           [--servers tritonctl,inline,fused,fused_single,bentoml,bentoml_gathered,litserve,ray,
+           in_process]
 
 One server is up at a time; within a round each is started once, in random order. Figures are
 medians over the rounds; those of all but the first server are shown as ratios to the first's of the
@@ -69,6 +70,7 @@ FIGURES = {
         "cpu": ("CPU of the server, us/token", "{:.1f}"),
     },
 }
+TEXT_ONLY = {"inline", "fused", "fused_single", "bentoml_gathered", "ray"}
 ANYTHING = "wrong", "failed"
 Result = dict[str, float]
 
@@ -97,7 +99,7 @@ def main() -> None:
     parser.add_argument("--rate", action="store_true", help="also the capacity, of text")
     arguments = parser.parse_args()
     text = arguments.subject == "text"
-    every = [name for name in SERVERS if text or name not in {"inline", "fused", "ray"}]
+    every = [name for name in SERVERS if text or name not in TEXT_ONLY]
     names = arguments.servers.split(",") if arguments.servers else every
     if unknown := set(names) - set(every):
         parser.error(f"unknown servers {sorted(unknown)}; expected some of {every}")

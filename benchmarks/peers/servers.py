@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import CHECKOUT, MODEL, SILENT, running, speller, write_project
+from engine import INTERVAL
 from meter import MARKER, processes
 from tritonctl.host.environments import Recipe, ensure, environment_python
 
@@ -89,6 +90,11 @@ def fused(subject: Subject, marker: str) -> AbstractContextManager[Up]:
     return tritonctl(subject, marker, fused=True)
 
 
+def fused_single(subject: Subject, marker: str) -> AbstractContextManager[Up]:
+    """The same, each token in a response of its own."""
+    return tritonctl(subject, marker, fused=True, stream_interval_ms=0)
+
+
 def inline(subject: Subject, marker: str) -> AbstractContextManager[Up]:
     """Ours, the text made in the engine's step."""
     return tritonctl(subject, marker, inline_detokenizer=True)
@@ -99,6 +105,17 @@ def bentoml(subject: Subject, marker: str) -> AbstractContextManager[Up]:
     service = "Text" if subject.name == "text" else "Embeddings"
     command = ["-m", "bentoml", "serve", f"bentoml_service:{service}", "--host", "127.0.0.1"]
     return peer(subject, marker, "bentoml", [*command, "--port"])
+
+
+@contextmanager
+def bentoml_gathered(subject: Subject, marker: str) -> Iterator[Up]:
+    """The same, with pieces gathered as ours are: first at once, then every 10 ms."""
+    os.environ[INTERVAL] = "0.010"
+    try:
+        with bentoml(subject, marker) as up:
+            yield up
+    finally:
+        del os.environ[INTERVAL]
 
 
 def litserve(subject: Subject, marker: str) -> AbstractContextManager[Up]:
@@ -172,7 +189,9 @@ SERVERS: dict[str, Serving] = {
     "tritonctl": tritonctl,
     "inline": inline,
     "fused": fused,
+    "fused_single": fused_single,
     "bentoml": bentoml,
+    "bentoml_gathered": bentoml_gathered,
     "litserve": litserve,
     "ray": ray,
     "in_process": in_process,

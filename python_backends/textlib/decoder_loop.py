@@ -5,7 +5,7 @@
                           (add, step, cancel)      (coalesced)
 
 *Coalescing.* A response carries every id that its stream has accumulated since its last one:
-one id while the server keeps up, more when it lags (`turns.py`).
+one id if steps are slower than `pace` and the server keeps up, else more (`turns.py`).
 
 *Pacing.* The stepping thread pauses after each step until everything is sent that can be, for at
 most `PAUSE_SHARE` of its duration: it may hold the interpreter lock (`engine_process` does not).
@@ -41,13 +41,13 @@ from textlib.errors import (
     RequestCancelledError,
     TextPathError,
 )
+from textlib.pace import UNPACED, Pace
 from textlib.receipts import ReceiptWatch
 from textlib.request_tensors import GenerationRequest
 from textlib.token_bytes import TokenTable
 from textlib.token_chunk import FinishReason
 from textlib.turns import Turns
 
-HELD_POLL_SECONDS = 0.0005
 PAUSE_SHARE = 0.05
 MIN_PAUSE_SECONDS = 0.002
 ARRIVAL_QUIET_SECONDS = 0.001
@@ -61,8 +61,8 @@ class DecoderLoop:
 
     `capacity`, `max_queue_size`: textlib.admission. `table`: what ids decode to; without it stop
     words are refused and every id takes a place in the detokenizer's window. `receipts`: of an
-    ensemble, closed with the loop. `wake`: lets an engine's step that waits return. `clock`:
-    seconds that never go back.
+    ensemble, closed with the loop. `wake`: lets an engine's step that waits return. `pace`: how
+    often a stream sends. `clock`: seconds that never go back.
     """
 
     def __init__(
@@ -74,13 +74,14 @@ class DecoderLoop:
         table: TokenTable | None = None,
         receipts: ReceiptWatch | None = None,
         wake: Callable[[], None] = no_wait,
+        pace: Pace = UNPACED,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._engine, self._wake_engine, self._clock = engine, wake, clock
         self._admission = Admission(capacity, max_queue_size)
         self._table = table
         self._departures = Departures(receipts, clock)
-        self._turns = Turns(self._departures)
+        self._turns = Turns(self._departures, pace, clock)
         self._metrics = EngineMetrics()
         self.errors = self._metrics.errors  # also of what is refused before it comes here
         self._lock = threading.Lock()
@@ -198,8 +199,8 @@ class DecoderLoop:
         self._wake_engine()  # the stepping thread waits here or in a step
 
     def _schedule(self, stream: Stream) -> None:
-        self._turns.add(stream)
-        self._to_send.notify()
+        if self._turns.add(stream, len(self._streams)):
+            self._to_send.notify()
 
     # --- stepping thread --------------------------------------------------------------------
 
@@ -341,9 +342,7 @@ class DecoderLoop:
         return stream
 
     def _patience(self) -> float | None:
-        if self._turns.holding:
-            return HELD_POLL_SECONDS
-        return POLL_SECONDS if self._streams else None
+        return min(self._turns.patience(), POLL_SECONDS) if self._streams else None
 
     def _send(self, stream: Stream) -> None:
         outgoing = self._take(stream)

@@ -18,6 +18,7 @@ from textlib.decoder_stream import ResponseSink
 from textlib.engine_contract import Engine, no_wait
 from textlib.engine_metrics import Gauges, Key, KvCache, MetricsThread
 from textlib.errors import EngineFailedError, TextPathError
+from textlib.pace import Pace
 from textlib.parameters import ModelParameters
 from textlib.prompts import Inputs, Prompts, Row
 from textlib.request_tensors import SequenceLimits, read_generation_request, with_prompt
@@ -68,6 +69,9 @@ class EngineModel:
             table=table,
             receipts=self._answers.watch(),
             wake=service.wake,
+            pace=Pace.of_milliseconds(
+                parameters.integer("stream_interval_ms", minimum=0, default=0)
+            ),
         )
         self._loop.start()
         self._metrics = None

@@ -30,8 +30,10 @@ class ModelParameters:
         """Model and values, for a process that makes its own of them."""
         return {"model": self._model, "parameters": dict(self._values)}
 
-    def integer(self, key: str, *, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`."""
+    def integer(self, key: str, *, minimum: int = 1, default: int | None = None) -> int:
+        """A whole number of at least `minimum`; `default` if it is absent."""
+        if default is not None and key not in self._values:
+            return default
         text = self._text(key)
         try:
             number = int(text)

@@ -177,6 +177,12 @@ class Serving(Strict):
         None, description="tokens the KV pool holds; max_batch_size * max_seq_len when absent"
     )
     enable_prefix_caching: bool = Field(True, description="reuse KV of equal prompt beginnings")
+    stream_interval_ms: Annotated[int, Field(ge=0, le=1000)] = Field(
+        10,
+        description="least time between two responses of a stream: tokens that an engine makes "
+        "faster go together, with many streams at longer intervals. First and last go at once. "
+        "0: each token by itself. Text generation only",
+    )
     inline_detokenizer: bool = Field(
         False,
         description="the engine makes the text itself: two steps instead of three, 20 to 35 % "

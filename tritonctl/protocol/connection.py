@@ -16,13 +16,15 @@ from contextlib import suppress
 from typing import Any, Self
 
 import grpc
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import TritonctlError
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
 
 Metadata = Sequence[tuple[str, str]]
+
+_SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 
 # A server ends a call within milliseconds of its last response, unless it has lost track of it.
 _END_SECONDS = 1.0
@@ -55,6 +57,13 @@ class _Connection:
         self._admin_metadata = endpoint.admin_metadata
         self._channel = open_channel(endpoint)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        # A stream of ours has one request. Declared so, gRPC sends its header, message and end in
+        # one operation instead of three, with a thread for none; on the wire it is the same.
+        self._stream = self._channel.unary_stream(
+            f"/{_SERVICE.full_name}/ModelStreamInfer",
+            request_serializer=service_pb2.ModelInferRequest.SerializeToString,
+            response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
+        )
 
     def explained(self, error: Any) -> TritonctlError:
         """Our error for a grpc.RpcError of this connection."""
@@ -71,9 +80,7 @@ class _Connection:
 
     def stream(self, request: Any, *, seconds: float | None, metadata: Metadata = ()) -> Any:
         """Start a stream of responses: iterate over it, cancel it; it raises grpc.RpcError."""
-        return self._stub.ModelStreamInfer(
-            iter([request]), timeout=seconds, metadata=self._all(False, metadata)
-        )
+        return self._stream(request, timeout=seconds, metadata=self._all(False, metadata))
 
     def _method(self, request: Any) -> Any:
         return getattr(self._stub, type(request).__name__.removesuffix("Request"))

@@ -107,6 +107,7 @@ _PARAMETERS: dict[str, _Parameter] = {
     ),
     "lora_adapters": lambda _, manifest: manifest.result.runtime.get("lora_adapters") or {},
     "session": lambda serving, _: serving.session.model_dump(),
+    "stream_interval_ms": lambda serving, _: serving.stream_interval_ms,
     "longest_sequence": lambda _, manifest: manifest.result.limits.max_seq_len or 0,
     "padding": lambda _, manifest: manifest.result.runtime.get("padding") or {},
     "add_special_tokens": lambda *_: True,

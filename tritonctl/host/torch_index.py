@@ -57,7 +57,8 @@ def answers(index: str) -> bool:
 def _asked(index: str) -> bool:
     try:
         request = urllib.request.Request(f"{index}/torch/", method="HEAD")  # noqa: S310 - http(s)
-        with urllib.request.urlopen(request, timeout=_SECONDS) as answer:  # noqa: S310
+        # Not urlopen(): its proxies are those of the first time that this process used it.
+        with urllib.request.build_opener().open(request, timeout=_SECONDS) as answer:
             return bool(answer.status == 200)  # noqa: PLR2004
     except (OSError, ValueError):
         return False

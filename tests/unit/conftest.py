@@ -54,6 +54,9 @@ def isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # What is waited for a server that does not answer. Those that tests play all do, on a busy machine
 # late; a test whose subject is that they do not sets its own.
 PATIENT = (
+    "tritonctl.host.download_size._SECONDS",
+    "tritonctl.host.torch_index._SECONDS",
+    "tritonctl.loadtest.run.server_facts._TIMEOUT_SECONDS",
     "tritonctl.protocol.inspection._SECONDS",
     "tritonctl.protocol.metrics._PROBE_SECONDS",
     "tritonctl.protocol.model_control._ASK_SECONDS",

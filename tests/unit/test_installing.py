@@ -19,12 +19,14 @@ from tests.package_index import Index, indexing, wheel
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host.download_size import DownloadSize, download_size
 from tritonctl.host.environments import Recipe, ensure, environment_python
-from tritonctl.host.installer import installer, pip_settings, sources
+from tritonctl.host.installer import Installer, installer, pip_settings, sources
 from tritonctl.host.interpreters import running
 from tritonctl.host.progress import Silent, Step
 from tritonctl.host.torch_index import answers, of_torch
 from tritonctl.host.units import human_bytes
 
+# Environments of the real pip: 4 s of a core each, of which a busy machine has a tenth.
+pytestmark = pytest.mark.timeout(240)
 TORCH = Recipe("test", (("torch==2.13.0",), ("--no-deps", "other==1.0")), probe="import torch")
 
 
@@ -75,6 +77,25 @@ def indexes(tool: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Index,
         yield public, own
 
 
+@pytest.fixture(scope="session")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment as `python -m venv` makes it, with pip: seconds of a core."""
+    folder = tmp_path_factory.mktemp("empty") / "environment"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
+@pytest.fixture
+def copied(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For a test of what is installed: pip's environment is a copy. uv makes its own as fast."""
+    make = Installer.make
+
+    def copy(tool: Installer, python: Path, folder: Path) -> list[str | Path]:
+        return make(tool, python, folder) if tool.uv else ["cp", "-a", f"{empty}/.", folder]
+
+    monkeypatch.setattr(Installer, "make", copy)
+
+
 def versions(folder: Path) -> dict[str, str]:
     """What is installed, apart from pip itself."""
     code = (
@@ -101,6 +122,7 @@ def test_torch_for_cpus(tool: str, indexes: tuple[Index, Index]) -> None:
     assert ("uv = " in marks) is (tool == "uv")
 
 
+@pytest.mark.usefixtures("copied")
 @pytest.mark.parametrize("why", ["down", "without it"])
 def test_torch_of_the_configured_index(tool: str, indexes: tuple[Index, Index], why: str) -> None:
     """PyTorch's index is down, or lacks the version: told in one line, and it goes on."""
@@ -114,6 +136,7 @@ def test_torch_of_the_configured_index(tool: str, indexes: tuple[Index, Index], 
     assert ("does not answer" in note) is own.down
 
 
+@pytest.mark.usefixtures("copied")
 @pytest.mark.parametrize("html", [False, True])
 def test_the_size_of_the_download_is_told(
     tool: str, indexes: tuple[Index, Index], html: bool
@@ -132,6 +155,7 @@ def test_the_size_of_the_download_is_told(
     assert f"test: {least}{size} to download (2 packages{further})" in told.notes
 
 
+@pytest.mark.usefixtures("copied")
 def test_dependencies_count(tool: str, indexes: tuple[Index, Index]) -> None:
     """CUDA's libraries come with PyTorch for GPUs: megabytes here, gigabytes elsewhere."""
     told = Told()
@@ -140,6 +164,7 @@ def test_dependencies_count(tool: str, indexes: tuple[Index, Index]) -> None:
     assert note.startswith("test: 3.0 MiB to download (3 packages)")
 
 
+@pytest.mark.usefixtures("copied")
 def test_wheels_that_lie_here(tool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing to download from a folder; nothing is told where no index may be asked."""
     (tmp_path / "here").mkdir()
@@ -155,6 +180,7 @@ def test_wheels_that_lie_here(tool: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert told.notes == []
 
 
+@pytest.mark.usefixtures("copied")
 def test_an_index_that_tells_no_size(tool: str, indexes: tuple[Index, Index]) -> None:
     """It is down: told in a line, and the installer says the rest."""
     public, _ = indexes
@@ -165,6 +191,7 @@ def test_an_index_that_tells_no_size(tool: str, indexes: tuple[Index, Index]) ->
     assert told.notes == ["test: the index does not tell the size of the download"]
 
 
+@pytest.mark.usefixtures("copied")
 @pytest.mark.parametrize("excepted", [False, True])
 def test_a_proxy(
     tool: str, indexes: tuple[Index, Index], monkeypatch: pytest.MonkeyPatch, excepted: bool
@@ -189,6 +216,7 @@ def test_a_proxy(
     assert set(proxy.hosts) == (set() if excepted else {"packages.example", "torch.example"})
 
 
+@pytest.mark.usefixtures("copied")
 def test_what_needs_a_gpu_gets_cuda(tool: str, indexes: tuple[Index, Index]) -> None:
     """PyTorch's index of CPU wheels is not asked, and the environment is another."""
     _, own = indexes
@@ -237,6 +265,7 @@ def test_pip_s_settings_are_uv_s(
     assert installer(python).environment()["UV_DEFAULT_INDEX"] == "https://e.example/simple"
 
 
+@pytest.mark.usefixtures("copied")
 def test_a_password_is_in_no_log(tool: str, indexes: tuple[Index, Index], tmp_path: Path) -> None:
     """Neither when it works nor when it fails."""
     public, _ = indexes

@@ -79,6 +79,7 @@ def test_blocks_are_found() -> None:
 
 
 @pytest.mark.server
+@pytest.mark.timeout(600)
 def test_first_service(visitor: Reader) -> None:
     """The first tutorial, with engines of earlier runs."""
     built_quickstart(visitor.folder, "max_batch_size: 16")
@@ -88,6 +89,7 @@ def test_first_service(visitor: Reader) -> None:
 
 
 @pytest.mark.server
+@pytest.mark.exhaustive
 def test_own_steps(visitor: Reader) -> None:
     """A step of one's own, from the files on the page to an answer."""
     visitor.folder = built_quickstart(visitor.folder)

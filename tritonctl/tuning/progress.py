@@ -25,9 +25,12 @@ class TuningWatch(Watcher, Protocol):
 class TuningLines:
     """Writes what the tuner does as lines of a log, with the best rate so far."""
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._note = note
-        self._began = time.monotonic()
+        self._clock = clock
+        self._began = clock()
         self._best = 0.0
         self.trials = 0
         self.board: LoadBoard = _Notes(self._say)
@@ -60,7 +63,7 @@ class TuningLines:
         self._say(f"{word}: {', '.join(changed) or 'as it is'}: {explained(step, space)}")
 
     def _say(self, text: str) -> None:
-        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        minutes, seconds = divmod(int(self._clock() - self._began), 60)
         self._note(f"[{minutes}:{seconds:02}] {text}")
 
 

@@ -145,12 +145,14 @@ def test_where_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_lines() -> None:
     """One for each trial that was measured, with the best rate so far, and one for each step."""
     said: list[str] = []
-    lines = TuningLines(said.append)
+    now = [100.0]
+    lines = TuningLines(said.append, clock=lambda: now[0])
     outcome = searched(lines)
     assert len(said) == lines.trials + len(outcome.steps)
     assert any("better: instances=" in line for line in said)
     assert f"best met so far {outcome.best.met:.4g}/s" in "".join(said)
     lines.trial(outcome.trials[0], stored=True)
     assert len(said) == lines.trials - 1 + len(outcome.steps)
+    now[0] += 61.5
     lines.board.note("a new server starts")
-    assert said[-1] == "[0:00] a new server starts"
+    assert said[-1] == "[1:01] a new server starts"

@@ -52,7 +52,7 @@ def test_every_command_is_in_the_readme() -> None:
     assert verbs <= mentioned
 
 
-# A verdict about P99 takes 70 s of load; that the command runs shows in a few.
+# A verdict about P99 takes 140 s of load; that the command runs shows in a few.
 BRIEFLY = "--duration 5"
 
 

@@ -44,7 +44,7 @@ def command(
         record,
         f"\nTriton keeps serving at {state.grpc_url}. Next:\n"
         f'  {where}{name} generate speller "515 in Thai:"\n'
-        f"  {where}{name} loadtest run     # 70 s, a verdict and a report\n"
+        f"  {where}{name} loadtest run     # 140 s, a verdict and a report\n"
         f"  {where}{name} status     # or: logs, down\n"
         f"  {where}{name} init CHECKPOINT --into my-project     # your own",
     )

@@ -135,7 +135,7 @@ MISTAKES = [
     (LENGTH, "many", 10, f"{LONG}`: expected a number, got `many`"),
     (LENGTH, "-1", 10, f"{LONG}`: expected at least 0, got `-1`"),
     (LENGTH, "{uniform: [5, 1]}", 10, f"{LONG}`: uniform: 5 is above 1"),
-    (LENGTH, "{uniform: [5]}", 10, f"{LONG}.uniform`: List should have at least 2 items"),
+    (LENGTH, "{uniform: [5]}", 10, f"{LONG}.uniform`: expected at least 2 in the list, got `[5]`"),
     (LENGTH, "{unifrm: [1, 5]}", 10, f"unknown key `unifrm` in {LONG}`"),
     (LENGTH, "{normal: {mean: 1, sd: 3}}", 10, f"unknown key `sd` in {LONG}.normal`"),
     (LENGTH, "{normal: {mean: 1}}", 10, f"{LONG}.normal.std` is missing"),

@@ -241,8 +241,13 @@ def command() -> Callable[..., tuple[int, str, str]]:
     return run
 
 
-def test_the_command(write: Write, command: Callable[..., tuple[int, str, str]]) -> None:
+def test_the_command(
+    write: Write,
+    command: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A table for people, an object for programs, several folders to a side."""
+    monkeypatch.setenv("COLUMNS", "160")
     a, b, c = (str(write(f"r{n}", seed=n)) for n in range(3))
     code, out, err = command(a, b)
     assert (code, err) == (0, "differs: seed: 0 | 1\n")

@@ -76,7 +76,7 @@ def test_a_new_version(beside: Path) -> None:
 def test_a_model_that_nobody_has(beside: Path) -> None:
     """Neither the project nor its repository: the nearest of both is named."""
     failed = run(beside, "reload", "by_hend")
-    assert (failed.returncode, f"did you mean `{BY_HAND}`?" in failed.stderr) == (3, True)
+    assert (failed.returncode, f"did you mean `{BY_HAND}`?" in failed.stderr) == (2, True)
 
 
 @pytest.fixture

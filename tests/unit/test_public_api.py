@@ -103,6 +103,16 @@ def test_the_import_needs_the_standard_library_only() -> None:
     assert loaded <= sys.stdlib_module_names
 
 
+def test_a_client_loads_no_reader_of_projects() -> None:
+    """Programs that only ask a server import neither YAML nor templates."""
+    code = "import sys, tritonctl; tritonctl.AsyncTritonClient; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=True
+    )
+    assert "grpc" in done.stdout.split()
+    assert not {"yaml", "jinja2", "typer"} & set(done.stdout.split())
+
+
 def test_the_examples_run(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that need no server: a project is built, rendered and checked."""
     monkeypatch.chdir(sandbox.root)

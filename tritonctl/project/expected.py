@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from types import NoneType
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, Tag, ValidationError
 
 from tritonctl.errors import choices
-from tritonctl.project.yaml import Location
+
+if TYPE_CHECKING:  # clients come here and have no use for a reader of YAML
+    from tritonctl.project.yaml import Location
 
 # By pydantic's name of the mistake; braces hold a value of its context.
 _EXPECTED = {

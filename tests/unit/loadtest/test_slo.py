@@ -131,6 +131,17 @@ def test_one_stall_is_one_event() -> None:
     assert stall.share_over == spread.share_over == pytest.approx(0.03)
 
 
+@pytest.mark.parametrize(("limit", "verdict"), [(1000.0, "met"), (25.0, "undecided")])
+def test_a_limit_far_above_the_percentile_s_interval(limit: float, verdict: str) -> None:
+    """Ordinary times come in long phases, the slowest alone: nothing is near 1,000 ms."""
+    phases = {*range(300, 380), *range(1200, 1280)}
+    slowest = set(_spread(2000, 22))
+    times = [30_000 if i in slowest else 20_000 if i in phases else 10_000 for i in range(2000)]
+    records = Columns.of([_record(i, time, {}) for i, time in enumerate(times)])
+    found = one(judge(records, {"ttft_p99_ms": limit}, cool_down_us=COOL_DOWN))
+    assert found.verdict == verdict
+
+
 @pytest.mark.parametrize(
     "changes",
     [

@@ -14,8 +14,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import typer
 from typer.testing import CliRunner
 
 from tritonctl.cli import application
@@ -39,6 +41,19 @@ def run_here(
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
     return subprocess.CompletedProcess(words, done.exit_code, done.stdout, done.stderr)
+
+
+def verbs() -> dict[str, Any]:
+    """The commands by what one types for them: `up`, `loadtest run`."""
+    return dict(_verbs(typer.main.get_command(application())))
+
+
+def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _verbs(command, f"{name} ")
+        else:
+            yield f"{before}{name}", command
 
 
 @contextmanager

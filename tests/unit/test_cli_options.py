@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ import typer
 import typer.main
 from typer.testing import CliRunner
 
+from tests.commands import verbs
 from tritonctl.cli import application
 from tritonctl.cli.options import OutputOptions, expand_options
 
@@ -90,15 +90,7 @@ OTHERS = {
 }
 
 
-def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _verbs(command, f"{name} ")
-        else:
-            yield f"{before}{name}", command
-
-
-VERBS = dict(_verbs(typer.main.get_command(application())))
+VERBS = verbs()
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -6,15 +6,14 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
+from tests.commands import verbs
 from tritonctl.cli import application
 from tritonctl.errors import UsageError
 from tritonctl.loadtest.analysis.compare import Comparison
@@ -39,19 +38,11 @@ EXAMPLES = {
 ERROR = set(UsageError("", remedy="").as_record())
 
 
-def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _verbs(command, f"{name} ")
-        else:
-            yield f"{before}{name}", command
-
-
 def test_the_page_has_every_verb_with_json() -> None:
     """And an example of each."""
     taking = {
         verb
-        for verb, command in _verbs(typer.main.get_command(application()))
+        for verb, command in verbs().items()
         if any("--json" in parameter.opts for parameter in command.params)
     }
     assert set(SECTIONS) == taking | {"error"}

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
+from tests.commands import verbs
 from tritonctl.cli import application
 
 if TYPE_CHECKING:
@@ -102,19 +101,11 @@ def test_an_unknown_model(served: Sandbox, line: str) -> None:
     assert sorted(served.root.iterdir()) == before
 
 
-def _verbs(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from _verbs(command, f"{name} ")
-        else:
-            yield f"{before}{name}", command
-
-
 def test_every_verb_that_takes_a_model_is_asked() -> None:
     """A new one belongs into the list."""
     taking = {
         verb
-        for verb, command in _verbs(typer.main.get_command(application()))
+        for verb, command in verbs().items()
         if any(parameter.name in NAMES for parameter in command.params)
     }
     asked = {verb for verb in taking if any(f"{line} ".startswith(f"{verb} ") for line in ASKING)}

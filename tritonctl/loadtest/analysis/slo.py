@@ -96,26 +96,28 @@ def _latency(
     lost = failed(columns, cool_down_us)
     if series is None and not lost.any():
         return _verdict(limit, None, f"no request has a value of {limit.metric}", UNDECIDED)
-    share = _share(limit, len(columns), series, lost)
-    if series is not None and not lost.any():
-        share = _below_percentile(share, Sample.of(series), limit)
+    sample = None if series is None else Sample.of(series)
+    share = _share(limit, len(columns), series, sample, lost)
+    if sample is not None and not lost.any():
+        share = _below_percentile(share, sample, limit)
     verdict, why = decide(share, limit.allowed, f"take longer than {limit.ms:g} ms")
     count = int(lost.sum())
     why = f"{count} without an answer in time count as longer: {why}" if count else why
-    if verdict == MET and series:
-        quantile = Sample.of(series).quantile(1 - limit.allowed)
+    if verdict == MET and sample is not None:
+        quantile = sample.quantile(1 - limit.allowed)
         if outgrows(quantile, limit.ms * 1000, growth):
             verdict = UNDECIDED
             why += "; but response times rose until the end: a longer run may break it"
     return _verdict(limit, share, why, verdict)
 
 
-def _share(limit: Limit, requests: int, series: Series | None, lost: Mask) -> Share:
+def _share(
+    limit: Limit, requests: int, series: Series | None, sample: Sample | None, lost: Mask
+) -> Share:
     """Per request how much is over the limit, and how much in all; lost requests are all over."""
     total = over = usual = np.zeros(requests)
     bulk = 1
-    if series is not None:
-        sample = Sample.of(series)
+    if series is not None and sample is not None:
         bulk = sample.bulk
         total = summed(series.owner, series.weights, requests)
         over = _over(series, limit.ms * 1000, requests)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tritonctl.compatibility.table import Target
-from tritonctl.engines.build.contract import BuildRequest, Calibration, Limits
+from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
 from tritonctl.project.json_schema import definitions
 
 BUILDER = Path(__file__).resolve().parents[2] / "builders" / "openvino"
@@ -110,7 +110,7 @@ def test_everything_the_host_may_ask(builder: SimpleNamespace, tmp_path: Path) -
     """Both sides read every key alike."""
     sizes = dict.fromkeys(Limits.model_fields, 2)
     asked = {
-        "evaluation": {"prompts": "/p", "max_prompts": 3, "max_tokens": 4, "min_exact_match": 1},
+        "evaluation": dict.fromkeys(EvaluationRequest.model_fields, 1) | {"prompts": "/p"},
         "target": dict.fromkeys(Target.model_fields, "x") | {"world": "pytorch"},
         "calibration": dict.fromkeys(Calibration.model_fields, 5) | {"data": "/d", "seed": 0},
         "stage": "quantise",
@@ -118,6 +118,7 @@ def test_everything_the_host_may_ask(builder: SimpleNamespace, tmp_path: Path) -
         "kv_cache_dtype": "fp8",
         "allow_pickle": True,
         "options": {"quantise": {}},
+        "task": "embedding",
     }
     written = BuildRequest.model_validate(request(tmp_path, limits=sizes, **asked))
     write_json(tmp_path / "R.json", written.model_dump(by_alias=True, mode="json"))

@@ -98,3 +98,13 @@ def test_a_build_without_a_network_installs_nothing(cli: Cli, tmp_path: Path) ->
     assert re.search(r"`tritonctl build .*speller` once where there is a network", said)
     assert re.search(r"`tritonctl bundle .*FOLDER --builders` there", said)
     assert not cache.exists()
+
+
+def test_what_was_proven_is_said(sandbox: Sandbox, cli: Cli) -> None:
+    """The figures, the mistakes that were caught, and the user's own set before and after."""
+    sandbox.behave("proves")
+    text = " ".join(cli("build").stdout.split())
+    assert "as library 1.0 on 24 inputs cosine 1; 1 mistakes made on purpose were caught" in text
+    assert "recall@10 94.0% of 50 (checkpoint 96.0%)" in text
+    record = json.loads(cli("build", "--json").stdout)
+    assert record["proof"]["figures"][0]["bound"] == 0.99999

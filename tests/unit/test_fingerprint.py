@@ -87,6 +87,38 @@ def test_every_file_counts(sandbox: Sandbox, file: str) -> None:
     assert _of(sandbox) != before
 
 
+def test_a_task_counts_and_its_absence_is_as_before_there_were_tasks(sandbox: Sandbox) -> None:
+    """What says nothing is not in the request's record, so fingerprints and builders stay."""
+    _with_prompts(sandbox)
+    project = sandbox.load()
+    request = build_request(project, "speller")
+    stage = builder_named("scripted", project.root).stages_for(None)[0]
+    plain = fingerprint.settings_of(request, stage)
+    assert "task" not in plain
+    assert plain["evaluation"].keys() == {"max_prompts", "max_tokens", "min_exact_match"}
+    for change in ({"task": "embedding"}, {"task": "rerank"}):
+        changed = request.model_copy(update=change)
+        assert fingerprint.settings_of(changed, stage) == plain | change
+    sandbox.data["models"]["speller"]["task"] = "embedding"
+    assert build_request(sandbox.load(), "speller").task == "embedding"
+
+
+def test_serving_s_code_that_a_proof_runs_counts(sandbox: Sandbox) -> None:
+    """A library of python_backends/ that builder.toml names is one of the builder's sources."""
+    library = sandbox.root / "python_backends" / "steplib"
+    library.mkdir(parents=True)
+    (library / "steps.py").write_text("A = 1\n", encoding="utf-8")
+    table = sandbox.root / "builders" / "scripted" / "builder.toml"
+    text = table.read_text(encoding="utf-8")
+    named = text.replace("runners =", 'proof_libraries = ["steplib"]\nrunners =')
+    table.write_text(named, encoding="utf-8")
+    before = _of(sandbox)
+    assert _of(sandbox) == before
+    (library / "steps.py").write_text("A = 2\n", encoding="utf-8")
+    assert _of(sandbox) != before
+    assert builder_named("scripted", sandbox.root).folders[-1] == library
+
+
 def test_a_new_and_a_renamed_file_count(sandbox: Sandbox) -> None:
     """Names are content, also in sub-folders."""
     seen = {_of(sandbox)}

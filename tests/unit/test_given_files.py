@@ -75,6 +75,20 @@ def test_a_container_sees_them(staged: Sandbox, adapters: Path) -> None:
         assert str(place) not in quantise
 
 
+def test_a_container_sees_serving_s_code_that_its_proof_runs(staged: Sandbox) -> None:
+    """Under its own path, as the builder's own files."""
+    library = staged.root / "python_backends" / "steplib"
+    library.mkdir(parents=True)
+    table = next((staged.root / "builders").glob("*/builder.toml"))
+    text = table.read_text(encoding="utf-8")
+    table.write_text(
+        text.replace("precisions =", 'proof_libraries = ["steplib"]\nprecisions =', 1),
+        encoding="utf-8",
+    )
+    command = " ".join(container_command(staged))
+    assert f"type=bind,source={library},target={library},readonly" in command
+
+
 def test_what_is_named_twice_is_mounted_once(staged: Sandbox) -> None:
     """Docker refuses a second mount at the same place: prompts that calibrate, too."""
     prompts = staged.root / "prompts.jsonl"

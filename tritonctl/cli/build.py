@@ -13,6 +13,7 @@ from tritonctl.cli import options
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
+    from tritonctl.engines.build.contract import Proof
     from tritonctl.engines.build.engine import Artefact
     from tritonctl.engines.build.stages import StageBuild
     from tritonctl.project.schema import Project
@@ -165,6 +166,7 @@ def _record(name: str, artefact: Artefact) -> dict[str, Any]:
         "bytes": sum(file.size for file in result.files),
         "durations_seconds": result.durations_seconds,
         "evaluation": evaluation.model_dump() if evaluation else None,
+        "proof": result.proof.model_dump() if result.proof else None,
     }
 
 
@@ -178,9 +180,21 @@ def _summary(name: str, artefact: Artefact) -> str:
     return f"{name}: built {engine} in {seconds:.1f} s{_accuracy(artefact)}\n  {artefact.folder}"
 
 
+def _proven(proof: Proof) -> str:
+    figures = ", ".join(f"{figure.name} {figure.value:.6g}" for figure in proof.figures)
+    text = f", as {proof.reference} on {proof.cases} inputs\n  {figures}"
+    text += f"; {len(proof.controls)} mistakes made on purpose were caught"
+    if own := proof.evaluation:
+        before = f"checkpoint {own.reference:.1%}"
+        text += f"\n  {own.metric} {own.engine:.1%} of {own.samples} ({before})"
+    return text
+
+
 def _accuracy(artefact: Artefact) -> str:
     from tritonctl.engines.build.engine import evaluation_of
 
+    if proof := artefact.manifest.result.proof:
+        return _proven(proof)
     evaluation = evaluation_of(artefact)
     if evaluation is None:
         return ""

@@ -223,13 +223,22 @@ class Evaluation(Strict):
     """The test of a new engine before it may be served."""
 
     prompts: Path = Field(
-        description="JSON lines with text_input and, optionally, the right text_output",
+        description="JSON lines with text_input and, optionally, the right text_output; of "
+        "embedding and rerank: query and the text that answers it; of classification: text_input "
+        "and label",
         strict=False,
     )
     max_prompts: Positive | None = Field(200, description="null: all of them")
     max_tokens: Positive = Field(64, description="longest answer")
     min_exact_match: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None, description="share of prompts answered exactly as the checkpoint does; below: fail"
+    )
+    min_score: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        None,
+        description="recall of embedding and rerank, accuracy of classification; below: fail",
+    )
+    recall_at: Positive | None = Field(
+        None, description="embedding and rerank: the right text is among the first so many; 10, 1"
     )
 
 

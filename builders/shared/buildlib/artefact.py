@@ -10,6 +10,8 @@ from typing import Any
 from buildlib.problems import BuildError
 
 TOKENIZER = Path("tokenizer")
+TASK = Path("task")
+PROOF = Path("proof")
 
 _TOKENIZER_FILES = (
     "tokenizer.json",

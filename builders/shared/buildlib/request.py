@@ -51,12 +51,17 @@ class Limits:
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """Which prompts to compare on, how far, and how many must be equal (a fraction of 1)."""
+    """Which prompts to compare on, how far, and how many must be equal (a fraction of 1).
+
+    Of tasks: the recall or accuracy to reach (a fraction of 1), and within how many texts.
+    """
 
     prompts: Path
     max_tokens: int
     max_prompts: int | None = None
     min_exact_match: float | None = None
+    min_score: float | None = None
+    recall_at: int | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Request:
-    """One checked build request; `options` as they came."""
+    """One checked build request; `options` as they came, `task` None where tensors say it all."""
 
     model: str
     checkpoint: Path
@@ -102,6 +107,7 @@ class Request:
     source: Path | None = None
     target: Target | None = None
     calibration: Calibration | None = None
+    task: str | None = None
 
 
 def read_request(path: Path) -> Request:

@@ -16,7 +16,7 @@ _SECTIONS = (
     # As the builder resolved them: before the request, which then need not repeat them.
     *("result.limits", "request", "inputs"),
     *("result.model", "result.runtime", "result.tensors", "result.versions", "result.hardware"),
-    "result.evaluation",
+    *("result.evaluation", "result.proof"),
 )
 # Of the request: where things lay when it was built. A fingerprint knows no paths.
 _PLACES = (

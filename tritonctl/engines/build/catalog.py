@@ -72,6 +72,7 @@ class Builder(BaseModel):
     targets: Literal["tensorrt_llm", "tensorrt"] | None = None
     runners: list[RunnerName] = []
     shares: list[str] = []
+    proof_libraries: list[str] = []  # of python_backends/: serving's code, which the proof runs
     environment: BuilderEnvironment | None = None
     needs_gpu: bool = False
     checks_requests: bool = False
@@ -86,8 +87,13 @@ class Builder(BaseModel):
 
     @property
     def folders(self) -> list[Path]:
-        """All of the builder's sources: its own folder and those of `builders/shared/` it uses."""
-        return [self.folder, *(self.folder.parent / "shared" / name for name in self.shares)]
+        """All of the builder's sources: its own folder, and what it uses of those beside it."""
+        beside = self.folder.parent
+        return [
+            self.folder,
+            *(beside / "shared" / name for name in self.shares),
+            *(beside.parent / "python_backends" / name for name in self.proof_libraries),
+        ]
 
     @property
     def tables(self) -> list[Path]:

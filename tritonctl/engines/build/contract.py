@@ -14,9 +14,16 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+)
 
 from tritonctl.compatibility.table import Target
 from tritonctl.errors import BuildFailedError
@@ -42,13 +49,35 @@ class Limits(Frozen):
     pp_size: Positive = 1
 
 
-class EvaluationRequest(Frozen):
-    """Which prompts (absolute path of a JSON-lines file) to compare engine and checkpoint on."""
+class _Grown(Frozen):
+    """A record that got fields later: absent, not null, where they say nothing.
+
+    Fingerprints of then stay what they were, and builders of then know every key.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_empty(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        record: dict[str, Any] = handler(self)
+        return {k: v for k, v in record.items() if v is not None or k not in self.later}
+
+
+class EvaluationRequest(_Grown):
+    """Which prompts (absolute path of a JSON-lines file) to compare engine and checkpoint on.
+
+    `min_score` and `recall_at`: of tasks other than text generation, whose lines are pairs of
+    query and text, or texts with their label.
+    """
+
+    later: ClassVar[tuple[str, ...]] = ("min_score", "recall_at")
 
     prompts: str
     max_prompts: Positive | None = None
     max_tokens: Positive
     min_exact_match: Share | None = None
+    min_score: Share | None = None
+    recall_at: Positive | None = None
 
 
 class Calibration(Frozen):
@@ -61,8 +90,10 @@ class Calibration(Frozen):
     seed: Annotated[int, Field(ge=0)]
 
 
-class BuildRequest(Frozen):
-    """The whole request."""
+class BuildRequest(_Grown):
+    """The whole request. `task`: what the engine is for, where its tensors do not say it."""
+
+    later: ClassVar[tuple[str, ...]] = ("task",)
 
     schema_: Literal["tritonctl.build/1"] = Field("tritonctl.build/1", alias="schema")
     model: str
@@ -78,6 +109,7 @@ class BuildRequest(Frozen):
     source: str | None = None
     target: Target | None = None
     calibration: Calibration | None = None
+    task: str | None = None
 
 
 class BuiltFile(Frozen):
@@ -148,6 +180,44 @@ class Parity(Frozen):
     prediction_match: float | None
 
 
+class Figure(Frozen):
+    """A measure of a proof, and the bound that it keeps."""
+
+    name: str
+    value: float
+    bound: float
+    better: Literal["higher", "lower"]
+
+
+class Control(Frozen):
+    """A mistake made on purpose, and the measure that it failed: what the check would catch."""
+
+    name: str
+    figure: str
+    value: float
+
+
+class TaskEvaluation(Frozen):
+    """The user's own set: `metric` of the reference and of the engine, shares of 1."""
+
+    metric: str
+    samples: int
+    reference: float
+    engine: float
+    least: float | None
+
+
+class Proof(Frozen):
+    """The served steps against the reference library, on the same inputs."""
+
+    task: str
+    reference: str
+    cases: int
+    figures: list[Figure] = Field(min_length=1)
+    controls: list[Control] = Field(min_length=1)
+    evaluation: TaskEvaluation | None = None
+
+
 class BuildResult(Frozen):
     """What a builder reports when all went well."""
 
@@ -163,6 +233,7 @@ class BuildResult(Frozen):
     durations_seconds: dict[str, float]
     evaluation: EvaluationResult | None = None
     parity: Parity | None = None
+    proof: Proof | None = None
 
 
 class BuildRefusal(Frozen):

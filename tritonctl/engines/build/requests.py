@@ -18,6 +18,9 @@ from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.project.schema import Calibration as ProjectCalibration
 from tritonctl.project.schema import Engine, Evaluation, Model, Project
 
+# Builders make one kind of engine for each of these, and need not be told.
+_BY_TENSORS = ("text_generation", "tensors")
+
 
 def model_named(project: Project, name: str) -> Model:
     """A model of the project. Raises UsageError for an unknown name."""
@@ -45,6 +48,7 @@ def build_request(project: Project, name: str) -> BuildRequest:
         options=engine.options,
         evaluation=_evaluation_request(project, model.evaluation),
         calibration=_calibration(project, engine.calibration),
+        task=None if model.task in _BY_TENSORS else model.task,
     )
 
 

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scores to labels, best first."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasklib.item_errors import ItemError
+from textlib.errors import EngineFailedError
+
+Ranked = tuple[NDArray[np.object_], NDArray[np.float32]]
+
+
+def ranked(scores: NDArray[np.float32], labels: Sequence[str], top_k: int | None = None) -> Ranked:
+    """Labels as UTF-8 BYTES[n, k] and their scores FP32[n, k], from scores FP32[n, labels].
+
+    top_k: how many; None, or more than there are: all. Of equal scores the first label of the model
+    comes first. Raises ItemError for a top_k below 1, EngineFailedError for scores that are not
+    numbers, or not one for each label.
+    """
+    if top_k is not None and top_k < 1:
+        raise ItemError("top_k", f"is {top_k}, expected 1 or more. Leave it out for all labels.")
+    if scores.shape[1:] != (len(labels),):
+        raise EngineFailedError(
+            f"the graph gives scores {list(scores.shape)} for {len(labels)} labels. "
+            "Make the engine again: `tritonctl build --force`."
+        )
+    require_finite("scores", scores)
+    order = np.argsort(-scores, axis=1, kind="stable")[:, :top_k]
+    names = np.array([label.encode("utf-8") for label in labels], dtype=object)
+    best: NDArray[np.float32] = np.take_along_axis(scores, order, axis=1)
+    return names[order], best
+
+
+def require_finite(name: str, values: NDArray[np.float32]) -> None:
+    """Raises EngineFailedError where a graph answers with NaN or infinity."""
+    if not np.isfinite(values).all():
+        raise EngineFailedError(
+            f"the graph's {name} are not finite numbers: its weights are damaged, or overflow in "
+            "this precision. Build it with fp32 and compare."
+        )

@@ -2,15 +2,20 @@
 """Triton Python model: an ONNX graph, run by ONNX Runtime."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
-from tensorlib.batches import Answer, Arrays, Asked, Padding
+from tasklib.graph_task import GraphTask
+from tasklib.task_file import FILE as TASK_FILE
+from tasklib.task_file import read_task
+from tensorlib.batches import Answer, Arrays, Asked, Padding, RowError
+from tensorlib.packing import default_tokens
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters, Setting
@@ -18,6 +23,7 @@ from textlib.step_metrics import StepMetrics
 from textlib.triton_edge import (
     answer_with,
     existing,
+    limit_tokenizer_threads,
     loading,
     read_arrays,
     response_to,
@@ -70,16 +76,52 @@ def providers(args: Mapping[str, str]) -> list[Any]:
     return [("CUDAExecutionProvider", device), "CPUExecutionProvider"]
 
 
-def read_request(request: Any, known: Sequence[str], longest: int) -> Asked | RequestError:
-    """One request's arrays and the outputs it wants; what ONNX Runtime could not say clearly."""
-    arrays = {name: _as_given(array) for name, array in read_arrays(request).items()}
+Finish = Callable[[Arrays], Mapping[str, Any]]
+Read = tuple[Asked, Finish]
+
+
+class TensorRequests:
+    """Requests for a graph as it is: its own tensors in and out."""
+
+    def __init__(self, longest: int) -> None:
+        self._longest = longest
+
+    def read(self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]) -> list[Read | RequestError]:
+        """Each request's arrays and the outputs that it wants, or what is wrong with it."""
+        return [self._read(*request) for request in requests]
+
+    def _read(self, arrays: Arrays, wanted: tuple[str, ...]) -> Read | RequestError:
+        problem = too_long(arrays, self._longest)
+        return problem or (Asked({name: _as_given(a) for name, a in arrays.items()}, wanted), dict)
+
+
+class TaskRequests:
+    """Requests for a task: what is folded into this engine happens around the graph."""
+
+    def __init__(self, task: GraphTask, longest: int) -> None:
+        self._task = task
+        self._longest = longest
+
+    def read(self, requests: Sequence[tuple[Arrays, tuple[str, ...]]]) -> list[Read | RequestError]:
+        """What the graph is fed for each request, or what is wrong with it."""
+        works = self._task.works([arrays for arrays, _ in requests])
+        return [
+            work
+            if isinstance(work, RequestError)
+            else too_long(work.feed, self._longest)
+            or (Asked(work.feed, self._task.outputs), work.answer)
+            for work in works
+        ]
+
+
+def too_long(arrays: Arrays, longest: int) -> RequestError | None:
+    """What ONNX Runtime could not say clearly."""
     ids = arrays.get(_LENGTHS_OF)
     if longest and ids is not None and ids.shape[1] > longest:
         return RequestError(
             f"{_LENGTHS_OF} has {ids.shape[1]} tokens per row; this model takes up to {longest}."
         )
-    wanted = set(request.requested_output_names())
-    return Asked(arrays, tuple(name for name in known if name in wanted))
+    return None
 
 
 def _as_given(array: Any) -> Any:
@@ -93,38 +135,49 @@ def _as_given(array: Any) -> Any:
 def _as_answered(array: Any) -> Any:
     if array.dtype.kind not in "OU":
         return array
+    if array.dtype.kind == "O" and array.size and isinstance(array.flat[0], bytes):
+        return array  # made here, not by the graph
     texts = [str(item).encode("utf-8") for item in array.reshape(-1)]
     return np.array(texts, dtype=object).reshape(array.shape)
 
 
 class TritonPythonModel:
-    """The tensors are the graph's own."""
+    """The tensors are the graph's own, or those of a task that is folded into it."""
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load 1/engine/model.onnx."""
+        """Load 1/engine/model.onnx, and 1/task where there is one."""
+        limit_tokenizer_threads()
         config = json.loads(args["model_config"])
         self._outputs = [output["name"] for output in config["output"]]
-        file = version_folder(args) / "engine" / "model.onnx"
+        folder = version_folder(args)
         with loading(args) as parameters:
-            self._longest = parameters.integer("longest_sequence", minimum=0)
+            longest = parameters.integer("longest_sequence", minimum=0)
             bound = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
             padding = Padding(**parameters.record("padding"))
-            self._session = _session(existing(file), args, parameters)
-        self._queue = RunQueue(self._run, int(config["max_batch_size"]), bound, padding)
+            tokens = parameters.integer("max_num_tokens", minimum=0)
+            self._session = _session(existing(folder / "engine" / "model.onnx"), args, parameters)
+            self._requests: TensorRequests | TaskRequests = TensorRequests(longest)
+            if (folder / "task" / TASK_FILE).exists():
+                self._requests = TaskRequests(self._task(folder, parameters), longest)
+                tokens = tokens or default_tokens(padding.run_tokens)
+        most = int(config["max_batch_size"])
+        self._queue = RunQueue(self._run, most, bound, padding, most_tokens=tokens)
         self._queue.start()
         self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> None:
         """Answer by each request's sender, now or later (tensorlib.run_queue)."""
         waiting = []
-        for request in requests:
+        asked = [(read_arrays(request), self._wanted(request)) for request in requests]
+        reads = self._requests.read(asked)
+        for request, (_, wanted), read in zip(requests, asked, reads, strict=True):
             sender = request.get_response_sender()
-            asked = read_request(request, self._outputs, self._longest)
-            if isinstance(asked, Asked):
-                answer = partial(self._answer, sender)
-                waiting.append(Waiting(asked, answer, sender.is_cancelled))
-            else:
-                self._answer(sender, asked)
+            if isinstance(read, RequestError):
+                self._answer(sender, wanted, dict, read)
+                continue
+            work, finish = read
+            answer = partial(self._answer, sender, wanted, finish)
+            waiting.append(Waiting(work, answer, sender.is_cancelled))
         self._queue.handle(waiting)
 
     def finalize(self) -> None:
@@ -132,8 +185,24 @@ class TritonPythonModel:
         self._queue.close()
         self._metrics.close()
 
-    def _answer(self, sender: Any, answer: Answer) -> None:
-        answer_with(sender, response_to(lambda: _tensors(answer), self._metrics.failed))
+    def _task(self, folder: Path, parameters: ModelParameters) -> GraphTask:
+        inputs = [one.name for one in self._session.get_inputs()]
+        outputs = [one.name for one in self._session.get_outputs()]
+        task = read_task(folder / "task")
+        return GraphTask(task, folder / "tokenizer", parameters, inputs, outputs)
+
+    def _wanted(self, request: Any) -> tuple[str, ...]:
+        names = set(request.requested_output_names())
+        return tuple(name for name in self._outputs if name in names)
+
+    def _answer(
+        self, sender: Any, wanted: Sequence[str], finish: Finish, answer: Answer | RequestError
+    ) -> None:
+        def tensors() -> list[Any]:
+            outputs = finish(_outputs(answer))
+            return [tensor(name, _as_answered(outputs[name])) for name in wanted]
+
+        answer_with(sender, response_to(tensors, self._metrics.failed))
 
     def _run(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
         return [np.asarray(array) for array in self._session.run(list(outputs), dict(arrays))]
@@ -149,11 +218,15 @@ def _session(file: Any, args: Mapping[str, str], parameters: ModelParameters) ->
         raise ConfigurationError(f"{file} cannot be loaded by ONNX Runtime: {error}") from error
 
 
-def _tensors(answer: Answer) -> list[Any]:
+def _outputs(answer: Answer) -> Arrays:
+    """The graph's; raises the error that there is instead, in our words."""
+    where = ""
+    if isinstance(answer, RowError):
+        where, answer = f"{answer.item}: ", answer.error
     if isinstance(answer, TextPathError):
         raise answer
     if isinstance(answer, InvalidArgument):  # such as an id that is not in the vocabulary
-        raise RequestError(f"ONNX Runtime does not take these values: {answer}")
+        raise RequestError(f"{where}ONNX Runtime does not take these values: {answer}")
     if isinstance(answer, Exception):
-        raise EngineFailedError(f"ONNX Runtime: {answer}")
-    return [tensor(name, _as_answered(array)) for name, array in answer.items()]
+        raise EngineFailedError(f"{where}ONNX Runtime: {answer}")
+    return answer

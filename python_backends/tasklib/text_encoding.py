@@ -65,12 +65,16 @@ class EncodedText:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What goes into the tokenizer. beyond: tokens of a text that is already cut, else 0."""
+    """What goes into the tokenizer. beyond: tokens of a text that is already cut, else 0.
+
+    skipped: characters of the first text that are cut off in front.
+    """
 
     texts: tuple[str, ...]
     prompt: str
     truncate: bool
     beyond: int = 0
+    skipped: int = 0
 
     @property
     def input(self) -> str | tuple[str, ...]:
@@ -116,13 +120,14 @@ class TextEncoder:
                 raise ItemError(self._names[1], "is missing: this model reads two texts.")
             prompt = self._prompt(item.prompt_name)
             texts[0] = prompt + texts[0]
-            beyond = 0
+            beyond, first = 0, len(texts[0])
             for index, text in enumerate(texts):
                 texts[index], more = self._cut(index, text, paired=len(texts) > 1)
                 beyond = max(beyond, more)
         except ItemError as error:
             return error
-        return _Prepared(tuple(texts), prompt, item.truncate, beyond)
+        skipped = first - len(texts[0]) if self._cuts_left else 0
+        return _Prepared(tuple(texts), prompt, item.truncate, beyond, skipped)
 
     def _text(self, index: int, given: bytes | str) -> str:
         if isinstance(given, str):
@@ -195,7 +200,7 @@ class TextEncoder:
             np.array(encoding.type_ids, dtype=np.int64) if types else None,
             len(ids),
             truncated,
-            _offsets(encoding) if self._offsets else None,
+            _offsets(encoding, item.skipped) if self._offsets else None,
             min(self._prompt_tokens.get(item.prompt, 0), len(ids)),
         )
 
@@ -282,8 +287,8 @@ def _tokenizer(file: Path, lower_case: bool) -> Tokenizer:
     return tokenizer
 
 
-def _offsets(encoding: Encoding) -> NDArray[np.int32]:
-    offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+def _offsets(encoding: Encoding, skipped: int) -> NDArray[np.int32]:
+    offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2) + np.int32(skipped)
     offsets[np.array(encoding.special_tokens_mask, dtype=bool)] = SPECIAL
     return offsets
 

@@ -12,6 +12,9 @@ from typing import Any
 
 import numpy as np
 
+MASK = "attention_mask"
+_BATCH_AND_LENGTH = 2
+
 Arrays = Mapping[str, Any]
 # Feeds arrays by input, returns the outputs of these names in their order.
 Run = Callable[[Arrays, Sequence[str]], Sequence[Any]]
@@ -58,9 +61,34 @@ class Asked:
             for name, a in sorted(self.arrays.items())
         )
 
+    def texts(self, padding: Padding) -> list["Asked"]:
+        """Its rows, each of its own length, if the mask says how long each is; else itself."""
+        mask = self.arrays.get(MASK)
+        if MASK not in padding.inputs or mask is None or mask.ndim != _BATCH_AND_LENGTH:
+            return [self]
+        lengths = mask.astype(bool).sum(axis=1)
+        filled = np.arange(mask.shape[1]) < lengths[:, None]
+        if not self.length(padding) or (mask.astype(bool) != filled).any() or not lengths.all():
+            return [self]
+        return [self._row(index, int(length), padding) for index, length in enumerate(lengths)]
+
+    def _row(self, index: int, length: int, padding: Padding) -> "Asked":
+        rows = {name: array[index : index + 1] for name, array in self.arrays.items()}
+        cut = {name: rows[name][:, :length] for name in padding.inputs if name in rows}
+        return Asked(rows | cut, self.outputs)
+
     def copied(self) -> "Asked":
         """The same in memory of its own."""
         return Asked({name: array.copy() for name, array in self.arrays.items()}, self.outputs)
+
+
+class RowError(Exception):
+    """One text of a request failed, at this index."""
+
+    def __init__(self, index: int, error: Exception) -> None:
+        super().__init__(f"item {index}: {error}")
+        self.item = f"item {index}"
+        self.error = error
 
 
 def answered(batch: Sequence[Asked], run: Run, padding: Padding) -> list[Answer]:
@@ -71,6 +99,33 @@ def answered(batch: Sequence[Asked], run: Run, padding: Padding) -> list[Answer]
         if len(batch) == 1:
             return [error]
     return [answer for request in batch for answer in answered([request], run, padding)]
+
+
+def joined(request: Asked, answers: Sequence[Answer], padding: Padding) -> Answer:
+    """A request's outputs from those of its texts; the error of the first that has none.
+
+    Outputs with a value for each token are filled up with zeros to the request's own length.
+    """
+    given = []
+    for index, answer in enumerate(answers):
+        if isinstance(answer, Exception):
+            return RowError(index, answer) if len(answers) > 1 else answer
+        given.append(answer)
+    if len(given) == 1 and given[0].keys().isdisjoint(padding.outputs):
+        return given[0]
+    length = request.length(padding)
+    return {
+        name: np.concatenate(
+            [_filled(one[name], length) if name in padding.outputs else one[name] for one in given]
+        )
+        for name in request.outputs
+    }
+
+
+def _filled(array: Any, length: int) -> Any:
+    missing = length - array.shape[1]
+    widths = [(0, missing if axis == 1 else 0) for axis in range(array.ndim)]
+    return np.pad(array, widths) if missing else array
 
 
 def _run(batch: Sequence[Asked], run: Run, padding: Padding) -> list[dict[str, Any]]:

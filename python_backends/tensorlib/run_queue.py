@@ -7,16 +7,20 @@ a model does not see who waits. So a batch that Triton could fill is taken at on
 behind it. One that it could not fill has emptied its queue, and is worked on meanwhile, so that the
 next one gathers and Triton counts one execution a run; unless many wait here already, where what is
 too many is to be refused without delay.
+
+With a bound for a run's tokens a request's texts wait one by one, each with its own length
+(tensorlib/packing.py says who shares a run); the request is answered when all of them are.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 
-from tensorlib.batches import Answer, Asked, Padding, Run, Shape, answered
+from tensorlib.batches import Answer, Asked, Padding, Run, Shape, answered, joined
+from tensorlib.packing import first_of, packed
 from textlib.errors import QueueFullError, RequestCancelledError
 
 TRITON_DECIDES = -1
@@ -33,14 +37,30 @@ class Waiting:
     asked: Asked
     answer: Callable[[Answer], None]
     has_gone: Callable[[], bool]
-    arrived: float = 0.0
-    length: int = 0
+    parts: "list[Part]" = field(default_factory=list)
+
+    @property
+    def begun(self) -> bool:
+        """Whether nothing of it waits any more."""
+        return bool(self.parts) and all(part.begun for part in self.parts)
+
+
+@dataclass(eq=False)
+class Part:
+    """What of a request runs together: all of it, or one of its texts."""
+
+    request: Waiting
+    asked: Asked
+    arrived: float
+    length: int
     begun: bool = False
+    answer: Answer | None = None
 
 
 class RunQueue:
     """`most`: rows in one run. `bound`: requests that may wait; 0 for any number, TRITON_DECIDES
-    where Triton's queue has priorities or timeouts, and nobody waits here.
+    where Triton's queue has priorities or timeouts, and nobody waits here. `most_tokens`: in one
+    run, padding included; 0: requests stay whole, and their tokens are not counted.
     """
 
     def __init__(
@@ -50,15 +70,17 @@ class RunQueue:
         bound: int,
         padding: Padding = _ALIKE_ONLY,
         *,
+        most_tokens: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
         self._padding = padding
         self._most = most
         self._bound = bound
+        self._most_tokens = most_tokens
         self._clock = clock
-        self._lines: dict[Shape, list[Waiting]] = {}  # who waits, by what may share a run
-        self._count = 0
+        self._lines: dict[Shape, list[Part]] = {}  # who waits, by what may share a run
+        self._count = 0  # of requests
         self._running = False
         self._closing = False
         self._changed = threading.Condition()  # of all above
@@ -102,11 +124,20 @@ class RunQueue:
                 if self._is_full():
                     refused.append(each)
                     continue
-                each.arrived = self._clock()
-                each.length = each.asked.length(self._padding)
-                self._lines.setdefault(each.asked.shape(self._padding), []).append(each)
+                each.parts = self._parts(each)
+                for part in each.parts:
+                    self._lines.setdefault(part.asked.shape(self._padding), []).append(part)
                 self._count += 1
         return refused
+
+    def _parts(self, request: Waiting) -> list[Part]:
+        whole, now = request.asked, self._clock()
+        texts = whole.texts(self._padding) if self._most_tokens else [whole]
+        return [Part(request, text, now, self._length(text)) for text in texts]
+
+    def _length(self, part: Asked) -> int:
+        """Its tokens; 0 where it cannot share a run that counts them."""
+        return 0 if self._most_tokens and part.rows > 1 else part.length(self._padding)
 
     def _takes_more(self, requests: Sequence[Waiting]) -> bool:
         if sum(each.asked.rows for each in requests) >= self._most:
@@ -135,7 +166,11 @@ class RunQueue:
     def _leave(requests: Iterable[Waiting]) -> None:
         """Make them outlive execute(), after which Triton takes its tensors back."""
         for each in requests:
-            each.asked = each.asked.copied()
+            if len(each.parts) <= 1:
+                each.asked = each.asked.copied()
+            for part in each.parts:
+                if not part.begun:
+                    part.asked = each.asked if len(each.parts) == 1 else part.asked.copied()
 
     def _work(self) -> None:
         while True:
@@ -148,7 +183,7 @@ class RunQueue:
             _send(answers)
 
     def _next_run(self) -> list[tuple[Waiting, Answer]]:
-        """Run the oldest request, with those of its shape that fit; holds the turn."""
+        """Run the next batch; the requests that are answered by it. Holds the turn."""
         batch = self._next_batch()
         if not batch:
             return []
@@ -158,32 +193,62 @@ class RunQueue:
         answers = answered(asked, self._run, self._padding) if present else []
         with self._changed:
             self._running = False
-        cancelled = RequestCancelledError("the client has gone.")
-        return [*zip(present, answers, strict=True), *((each, cancelled) for each in gone)]
+        for part, answer in zip(present, answers, strict=True):
+            part.answer = answer
+        for part in gone:
+            part.answer = RequestCancelledError("the client has gone.")
+        requests = dict.fromkeys(part.request for part in batch)
+        given = ((each, self._whole(each)) for each in requests)
+        return [(each, answer) for each, answer in given if answer is not None]
 
-    def _next_batch(self) -> list[Waiting]:
+    def _whole(self, request: Waiting) -> Answer | None:
+        """Its answer, when all of its parts have theirs."""
+        answers = [part.answer for part in request.parts if part.answer is not None]
+        if len(answers) < len(request.parts):
+            return None
+        return joined(request.asked, answers, self._padding) if self._most_tokens else answers[0]
+
+    def _next_batch(self) -> list[Part]:
         with self._changed:
             if not self._lines:
                 return []
             self._running = True
-            shape, line = min(self._lines.items(), key=lambda item: item[1][0].arrived)
-            batch = self._with_the_oldest(line)
+            shape = self._next_line()
+            line = self._lines[shape]
+            batch = self._packed(line) if self._most_tokens else self._with_the_oldest(line)
             for each in batch:
                 each.begun = True
             self._lines[shape] = [each for each in line if not each.begun]
             if not self._lines[shape]:
                 del self._lines[shape]
-            self._count -= len(batch)
+            self._count -= sum(request.begun for request in {each.request for each in batch})
         return batch
 
-    def _with_the_oldest(self, line: Sequence[Waiting]) -> list[Waiting]:
+    def _next_line(self) -> Shape:
+        """That of the oldest, or of who has the first claim."""
+        if not self._most_tokens:
+            return min(self._lines.items(), key=lambda item: item[1][0].arrived)[0]
+        first = self._first(each for line in self._lines.values() for each in line)
+        return first.asked.shape(self._padding)
+
+    def _first(self, parts: Iterable[Part]) -> Part:
+        return first_of(list(parts), self._clock())
+
+    def _packed(self, line: Sequence[Part]) -> list[Part]:
+        tokens, cost = self._most_tokens, self._padding.run_tokens
+        first = self._first(line)
+        if not first.length:  # it runs as it came
+            return [first]
+        return packed([each for each in line if each.length], first, self._most, tokens, cost)
+
+    def _with_the_oldest(self, line: Sequence[Part]) -> list[Part]:
         """Those of its own length that fit, then of each other length if that saves time.
 
         A group of another length costs tokens of padding, or a run of its own.
         """
         oldest = line[0]
         batch, rows, length = [oldest], oldest.asked.rows, oldest.length
-        groups: dict[int, list[Waiting]] = {}
+        groups: dict[int, list[Part]] = {}
         for each in line[1:]:
             groups.setdefault(each.length, []).append(each)
         for other in sorted(groups, key=lambda other: abs(other - oldest.length)):
@@ -194,17 +259,17 @@ class RunQueue:
                 batch, rows, length = batch + group, rows + more, longest
         return batch
 
-    def _has_gone(self, each: Waiting) -> bool:
-        if self._clock() - each.arrived <= _ASKED_AFTER_SECONDS:
+    def _has_gone(self, part: Part) -> bool:
+        if self._clock() - part.arrived <= _ASKED_AFTER_SECONDS:
             return False
         try:
-            return each.has_gone()
+            return part.request.has_gone()
         except Exception as error:
             _LOG.warning("the server does not say whether a client has gone: %s", error)
             return False
 
 
-def _fitting(line: Sequence[Waiting], rows: int) -> list[Waiting]:
+def _fitting(line: Sequence[Part], rows: int) -> list[Part]:
     """As many from its beginning as have at most `rows` rows."""
     totals = accumulate(each.asked.rows for each in line)
     return [each for each, total in zip(line, totals, strict=True) if total <= rows]

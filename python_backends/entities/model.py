@@ -1,0 +1,11 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton Python model: scores of tokens to the entities of a text."""
+
+from tasklib.last_step_model import LastStepModel
+from tasklib.last_steps import Entities
+
+
+class TritonPythonModel(LastStepModel):
+    """The tensors are those of tasklib.last_steps.Entities."""
+
+    step = Entities

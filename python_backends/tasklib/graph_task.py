@@ -48,10 +48,7 @@ class GraphTask:
         self._inputs, self.outputs = tuple(inputs), tuple(outputs)
         self._texts: TextRequests | None = None
         if parameters.boolean(f"inline_{TOKENIZER}", default=False):
-            # The package `tokenizers` is there only where a model needs it.
-            from tasklib.text_requests import TextRequests
-
-            self._texts = TextRequests(tokenizer_folder, task)
+            self._texts = _text_requests(tokenizer_folder, task)
         self._last: LastStep | None = None
         for name, kind in LAST_STEPS.items():
             if parameters.boolean(f"inline_{name}", default=False):
@@ -91,3 +88,10 @@ class GraphTask:
         if self._last.reads not in outputs:
             raise EngineFailedError(f"the graph has no output {self._last.reads}.")
         return {**seen, **outputs, **self._last.answer(seen, outputs[self._last.reads])}
+
+
+def _text_requests(tokenizer_folder: Path, task: Task) -> "TextRequests":
+    # The package `tokenizers` is installed only where a model has this step.
+    from tasklib.text_requests import TextRequests
+
+    return TextRequests(tokenizer_folder, task)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A Triton Python model that is a task's last step."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from tasklib.last_steps import LastStep
-from tasklib.task_file import Task, read_task
+from tasklib.last_steps import Kind
+from tasklib.task_file import read_task
 from textlib.step_metrics import StepMetrics
 from textlib.triton_edge import answer_each, existing, loading, read_arrays, tensor, version_folder
 
@@ -13,12 +13,12 @@ from textlib.triton_edge import answer_each, existing, loading, read_arrays, ten
 class LastStepModel:
     """`model.py` of a step names its class of tasklib.last_steps."""
 
-    step: ClassVar[Callable[[Task], LastStep]]
+    step: ClassVar[Kind]
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read 1/task."""
         with loading(args):
-            self._step = type(self).step(read_task(existing(version_folder(args) / "task")))
+            self._step = self.step(read_task(existing(version_folder(args) / "task")))
         self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -97,8 +97,10 @@ class Entities:
         return {"entities": np.array(answers, dtype=object)}
 
 
+Kind = type[Labels] | type[Matryoshka] | type[Entities]
+
 # By the folder of python_backends/ that is the step.
-LAST_STEPS: dict[str, type[Labels] | type[Matryoshka] | type[Entities]] = {
+LAST_STEPS: dict[str, Kind] = {
     "labels": Labels,
     "matryoshka": Matryoshka,
     "entities": Entities,

@@ -260,13 +260,15 @@ def test_unknown_task(tmp_path: Path) -> None:
     _check(tmp_path, FILE)
     with pytest.raises(ConfigurationError, match="unknown task `x`") as caught:
         ensemble_for("x", tmp_path)
-    assert caught.value.remedy == "tasks: t, tensors, text_generation"
+    listed = str(caught.value.remedy).removeprefix("tasks: ").split(", ")
+    assert listed == sorted(listed)
+    assert {"t", "embedding", "tensors", "text_generation"} <= {*listed}
 
 
 def test_lowering(tmp_path: Path) -> None:
     """Steps become `<model>_<step>`; public tensors are the file's."""
     _check(tmp_path, FILE)
-    config = lower(ensemble_for("t", tmp_path)[0], "m")
+    config = lower(ensemble_for("t", tmp_path)[0], "m", 8)
     assert [step.model_name for step in config.steps] == ["m_encode", "m_decode"]
     assert config.steps[1].input_map == {"ids": "_ids", "max": "limit"}
     assert [tensor.name for tensor in config.inputs] == ["prompt", "limit"]
@@ -276,6 +278,12 @@ def test_lowering(tmp_path: Path) -> None:
 
 def _ensemble(tmp_path: Path, text: str = FILE) -> Ensemble:
     _check(tmp_path, text)
+    return ensemble_for("t", tmp_path)[0]
+
+
+def _unchecked(tmp_path: Path, text: str) -> Ensemble:
+    (tmp_path / "ensembles").mkdir()
+    (tmp_path / "ensembles" / "t.yaml").write_text(text, encoding="utf-8")
     return ensemble_for("t", tmp_path)[0]
 
 
@@ -293,21 +301,32 @@ def test_fold(tmp_path: Path) -> None:
 
 
 def test_fold_of_a_step_with_other_inputs(tmp_path: Path) -> None:
-    """What does not come from the step that takes over would be lost."""
-    with pytest.raises(ConfigurationError) as caught:
-        fold(_ensemble(tmp_path), "decode", "encode")
-    problem = "step encode cannot take over step decode: step decode also reads ['limit']"
-    assert caught.value.problem == problem
+    """What does not come from the step that takes over becomes an input of it."""
+    folded = fold(_ensemble(tmp_path), "decode", "encode")
+    assert folded.steps["encode"].inputs == {"text": "prompt", "max": "limit"}
+
+
+def test_fold_of_a_step_whose_other_input_comes_later(tmp_path: Path) -> None:
+    """The step that takes over runs before it."""
+    between = "  limit:\n    backend: limit\n    inputs: {ids: _ids}\n    outputs: {max: _limit}\n"
+    text = FILE.replace("max: limit", "max: _limit").replace("  decode:\n", f"{between}  decode:\n")
+    with pytest.raises(ConfigurationError, match=r"step decode also reads \['_limit'\]"):
+        fold(_unchecked(tmp_path, text), "decode", "encode")
+
+
+def test_fold_of_steps_that_call_different_tensors_alike(tmp_path: Path) -> None:
+    """One model has one name for a tensor."""
+    text = FILE.replace("max: limit", "text: limit")
+    with pytest.raises(ConfigurationError, match="both have an input text"):
+        fold(_unchecked(tmp_path, text), "decode", "encode")
 
 
 def test_fold_of_what_another_step_reads(tmp_path: Path) -> None:
     """The outputs of the step that takes over are gone: nobody else may need them."""
     third = "  again:\n    backend: decode\n    inputs:\n      ids: _ids\n    outputs: {}\n"
     text = FILE.replace("      max: limit\n", "") + third
-    (tmp_path / "ensembles").mkdir()
-    (tmp_path / "ensembles" / "t.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(ConfigurationError, match=r"decode: again reads \['_ids'\] too"):
-        fold(ensemble_for("t", tmp_path)[0], "decode", "encode")
+        fold(_unchecked(tmp_path, text), "decode", "encode")
 
 
 OPTIONAL = "{name: limit, data_type: TYPE_INT32, dims: [1], optional: true"
@@ -325,7 +344,7 @@ def _fitted(tmp_path: Path, text: str) -> Ensemble:
 def test_inputs_only_if_read_stay_where_they_are_read(tmp_path: Path) -> None:
     """The mark changes nothing for a backend that has the tensor."""
     made = _fitted(tmp_path, FILE.replace(OPTIONAL, f"{OPTIONAL}, only_if_read: true"))
-    config = lower(made, "m").as_dict()
+    config = lower(made, "m", 8).as_dict()
     assert [tensor["name"] for tensor in config["input"]] == ["prompt", "limit"]
     steps = config["ensemble_scheduling"]["step"]
     assert steps[1]["input_map"] == {"ids": "_ids", "max": "limit"}
@@ -335,7 +354,7 @@ def test_inputs_only_if_read_go_where_nobody_reads_them(tmp_path: Path) -> None:
     """Public tensor and edge are left out; the rest is as it was."""
     text = FILE.replace(OPTIONAL, f"{OPTIONAL}, only_if_read: true")
     made = _fitted(tmp_path, text.replace("max: limit", "most: limit"))
-    config = lower(made, "m").as_dict()
+    config = lower(made, "m", 8).as_dict()
     assert [tensor["name"] for tensor in config["input"]] == ["prompt"]
     assert config["ensemble_scheduling"]["step"][1]["input_map"] == {"ids": "_ids"}
     assert [tensor["name"] for tensor in config["output"]] == ["answer", "count"]

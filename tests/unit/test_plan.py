@@ -14,9 +14,9 @@ from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
-from tritonctl.repository.ensembles import step_models
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
+from tritonctl.repository.steps import step_models
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -254,6 +254,8 @@ def test_fused_is_one_model(built: Sandbox) -> None:
     }
     assert _parameters(config) == steps[0] | steps[1] | {
         "fused": "true",
+        "inline_tokenizer": "true",
+        "inline_detokenizer": "true",
         "public_names": json.dumps(names, sort_keys=True),
     }
     assert config["instance_group"] == before["speller_engine"]["instance_group"]

@@ -79,7 +79,7 @@ def _chooser(project: Project, state: Server | None, model: str | None) -> Calla
 def _names(project: Project, served: Sequence[str], model: str) -> list[str]:
     """The model in Triton, and its steps."""
     from tritonctl.repository.contents import rendered_names
-    from tritonctl.repository.ensembles import step_models
+    from tritonctl.repository.steps import step_models
 
     if model in project.models:
         return [model, *step_models(project, model).values()]

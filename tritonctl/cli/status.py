@@ -133,7 +133,8 @@ def _served(project: Project, server: Status) -> dict[str, dict[str, str]]:
 
 def _engines(project: Project) -> dict[str, str]:
     """Builder and precision of each model in Triton that runs an engine of the project."""
-    from tritonctl.repository.ensembles import ENGINE_STEP, step_models
+    from tritonctl.repository.ensembles import ENGINE_STEP
+    from tritonctl.repository.steps import step_models
 
     engines = {}
     for name, model in project.models.items():

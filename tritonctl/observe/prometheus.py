@@ -15,7 +15,8 @@ from typing import Any
 
 from tritonctl.project.schema import Project
 from tritonctl.repository import tensorrtllm
-from tritonctl.repository.ensembles import ENGINE_STEP, step_model_name, step_models
+from tritonctl.repository.ensembles import ENGINE_STEP, step_model_name
+from tritonctl.repository.steps import step_models
 
 Data = dict[str, Any]
 

@@ -89,16 +89,20 @@ class PythonBackend(BaseModel):
         if self.tensors != "artefact":
             return self
         sides = {"inputs": tensors.inputs, "outputs": tensors.outputs}
-        return self.model_copy(update={side: _declared(specs) for side, specs in sides.items()})
+        return self.model_copy(update={side: declared(specs) for side, specs in sides.items()})
 
-    def inlining(self, other: PythonBackend) -> PythonBackend:
+    def inlining(self, other: PythonBackend, inputs: Iterable[str] = ()) -> PythonBackend:
         """This backend when it does the work of `other` too and answers with its outputs.
 
-        Raises ConfigurationError if it cannot.
+        inputs: of `other`, which this one then has besides its own. Raises ConfigurationError if it
+        cannot.
         """
         key = f"inline_{other.name}"
+        known = {tensor.name for tensor in self.inputs}
+        more = [tensor for tensor in other.inputs if tensor.name in {*inputs} - known]
+        tensors = {"inputs": [*self.inputs, *more], "outputs": other.outputs}
         return self._doing_the_work_of(other, f"remove `{key}: true`").model_copy(
-            update={"settings": self.settings | {key: "true"}, "outputs": other.outputs}
+            update={"settings": self.settings | {key: "true"}, **tensors}
         )
 
     def fused(
@@ -113,11 +117,12 @@ class PythonBackend(BaseModel):
         public_names: by a step's own name of a tensor, where the ensemble has another for it.
         Raises ConfigurationError if it cannot.
         """
-        backend = self
+        backend, settings = self, dict(self.settings)
         for other in others:
             backend = backend._doing_the_work_of(other, "remove `fused: true`")
+            settings[f"inline_{other.name}"] = "true"
         names = json.dumps(dict(public_names), sort_keys=True)
-        settings = self.settings | {"fused": "true", "public_names": names}
+        settings |= {"fused": "true", "public_names": names}
         tensors = {"inputs": list(inputs), "outputs": list(outputs)}
         return backend.model_copy(update={"settings": settings, **tensors})
 
@@ -145,13 +150,14 @@ class PythonBackend(BaseModel):
         return files
 
 
-def _declared(specs: list[TensorSpec]) -> list[BackendTensor]:
+def declared(specs: list[TensorSpec]) -> list[BackendTensor]:
+    """An engine's own tensors."""
     return [BackendTensor(name=t.name, data_type=t.data_type, dims=t.dims) for t in specs]
 
 
 def artefact_tensors(specs: list[TensorSpec]) -> tuple[Tensor, ...]:
     """An engine's own tensors as they stand in config.pbtxt."""
-    return tuple(tensor.tensor() for tensor in _declared(specs))
+    return tuple(tensor.tensor() for tensor in declared(specs))
 
 
 def _union(own: list[str], others: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ from tritonctl.errors import ConfigurationError, RepositoryError, choices
 from tritonctl.project.schema import Serving
 from tritonctl.repository.backends import PythonBackend
 from tritonctl.repository.engine_queue import bound_in_engine, most_under_way
+from tritonctl.repository.native import NATIVE
 
 
 def _kv_blocks(serving: Serving, manifest: Manifest) -> int | None:
@@ -71,7 +72,16 @@ def _check_kv_cache_fields(given: Mapping[str, Any], version: str) -> None:
             )
 
 
+def _pad_to_multiple_of(serving: Serving, manifest: Manifest) -> int:
+    """Triton's own backends join requests of one shape only: lengths are rounded up for them."""
+    backend = serving.backend or manifest.python_backend
+    return _NATIVE_MULTIPLE if backend in NATIVE else 1
+
+
 _Parameter = Callable[[Serving, Manifest], object]
+
+# Tokens; a text of 40 is then computed as one of 64, and shares its run with all from 33 to 64.
+_NATIVE_MULTIPLE = 32
 
 # What `serving.runtime` may set, of backends that have the parameter.
 RUNTIME_SETTINGS = ("gather_generation_logits", "guided_decoding_backend", "kv_cache_config")
@@ -109,6 +119,8 @@ _PARAMETERS: dict[str, _Parameter] = {
     "session": lambda serving, _: serving.session.model_dump(),
     "stream_interval_ms": lambda serving, _: serving.stream_interval_ms,
     "longest_sequence": lambda _, manifest: manifest.result.limits.max_seq_len or 0,
+    "max_num_tokens": lambda _, manifest: manifest.result.limits.max_num_tokens or 0,
+    "pad_to_multiple_of": _pad_to_multiple_of,
     "padding": lambda _, manifest: manifest.result.runtime.get("padding") or {},
     "add_special_tokens": lambda *_: True,
     "skip_special_tokens": lambda *_: True,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -17,7 +17,6 @@ from tritonctl.checks.config.message import Path as Place
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
 from tritonctl.project.expected import explained, place_in, worst_first
-from tritonctl.project.schema import Project
 from tritonctl.project.yaml import YamlSource, read_yaml
 from tritonctl.repository.backends import BackendTensor, PythonBackend
 from tritonctl.repository.model_config import EnsembleStep, ModelConfig
@@ -38,24 +37,32 @@ class EnsembleInput(BackendTensor):
 
 
 class Step(_Record):
-    """A step: its backend and, by its own tensor names, the ensemble's tensors."""
+    """A step: its backend and, by its own tensor names, the ensemble's tensors.
+
+    only_if_read: its inputs that are left out where the backend has none of that name, and with
+    them what nobody else reads of their tensors. into_engine: the engine does the step's work too,
+    if its backend can.
+    """
 
     backend: str = Field(description="a folder of python_backends/, or `engine`")
     inputs: dict[str, str] = {}
+    only_if_read: list[str] = []
     outputs: dict[str, str] = {}
+    into_engine: bool = False
 
 
 class Ensemble(_Record):
     """A task's file; `steps` are in the order of the flow.
 
     kind model: no ensemble; the only step is the public model, with its own tensors.
+    max_batch_size engine: as many items as the model's engine takes at once.
     """
 
     schema_: Literal["tritonctl/ensemble/v1"] = Field(alias="schema")
     task: str
     summary: str
     kind: Literal["ensemble", "model"] = "ensemble"
-    max_batch_size: int = Field(0, ge=0)
+    max_batch_size: Annotated[int, Field(ge=0)] | Literal["engine"] = 0
     inputs: list[EnsembleInput] = []
     outputs: list[BackendTensor] = []
     steps: dict[str, Step]
@@ -113,14 +120,31 @@ def fitted(ensemble: Ensemble, backends: Mapping[str, PythonBackend]) -> Ensembl
         name: _without_unknown(step, {tensor.name for tensor in backends[name].inputs}, offered)
         for name, step in ensemble.steps.items()
     }
-    unread = offered.difference(*(step.inputs.values() for step in steps.values()))
-    inputs = [tensor for tensor in ensemble.inputs if tensor.name not in unread]
+    read = {edge for step in steps.values() for edge in step.inputs.values()}
+    inputs = [tensor for tensor in ensemble.inputs if tensor.name not in offered - read]
+    optional = {
+        step.inputs[tensor]
+        for step in ensemble.steps.values()
+        for tensor in step.only_if_read
+        if tensor in step.inputs
+    }
+    unread = optional - read - {tensor.name for tensor in ensemble.outputs}
+    steps = {name: _without_outputs(step, unread) for name, step in steps.items()}
     return ensemble.model_copy(update={"inputs": inputs, "steps": steps})
 
 
 def _without_unknown(step: Step, known: set[str], offered: set[str]) -> Step:
-    inputs = {t: edge for t, edge in step.inputs.items() if t in known or edge not in offered}
+    inputs = {
+        tensor: edge
+        for tensor, edge in step.inputs.items()
+        if tensor in known or not (edge in offered or tensor in step.only_if_read)
+    }
     return step.model_copy(update={"inputs": inputs})
+
+
+def _without_outputs(step: Step, edges: set[str]) -> Step:
+    outputs = {tensor: edge for tensor, edge in step.outputs.items() if edge not in edges}
+    return step.model_copy(update={"outputs": outputs})
 
 
 def check_graph(
@@ -182,22 +206,40 @@ def _location(path: Place, ensemble: Ensemble) -> Place:
 
 
 def fold(ensemble: Ensemble, name: str, into: str) -> Ensemble:
-    """Step `into` takes over the work and the outputs of step `name`, which is fed by it alone.
+    """Step `into` takes over the work and the outputs of step `name`, and what else that one reads.
 
-    Raises ConfigurationError where anything else feeds that step, or reads what `into` wrote.
+    Raises ConfigurationError where that comes from a later step, or something else reads what
+    `into` wrote.
     """
     taken, keeper = ensemble.steps[name], ensemble.steps[into]
     between = set(keeper.outputs.values())
     rest = {key: step for key, step in ensemble.steps.items() if key not in (name, into)}
-    foreign = sorted(set(taken.inputs.values()) - between)
-    _require_foldable(not foreign, name, into, f"step {name} also reads {foreign}")
+    own = own_inputs(ensemble, name, into)
+    later = _written_after(ensemble, into) & set(own.values())
+    _require_foldable(not later, name, into, f"step {name} also reads {sorted(later)}")
+    renamed = sorted(t for t, edge in own.items() if keeper.inputs.get(t, edge) != edge)
+    _require_foldable(not renamed, name, into, f"both have an input {', '.join(renamed)}")
     readers = {key: sorted(between & set(step.inputs.values())) for key, step in rest.items()}
     readers["the ensemble"] = sorted(between & {tensor.name for tensor in ensemble.outputs})
     others = "; ".join(f"{key} reads {edges} too" for key, edges in readers.items() if edges)
     _require_foldable(not others, name, into, others)
-    merged = keeper.model_copy(update={"outputs": taken.outputs})
+    update = {"inputs": keeper.inputs | own, "outputs": taken.outputs}
+    merged = keeper.model_copy(update=update)
     steps = {key: step for key, step in ensemble.steps.items() if key != name} | {into: merged}
     return ensemble.model_copy(update={"steps": steps})
+
+
+def own_inputs(ensemble: Ensemble, name: str, into: str) -> dict[str, str]:
+    """The inputs of step `name` that do not come from step `into`."""
+    between = set(ensemble.steps[into].outputs.values())
+    inputs = ensemble.steps[name].inputs
+    return {tensor: edge for tensor, edge in inputs.items() if edge not in between}
+
+
+def _written_after(ensemble: Ensemble, name: str) -> set[str]:
+    steps = list(ensemble.steps)
+    later = steps[steps.index(name) + 1 :]
+    return {edge for key in later for edge in ensemble.steps[key].outputs.values()}
 
 
 def _require_foldable(condition: bool, name: str, into: str, problem: str) -> None:
@@ -208,7 +250,13 @@ def _require_foldable(condition: bool, name: str, into: str, problem: str) -> No
         )
 
 
-def lower(ensemble: Ensemble, model: str) -> ModelConfig:
+def most_items(ensemble: Ensemble, engine_batch: int) -> int:
+    """The ensemble's max_batch_size, for an engine that takes so many items at once."""
+    most = ensemble.max_batch_size
+    return engine_batch if isinstance(most, str) else most
+
+
+def lower(ensemble: Ensemble, model: str, engine_batch: int) -> ModelConfig:
     """The ensemble's configuration for a public model; its steps are `<model>_<step>`."""
     steps = tuple(
         EnsembleStep(step_model_name(model, name), dict(step.inputs), dict(step.outputs))
@@ -216,27 +264,11 @@ def lower(ensemble: Ensemble, model: str) -> ModelConfig:
     )
     return ModelConfig(
         name=model,
-        max_batch_size=ensemble.max_batch_size,
+        max_batch_size=most_items(ensemble, engine_batch),
         inputs=tuple(t.tensor() for t in ensemble.inputs),
         outputs=tuple(t.tensor() for t in ensemble.outputs),
         steps=steps,
     )
-
-
-def step_models(project: Project, name: str) -> dict[str, str]:
-    """The steps that a model of the project is served in, and the model in Triton of each.
-
-    One that is served without an ensemble is its only step itself. Raises ConfigurationError.
-    """
-    model = project.models[name]
-    ensemble, _ = ensemble_for(model.task, project.root)
-    if ensemble.kind == "model":
-        return dict.fromkeys(ensemble.steps, name)
-    if model.serving.fused:
-        return {ENGINE_STEP: name}
-    folded = DETOKENIZER if model.serving.inline_detokenizer else None
-    steps = (key for key, step in ensemble.steps.items() if step.backend != folded)
-    return {step: step_model_name(name, step) for step in steps}
 
 
 def step_model_name(model: str, step: str) -> str:

@@ -2,16 +2,17 @@
 """Fewer steps for the same public tensors: an engine that does the work of the steps around it.
 
 `serving.inline_detokenizer`: the last step goes into the engine. `serving.fused`: all go into it,
-and the engine is the public model.
+and the engine is the public model. Steps with `into_engine: true` go into it wherever they can.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.repository.backends import PythonBackend
-from tritonctl.repository.ensembles import DETOKENIZER, ENGINE_STEP, Ensemble, fold
+from tritonctl.repository.ensembles import DETOKENIZER, ENGINE_STEP, Ensemble, fold, own_inputs
 
 
 def inlined(
@@ -29,13 +30,57 @@ def inlined(
             f"with the backends {ENGINE_STEP} and {DETOKENIZER}",
             remedy="remove `inline_detokenizer: true`",
         )
-    engine, detokenizer = steps[ENGINE_STEP], steps[DETOKENIZER]
     try:
-        merged = backends[engine].inlining(backends[detokenizer])
-        folded = fold(ensemble, detokenizer, engine)
+        return _folded(ensemble, backends, steps[DETOKENIZER], steps[ENGINE_STEP])
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.problem}", remedy=error.remedy) from error
+
+
+def with_steps_in_engine(
+    ensemble: Ensemble, backends: Mapping[str, PythonBackend]
+) -> tuple[Ensemble, dict[str, PythonBackend]]:
+    """The ensemble whose engine step takes over every step with `into_engine` that it can."""
+    steps = dict(backends)
+    if any(step.into_engine for step in ensemble.steps.values()):
+        engine = _engine_of(ensemble)
+        for key in steps_in_engine(ensemble, backends[engine].inlines):
+            ensemble, steps = _folded(ensemble, steps, key, engine)
+    return ensemble, steps
+
+
+def steps_in_engine(ensemble: Ensemble, inlines: Collection[str]) -> list[str]:
+    """The steps that the engine takes over: those marked so, of the backends whose work it knows.
+
+    One whose tensors somebody else needs stays a step of its own.
+    """
+    marked = {key: step.backend for key, step in ensemble.steps.items() if step.into_engine}
+    engine = _engine_of(ensemble)
+    taken = []
+    for key in (key for key, backend in marked.items() if backend in inlines):
+        with suppress(ConfigurationError):
+            ensemble = fold(ensemble, key, engine)
+            taken.append(key)
+    return taken
+
+
+def _folded(
+    ensemble: Ensemble, backends: Mapping[str, PythonBackend], name: str, engine: str
+) -> tuple[Ensemble, dict[str, PythonBackend]]:
+    inputs = own_inputs(ensemble, name, engine)
+    merged = backends[engine].inlining(backends[name], inputs)
+    folded = fold(ensemble, name, engine)
     return folded, {step: backends[step] for step in folded.steps} | {engine: merged}
+
+
+def _engine_of(ensemble: Ensemble) -> str:
+    engines = [key for key, step in ensemble.steps.items() if step.backend == ENGINE_STEP]
+    if len(engines) != 1:
+        raise ConfigurationError(
+            f"the task {ensemble.task} has {len(engines)} steps with the backend {ENGINE_STEP} "
+            "and one with into_engine",
+            remedy="remove `into_engine: true`, or give the task one engine step",
+        )
+    return engines[0]
 
 
 def fused(

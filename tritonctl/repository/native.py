@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tritonctl.engines.build.contract import Tensors
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.errors import ConfigurationError, RepositoryError
 from tritonctl.project.schema import InstanceGroup, Serving, SessionOptions
+from tritonctl.repository.backends import PythonBackend, declared
+from tritonctl.repository.ensembles import ENGINE_STEP, Ensemble
 
 # The onnxruntime backend's numbers: https://github.com/triton-inference-server/onnxruntime_backend
 _LEVELS = {"basic": -1, "extended": 1, "disabled": 2}
@@ -94,6 +97,46 @@ def native_backend(asked: str | None, artefact: Artefact, where: str) -> NativeB
             remedy="remove `backend`, or choose the builder of that name",
         )
     return native
+
+
+def interface(backend: NativeBackend, tensors: Tensors) -> PythonBackend:
+    """What the steps around an engine see of it: its tensors; it does no other's work."""
+    sides = {"inputs": declared(tensors.inputs), "outputs": declared(tensors.outputs)}
+    return PythonBackend.model_validate(
+        {
+            "schema": "tritonctl.python_backend/1",
+            "name": backend.name,
+            "summary": "Triton's own",
+            "max_batch_size": 0,
+            **sides,
+        }
+    )
+
+
+def refuse_other_wiring(
+    name: str, ensemble: Ensemble, native: NativeBackend, known: set[str]
+) -> None:
+    """Raise ConfigurationError for a task whose engine step reads what the graph has not.
+
+    known: the graph's inputs.
+    """
+    engines = (step for step in ensemble.steps.values() if step.backend == ENGINE_STEP)
+    if any({*step.inputs} - {*step.only_if_read} - known for step in engines):
+        raise ConfigurationError(
+            f"models.{name}.serving.backend: the task {ensemble.task} has steps around its engine, "
+            f"which are wired for a Python backend, not for {native.name}",
+            remedy="use the task `tensors`, or remove `backend`",
+        )
+
+
+def refuse_fused(name: str, native: NativeBackend | None) -> None:
+    """Raise ConfigurationError for `serving.fused` where Triton's own backend serves the engine."""
+    if native is not None:
+        raise ConfigurationError(
+            f"models.{name}.serving.fused: Triton's own backend {native.name} runs a graph and "
+            "cannot do the work of other steps",
+            remedy="remove `fused: true`, or serve the engine with the Python backend",
+        )
 
 
 def _graphs(artefact: Artefact, native: NativeBackend) -> list[str]:

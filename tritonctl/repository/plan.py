@@ -38,9 +38,16 @@ from tritonctl.repository.ensembles import (
     lower,
     step_model_name,
 )
-from tritonctl.repository.folding import fused, inlined
+from tritonctl.repository.folding import fused, inlined, with_steps_in_engine
 from tritonctl.repository.model_config import ModelConfig
-from tritonctl.repository.native import NativeBackend, graph_files, native_backend
+from tritonctl.repository.native import (
+    NativeBackend,
+    graph_files,
+    interface,
+    native_backend,
+    refuse_fused,
+    refuse_other_wiring,
+)
 from tritonctl.repository.packages import refuse_conflicts
 from tritonctl.repository.pbtxt import to_pbtxt
 from tritonctl.repository.server_fields import refuse_newer_fields
@@ -115,13 +122,10 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
             native.add(tensorrtllm.BACKEND)
             continue
         triton = native_backend(model.serving.backend, artefact, f"models.{name}")
-        if triton is not None:
-            models.append(_plan_native(project, name, artefact, triton))
-            native.add(triton.name)
-            continue
-        planned, used = _plan_model(project, name, artefact)
+        planned, used = _plan_model(project, name, artefact, triton)
         models += planned
         backends |= {backend.name: backend for backend in used.values()}
+        native |= {triton.name} if triton else set()
     _refuse_collisions(models)
     for planned_model in models:
         refuse_newer_fields(planned_model.name, planned_model.config, project)
@@ -141,18 +145,9 @@ def startup_models(project: Project, plan: Plan) -> list[str]:
 
 
 def _plan_native(
-    project: Project, name: str, artefact: Artefact, backend: NativeBackend
+    owner: str, name: str, step: str, model: Model, artefact: Artefact, backend: NativeBackend
 ) -> PlannedModel:
-    """The engine as Triton's own backend serves it: the public model itself."""
-    model = model_named(project, name)
-    ensemble, _ = ensemble_for(model.task, project.root)
-    if ensemble.kind != "model":
-        raise ConfigurationError(
-            f"models.{name}.serving.backend: the task {model.task} has steps around its engine, "
-            f"which are wired for a Python backend, not for {backend.name}",
-            remedy="use the task `tensors`, or remove `backend`",
-        )
-    _refuse_other_steps(name, model, tuple(ensemble.steps))
+    """The engine step as Triton's own backend serves it."""
     file, files = graph_files(artefact, backend)
     config = ModelConfig(
         name=name,
@@ -162,56 +157,81 @@ def _plan_native(
         outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
         dynamic_batching=_batching(model, 0)
         | native_batching(model.serving.queue, model.engine.max_batch_size),
-        instance_group=_groups(backend.instance_group(model.serving, f"models.{name}")),
+        instance_group=_groups(backend.instance_group(model.serving, f"models.{owner}")),
     )
     settings = {"default_model_filename": file, **backend.settings(model.serving.session)}
-    raw = model.serving.config.get(next(iter(ensemble.steps)))
-    merged = _with_raw(config, deep_merge(settings, raw or {}))
-    header = _header(name, model, artefact)
-    return PlannedModel(name, name, to_pbtxt(merged, header=header), tuple(files))
+    merged = _with_raw(config, deep_merge(settings, model.serving.config.get(step) or {}))
+    header = _header(owner, model, artefact)
+    return PlannedModel(name, owner, to_pbtxt(merged, header=header), tuple(files))
 
 
 def _plan_model(
-    project: Project, name: str, artefact: Artefact
+    project: Project, name: str, artefact: Artefact, native: NativeBackend | None
 ) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
+    """The folders of a model, and the Python backends whose packages its steps need."""
     model = model_named(project, name)
     ensemble, source = ensemble_for(model.task, project.root)
-    used = {
-        step: backend.serving(artefact.manifest.result.tensors)
-        for step, backend in step_backends(
-            ensemble, artefact.manifest.python_backend, project
-        ).items()
+    backends = _step_backends(name, ensemble, artefact, native, project)
+    programs = {
+        step: backend
+        for step, backend in backends.items()
+        if native is None or ensemble.steps[step].backend != ENGINE_STEP
     }
-    if ensemble.kind == "model":
-        _refuse_other_steps(name, model, tuple(ensemble.steps))
-        header = _header(name, model, artefact)
-        return [
-            _plan_step(name, name, step, model, backend, artefact, header)
-            for step, backend in used.items()
-        ], used
-    ensemble = fitted(ensemble, used)
-    check_graph(ensemble, used, source)
-    _refuse_unknown_runtime(name, model, used.get(ENGINE_STEP))
-    fronts = {UNARY: unary_backend(name, ensemble, used, project)} if model.serving.unary else {}
-    names = {step: step_model_name(name, step) for step in (*used, *fronts)}
+    names = {step: step_model_name(name, step) for step in backends}
+    public: list[PlannedModel] = []
+    fronts: dict[str, PythonBackend] = {}
     header = _header(name, model, artefact)
-    public = []
-    if model.serving.fused:
-        backends = fused(name, ensemble, used)
-        names |= dict.fromkeys(backends, name)
-        _refuse_other_steps(name, model, (*backends, *fronts))
+    if ensemble.kind == "model":
+        names = dict.fromkeys(backends, name)
+        _refuse_other_steps(name, model, tuple(backends))
     else:
-        backends = used
-        if model.serving.inline_detokenizer:
-            ensemble, backends = inlined(name, ensemble, used)
-        _refuse_other_steps(name, model, (*backends, ENSEMBLE, *fronts))
-        config = _with_raw(lower(ensemble, name), model.serving.config.get(ENSEMBLE))
-        public = [PlannedModel(name, name, to_pbtxt(config, header=header), ())]
+        ensemble = fitted(ensemble, backends)
+        check_graph(ensemble, backends, source)
+        _refuse_unknown_runtime(name, model, programs.get(ENGINE_STEP))
+        if model.serving.unary:
+            fronts = {UNARY: unary_backend(name, ensemble, backends, project)}
+            names |= {UNARY: step_model_name(name, UNARY)}
+        if model.serving.fused:
+            refuse_fused(name, native)
+            backends = fused(name, ensemble, backends)
+            names |= dict.fromkeys(backends, name)
+            _refuse_other_steps(name, model, (*backends, *fronts))
+        else:
+            if model.serving.inline_detokenizer:
+                ensemble, backends = inlined(name, ensemble, backends)
+            ensemble, backends = with_steps_in_engine(ensemble, backends)
+            _refuse_other_steps(name, model, (*backends, ENSEMBLE, *fronts))
+            lowered = lower(ensemble, name, model.engine.max_batch_size)
+            config = _with_raw(lowered, model.serving.config.get(ENSEMBLE))
+            public = [PlannedModel(name, name, to_pbtxt(config, header=header), ())]
     steps = [
-        _plan_step(name, names[step], step, model, backend, artefact, header)
-        for step, backend in (*backends.items(), *fronts.items())
+        _plan_native(name, names[step], step, model, artefact, native)
+        if native is not None and step not in programs
+        else _plan_step(name, names[step], step, model, backend, artefact, header)
+        for step, backend in (backends | fronts).items()
     ]
-    return [*steps, *public], used | fronts
+    return [*steps, *public], programs | fronts
+
+
+def _step_backends(
+    name: str,
+    ensemble: Ensemble,
+    artefact: Artefact,
+    native: NativeBackend | None,
+    project: Project,
+) -> dict[str, PythonBackend]:
+    """The backend of each step; of an engine that Triton's own backend serves, what is seen."""
+    tensors = artefact.manifest.result.tensors
+    if native is None:
+        named = step_backends(ensemble, artefact.manifest.python_backend, project)
+        return {step: backend.serving(tensors) for step, backend in named.items()}
+    refuse_other_wiring(name, ensemble, native, {tensor.name for tensor in tensors.inputs})
+    return {
+        key: interface(native, tensors)
+        if step.backend == ENGINE_STEP
+        else backend_named(step.backend, project.root)
+        for key, step in ensemble.steps.items()
+    }
 
 
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tritonctl.checks.repository import Target
 from tritonctl.host.units import parse_bytes
 from tritonctl.project.schema import Project
-from tritonctl.repository.ensembles import step_models
+from tritonctl.repository.steps import step_models
 
 
 def of_project(target: Target, project: Project) -> Target:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Project
 from tritonctl.repository.backends import PythonBackend, backend_named
-from tritonctl.repository.ensembles import Ensemble
+from tritonctl.repository.ensembles import Ensemble, most_items
 
 UNARY = "unary"
 
@@ -27,7 +27,7 @@ def unary_backend(
     if not any(step.decoupled for step in steps.values()):
         raise pointless(name)
     tensors = {"inputs": list(ensemble.inputs), "outputs": list(ensemble.outputs)}
-    limit = {"max_batch_size": ensemble.max_batch_size}
+    limit = {"max_batch_size": most_items(ensemble, project.models[name].engine.max_batch_size)}
     return backend_named(UNARY, project.root).model_copy(update=tensors | limit)
 
 

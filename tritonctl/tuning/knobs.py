@@ -20,9 +20,9 @@ from tritonctl.repository.ensembles import (
     TOKENIZER,
     ensemble_for,
     step_model_name,
-    step_models,
 )
 from tritonctl.repository.plan import step_backends
+from tritonctl.repository.steps import step_models
 from tritonctl.tuning.space import (
     DELAY,
     DETOKENIZER_DELAY,

@@ -24,8 +24,8 @@ from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import instances_of
 from tritonctl.repository.contents import CONFIG, HandwrittenModel, read_config
-from tritonctl.repository.ensembles import step_models
 from tritonctl.repository.plan import Plan
+from tritonctl.repository.steps import step_models
 
 # Resident memory, measured with number-speller: tritonserver after 20,000 streams, and a stub that
 # holds a tokenizer; both include what an idle one takes.

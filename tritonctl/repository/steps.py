@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps that a model of the project is served in, and the models in Triton that they are."""
+
+from __future__ import annotations
+
+from tritonctl.engines.build.catalog import builder_named
+from tritonctl.project.schema import Project
+from tritonctl.repository.backends import backend_named
+from tritonctl.repository.ensembles import (
+    DETOKENIZER,
+    ENGINE_STEP,
+    Ensemble,
+    ensemble_for,
+    step_model_name,
+)
+from tritonctl.repository.folding import steps_in_engine
+from tritonctl.repository.native import NATIVE
+
+
+def step_models(project: Project, name: str) -> dict[str, str]:
+    """The steps that a model of the project is served in, and the model in Triton of each.
+
+    One that is served without an ensemble is its only step itself. Raises ConfigurationError.
+    """
+    model = project.models[name]
+    ensemble, _ = ensemble_for(model.task, project.root)
+    if ensemble.kind == "model":
+        return dict.fromkeys(ensemble.steps, name)
+    if model.serving.fused:
+        return {ENGINE_STEP: name}
+    folded = _in_engine(project, name, ensemble)
+    if model.serving.inline_detokenizer:
+        folded += [key for key, step in ensemble.steps.items() if step.backend == DETOKENIZER]
+    return {key: step_model_name(name, key) for key in ensemble.steps if key not in folded}
+
+
+def _in_engine(project: Project, name: str, ensemble: Ensemble) -> list[str]:
+    """The steps whose work the engine does, because its backend can."""
+    if not any(step.into_engine for step in ensemble.steps.values()):
+        return []
+    model = project.models[name]
+    own = builder_named(model.engine.builder, project.root).python_backend
+    backend = own if model.serving.backend in (None, "python") else model.serving.backend
+    if backend in NATIVE:
+        return []
+    return steps_in_engine(ensemble, backend_named(backend, project.root).inlines)

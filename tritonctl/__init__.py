@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         BuildFailedError,
         ConfigurationError,
         HostError,
+        ItemsRejectedError,
         RepositoryError,
         RequestRejectedError,
         ServerBusyError,
@@ -32,7 +33,15 @@ if TYPE_CHECKING:
     from tritonctl.protocol.api_key import ApiKey
     from tritonctl.protocol.channel import ClientTls
     from tritonctl.protocol.client import AsyncTritonClient, TritonClient
+    from tritonctl.protocol.delivery import Delivery
     from tritonctl.protocol.generation import Chunk, Generation, Queueing, SamplingParameters
+    from tritonctl.protocol.tasks import (
+        Classification,
+        Embedding,
+        Entity,
+        Relevance,
+        TokenClassification,
+    )
     from tritonctl.repository.publish import render
     from tritonctl.server.lifecycle import running_server, start, stop
 
@@ -41,18 +50,25 @@ __all__ = [
     "AsyncTritonClient",
     "BuildFailedError",
     "Chunk",
+    "Classification",
     "ClientTls",
     "ConfigurationError",
+    "Delivery",
+    "Embedding",
+    "Entity",
     "Generation",
     "HostError",
+    "ItemsRejectedError",
     "Project",
     "Queueing",
+    "Relevance",
     "RepositoryError",
     "RequestRejectedError",
     "SamplingParameters",
     "ServerBusyError",
     "ServerError",
     "Silent",
+    "TokenClassification",
     "TritonClient",
     "TritonctlError",
     "UsageError",
@@ -76,6 +92,7 @@ _NAMES = {
         "BuildFailedError",
         "ConfigurationError",
         "HostError",
+        "ItemsRejectedError",
         "RepositoryError",
         "RequestRejectedError",
         "ServerBusyError",
@@ -90,7 +107,15 @@ _NAMES = {
     "tritonctl.protocol.api_key": ("ApiKey",),
     "tritonctl.protocol.channel": ("ClientTls",),
     "tritonctl.protocol.client": ("AsyncTritonClient", "TritonClient"),
+    "tritonctl.protocol.delivery": ("Delivery",),
     "tritonctl.protocol.generation": ("Chunk", "Generation", "Queueing", "SamplingParameters"),
+    "tritonctl.protocol.tasks": (
+        "Classification",
+        "Embedding",
+        "Entity",
+        "Relevance",
+        "TokenClassification",
+    ),
     "tritonctl.repository.publish": ("render",),
     "tritonctl.server.lifecycle": ("running_server", "start", "stop"),
 }

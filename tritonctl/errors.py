@@ -5,6 +5,7 @@
     ├── UnexpectedError            1   a bug of tritonctl; its log file is named
     ├── UsageError                 2   the command line asks for something impossible
     │   └── RequestRejectedError   2   the server refused this one request as invalid
+    │       └── ItemsRejectedError 2   some of the items that were asked about
     ├── ConfigurationError         3   tritonctl.yaml or another input file is wrong
     ├── HostError                  4   this machine lacks something: a tool, disk space, a free port
     │   └── CommandFailedError     4   a program we ran ended with a non-zero status
@@ -22,10 +23,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 EXIT_INTERRUPTED = 130
 _MOST_COMPARED, _END = 500, 3
+_LISTED = 10  # items of many that failed
 
 
 class TritonctlError(Exception):
@@ -69,6 +71,25 @@ class UsageError(TritonctlError):
 
 class RequestRejectedError(UsageError):
     """Triton answered this request with an error; the server itself is fine."""
+
+
+class ItemsRejectedError(RequestRejectedError):
+    """Some of many items have no answer.
+
+    `errors`: why, by the item's index. `results`: in the items' order, None for those.
+    """
+
+    def __init__(self, errors: Mapping[int, TritonctlError], results: Sequence[object]) -> None:
+        index, first = next(iter(errors.items()))
+        others = ", ".join(map(str, list(errors)[1 : 1 + _LISTED]))
+        more = "" if len(errors) <= 1 + _LISTED else " and others"
+        super().__init__(
+            f"item {index} of {len(results)}: {first.problem}"
+            + (f"; {len(errors) - 1} more: {others}{more}" if others else ""),
+            remedy=first.remedy,
+        )
+        self.errors = errors
+        self.results = results
 
 
 class ConfigurationError(TritonctlError):

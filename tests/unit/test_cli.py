@@ -505,6 +505,7 @@ def test_every_error_has_its_own_exit_code() -> None:
         "UnexpectedError": 1,
         "UsageError": 2,
         "RequestRejectedError": 2,
+        "ItemsRejectedError": 2,
         "ConfigurationError": 3,
         "HostError": 4,
         "CommandFailedError": 4,

@@ -24,6 +24,7 @@ ROOMS = (
     "loadtest",
     "server",
     "observe",
+    "bulk",
     "smoke",
     "repository",
     "checks",

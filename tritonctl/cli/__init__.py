@@ -23,7 +23,7 @@ PANELS = {
     "Start": ("quickstart", "init", "fetch", "doctor", "schema"),
     "Build": ("plan", "build", "render", "check", "graph", "artefacts"),
     "Serve": ("up", "reload", "status", "logs", "down"),
-    "Ask": ("generate", "chat", "infer", "smoke"),
+    "Ask": ("generate", "chat", "embed", "classify", "rerank", "infer", "smoke"),
     "Measure": ("top", "tune", "loadtest"),
     "Operate": ("bundle", "certs", "deploy"),
 }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,18 +15,6 @@ import typer
 from tritonctl.cli import options
 from tritonctl.cli import sampling_options as asked
 from tritonctl.errors import UsageError, choices
-
-# By task: what a model of it does not do, and what to use instead.
-_WRONG = {
-    "tensors": (
-        "takes tensors and generates no text",
-        "ask it with `tritonctl infer {model} --input NAME=JSON`",
-    ),
-    "text_generation": (
-        "streams text and never answers once",
-        "ask it with `tritonctl generate {model} PROMPT`, from Python with `TritonClient.stream`",
-    ),
-}
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
@@ -89,13 +77,14 @@ def endpoint(
     named: Endpoint | None,
     project: options.ProjectOptions,
     model: str,
-    wrong_task: str = "tensors",
+    tasks: Collection[str] = ("text_generation",),
 ) -> Endpoint:
     """The server named, else the project's running one, which has such a model.
 
     Raises ServerError when none runs, UsageError where the project's has no model of that name, or
-    one of the wrong task.
+    one of another task.
     """
+    from tritonctl.protocol.asking import refuse_other_task
     from tritonctl.server.lifecycle import running_server
 
     if named is not None:
@@ -106,9 +95,8 @@ def endpoint(
         raise UsageError(
             f"the server has no model {model}", remedy=choices(model, server.models, "it has")
         )
-    if model in loaded.models and loaded.models[model].task == wrong_task:
-        problem, remedy = _WRONG[wrong_task]
-        raise UsageError(f"{model} {problem}", remedy=remedy.format(model=model))
+    if model in loaded.models:
+        refuse_other_task(model, loaded.models[model].task, tasks)
     return server.endpoint
 
 

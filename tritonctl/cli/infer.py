@@ -34,12 +34,14 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Ask a tensor model once: outputs as JSON, or as .npy files."""
+    from tritonctl.protocol.asking import WAYS
     from tritonctl.protocol.client import TritonClient
     from tritonctl.protocol.inspection import model_inputs
     from tritonctl.protocol.tensor_arguments import parse_tensors
 
     console = voice.console()
-    at = generate.endpoint(access.endpoint(url), project, model, wrong_task="text_generation")
+    answering_once = WAYS.keys() - {"text_generation"}
+    at = generate.endpoint(access.endpoint(url), project, model, sorted(answering_once))
     arrays = parse_tensors(model_inputs(at, model), inputs)
     with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
         answer = client.infer(model, arrays, timeout=timeout)

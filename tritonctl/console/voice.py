@@ -18,6 +18,7 @@ from tritonctl.host.progress import Board, Silent, Step, Unordered
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
 
+    from tritonctl.bulk.run import Figures
     from tritonctl.checks.drawing.picture import Picture
     from tritonctl.loadtest.run.live import Show
     from tritonctl.top.watching import Sight
@@ -197,6 +198,21 @@ class Console:
         view = TuneView(title, minutes, self.note)
         with view.live(self._stderr):
             yield view
+
+    @contextmanager
+    def watch_lines(self, title: str, *, live: bool) -> Iterator[Callable[[Figures], None]]:
+        """Show how far a file of lines has come; nothing where its answers are shown instead."""
+        if self.quiet or not live:
+            yield lambda _: None
+            return
+        from tritonctl.console.bulk_view import LineProgress
+
+        if not self._stderr.is_terminal:
+            yield LineProgress(lambda text: self.note(f"{title}: {text}"), live=False).show
+            return
+        with self._stderr.status(escape(title), refresh_per_second=4) as status:
+            step = _StatusStep(title, status, self._stderr.width)
+            yield LineProgress(step.update, live=True).show
 
     @contextmanager
     def watch_server(self, sort: str, *, live: bool) -> Iterator[Callable[[Sight], None]]:

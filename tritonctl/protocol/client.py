@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Triton's gRPC protocol for callers: readiness and streamed text, synchronous and asynchronous.
+"""Triton's gRPC protocol for callers, synchronous and asynchronous: text as it comes, tensors.
 
     with TritonClient("127.0.0.1:8001") as client:
         for chunk in client.stream("speller", "7342 in English:"):
@@ -42,9 +42,12 @@ from tritonctl.protocol.generation import (
     SamplingParameters,
 )
 from tritonctl.protocol.resuming import ResumableAnswer, Route
+from tritonctl.protocol.task_client import AsyncTaskCalls, TaskCalls
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from tritonctl.protocol.tasks import ServedTask
 
 _PROBE_SECONDS = 5.0
 _GREEDY = SamplingParameters()
@@ -72,6 +75,10 @@ class _Client(ABC, Generic[_C]):
         self._connections: dict[str, _C] = {
             each: self._connect(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
         }
+        self._served: dict[str, ServedTask] = {}
+
+    def _task_connection(self) -> _C:
+        return self._connections[self.url]
 
     @staticmethod
     @abstractmethod
@@ -98,7 +105,7 @@ class _Client(ABC, Generic[_C]):
             call.cancel()  # without effect on a finished call
 
 
-class TritonClient(_Client[Connection]):
+class TritonClient(_Client[Connection], TaskCalls):
     """A client for one endpoint, `host:port`. Safe to share between threads.
 
     `tls`: certificates, for this endpoint and those of `resume_on`. `api_key`: the key of a
@@ -206,7 +213,7 @@ class TritonClient(_Client[Connection]):
         return infer_response(response)
 
 
-class AsyncTritonClient(_Client[AsyncConnection]):
+class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
     """The same for asyncio; use it within one event loop."""
 
     @staticmethod

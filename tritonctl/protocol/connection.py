@@ -117,7 +117,7 @@ class Connection(_Connection):
         except grpc.RpcError as error:
             raise self.explained(error) from error
 
-    def start(self, request: Any, *, seconds: float) -> Any:
+    def start(self, request: Any, *, seconds: float | None) -> Any:
         """A call under way: its `result()` raises grpc.RpcError, `cancel()` ends it."""
         return self._method(request).future(request, timeout=seconds, metadata=self._metadata)
 

@@ -89,7 +89,7 @@ _CHANGE = "change the request as the message says; the server goes on"
 # What tritonserver 2.51 says of an unknown model, and of one that does not generate text.
 _NO_TEXT = (
     "name a model that generates text, as `models:` of the project does; others answer to "
-    "`tritonctl infer`"
+    "`tritonctl infer`, `embed`, `classify` or `rerank`"
 )
 _REQUEST_REMEDIES = {
     "Request for unknown model": "`tritonctl status` lists the models of the project's server",

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many items travel to a model, in how many requests, and for how long they are tried."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """How items travel. `in_flight`: requests at once. `timeout`: seconds for each request.
+
+    `rows`: of a request, at most, and never more than the model takes. `retry_seconds`: how long a
+    busy or restarting server is asked again.
+    """
+
+    in_flight: int = 4
+    timeout: float | None = None
+    rows: int | None = None
+    retry_seconds: float = 60.0
+
+
+USUAL = Delivery()

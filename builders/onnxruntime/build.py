@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+# Serving's own code is what a proof runs.
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python_backends"))
 
 from buildlib import artefact
 from buildlib.program import Stages, run_program, say
@@ -38,15 +40,21 @@ from source import (
     resolve_max_seq_len,
 )
 from support import ONNX_RUNTIME
+from taskcompile.compile import Encoder as CompiledEncoder
+from taskcompile.compile import compile_task
+from taskcompile.task import Task, write_task
+from taskproof.own_set import read_set
 
 if TYPE_CHECKING:
     from data import Data
 
 _ENGINE = Path("engine")
 _FOLDERS = (_ENGINE, artefact.TOKENIZER)
+_TASK_FOLDERS = (artefact.TASK, artefact.PROOF)
 _WORK = Path(".work")
 _LIBRARIES = ("numpy", "onnx", "onnxruntime")
 _EXPORTERS = ("onnxscript", "torch", "transformers")
+_REFERENCES = ("sentence-transformers", "tokenizers")
 
 Outputs = Callable[[dict[str, Any]], list[Any]]
 
@@ -58,6 +66,23 @@ class _Plain:
     file: Path
     graph: OnnxGraph
     outputs: Outputs
+    module: Any = None
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a request means. `max_seq_len`: tokens of a text; None for a graph without that."""
+
+    request: Request
+    options: Options
+    source: Source
+    max_seq_len: int | None
+    task: Task | None
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """Those of the artefact."""
+        return (*_FOLDERS, *(_TASK_FOLDERS if self.task else ()))
 
 
 def build(file: Path, stages: Stages) -> dict[str, Any]:
@@ -69,65 +94,96 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     Raises:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
-    request, options, source, max_seq_len = checked(file)
-    artefact.prepare((*_FOLDERS, _WORK))
-    plain = _plain_graph(request, options, source, max_seq_len, stages)
+    asked = checked(file)
+    request, source = asked.request, asked.source
+    artefact.prepare((*asked.folders, _WORK))
+    plain = _plain_graph(asked, stages)
     with stages.stage("convert"):
         from convert import convert
         from data import Data
 
-        data = Data(request, options, source, plain.graph, max_seq_len)
-        feeds = data.evaluation()
+        data = Data(request, asked.options, source, plain.graph, asked.max_seq_len)
+        feeds = [] if asked.task else data.evaluation()
         convert(
             plain.file,
             _WORK,
             _ENGINE / MODEL,
             precision=request.precision,
-            options=options,
-            feeds=data.calibration(),
+            options=asked.options,
+            feeds=_calibration(asked, data),
         )
         if source.folder is not None:
             artefact.copy_tokenizer(source.folder)
     with stages.stage("evaluate"):
-        parity = _compare(request, options, plain, feeds)
-        padding = _padding(options, plain, data)
+        if asked.task and isinstance(source, Encoder):
+            judged = _prove(asked, asked.task, source, plain)
+        else:
+            judged = _compare(asked, plain, feeds)
+        padding = _padding(asked.options, plain, data)
     shutil.rmtree(_WORK)
     return {
-        "files": artefact.files(_FOLDERS),
+        "files": artefact.files(asked.folders),
         "tensors": _served_tensors(),
-        "limits": _limits(request, max_seq_len),
+        "limits": _limits(request, asked.max_seq_len),
         "model": None,
-        "runtime": _runtime(source, max_seq_len) | ({"padding": padding} if padding else {}),
-        "versions": versions((*_LIBRARIES, *(_EXPORTERS if _is_encoder(source) else ()))),
+        "runtime": _runtime(asked) | ({"padding": padding} if padding else {}),
+        "versions": versions((*_LIBRARIES, *_others(asked))),
         "hardware": {"cpu": cpu_name(), "gpu": None, "compute_capability": None},
         "durations_seconds": stages.durations,
-        "parity": parity,
+        **judged,
     }
 
 
-def _is_encoder(source: Source) -> bool:
-    return isinstance(source, Encoder)
+def _calibration(asked: Checked, data: "Data") -> list[dict[str, Any]]:
+    if asked.task is None:
+        return data.calibration()
+    from proof import calibration_feeds
+
+    return calibration_feeds(asked.request, asked.options, asked.task)
 
 
-def _plain_graph(
-    request: Request, options: Options, source: Source, max_seq_len: int | None, stages: Stages
-) -> _Plain:
+def _prove(asked: Checked, task: Task, source: Encoder, plain: _Plain) -> dict[str, Any]:
+    from proof import prove_task
+    from taskproof.reference import version_of
+
+    write_task(task, artefact.TASK, version=version_of(task))
+    proof = prove_task(
+        asked.request,
+        asked.options,
+        source,
+        task,
+        module=plain.module,
+        plain=plain.file,
+        engine=_ENGINE / MODEL,
+        folder=artefact.PROOF,
+    )
+    return {"parity": None, "proof": proof}
+
+
+def _others(asked: Checked) -> tuple[str, ...]:
+    """Libraries that shaped this engine besides ONNX Runtime."""
+    exporters = _EXPORTERS if isinstance(asked.source, Encoder) else ()
+    return (*exporters, *(_REFERENCES if asked.task else ()))
+
+
+def _plain_graph(asked: Checked, stages: Stages) -> _Plain:
+    source, options = asked.source, asked.options
     if isinstance(source, GivenGraph):
-        return _given(request, source, stages)
+        return _given(asked.request, source, stages)
     # Here and below: seconds that a checkpoint with a problem must not cost.
     with stages.stage("load"):
         import export
 
-        module = export.load_encoder(source, options, request)
+        module = export.load_encoder(source, options, asked.request, asked.task)
     with stages.stage("export"):
         from onnxlib.reader import graph_of, write_model
 
-        longest = max_seq_len or source.max_seq_len
+        longest = asked.max_seq_len or source.max_seq_len
         model = export.export_encoder(module, source, options, longest)
         graph, file = graph_of(model), _WORK / MODEL
         check_graph(graph, source.folder, ONNX_RUNTIME)
         write_model(model, file, external=True)
-    return _Plain(file, graph, lambda feed: export.reference_outputs(module, feed))
+    return _Plain(file, graph, lambda feed: export.reference_outputs(module, feed), module)
 
 
 def _given(request: Request, source: GivenGraph, stages: Stages) -> _Plain:
@@ -151,9 +207,7 @@ def _given(request: Request, source: GivenGraph, stages: Stages) -> _Plain:
     return _Plain(source.file, graph, outputs)
 
 
-def _compare(
-    request: Request, options: Options, plain: _Plain, feeds: list[dict[str, Any]]
-) -> dict[str, Any]:
+def _compare(asked: Checked, plain: _Plain, feeds: list[dict[str, Any]]) -> dict[str, Any]:
     from convert import run, session
     from parity import Comparison, check_batching, largest_error, outcome
 
@@ -165,8 +219,8 @@ def _compare(
     check_batching(comparison)
     error, peak = largest_error(comparison)
     say(f"largest difference to the source: {error:.6g} (its largest output: {peak:.6g})")
-    check_error(request.precision, options, error=error, peak=peak)
-    return dataclasses.asdict(outcome(comparison, error))
+    check_error(asked.request.precision, asked.options, error=error, peak=peak)
+    return {"parity": dataclasses.asdict(outcome(comparison, error))}
 
 
 def _padding(options: Options, plain: _Plain, data: "Data") -> dict[str, Any] | None:
@@ -194,26 +248,46 @@ def _served_tensors() -> dict[str, Any]:
 
 
 def _limits(request: Request, max_seq_len: int | None) -> dict[str, Any]:
-    lengths = {"max_seq_len": max_seq_len, "max_input_len": max_seq_len, "max_num_tokens": None}
+    lengths = {"max_seq_len": max_seq_len, "max_input_len": max_seq_len}
     return dataclasses.asdict(request.limits) | lengths
 
 
-def _runtime(source: Source, max_seq_len: int | None) -> dict[str, Any]:
+def _runtime(asked: Checked) -> dict[str, Any]:
     """What serving needs to know besides the tensors."""
     facts: dict[str, Any] = {"model_file": (_ENGINE / MODEL).as_posix()}
+    source = asked.source
     if isinstance(source, Encoder):
-        facts |= {"architecture": source.architecture, "max_seq_len": max_seq_len}
+        facts |= {"architecture": source.architecture, "max_seq_len": asked.max_seq_len}
         if source.classifies:
-            facts["labels"] = list(source.labels)
+            facts["labels"] = list(asked.task.labels if asked.task else source.labels)
     return facts
 
 
-def checked(file: Path) -> tuple[Request, Options, Source, int | None]:
+def checked(file: Path) -> Checked:
     """Return what the request means, read by the standard library alone. Raises BuildError."""
     request = read_request(file)
     options = read_options(request)
-    source = inspect_source(request.checkpoint, allow_pickle=request.allow_pickle)
-    return request, options, source, resolve_max_seq_len(request.limits.max_seq_len, source)
+    source = inspect_source(
+        request.checkpoint, allow_pickle=request.allow_pickle, task=request.task
+    )
+    if request.task is None or isinstance(source, GivenGraph):  # which has no task
+        longest = resolve_max_seq_len(request.limits.max_seq_len, source)
+        return Checked(request, options, source, longest, None)
+    task = compile_task(
+        request,
+        CompiledEncoder(
+            architecture=source.architecture,
+            hidden_size=source.hidden_size,
+            positions=source.max_seq_len,
+            pad_id=source.pad_token_id,
+            inputs=source.inputs,
+        ),
+        pooling=None if options.pooling == "none" else options.pooling,
+        normalize=options.normalize,
+    )
+    if request.evaluation is not None:
+        read_set(request.evaluation, task)
+    return Checked(request, options, source, task.text.max_seq_len, task)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from buildlib.problems import BuildError
 from buildlib.request import Request
 from options import Options
 from source import Encoder
+from taskcompile.task import POOLING_MASK, Normalize, Pooling, Task
 
 # Read when the libraries below are imported: the network is never needed here.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
@@ -20,8 +21,12 @@ os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
 import torch
 import transformers
 
+from heads import Head, activated
+
 # Not 0 or 1: torch.export takes those for constants.
 _BATCH, _LENGTH = 2, 8
+# Before the names of outputs, until no value inside has one of them.
+_OUTPUT = "output of the graph: "
 
 
 class _Exported(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -29,26 +34,41 @@ class _Exported(torch.nn.Module):  # type: ignore[misc]  # torch has no types he
 
     def __init__(self, model: Any, source: Encoder, options: Options) -> None:
         super().__init__()
-        self.model, self.names, self.options = model, source.inputs, options
+        self.model, self.names = model, source.inputs
         self.outputs = _outputs(model, source, options)
+        self.head = None
+        if options.pooling != "none":
+            steps = (Pooling((options.pooling,)), *((Normalize(),) if options.normalize else ()))
+            self.head = Head(steps)
 
     def forward(self, *inputs: Any) -> tuple[Any, ...]:
         """The outputs, in the order of `self.outputs`."""
         given = dict(zip(self.names, inputs, strict=True))
         answer = self.model(**given)
-        if self.options.pooling == "none":
+        if self.head is None:
             return tuple(answer[name] for name in self.outputs)
-        vectors = _pooled(answer.last_hidden_state, given["attention_mask"], self.options.pooling)
-        if self.options.normalize:
-            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
-        return (vectors,)
+        mask = given["attention_mask"]
+        return (self.head(answer.last_hidden_state, mask, mask),)
 
 
-def _pooled(states: Any, mask: Any, pooling: str) -> Any:
-    if pooling == "cls":
-        return states[:, 0]
-    weights = mask.unsqueeze(-1).to(states.dtype)
-    return (states * weights).sum(1) / weights.sum(1).clamp(min=1e-9)
+class TaskModel(torch.nn.Module):  # type: ignore[misc]  # same
+    """An encoder and all that follows it up to the task's output."""
+
+    def __init__(self, model: Any, task: Task) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+        self.names, self.outputs = task.inputs, (task.output,)
+        self.head = Head(task.steps) if task.steps else None
+
+    def forward(self, *inputs: Any) -> tuple[Any]:
+        """The task's output."""
+        given = dict(zip(self.names, inputs, strict=True))
+        everything = given["attention_mask"]
+        mask = given.pop(POOLING_MASK, everything)
+        answer = self.model(**given)
+        if self.head is None:
+            return (activated(answer.logits, self.task.activation),)
+        return (self.head(answer.last_hidden_state, mask, everything),)
 
 
 def _outputs(model: Any, source: Encoder, options: Options) -> tuple[str, ...]:
@@ -60,7 +80,7 @@ def _outputs(model: Any, source: Encoder, options: Options) -> tuple[str, ...]:
     return ("last_hidden_state", "pooler_output") if has_pooler else ("last_hidden_state",)
 
 
-def load_encoder(source: Encoder, options: Options, request: Request) -> Any:
+def load_encoder(source: Encoder, options: Options, request: Request, task: Task | None) -> Any:
     """Return the checkpoint as a module of positional inputs, in fp32, in evaluation mode.
 
     Raises:
@@ -76,8 +96,8 @@ def load_encoder(source: Encoder, options: Options, request: Request) -> Any:
         # The same sums as the fused kernels, in operators that ONNX Runtime fuses itself.
         "attn_implementation": "eager",
     }
-    kind = "AutoModelForSequenceClassification" if source.classifies else "AutoModel"
-    model, info = getattr(transformers, kind).from_pretrained(source.folder, **settings)
+    kind = getattr(transformers, f"AutoModel{source.head}")
+    model, info = kind.from_pretrained(source.folder, **settings)
     missing = sorted(info["missing_keys"])
     if missing and all(name.startswith("pooler.") for name in missing):
         # Saved without one, as many sentence encoders are: it would be random.
@@ -88,6 +108,8 @@ def load_encoder(source: Encoder, options: Options, request: Request) -> Any:
             f"for example {missing[0]}",
             remedy="Save or download the checkpoint again: it is incomplete.",
         )
+    if task is not None:
+        return TaskModel(model, task).eval()
     if options.pooling != "none" and source.classifies:
         raise BuildError(
             f"engine.options.pooling is {options.pooling}, and {source.architecture} classifies",
@@ -110,11 +132,11 @@ def export_encoder(module: Any, source: Encoder, options: Options, max_seq_len: 
         program = torch.onnx.export(
             module,
             # Tensors of their own: torch.export takes one object given twice for one input.
-            tuple(example.clone() for _ in source.inputs),
+            tuple(example.clone() for _ in module.names),
             dynamo=True,
-            dynamic_shapes=(tuple(shape for _ in source.inputs),),
-            input_names=list(source.inputs),
-            output_names=list(module.outputs),
+            dynamic_shapes=(tuple(shape for _ in module.names),),
+            input_names=list(module.names),
+            output_names=[f"{_OUTPUT}{name}" for name in module.outputs],
             opset_version=options.opset_version,
             verbose=False,
         )
@@ -126,7 +148,22 @@ def export_encoder(module: Any, source: Encoder, options: Options, max_seq_len: 
             remedy="Remove engine.options.opset_version (the default is 20); the whole report is "
             "in build.log.",
         ) from error
-    return _stripped(program.model_proto)
+    return _stripped(_named(program.model_proto, module.outputs))
+
+
+def _named(model: Any, outputs: tuple[str, ...]) -> Any:
+    """With its outputs' own names, which the exporter may have given to values inside."""
+    inside = {name: f"{name}_inside" for name in outputs}
+    names = inside | {f"{_OUTPUT}{name}": name for name in outputs}
+    for node in model.graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(value, value) for value in values]
+    for values in (model.graph.value_info, model.graph.initializer):
+        for value in values:
+            value.name = names.get(value.name, value.name)
+    for value in model.graph.output:
+        value.name = names.get(value.name, value.name)
+    return model
 
 
 def _stripped(model: Any) -> Any:

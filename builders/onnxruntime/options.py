@@ -8,13 +8,15 @@ from typing import Any
 from buildlib.limits import require_single
 from buildlib.problems import BuildError, nearest
 from buildlib.request import Request, known_keys, known_precision
+from taskcompile.sentence_modules import MODES
+from taskproof.figures import check_bounds
 
 PRECISIONS = ("fp32", "fp16", "int8")
 
 _CHOICES = {
     "calibration": ("dynamic", "static"),
     "calibration_method": ("minmax", "entropy", "percentile"),
-    "pooling": ("none", "mean", "cls"),
+    "pooling": ("none", *MODES),
     "graph_optimization_level": ("disabled", "basic", "extended"),
 }
 _ONLY = {
@@ -37,6 +39,7 @@ class Options:
     # fp16: inputs and outputs stay as they were.
     keep_io_types: bool = True
     # Hugging Face encoders: one vector per text instead of one per token, of length 1 if asked.
+    # Of the task embedding only where no modules.json says it.
     pooling: str = "none"
     normalize: bool = False
     # Texts of different lengths share a run, padded, where that is exact and, measured, faster.
@@ -47,6 +50,8 @@ class Options:
     external_data: bool | None = None
     # The largest difference to the source's outputs; None: precisions.py has one per precision.
     max_abs_error: float | None = None
+    # Of tasks: other bounds of the proof, by measure.
+    bounds: dict[str, float] = field(default_factory=dict)
     # What may be fed where no texts or samples are given: sizes of variable dimensions by name.
     dimensions: dict[str, int] = field(default_factory=dict)
 
@@ -72,6 +77,8 @@ def read_options(request: Request) -> Options:
     options = Options(**raw)
     _check_calibration(options, request)
     _check_pooling(options)
+    _check_task(raw, request.task)
+    check_bounds(options.bounds)
     return options
 
 
@@ -86,6 +93,7 @@ def _check(key: str, value: Any) -> None:
     expected = {
         "opset_version": (int, "a whole number, 18 or higher"),
         "max_abs_error": (int | float | None, "a number above 0, in the units of the outputs"),
+        "bounds": (dict, "a number by measure, for example {cosine: 0.9}"),
         "dimensions": (dict, "a size by the dimension's name, for example {height: 224}"),
     }.get(key, (bool | None if key == "external_data" else bool, "true or false"))
     kind, words = expected
@@ -114,6 +122,18 @@ def _check_calibration(options: Options, request: Request) -> None:
             remedy="Set engine.calibration.data to a file with texts or a folder with .npz "
             "samples, or use `calibration: dynamic`.",
         )
+
+
+def _check_task(raw: dict[str, Any], task: str | None) -> None:
+    of_others = ("bounds",) if task is None else ("max_abs_error", "dimensions")
+    for key in of_others:
+        if key in raw:
+            where = "a task's proof, and the task is tensors" if task is None else "tensors"
+            raise BuildError(
+                f"engine.options.{key} is of {where}",
+                remedy=f"Remove {key} from engine.options"
+                + (", or use max_abs_error." if task is None else ", or use bounds."),
+            )
 
 
 def _check_pooling(options: Options) -> None:

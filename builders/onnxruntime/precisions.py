@@ -16,6 +16,17 @@ _BETTER = {
 }
 
 
+def column(precision: str, options: Options) -> str:
+    """The precision's name in tables: static int8 is measured by itself."""
+    static = (precision, options.calibration) == ("int8", "static")
+    return "int8 static" if static else precision
+
+
+def remedy_for(precision: str, options: Options) -> str:
+    """What to do about an engine of a task that is too far from its reference."""
+    return f"{_BETTER[column(precision, options)]} Or move a bound with engine.options.bounds."
+
+
 def check_error(precision: str, options: Options, *, error: float, peak: float) -> None:
     """Refuse an engine too far from its source.
 
@@ -26,7 +37,7 @@ def check_error(precision: str, options: Options, *, error: float, peak: float) 
         BuildError: the difference is above options.max_abs_error or, without one, the tolerance
             of the precision.
     """
-    kind = "int8 static" if (precision, options.calibration) == ("int8", "static") else precision
+    kind = column(precision, options)
     tolerance = options.max_abs_error
     if tolerance is None:
         tolerance = _TOLERANCES[kind] * peak

@@ -13,6 +13,7 @@ from buildlib.problems import BuildError
 from buildlib.request import Calibration
 from onnxlib.graph import OnnxGraph, OnnxTensor
 from source import TEXT_INPUTS
+from taskcompile.task import POOLING_MASK
 
 Feed = dict[str, Any]  # arrays by the name of the input
 
@@ -87,6 +88,7 @@ def _padded(rows: Sequence[list[int]], types: dict[str, str], pad_id: int) -> Fe
     for target, flags, row in zip(ids, mask, rows, strict=True):
         target[: len(row)], flags[: len(row)] = row, 1
     made = dict(zip(TEXT_INPUTS, (ids, mask, np.zeros_like(ids)), strict=True))
+    made[POOLING_MASK] = mask
     return {name: made[name].astype(kind) for name, kind in types.items()}
 
 
@@ -94,7 +96,7 @@ def takes_text(graph: OnnxGraph) -> bool:
     """Whether the inputs are those of an encoder, so that texts can be fed."""
     names = {tensor.name for tensor in graph.inputs}
     shaped = all(len(tensor.shape or ()) == len(("batch", "sequence")) for tensor in graph.inputs)
-    return "input_ids" in names and names <= set(TEXT_INPUTS) and shaped
+    return "input_ids" in names and names <= {*TEXT_INPUTS, POOLING_MASK} and shaped
 
 
 def sample_feeds(calibration: Calibration, graph: OnnxGraph) -> list[Feed]:

@@ -8,7 +8,8 @@ from typing import Any
 from buildlib.checkpoint import refuse_quantised
 from buildlib.problems import BuildError, nearest_class, read_json_object
 from buildlib.weights import DOWNLOAD_AGAIN, check_weights, has_pickles, refuse_pointer
-from support import ARCHITECTURES, OFFSET_POSITIONS, REFUSED
+from support import ARCHITECTURES, OFFSET_POSITIONS, REFUSED, RELATIVE_POSITIONS
+from taskcompile.compile import head_for
 
 MODEL = "model.onnx"
 # The inputs of encoders, in the order of the exported graph.
@@ -19,20 +20,31 @@ _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 
 @dataclass(frozen=True)
 class Encoder:
-    """A Hugging Face folder. `max_seq_len`: the tokens it was trained for."""
+    """A Hugging Face folder. `max_seq_len`: the tokens it was trained for.
+
+    `hidden_size`: values of a token's state, 0 where no task asks. `either_side`: the padding may
+    stand in front of the text, for positions do not count it.
+    """
 
     folder: Path
     architecture: str
     vocab_size: int
+    hidden_size: int
     max_seq_len: int
     pad_token_id: int
     inputs: tuple[str, ...]
     labels: tuple[str, ...]
+    either_side: bool
+
+    @property
+    def head(self) -> str:
+        """What follows the encoder: `ForSequenceClassification`, `ForTokenClassification` or ""."""
+        return "".join(self.architecture.partition("For")[1:])
 
     @property
     def classifies(self) -> bool:
-        """Whether its output is one score per label."""
-        return self.architecture.endswith("ForSequenceClassification")
+        """Whether its output is one score per label, of a text or of each token."""
+        return bool(self.head)
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,10 @@ class GivenGraph:
 Source = Encoder | GivenGraph
 
 
-def inspect_source(checkpoint: Path, *, allow_pickle: bool = False) -> Source:
-    """Return what `checkpoint` is.
+def inspect_source(
+    checkpoint: Path, *, allow_pickle: bool = False, task: str | None = None
+) -> Source:
+    """Return what `checkpoint` is; a `task` is one of a Hugging Face folder.
 
     Weights of transformers win over a model.onnx beside them, which may be older.
 
@@ -55,6 +69,7 @@ def inspect_source(checkpoint: Path, *, allow_pickle: bool = False) -> Source:
         BuildError: it is missing, incomplete, damaged, or of a kind not supported.
     """
     if checkpoint.is_file():
+        _refuse_graph_of_task(checkpoint, task)
         if checkpoint.suffix != ".onnx":
             raise BuildError(
                 f"checkpoint {checkpoint} is a file, but not an ONNX model",
@@ -68,17 +83,28 @@ def inspect_source(checkpoint: Path, *, allow_pickle: bool = False) -> Source:
             remedy="Set models.<name>.checkpoint to a folder or to an .onnx file.",
         )
     if any((checkpoint / name).is_file() for name in _WEIGHTS):
-        return _encoder(checkpoint, allow_pickle=allow_pickle)
+        return _encoder(checkpoint, allow_pickle=allow_pickle, task=task)
     if (checkpoint / MODEL).is_file():
+        _refuse_graph_of_task(checkpoint / MODEL, task)
         refuse_pointer(checkpoint / MODEL)
         return GivenGraph(checkpoint / MODEL, checkpoint)
     if allow_pickle and has_pickles(checkpoint):
-        return _encoder(checkpoint, allow_pickle=True)
+        return _encoder(checkpoint, allow_pickle=True, task=task)
     check_weights(checkpoint)  # says which: pickles, or nothing at all
     raise AssertionError("unreachable: no safetensors")
 
 
-def _encoder(folder: Path, *, allow_pickle: bool) -> Encoder:
+def _refuse_graph_of_task(file: Path, task: str | None) -> None:
+    if task is not None:
+        raise BuildError(
+            f"the task {task} is made of a Hugging Face folder, and {file} is a graph whose own "
+            "tensors are all that is known of it",
+            remedy="Point the checkpoint at the folder that the graph was exported from; or serve "
+            "the graph as it is, with `task: tensors`.",
+        )
+
+
+def _encoder(folder: Path, *, allow_pickle: bool, task: str | None) -> Encoder:
     path = folder / "config.json"
     if not path.is_file():
         raise BuildError(
@@ -87,7 +113,7 @@ def _encoder(folder: Path, *, allow_pickle: bool) -> Encoder:
         )
     config = read_json_object(path, remedy=DOWNLOAD_AGAIN)
     refuse_quantised(folder, config)
-    architecture = _architecture(path, config)
+    architecture = _architecture(path, config, task)
     check_weights(folder, allow_pickle=allow_pickle)
     pad = config.get("pad_token_id")
     pad = pad if isinstance(pad, int) and pad >= 0 else 0
@@ -95,21 +121,23 @@ def _encoder(folder: Path, *, allow_pickle: bool) -> Encoder:
         folder=folder,
         architecture=architecture,
         vocab_size=_number(path, config, "vocab_size"),
+        hidden_size=_hidden_size(path, config) if task else 0,
         max_seq_len=_longest(path, config, architecture, pad),
         pad_token_id=pad,
         inputs=_inputs(config, architecture),
         labels=_labels(config),
+        either_side=architecture.startswith((*OFFSET_POSITIONS, *RELATIVE_POSITIONS)),
     )
 
 
-def _architecture(path: Path, config: dict[str, Any]) -> str:
+def _architecture(path: Path, config: dict[str, Any], task: str | None) -> str:
     names = config.get("architectures")
     known = ", ".join(ARCHITECTURES)
     if not isinstance(names, list) or not names:
         raise BuildError(
             f"{path}: names no architectures", remedy=f"Add the model's class, one of: {known}."
         )
-    name = str(names[0])
+    name = head_for(task, str(names[0]))
     if name not in ARCHITECTURES:
         reason = f": {REFUSED[name]}" if name in REFUSED else nearest_class(name, ARCHITECTURES)
         raise BuildError(
@@ -128,6 +156,10 @@ def _number(path: Path, config: dict[str, Any], name: str) -> int:
             remedy=f"Add {name} as the model was trained with it, or save the model again.",
         )
     return value
+
+
+def _hidden_size(path: Path, config: dict[str, Any]) -> int:
+    return _number(path, config, "dim" if "dim" in config else "hidden_size")
 
 
 def _longest(path: Path, config: dict[str, Any], architecture: str, pad: int) -> int:

@@ -12,6 +12,8 @@ REFUSED: dict[str, str] = _DESCRIPTION["refused"]
 
 # These count positions from the padding id on: so many of the table are never used.
 OFFSET_POSITIONS = ("Camembert", "MPNet", "Roberta", "XLMRoberta")
+# These look at how far tokens are from each other.
+RELATIVE_POSITIONS = ("ModernBert",)
 
 # What onnxruntime 1.31.1, the version of requirements.txt, accepts; its own operators included.
 ONNX_RUNTIME = Runtime(

@@ -76,6 +76,7 @@ def run_kept(python: Path, program: Path, asked: Mapping[str, Any], folder: Path
         "program": program.name,
         "builder": content(program.parent),
         "shared": content(program.parents[1] / "shared"),
+        "steps": content(program.parents[2] / "python_backends" / "tasklib"),
         "python": python.parents[1].name,  # has the environment's fingerprint in it
         "request": _by_content(asked),
     }

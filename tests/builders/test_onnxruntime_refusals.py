@@ -170,7 +170,7 @@ def request(builder: SimpleNamespace, precision: str = "int8", **changes: Any) -
         ("int8", {"keep_io_types": False}, "sets keep_io_types, which only fp16 has"),
         ("fp32", {"reduce_range": True}, "sets reduce_range, which only int8 has"),
         ("fp32", {"normalize": True}, "needs one vector per text"),
-        ("fp32", {"pooling": "max"}, "engine.options.pooling is 'max'"),
+        ("fp32", {"pooling": "median"}, "engine.options.pooling is 'median'"),
         ("fp32", {"graph_optimization_level": "all"}, "graph_optimization_level is 'all'"),
     ],
 )

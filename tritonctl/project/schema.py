@@ -183,6 +183,11 @@ class Serving(Strict):
         "faster go together, with many streams at longer intervals. First and last go at once. "
         "0: each token by itself. Text generation only",
     )
+    max_image_pixels: Positive = Field(
+        50_000_000,
+        description="image tasks: pixels of an image at most, and of all that are decoded at a "
+        "time; decoding takes up to 12 bytes for each",
+    )
     inline_detokenizer: bool = Field(
         False,
         description="the engine makes the text itself: two steps instead of three, 20 to 35 % "

@@ -116,6 +116,7 @@ _PARAMETERS: dict[str, _Parameter] = {
         _runtime(serving, manifest, "gather_generation_logits")
     ),
     "lora_adapters": lambda _, manifest: manifest.result.runtime.get("lora_adapters") or {},
+    "max_pixels": lambda serving, _: serving.max_image_pixels,
     "session": lambda serving, _: serving.session.model_dump(),
     "stream_interval_ms": lambda serving, _: serving.stream_interval_ms,
     "longest_sequence": lambda _, manifest: manifest.result.limits.max_seq_len or 0,

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Triton Python model: encoded images to pixel values."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tasklib.image_batches import ImageBatches, Pixels, encoded_images
+from tasklib.image_processing import ImageProcessor
+from tasklib.image_settings import image_settings
+from tasklib.task_file import read_task
+from textlib.errors import TextPathError
+from textlib.step_metrics import StepMetrics
+from textlib.triton_edge import (
+    answer_each,
+    existing,
+    loading,
+    read_arrays,
+    tensor,
+    version_folder,
+)
+
+
+class TritonPythonModel:
+    """image STRING[n, 1] to pixel_values FP32[n, 3, height, width]."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Read 1/task/task.json."""
+        with loading(args) as parameters:
+            most = parameters.integer("max_pixels")
+            settings = image_settings(read_task(existing(version_folder(args) / "task")))
+            processor = ImageProcessor(settings, max_pixels=most)
+        self._batches = ImageBatches(processor, max_pixels=most)
+        self._metrics = StepMetrics(args)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        """Process the images of all requests at once."""
+        images = [encoded_images(read_arrays(request)) for request in requests]
+        answers = iter(self._batches.pixels(images))
+        return answer_each(requests, lambda _: _tensors(next(answers)), self._metrics.failed)
+
+    def finalize(self) -> None:
+        """End threads and metrics."""
+        self._metrics.close()
+        self._batches.close()
+
+
+def _tensors(pixels: Pixels) -> list[Any]:
+    if isinstance(pixels, TextPathError):
+        raise pixels
+    return [tensor("pixel_values", pixels)]

@@ -73,7 +73,9 @@ def _cheapest_runs(
     for end in range(1, len(lengths) + 1):
         longest = lengths[end - 1]
         fit = max(1, min(end, most_rows, most_tokens // max(longest, 1)))
-        begin = min(range(end - fit, end), key=lambda begin: cost[begin] + longest * (end - begin))
+        # Of equally cheap ways that with the fuller runs in front.
+        starts = range(end - 1, end - fit - 1, -1)
+        begin = min(starts, key=lambda begin: cost[begin] + longest * (end - begin))
         cost.append(cost[begin] + longest * (end - begin) + run_tokens)
         begins.append(begin)
     ends, end = [], len(lengths)

@@ -131,7 +131,7 @@ def ok(request: Record, result: Path) -> int:
 def makes_a_graph(request: Record, result: Path) -> int:
     """Make a tensor engine: one file of the name in `options.graph`, tensors of its own.
 
-    `options.content`: what is in it, in hexadecimal digits.
+    `options.content`: what is in it, in hexadecimal digits. `options.tensors`: others.
     """
     content = bytes.fromhex(request["options"].get("content", b"a graph\n".hex()))
     Path("engine", request["options"]["graph"]).write_bytes(content)
@@ -139,6 +139,7 @@ def makes_a_graph(request: Record, result: Path) -> int:
         "inputs": [{"name": "image", "data_type": "TYPE_FP32", "dims": [3, -1, -1]}],
         "outputs": [{"name": "scores", "data_type": "TYPE_FP32", "dims": [10]}],
     }
+    tensors = request["options"].get("tensors", tensors)
     parity = {"samples": 3, "max_abs_error": 0.5, "prediction_match": None}
     _write(result, _result(request) | {"model": None, "tensors": tensors, "parity": parity})
     return 0

@@ -131,7 +131,7 @@ class Sandbox:
         """The `serving` section of the model, to be changed."""
         return dict_at(self.data, "models", MODEL, "serving")
 
-    def behave(self, behaviour: str, **options: str) -> None:
+    def behave(self, behaviour: str, **options: Any) -> None:
         """Tell the builder what to do next."""
         self.engine["options"] |= {"behaviour": behaviour, **options}
         self.write()

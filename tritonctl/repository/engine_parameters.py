@@ -72,6 +72,12 @@ def _check_kv_cache_fields(given: Mapping[str, Any], version: str) -> None:
             )
 
 
+def _max_num_tokens(_: Serving, manifest: Manifest) -> int:
+    """The builder's, or what the project asks of a task that it leaves to serving."""
+    built, asked = manifest.result.limits.max_num_tokens, manifest.request.limits.max_num_tokens
+    return built or (asked if manifest.task != "tensors" else None) or 0
+
+
 def _pad_to_multiple_of(serving: Serving, manifest: Manifest) -> int:
     """Triton's own backends join requests of one shape only: lengths are rounded up for them."""
     backend = serving.backend or manifest.python_backend
@@ -120,7 +126,7 @@ _PARAMETERS: dict[str, _Parameter] = {
     "session": lambda serving, _: serving.session.model_dump(),
     "stream_interval_ms": lambda serving, _: serving.stream_interval_ms,
     "longest_sequence": lambda _, manifest: manifest.result.limits.max_seq_len or 0,
-    "max_num_tokens": lambda _, manifest: manifest.result.limits.max_num_tokens or 0,
+    "max_num_tokens": _max_num_tokens,
     "pad_to_multiple_of": _pad_to_multiple_of,
     "padding": lambda _, manifest: manifest.result.runtime.get("padding") or {},
     "add_special_tokens": lambda *_: True,

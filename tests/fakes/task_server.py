@@ -57,7 +57,7 @@ def vector(text: bytes) -> list[float]:
 class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
     """Plays Triton. `before`: called with each request, to wait, or fail it by `context.abort`.
 
-    `looked_at`: how often a client asked what a model takes.
+    `looked_at`: how often a client asked what a model takes. `vague`: it names no bad item.
     """
 
     url: str = ""
@@ -65,6 +65,7 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     before: Callable[[Any, Any], None] | None = None
     looked_at: int = 0
     version: str = "1"
+    vague: bool = False
     at_once: int = 0
     most_at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,7 +115,8 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         texts = [row[0] for row in asked[text]]
         for number, one in enumerate(texts):
             if BAD in one:
-                words = f"item {number}: this text is bad"
+                words = f"{text}[{number}] is bad" if len(texts) > 1 else f"{text} is bad"
+                words = "this text is bad" if self.vague else words
                 context.abort(grpc.StatusCode.INVALID_ARGUMENT, words)
         return _response(request.model_name, asked, texts)
 

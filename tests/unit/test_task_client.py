@@ -153,15 +153,21 @@ def test_no_items(server: TaskServer, call: Call) -> None:
 
 
 @both
-def test_bad_items_are_named_and_the_others_are_kept(server: TaskServer, call: Call) -> None:
-    """A request is taken apart until the rows to blame are alone."""
-    texts = list(TEXTS)
+@pytest.mark.parametrize("vague", [False, True])
+def test_bad_items_are_named_and_the_others_are_kept(
+    server: TaskServer, call: Call, vague: bool
+) -> None:
+    """A request is taken apart until the rows to blame are alone, at once where they are named."""
+    server.vague, texts = vague, list(TEXTS)
     for index in (7, 60):
         texts[index] += BAD.decode()
     with pytest.raises(ItemsRejectedError) as caught:
         call(server.url, "embed", "encoder", texts)
     error = caught.value
-    assert error.problem.startswith("item 7 of 100: Triton refused the request: item 0: this text")
+    what = "this text" if vague else "text_input"
+    assert error.problem.startswith(f"item 7 of 100: Triton refused the request: {what} is bad")
+    most = len(TEXTS) // MAX_ROWS + 1 + 2 * (6 if vague else 2)
+    assert len(server.requests) <= most
     assert error.problem.endswith("; 1 more: 60")
     assert list(error.errors) == [7, 60]
     assert isinstance(error.errors[7], RequestRejectedError)

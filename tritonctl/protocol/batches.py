@@ -2,13 +2,14 @@
 """Rows packed into requests, and what becomes of a request that fails. It waits for nothing.
 
 Rows of similar length share a request, so that little of it is padding. A request that the server
-refuses is sent again in two halves, down to the row to blame: that one alone has an error. A busy
+refuses is sent again in two parts, down to the row to blame: that one alone has an error. A busy
 or restarting server is asked again, after pauses, for so long as was agreed.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,6 +32,9 @@ _OF_ROWS = {
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
 }
+
+# How our steps name an item of a request: python_backends/tasklib/item_errors.py.
+_ITEM = re.compile(r"\w\[(\d+)\]")
 
 Outcome = tuple[Row, Result | TritonctlError]
 
@@ -55,11 +59,18 @@ class Batches:
     _waiting: deque[Row] = field(default_factory=deque)
     _ready: deque[Batch] = field(default_factory=deque)
     _again: list[Batch] = field(default_factory=list)
+    _answered_at: float = 0.0
 
     def __post_init__(self) -> None:
         """No request has more rows than the model takes."""
         most = max(self.served.max_rows, 1)
         self._rows = min(self.delivery.rows or most, most)
+        self._allowed = float(self.delivery.in_flight)
+
+    @property
+    def allowed(self) -> int:
+        """Requests at once: fewer than agreed since the server's queue was full."""
+        return int(self._allowed)
 
     @property
     def window(self) -> int:
@@ -96,8 +107,10 @@ class Batches:
         """Its ModelInferRequest."""
         return rows_request(self.served, batch.rows, self.options)
 
-    def answered(self, batch: Batch, response: Any) -> list[Outcome]:
+    def answered(self, batch: Batch, response: Any, now: float) -> list[Outcome]:
         """The outcome of each row. Raises ServerError for an answer that is none."""
+        self._answered_at = now
+        self._allowed = min(self._allowed + 1 / self._allowed, self.delivery.in_flight)
         results = read_rows(self.served, response, len(batch.rows))
         return list(zip(batch.rows, results, strict=True))
 
@@ -114,8 +127,7 @@ class Batches:
         if error.code() not in _OF_ROWS:
             raise explained
         if len(batch.rows) > 1:
-            half = len(batch.rows) // 2
-            self._ready.extendleft([Batch(batch.rows[half:]), Batch(batch.rows[:half])])
+            self._ready.extendleft(Batch(rows) for rows in _apart(batch.rows, error.details()))
             return []
         if not isinstance(explained, RequestRejectedError):
             explained = RequestRejectedError(
@@ -125,8 +137,12 @@ class Batches:
         return [(batch.rows[0], explained)]
 
     def _send_later(self, batch: Batch, explained: TritonctlError, now: float) -> None:
-        batch.failing_since = batch.failing_since or now
-        if now - batch.failing_since >= self.delivery.retry_seconds:
+        since = batch.failing_since = batch.failing_since or now
+        if isinstance(explained, ServerBusyError):
+            # Busy with others' requests, or with our own: it is no failure while it answers those.
+            since = max(since, self._answered_at)
+            self._allowed = max(self._allowed - 1, 1.0)
+        if now - since >= self.delivery.retry_seconds:
             raise explained
         pause = min(_FIRST_PAUSE * 2.0 ** min(batch.attempts, 8), _LONGEST_PAUSE)
         batch.attempts += 1
@@ -153,3 +169,12 @@ class Batches:
             batch.append(row)
             size += row.size
         yield Batch(batch)
+
+
+def _apart(rows: list[Row], reason: str) -> tuple[list[Row], list[Row]]:
+    """The row that the server names and the others, or two halves."""
+    named = _ITEM.search(reason or "")
+    if named and (index := int(named[1])) < len(rows):
+        return [rows[index]], rows[:index] + rows[index + 1 :]
+    half = len(rows) // 2
+    return rows[:half], rows[half:]

@@ -84,7 +84,7 @@ class RowStream:
 
     def _send(self) -> None:
         now = time.monotonic()
-        while len(self._calls) < self.batches.delivery.in_flight:
+        while len(self._calls) < self.batches.allowed:
             more = not self._ended and bool(self._calls)
             if (batch := self.batches.take(now, more=more)) is None:
                 return
@@ -97,7 +97,7 @@ class RowStream:
     def _wait(self) -> Iterator[list[Outcome]]:
         """Until something has happened, and all that has."""
         try:
-            full = len(self._calls) >= self.batches.delivery.in_flight
+            full = len(self._calls) >= self.batches.allowed
             pause = None if full else self.batches.pause(time.monotonic())
             event = self._events.get(timeout=pause)
             while True:
@@ -117,7 +117,7 @@ class RowStream:
     def _done(self, call: Any) -> list[Outcome]:
         batch = self._calls.pop(call)
         if (error := call.exception()) is None:
-            return self.batches.answered(batch, call.result())
+            return self.batches.answered(batch, call.result(), time.monotonic())
         explained = self.connection.explained(error)
         return self.batches.failed(batch, error, explained, time.monotonic())
 
@@ -128,7 +128,6 @@ async def ask_async(
     rows: Sequence[Row],
 ) -> list[Any]:
     """The result of each row, in their order. Errors as in `ask`."""
-    in_flight = batches.delivery.in_flight
     batches.add(rows)
     outcomes: list[Outcome] = []
     calls: set[asyncio.Task[list[Outcome]]] = set()
@@ -141,17 +140,17 @@ async def ask_async(
         except grpc.RpcError as error:
             explained = connection.explained(error)
             return batches.failed(batch, error, explained, time.monotonic())
-        return batches.answered(batch, response)
+        return batches.answered(batch, response, time.monotonic())
 
     try:
         while calls or not batches.empty:
             now = time.monotonic()
-            while len(calls) < in_flight and (batch := batches.take(now)):
+            while len(calls) < batches.allowed and (batch := batches.take(now)):
                 calls.add(asyncio.ensure_future(one(batch)))
             if not calls:
                 await asyncio.sleep(batches.pause(now) or 0.0)
                 continue
-            pause = None if len(calls) >= in_flight else batches.pause(now)
+            pause = None if len(calls) >= batches.allowed else batches.pause(now)
             done, calls = await asyncio.wait(
                 calls, timeout=pause, return_when=asyncio.FIRST_COMPLETED
             )

@@ -50,12 +50,13 @@ class Classification:
 
 @dataclass(frozen=True)
 class Entity:
-    """A part of a text, `text[start:end]` in characters."""
+    """A part of a text, from `start` to `end` in characters; `text`: what stands there, if told."""
 
     label: str
     score: float
     start: int
     end: int
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -256,7 +257,8 @@ def _result(
 def _entities(served: ServedTask, text: bytes) -> tuple[Entity, ...]:
     try:
         return tuple(
-            Entity(one["label"], one["score"], one["start"], one["end"]) for one in json.loads(text)
+            Entity(one["label"], one["score"], one["start"], one["end"], one.get("text", ""))
+            for one in json.loads(text)
         )
     except (ValueError, KeyError, TypeError) as error:
         raise ServerError(

@@ -107,7 +107,7 @@ def test_classify(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
 def test_entities(cli: Cli, server: TaskServer) -> None:
     """Of a model that classifies tokens; the text on the command line."""
     [given] = ask(cli, server, "classify", "names", "--text", "Ada\nLovelace")
-    assert given["entities"] == [{"label": "N", "score": 0.5, "start": 0, "end": 12}]
+    assert given["entities"] == [{"label": "N", "score": 0.5, "start": 0, "end": 12, "text": ""}]
 
 
 def test_rerank(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_errors_are_kept(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
     wrong = {one["index"]: one for one in given if "error" in one}
     assert sorted(wrong) == [7, 40, 500]
     assert wrong[7]["id"] == 7
-    assert "this text is bad" in wrong[7]["error"]
+    assert "text_input is bad" in wrong[7]["error"]
     assert wrong[40]["error"] == "no UTF-8: byte 1 is 0xff"
     assert "no finite numbers" in wrong[500]["error"]
     assert "3 without an answer" in done.stderr

@@ -72,8 +72,8 @@ def files_of(folder: Path) -> dict[str, bytes]:
 def test_blocks_are_found() -> None:
     """Commands, files and what is only shown; else the tests here test nothing."""
     page = blocks(CHECKOUT / "docs" / "how-to" / "own-steps.md")
-    assert "python_backends/number_prompt/model.py" in [block.file for block in page]
-    assert "tritonctl generate speller 7342" in [line for block in page for line in typed(block)]
+    assert "python_backends/guarded_step/model.py" in [block.file for block in page]
+    assert "tritonctl generate guarded 7342" in [line for block in page for line in typed(block)]
     tls = blocks(CHECKOUT / "docs" / "how-to" / "tls-and-keys.md")
     assert any(line.startswith("tritonctl certs") for block in tls for line in typed(block))
 
@@ -95,9 +95,9 @@ def test_own_steps(visitor: Reader) -> None:
     visitor.folder = built_quickstart(visitor.folder)
     visitor.follow("how-to/own-steps.md")
     said = visitor.outputs
-    assert "seven thousand three hundred forty-two" in said["tritonctl generate speller 7342"]
-    [alone] = [text for command, text in said.items() if "infer speller_prompt" in command]
-    assert alone.strip() == '{"prompt": [["7342 in English:"]]}'
+    assert "seven thousand three hundred forty-two" in said["tritonctl generate guarded 7342"]
+    [alone] = [text for command, text in said.items() if "infer guarded_step" in command]
+    assert alone.strip() == '{"tidied": [["7342 in English:"]]}'
 
 
 @pytest.mark.server

@@ -60,8 +60,10 @@ def replay_project(
     return replay_models(folder, alike)
 
 
-def replay_models(folder: Path, models: Mapping[str, ReplayModel]) -> Project:
-    """The same of models that differ in more than what they say."""
+def replay_models(
+    folder: Path, models: Mapping[str, ReplayModel], ensembles: Mapping[str, Any] | None = None
+) -> Project:
+    """The same of models that differ in more than what they say; ensembles: the file's section."""
     _override_contents(folder)
     entries = {}
     for name, model in models.items():
@@ -74,9 +76,8 @@ def replay_models(folder: Path, models: Mapping[str, ReplayModel]) -> Project:
         }
         entries[name] = {"checkpoint": name, "engine": engine, "serving": dict(model.serving)}
     file = folder / "tritonctl.yaml"
-    file.write_text(
-        json.dumps({"schema": "tritonctl/v1", "models": entries, "server": ON_FREE_PORTS})
-    )
+    data = {"schema": "tritonctl/v1", "models": entries, "server": ON_FREE_PORTS}
+    file.write_text(json.dumps(data | {"ensembles": dict(ensembles or {})}))
     project = load_project(file)
     for name in models:
         build_engine(project, name, Silent())

@@ -22,7 +22,8 @@ from tritonctl.errors import (
 )
 from tritonctl.host.progress import Silent
 from tritonctl.repository.backends import backend_named
-from tritonctl.repository.contents import HandwrittenModel, chosen, handwritten
+from tritonctl.repository.choice import chosen
+from tritonctl.repository.contents import HandwrittenModel, handwritten
 from tritonctl.repository.packages import image_requirements, refuse_conflicts
 from tritonctl.repository.plan import plan_repository, startup_models
 from tritonctl.repository.publish import render

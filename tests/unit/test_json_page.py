@@ -68,6 +68,8 @@ def _differences(shown: Any, printed: Any, where: str = "") -> list[str]:
 NAMED = r"\.(durations_seconds|evaluation|artefacts|inputs|request|result|properties|\$defs)\."
 PRINTED = [
     ("init", f"init {CHECKOUT}/examples/number-speller/checkpoint --into new", 0),
+    ("new step", "new step mine", 0),
+    ("new ensemble", "new ensemble guarded", 0),
     ("fetch", "fetch", 0),
     ("doctor", "doctor", 0),
     ("schema", "schema", 0),

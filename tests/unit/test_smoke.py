@@ -344,7 +344,8 @@ def test_the_one_request_of_a_reload_has_the_declared_types(sandbox: Sandbox) ->
     url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     server.start()
     try:
-        answer = smoke(sandbox.load(), "speller", Endpoint(url), "speller__ab12", config)
+        asked = sandbox.load(), "speller", Endpoint(url), "speller__ab12", config
+        answer = smoke(*asked, streams=False)
     finally:
         server.stop(None)
     assert answer == Smoke("half[2]", "half[2]")

@@ -39,6 +39,7 @@ ASKING = [
     "loadtest run --model other",
     "loadtest capacity --model other",
     "deploy compose --models other",
+    "new ensemble guarded --model other",
 ]
 # Whose `model` is something else: what init starts from, what the mock is called.
 OF_THEIR_OWN = {"init", "loadtest mock"}

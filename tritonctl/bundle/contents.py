@@ -65,7 +65,7 @@ def files(project: Project) -> dict[Path, Path]:
     for name, scenario in project.loadtests.items():
         for path in _paths(scenario):
             found[_below(project, f"loadtests.{name}", path)] = project.path(path)
-    for by_hand in handwritten(project, project.models):
+    for by_hand in handwritten(project, project.public):
         found[_below(project, by_hand.name, by_hand.folder)] = by_hand.folder
     for artefact in built_engines(project).values():
         found[artefact.folder.relative_to(project.root)] = artefact.folder

@@ -20,7 +20,7 @@ from tritonctl.host.version import __version__
 
 # One module each, in the order of `tritonctl --help`: a new verb gets its panel here.
 PANELS = {
-    "Start": ("quickstart", "init", "fetch", "doctor", "schema"),
+    "Start": ("quickstart", "init", "new", "fetch", "doctor", "schema"),
     "Build": ("plan", "build", "render", "check", "graph", "artefacts"),
     "Serve": ("up", "reload", "status", "logs", "down"),
     "Ask": ("generate", "chat", "embed", "classify", "rerank", "infer", "smoke"),
@@ -28,7 +28,7 @@ PANELS = {
     "Operate": ("bundle", "certs", "deploy"),
 }
 # Verbs that have verbs of their own.
-GROUPS = ("artefacts", "deploy", "loadtest")
+GROUPS = ("artefacts", "deploy", "loadtest", "new")
 _PANEL_OF = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
 VERBS = tuple(verb for verb in _PANEL_OF if verb not in GROUPS)
 

@@ -4,6 +4,8 @@
 EXAMPLES = {
     "quickstart": ("", "my-folder --quiet"),
     "init": ("checkpoint", "checkpoint --target h100"),
+    "new step": ("my_filter", "my_filter --json"),
+    "new ensemble": ("guarded", "guarded --step my_filter --model speller"),
     "fetch": ("", "--json"),
     "doctor": ("", "--bundle report.tar.gz"),
     "schema": ("", "> tritonctl.schema.json"),

@@ -81,9 +81,9 @@ def _names(project: Project, served: Sequence[str], model: str) -> list[str]:
     from tritonctl.repository.contents import rendered_names
     from tritonctl.repository.steps import step_models
 
-    if model in project.models:
+    if model in project.public:
         return [model, *step_models(project, model).values()]
-    known = {*project.models, *served, *rendered_names(project)}
+    known = {*project.public, *served, *rendered_names(project)}
     if model not in known:
         raise UsageError(
             f"unknown model `{model}`", remedy=choices(model, sorted(known), "expected one of")

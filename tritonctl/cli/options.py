@@ -193,11 +193,11 @@ def chosen(project: Project, models: str | None) -> Project:
     """The project with the models that `--models` names alone. Raises UsageError."""
     if models is None:
         return project
-    from tritonctl.repository import contents
+    from tritonctl.repository import choice
 
     if not (names := listed([models])):
         raise UsageError("--models names no model", remedy="list them: --models a,b")
-    return contents.chosen(project, names)
+    return choice.chosen(project, names)
 
 
 def expand_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -41,12 +41,12 @@ class Part:
 
 def parts(project: Project) -> list[Part]:
     """Every model of the project's repository, public ones included."""
-    return [part for name in sorted(project.models) for part in _parts(project, name)]
+    return [part for name in project.public for part in _parts(project, name)]
 
 
 def _parts(project: Project, name: str) -> Iterator[Part]:
-    model = project.models[name]
-    if model.serving.backend == tensorrtllm.BACKEND:
+    model = project.models.get(name)
+    if model and model.serving.backend == tensorrtllm.BACKEND:
         yield Part(step_model_name(name, ENGINE_STEP), name, MODEL)
         return
     steps = step_models(project, name)

@@ -7,7 +7,7 @@ Triton's and TensorRT-LLM's own wherever they have one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -269,6 +269,28 @@ class Model(Strict):
     slo: Slo = Field(Slo(), description="what load tests, the tuner and alerts hold it to")
 
 
+class ComposedServing(Strict):
+    """How Triton serves an ensemble without an engine of its own."""
+
+    dynamic_batching: DynamicBatching = Field(
+        DynamicBatching(), description="how requests gather to batches, in its steps"
+    )
+    config: dict[str, dict[str, Any]] = Field(
+        {},
+        description="raw ModelConfig fields by step (ensemble: its own), merged last and validated "
+        "by Triton's protobuf schema",
+    )
+
+
+class Composed(Strict):
+    """A public model without an engine of its own: steps in Python, and models of the project."""
+
+    task: str | None = Field(
+        None, description="a file of ensembles/; of the ensemble's own name when absent"
+    )
+    serving: ComposedServing = Field(ComposedServing(), description="how Triton serves it")
+
+
 class Project(Strict):
     """A whole `tritonctl.yaml`, with a profile already merged in."""
 
@@ -286,6 +308,9 @@ class Project(Strict):
     )
     models: dict[ModelName, Model] = Field(
         description="what is built and served, by public name", min_length=1
+    )
+    ensembles: dict[ModelName, Composed] = Field(
+        {}, description="public models made of others and of Python steps, without an engine"
     )
     server: Server = Field(Server(), description="the Triton process and its ports")
     docker: Docker = Field(Docker(), description="images, memory, replicas")
@@ -309,15 +334,30 @@ class Project(Strict):
     def only(self, names: Iterable[str]) -> Self:
         """The project as far as these models go; of the others it knows nothing."""
         chosen = frozenset(names)
-        models = {name: model for name, model in self.models.items() if name in chosen}
-        part = self.model_copy(update={"models": models})
+        parts: dict[str, Mapping[str, Any]] = {"models": self.models, "ensembles": self.ensembles}
+        kept = {
+            section: {name: one for name, one in entries.items() if name in chosen}
+            for section, entries in parts.items()
+        }
+        part = self.model_copy(update=kept)
         part._chosen = chosen
         return part
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Self:
+        if both := sorted({*self.models} & {*self.ensembles}):
+            raise ValueError(f"`{both[0]}` is the name of a model and of an ensemble")
+        return self
 
     @property
     def chosen(self) -> frozenset[str] | None:
         """The models that are meant, also by hand; None: all of them."""
         return self._chosen
+
+    @property
+    def public(self) -> list[str]:
+        """The public names of all that it serves, sorted."""
+        return sorted({*self.models, *self.ensembles})
 
     @property
     def root(self) -> Path:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,8 @@ from tritonctl.host import bundled
 from tritonctl.project.expected import reason
 from tritonctl.repository.contents import REQUIREMENTS
 from tritonctl.repository.model_config import Tensor
+
+BACKEND_FILE = "backend.toml"
 
 
 class BackendTensor(BaseModel):
@@ -73,6 +76,20 @@ class PythonBackend(BaseModel):
         """The file of what the backend's stub process imports, where it has one."""
         file = self.folder / REQUIREMENTS
         return (file,) if file.is_file() else ()
+
+    def own_files(self) -> list[Path]:
+        """What lies in its folder for its model: modules and data, without what describes it."""
+        apart = {self.folder / BACKEND_FILE, self.folder / REQUIREMENTS}
+        return [
+            file
+            for file in sorted(self.folder.rglob("*"))
+            if file.is_file()
+            and file not in apart
+            and not any(
+                part == "__pycache__" or part.startswith(".")
+                for part in file.relative_to(self.folder).parts
+            )
+        ]
 
     def input_tensors(self) -> tuple[Tensor, ...]:
         """The inputs as they stand in config.pbtxt.
@@ -143,8 +160,18 @@ class PythonBackend(BaseModel):
         )
 
     def code(self) -> list[tuple[Path, str]]:
-        """The source files and where each goes in the version folder."""
-        files = [(self.folder / "model.py", "model.py")]
+        """The source files and where each goes in the version folder: all of its folder, and what
+        it shares.
+
+        Raises ConfigurationError without a model.py.
+        """
+        if not (self.folder / "model.py").is_file():
+            raise ConfigurationError(
+                f"{self.folder / 'model.py'} is missing: a backend is backend.toml and model.py",
+                remedy="write it: `class TritonPythonModel` with `execute(self, requests)`, as in "
+                "docs/how-to/own-steps.md",
+            )
+        files = [(file, str(file.relative_to(self.folder))) for file in self.own_files()]
         for shared, folder in self.shared_folders.items():
             files += [(f, f"{shared}/{f.name}") for f in sorted(folder.glob("*.py"))]
         return files
@@ -166,14 +193,11 @@ def _union(own: list[str], others: list[str]) -> list[str]:
 
 def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:
     """The Python backend of that name. Raises ConfigurationError."""
-    file = bundled.find(f"python_backends/{name}/backend.toml", project_root)
+    file = bundled.find(f"python_backends/{name}/{BACKEND_FILE}", project_root)
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         # A project's own backend may share code that only tritonctl ships.
-        shared = {
-            name: bundled.find(f"python_backends/{name}", project_root)
-            for name in data.get("shares", [])
-        }
+        shared = {name: _shared(file, name, project_root) for name in data.get("shares", [])}
         return PythonBackend.model_validate(
             {**data, "folder": file.parent, "shared_folders": shared}
         )
@@ -182,3 +206,23 @@ def backend_named(name: str, project_root: Path | None = None) -> PythonBackend:
             f"{file} is malformed: {reason(error)}",
             remedy="compare it with python_backends/README.md",
         ) from error
+
+
+def _shared(file: Path, name: object, project_root: Path | None) -> Path:
+    """The folder that a backend.toml shares: beside the model it has the same name."""
+    for root in bundled.search_path(project_root):
+        folder = root / "python_backends" / str(name)
+        if re.fullmatch(r"\w+", str(name)) and folder.is_dir():
+            return folder
+    raise ConfigurationError(
+        f"{line_of(file, str(name))}: `shares` names {name}, no folder of python_backends/",
+        remedy="name a folder beside the backend's own, or one that tritonctl ships",
+    )
+
+
+def line_of(file: Path, text: str) -> str:
+    """`file:line` of the first line that has the text; the file alone where none has."""
+    lines = file.read_text(encoding="utf-8").splitlines()
+    numbers = (number for number, line in enumerate(lines, 1) if text in line)
+    number = next(numbers, None)
+    return f"{file}:{number}" if number else str(file)

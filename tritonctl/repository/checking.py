@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tritonctl.checks.checker import check_repository
@@ -16,21 +18,28 @@ from tritonctl.repository.server_fields import server_version
 from tritonctl.repository.target import of_project
 
 
-def refuse_mistakes(staging: Path, project: Project, progress: Progress) -> None:
+def refuse_mistakes(
+    staging: Path, project: Project, progress: Progress, sources: Mapping[str, Path]
+) -> None:
     """Check what lies in `staging` as the project's repository; say what is doubtful.
 
-    Raises RepositoryError for what a server would refuse or answer wrongly.
+    sources: by a place in the repository, the file that people edit. Raises RepositoryError for
+    what a server would refuse or answer wrongly.
     """
     target = of_project(this_host(Target(server_version(project))), project)
     report = check_repository(staging, target, shown_as=project.repository.name)
-    errors = [finding for finding in report.findings if finding.severity == "error"]
+    findings = [
+        replace(finding, path=str(sources.get(finding.path, finding.path)))
+        for finding in report.findings
+    ]
+    errors = [finding for finding in findings if finding.severity == "error"]
     if errors:
         raise RepositoryError(
             f"{errors[0].place}: {errors[0].message}",
             remedy=f"{errors[0].fix}; `tritonctl check --explain {errors[0].rule}` says more",
             details="\n".join(map(_line, errors)) if len(errors) > 1 else None,
         )
-    for finding in report.findings:
+    for finding in findings:
         if finding.severity == "warning":
             progress.note(_line(finding))
 

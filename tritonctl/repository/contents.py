@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl.errors import ConfigurationError, UsageError, choices
+from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import explained, read_record
 from tritonctl.project.schema import Project
-from tritonctl.protocol.model_config import steps_of
 from tritonctl.repository.pbtxt import parse_pbtxt
 
 CONFIG = "config.pbtxt"
@@ -105,25 +104,3 @@ def folder_names(repository: Path) -> set[str]:
 def _visible(repository: Path) -> list[Path]:
     names = sorted(folder_names(repository)) if repository.is_dir() else []
     return [repository / name for name in names if not name.startswith(".")]
-
-
-def chosen(project: Project, names: Collection[str]) -> Project:
-    """The project with these of its models alone, and what ensembles by hand are made of.
-
-    Raises UsageError for an unknown name, ConfigurationError for a config that cannot be read.
-    """
-    others = {model.name: model for model in handwritten(project, project.models)}
-    known = [*sorted(project.models), *others]
-    for name in names:
-        if name not in known:
-            raise UsageError(
-                f"neither the project nor its repository has a model `{name}`",
-                remedy=choices(name, known, "its models:"),
-            )
-    waiting, wanted = [*names], set(names)
-    while waiting:
-        if model := others.get(waiting.pop()):
-            new = {*steps_of(model.config)}.intersection(others) - wanted
-            wanted |= new
-            waiting += new
-    return project.only(wanted)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -14,20 +14,38 @@ from tritonctl.checks.analysis import declared, wiring
 from tritonctl.checks.analysis.graph import STEPS, Graph, Interface, step_of
 from tritonctl.checks.analysis.wiring import Fault
 from tritonctl.checks.config.message import Path as Place
-from tritonctl.errors import ConfigurationError, choices
-from tritonctl.host import bundled
+from tritonctl.errors import ConfigurationError
 from tritonctl.project.expected import explained, place_in, worst_first
-from tritonctl.project.yaml import YamlSource, read_yaml
-from tritonctl.repository.backends import BackendTensor, PythonBackend
+from tritonctl.project.schema import Project
+from tritonctl.project.tasks import task_source
+from tritonctl.project.yaml import YamlSource
+from tritonctl.repository.backends import BackendTensor
 from tritonctl.repository.model_config import EnsembleStep, ModelConfig
 
 # The backend that stands for whatever serves the built engine, and the step named after it.
 ENGINE_STEP = "engine"
+STEP_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # it becomes part of a folder's name
 TOKENIZER, DETOKENIZER = "tokenizer", "detokenizer"
 
 
 class _Record(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StepInterface(Protocol):
+    """What a graph must know of the backend or model of a step."""
+
+    @property
+    def inputs(self) -> Sequence[BackendTensor]:
+        """What it reads."""
+
+    @property
+    def outputs(self) -> Sequence[BackendTensor]:
+        """What it writes."""
+
+    @property
+    def decoupled(self) -> bool:
+        """Whether it answers with any number of responses."""
 
 
 class EnsembleInput(BackendTensor):
@@ -37,35 +55,44 @@ class EnsembleInput(BackendTensor):
 
 
 class Step(_Record):
-    """A step: its backend and, by its own tensor names, the ensemble's tensors.
+    """A step: its backend or model and, by its own tensor names, the ensemble's tensors.
 
     only_if_read: its inputs that are left out where the backend has none of that name, and with
     them what nobody else reads of their tensors. into_engine: the engine does the step's work too,
     if its backend can.
     """
 
-    backend: str = Field(description="a folder of python_backends/, or `engine`")
+    backend: str | None = Field(None, description="a folder of python_backends/, or `engine`")
+    model: str | None = Field(None, description="another public model of the project")
     inputs: dict[str, str] = {}
     only_if_read: list[str] = []
     outputs: dict[str, str] = {}
     into_engine: bool = False
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.backend is None) == (self.model is None):
+            raise ValueError("a step has either a `backend` or a `model`")
+        return self
 
 
 class Ensemble(_Record):
     """A task's file; `steps` are in the order of the flow.
 
     kind model: no ensemble; the only step is the public model, with its own tensors.
+    engine_task: the task whose engine the step `engine` is, where that is another one.
     max_batch_size engine: as many items as the model's engine takes at once.
     """
 
     schema_: Literal["tritonctl/ensemble/v1"] = Field(alias="schema")
     task: str
+    engine_task: str | None = None
     summary: str
     kind: Literal["ensemble", "model"] = "ensemble"
     max_batch_size: Annotated[int, Field(ge=0)] | Literal["engine"] = 0
     inputs: list[EnsembleInput] = []
     outputs: list[BackendTensor] = []
-    steps: dict[str, Step]
+    steps: dict[Annotated[str, Field(pattern=STEP_NAME_PATTERN)], Step] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> Self:
@@ -75,6 +102,8 @@ class Ensemble(_Record):
         bare = [step for step in self.steps.values() if not step.inputs and not step.outputs]
         if self.kind == "model" and (wired or len(self.steps) != 1 or not bare):
             raise ValueError("kind model: exactly one step, and no tensors but its own")
+        if self.kind == "model" and bare and bare[0].model:
+            raise ValueError("kind model: a step that is another model needs an ensemble around it")
         return self
 
 
@@ -97,12 +126,9 @@ _FAULTS: tuple[Callable[[Graph], Iterator[Fault]], ...] = (
 
 def ensemble_for(task: str, project_root: Path | None = None) -> tuple[Ensemble, YamlSource]:
     """The ensemble of a task, with its source for error messages. Raises ConfigurationError."""
-    known = bundled.names("ensembles", ".yaml", project_root)
-    if task not in known:
-        raise ConfigurationError(f"unknown task `{task}`", remedy=choices(task, known, "tasks:"))
-    source = read_yaml(bundled.find(f"ensembles/{task}.yaml", project_root))
+    source = task_source(task, project_root)
     try:
-        return Ensemble.model_validate(source.data), source
+        ensemble = Ensemble.model_validate(source.data)
     except ValidationError as error:
         first = worst_first(error)[0]
         place = place_in(first, source.data)
@@ -111,9 +137,23 @@ def ensemble_for(task: str, project_root: Path | None = None) -> tuple[Ensemble,
             f"{source.where(place)}: {problem}",
             remedy=remedy or "compare it with ensembles/text_generation.yaml",
         ) from error
+    _refuse_other_names(ensemble, source)
+    return ensemble, source
 
 
-def fitted(ensemble: Ensemble, backends: Mapping[str, PythonBackend]) -> Ensemble:
+def _refuse_other_names(ensemble: Ensemble, source: YamlSource) -> None:
+    """What a model's settings say of its engine goes to the step of that name."""
+    for name, step in ensemble.steps.items():
+        if step.backend == ENGINE_STEP != name:
+            raise ConfigurationError(
+                f"{source.where(('steps', name))}: step {name} has the backend `{ENGINE_STEP}`, "
+                "whose settings go to the step of that name",
+                remedy=f"call the step `{ENGINE_STEP}`; a graph takes one engine, and others as "
+                "`model: NAME`",
+            )
+
+
+def fitted(ensemble: Ensemble, backends: Mapping[str, StepInterface]) -> Ensemble:
     """The ensemble for these backends of its steps: without the `only_if_read` nobody reads."""
     offered = {tensor.name for tensor in ensemble.inputs if tensor.only_if_read}
     steps = {
@@ -148,7 +188,7 @@ def _without_outputs(step: Step, edges: set[str]) -> Step:
 
 
 def check_graph(
-    ensemble: Ensemble, backends: Mapping[str, PythonBackend], source: YamlSource
+    ensemble: Ensemble, backends: Mapping[str, StepInterface], source: YamlSource
 ) -> None:
     """Every tensor is written once before it is read, with the type and shape its reader wants.
 
@@ -161,7 +201,7 @@ def check_graph(
         raise ConfigurationError(f"{where}: {fault.message}", remedy=fault.fix)
 
 
-def _graph(ensemble: Ensemble, backends: Mapping[str, PythonBackend]) -> Graph:
+def _graph(ensemble: Ensemble, backends: Mapping[str, StepInterface]) -> Graph:
     """As `tritonctl check` sees it; no tensor has its batch dimension here."""
     steps = [
         step_of(index, f"step {name}", _interface(name, backends[name]), step.inputs, step.outputs)
@@ -171,7 +211,7 @@ def _graph(ensemble: Ensemble, backends: Mapping[str, PythonBackend]) -> Graph:
     return Graph("the ensemble", tuple(steps), inputs, outputs, max_batch_size=0)
 
 
-def _interface(step: str, backend: PythonBackend) -> Interface:
+def _interface(step: str, backend: StepInterface) -> Interface:
     inputs, outputs = _declared(backend.inputs, "input"), _declared(backend.outputs, "output")
     return Interface(f"step {step}", inputs, outputs, True, True, 0, backend.decoupled)
 
@@ -257,9 +297,11 @@ def most_items(ensemble: Ensemble, engine_batch: int) -> int:
 
 
 def lower(ensemble: Ensemble, model: str, engine_batch: int) -> ModelConfig:
-    """The ensemble's configuration for a public model; its steps are `<model>_<step>`."""
+    """The ensemble's configuration for a public model; its own steps are `<model>_<step>`."""
     steps = tuple(
-        EnsembleStep(step_model_name(model, name), dict(step.inputs), dict(step.outputs))
+        EnsembleStep(
+            step.model or step_model_name(model, name), dict(step.inputs), dict(step.outputs)
+        )
         for name, step in ensemble.steps.items()
     )
     return ModelConfig(
@@ -269,6 +311,13 @@ def lower(ensemble: Ensemble, model: str, engine_batch: int) -> ModelConfig:
         outputs=tuple(t.tensor() for t in ensemble.outputs),
         steps=steps,
     )
+
+
+def task_of(project: Project, name: str) -> str:
+    """The task of one of the project's models, or of its ensembles without an engine."""
+    if name in project.ensembles:
+        return project.ensembles[name].task or name
+    return project.models[name].task
 
 
 def step_model_name(model: str, step: str) -> str:

@@ -69,7 +69,8 @@ def _folded(
     inputs = own_inputs(ensemble, name, engine)
     merged = backends[engine].inlining(backends[name], inputs)
     folded = fold(ensemble, name, engine)
-    return folded, {step: backends[step] for step in folded.steps} | {engine: merged}
+    kept = {step: backends[step] for step in folded.steps if step in backends}
+    return folded, kept | {engine: merged}
 
 
 def _engine_of(ensemble: Ensemble) -> str:
@@ -96,6 +97,11 @@ def fused(
         raise ConfigurationError(
             f"{where}: the task {ensemble.task} has {len(engines)} steps with the backend "
             f"{ENGINE_STEP}, expected one",
+            remedy="remove `fused: true`",
+        )
+    if inner := [step.model for step in ensemble.steps.values() if step.model]:
+        raise ConfigurationError(
+            f"{where}: {inner[0]} is a step of it, a model that stays one",
             remedy="remove `fused: true`",
         )
     [engine] = engines

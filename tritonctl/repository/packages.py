@@ -13,6 +13,7 @@ from packaging.utils import canonicalize_name
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.environments import names_file, requirement_lines
+from tritonctl.repository.backends import line_of
 from tritonctl.repository.server_environment import Program, requirement_files
 
 _OPTIONS = re.compile(r"\s--\w.*")  # of one requirement, such as --hash
@@ -25,6 +26,11 @@ class _Wanted:
     file: Path
     line: str
     package: Requirement | None
+
+    @property
+    def place(self) -> str:
+        """`file:line`."""
+        return line_of(self.file, self.line)
 
     @property
     def pin(self) -> str | None:
@@ -50,7 +56,7 @@ def refuse_conflicts(programs: Sequence[Program]) -> None:
         for other in wanted:
             if one.excludes(other):
                 raise ConfigurationError(
-                    f"{one.file} wants {one.line}, {other.file} {other.line}: all models of a "
+                    f"{one.place} wants {one.line}, {other.place} {other.line}: all models of a "
                     "server share one environment",
                     remedy="ask for the same version in both",
                 )

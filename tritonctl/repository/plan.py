@@ -20,7 +20,8 @@ from tritonctl.host.version import __version__
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import InstanceGroup, Model, Project, Serving
 from tritonctl.repository import tensorrtllm
-from tritonctl.repository.backends import PythonBackend, artefact_tensors, backend_named
+from tritonctl.repository.backends import PythonBackend, artefact_tensors
+from tritonctl.repository.composed import composed_models
 from tritonctl.repository.contents import HEADER, HandwrittenModel, folder_names, handwritten
 from tritonctl.repository.engine_parameters import RUNTIME_SETTINGS, backend_parameters
 from tritonctl.repository.engine_queue import (
@@ -31,7 +32,7 @@ from tritonctl.repository.engine_queue import (
 )
 from tritonctl.repository.ensembles import (
     ENGINE_STEP,
-    Ensemble,
+    StepInterface,
     check_graph,
     ensemble_for,
     fitted,
@@ -39,14 +40,17 @@ from tritonctl.repository.ensembles import (
     step_model_name,
 )
 from tritonctl.repository.folding import fused, inlined, with_steps_in_engine
+from tritonctl.repository.interfaces import (
+    planning_order,
+    serving_backends,
+    step_public_models,
+)
 from tritonctl.repository.model_config import ModelConfig
 from tritonctl.repository.native import (
     NativeBackend,
     graph_files,
-    interface,
     native_backend,
     refuse_fused,
-    refuse_other_wiring,
 )
 from tritonctl.repository.packages import refuse_conflicts
 from tritonctl.repository.pbtxt import to_pbtxt
@@ -114,7 +118,12 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
     backends: dict[str, PythonBackend] = {}
     native: set[str] = set()
     resolved = built_engines(project) if artefacts is None else artefacts
-    for name in sorted(project.models):
+    for name in planning_order(project):
+        if name in project.ensembles:
+            composed, used = composed_models(project, name, resolved)
+            models += [PlannedModel(each.name, name, each.config, each.files) for each in composed]
+            backends |= {backend.name: backend for backend in used.values()}
+            continue
         artefact = resolved[name]
         model = model_named(project, name)
         if model.serving.backend == tensorrtllm.BACKEND:
@@ -122,7 +131,7 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
             native.add(tensorrtllm.BACKEND)
             continue
         triton = native_backend(model.serving.backend, artefact, f"models.{name}")
-        planned, used = _plan_model(project, name, artefact, triton)
+        planned, used = _plan_model(project, name, resolved, triton)
         models += planned
         backends |= {backend.name: backend for backend in used.values()}
         native |= {triton.name} if triton else set()
@@ -166,12 +175,12 @@ def _plan_native(
 
 
 def _plan_model(
-    project: Project, name: str, artefact: Artefact, native: NativeBackend | None
+    project: Project, name: str, artefacts: Mapping[str, Artefact], native: NativeBackend | None
 ) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
     """The folders of a model, and the Python backends whose packages its steps need."""
-    model = model_named(project, name)
+    model, artefact = model_named(project, name), artefacts[name]
     ensemble, source = ensemble_for(model.task, project.root)
-    backends = _step_backends(name, ensemble, artefact, native, project)
+    backends = serving_backends(name, ensemble, source, artefact, native, project)
     programs = {
         step: backend
         for step, backend in backends.items()
@@ -185,11 +194,13 @@ def _plan_model(
         names = dict.fromkeys(backends, name)
         _refuse_other_steps(name, model, tuple(backends))
     else:
-        ensemble = fitted(ensemble, backends)
-        check_graph(ensemble, backends, source)
+        parts: dict[str, StepInterface] = {**backends}
+        parts |= step_public_models(ensemble, source, project, artefacts)
+        ensemble = fitted(ensemble, parts)
+        check_graph(ensemble, parts, source)
         _refuse_unknown_runtime(name, model, programs.get(ENGINE_STEP))
         if model.serving.unary:
-            fronts = {UNARY: unary_backend(name, ensemble, backends, project)}
+            fronts = {UNARY: unary_backend(name, ensemble, parts, project)}
             names |= {UNARY: step_model_name(name, UNARY)}
         if model.serving.fused:
             refuse_fused(name, native)
@@ -213,27 +224,6 @@ def _plan_model(
     return [*steps, *public], programs | fronts
 
 
-def _step_backends(
-    name: str,
-    ensemble: Ensemble,
-    artefact: Artefact,
-    native: NativeBackend | None,
-    project: Project,
-) -> dict[str, PythonBackend]:
-    """The backend of each step; of an engine that Triton's own backend serves, what is seen."""
-    tensors = artefact.manifest.result.tensors
-    if native is None:
-        named = step_backends(ensemble, artefact.manifest.python_backend, project)
-        return {step: backend.serving(tensors) for step, backend in named.items()}
-    refuse_other_wiring(name, ensemble, native, {tensor.name for tensor in tensors.inputs})
-    return {
-        key: interface(native, tensors)
-        if step.backend == ENGINE_STEP
-        else backend_named(step.backend, project.root)
-        for key, step in ensemble.steps.items()
-    }
-
-
 def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefact) -> PlannedModel:
     """The engine alone, for NVIDIA's C++ backend."""
     _refuse_other_steps(name, model, (ENGINE_STEP,))
@@ -245,18 +235,6 @@ def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefa
         header=_header(name, model, artefact),
     )
     return PlannedModel(step, name, text, tuple(_artefact_files(artefact, ["engine"])))
-
-
-def step_backends(
-    ensemble: Ensemble, engine_backend: str, project: Project
-) -> dict[str, PythonBackend]:
-    """The Python backend of each step; the step `engine` is served by the engine's own."""
-    return {
-        name: backend_named(
-            engine_backend if step.backend == ENGINE_STEP else step.backend, project.root
-        )
-        for name, step in ensemble.steps.items()
-    }
 
 
 def _plan_step(

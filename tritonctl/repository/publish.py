@@ -29,7 +29,7 @@ from tritonctl.host.files import (
 )
 from tritonctl.host.interpreters import find, running
 from tritonctl.host.progress import Progress
-from tritonctl.project.schema import Project
+from tritonctl.project.schema import STATE_FOLDER, Project
 from tritonctl.repository.checking import refuse_mistakes
 from tritonctl.repository.contents import CONFIG, is_ours, record_of, rendered_names
 from tritonctl.repository.plan import VERSION_FOLDER, Plan, PlannedModel, plan_repository
@@ -64,11 +64,21 @@ def render(
             for model in plan.models:
                 assemble(model, staging / model.name)
             if plan.models:  # else hand-written ones alone were chosen
-                refuse_mistakes(staging, project, progress)
+                refuse_mistakes(staging, project, progress, _edited(plan, repository))
             changed = _publish_all(plan, staging, repository)
             removed = _remove_dropped(project, plan, staging)
     unchanged = tuple(m.name for m in plan.models if m.name not in changed)
     return Rendered(repository, plan, changed, unchanged, removed)
+
+
+def _edited(plan: Plan, repository: Path) -> dict[str, Path]:
+    """By the place of a file of code in the repository, the file it is copied from."""
+    return {
+        f"{repository.name}/{model.name}/{VERSION_FOLDER}/{place}": source
+        for model in plan.models
+        for source, place in model.files
+        if STATE_FOLDER not in source.parts
+    }
 
 
 def _lock(repository: Path) -> Path:
@@ -118,8 +128,8 @@ def compile_python(folders: Iterable[Path]) -> None:
 
 
 def _place(source: Path, target: Path) -> None:
-    """Hard-link an artefact (engines are large); copy code, which people edit in place."""
-    if source.suffix == ".py" or not _linked(source, target):
+    """Hard-link an artefact (engines are large); copy the rest, which people edit in place."""
+    if STATE_FOLDER not in source.parts or not _linked(source, target):
         shutil.copyfile(source, target)
 
 

@@ -24,7 +24,7 @@ Config = Mapping[str, Any]
 
 
 def renamed(models: Iterable[PlannedModel], tag: str) -> tuple[PlannedModel, ...]:
-    """The same models as `NAME__TAG`, their ensemble wired to them."""
+    """The same models as `NAME__TAG`, their ensemble wired to them and to what it shares."""
     planned = list(models)
     names = {model.name: f"{model.name}__{tag}" for model in planned}
     return tuple(
@@ -37,17 +37,16 @@ def renamed(models: Iterable[PlannedModel], tag: str) -> tuple[PlannedModel, ...
     )
 
 
-def rewired(ensemble: Config, tag: str) -> dict[str, Any]:
-    """The ensemble under its own name, its steps those of `tag`."""
-    names = {step: f"{step}__{tag}" for step in steps_of(ensemble)}
-    return _renamed(ensemble, names)
+def rewired(ensemble: Config, steps: Collection[str], tag: str) -> dict[str, Any]:
+    """The ensemble under its own name, these steps those of `tag`."""
+    return _renamed(ensemble, {step: f"{step}__{tag}" for step in steps})
 
 
 def _renamed(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
     changed = dict(config) | {"name": names.get(config["name"], config["name"])}
     if "ensemble_scheduling" in config:
         steps = [
-            step | {"model_name": names[step["model_name"]]}
+            step | {"model_name": names.get(step["model_name"], step["model_name"])}
             for step in config["ensemble_scheduling"]["step"]
         ]
         changed["ensemble_scheduling"] = {"step": steps}

@@ -12,6 +12,7 @@ from tritonctl.repository.ensembles import (
     Ensemble,
     ensemble_for,
     step_model_name,
+    task_of,
 )
 from tritonctl.repository.folding import steps_in_engine
 from tritonctl.repository.native import NATIVE
@@ -20,17 +21,19 @@ from tritonctl.repository.native import NATIVE
 def step_models(project: Project, name: str) -> dict[str, str]:
     """The steps that a model of the project is served in, and the model in Triton of each.
 
-    One that is served without an ensemble is its only step itself. Raises ConfigurationError.
+    One that is served without an ensemble is its only step itself; other models of the project
+    that it has for steps are not among them. Raises ConfigurationError.
     """
-    model = project.models[name]
-    ensemble, _ = ensemble_for(model.task, project.root)
+    ensemble, _ = ensemble_for(task_of(project, name), project.root)
     if ensemble.kind == "model":
         return dict.fromkeys(ensemble.steps, name)
-    if model.serving.fused:
-        return {ENGINE_STEP: name}
-    folded = _in_engine(project, name, ensemble)
-    if model.serving.inline_detokenizer:
-        folded += [key for key, step in ensemble.steps.items() if step.backend == DETOKENIZER]
+    folded = [key for key, step in ensemble.steps.items() if step.model]
+    if model := project.models.get(name):
+        if model.serving.fused:
+            return {ENGINE_STEP: name}
+        folded += _in_engine(project, name, ensemble)
+        if model.serving.inline_detokenizer:
+            folded += [key for key, step in ensemble.steps.items() if step.backend == DETOKENIZER]
     return {key: step_model_name(name, key) for key in ensemble.steps if key not in folded}
 
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Project
 from tritonctl.repository.backends import PythonBackend, backend_named
-from tritonctl.repository.ensembles import Ensemble, most_items
+from tritonctl.repository.ensembles import Ensemble, StepInterface, most_items
 
 UNARY = "unary"
 
 
 def unary_backend(
-    name: str, ensemble: Ensemble, steps: Mapping[str, PythonBackend], project: Project
+    name: str, ensemble: Ensemble, steps: Mapping[str, StepInterface], project: Project
 ) -> PythonBackend:
     """The backend of `<name>_unary`: with the tensors of its ensemble.
 

@@ -33,6 +33,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.metrics import Metrics, scrape
+from tritonctl.protocol.model_config import is_decoupled
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
 from tritonctl.repository.contents import HandwrittenModel, handwritten
@@ -42,6 +43,7 @@ from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import compile_python, render
 from tritonctl.repository.unary import UNARY
 from tritonctl.server.containers.capacity import refuse_other_container
+from tritonctl.server.embedded.imports import refuse_missing_imports
 from tritonctl.server.embedded.installation import install
 from tritonctl.server.lifecycle import running_server
 from tritonctl.server.presence import current_servers
@@ -92,7 +94,7 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start, stop or reload the server"):
         state = running_server(project)
-        if not {*project.models} <= {*state.models}:  # it serves a choice of models
+        if not {*project.public} <= {*state.models}:  # it serves a choice of models
             project = project.only({*state.models, name})
         plan = plan_repository(project)
         _refuse_other_server(project, plan, state, files, name, progress)
@@ -123,11 +125,11 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
 
 def _handwritten_named(project: Project, name: str) -> HandwrittenModel | None:
     """The model, if it was written by hand. Raises UsageError for an unknown name."""
-    others = {model.name: model for model in handwritten(project, project.models)}
-    if name not in {*project.models, *others}:
+    others = {model.name: model for model in handwritten(project, project.public)}
+    if name not in {*project.public, *others}:
         raise UsageError(
             f"neither the project nor its repository has a model `{name}`",
-            remedy=choices(name, [*sorted(project.models), *others], "its models:"),
+            remedy=choices(name, [*project.public, *others], "its models:"),
         )
     return others.get(name)
 
@@ -199,7 +201,7 @@ def _refuse_other_server(
 ) -> None:
     """Raise ServerError where the version needs another server: a reload changes only a model."""
     again = "run `tritonctl down`, then `tritonctl up`"
-    if name in project.models and name not in state.models:
+    if name in project.public and name not in state.models:
         raise ServerError(f"the running server does not serve {name}", remedy=again)
     if isinstance(state, ContainerServer):
         refuse_other_container(project, plan, state, name)
@@ -207,10 +209,12 @@ def _refuse_other_server(
     specification = json.loads(files.specification.read_text(encoding="utf-8"))
     if f"--model-repository={files.beside}" not in specification["argv"]:
         raise ServerError("the running server was started by an older tritonctl", remedy=again)
-    if str(install(plan.programs, progress).binary) != specification["argv"][0]:
+    installation = install(plan.programs, progress)
+    if str(installation.binary) != specification["argv"][0]:
         raise ServerError(
             f"{name} needs other Python packages than the running server has", remedy=again
         )
+    refuse_missing_imports(plan.backends, installation)
 
 
 def _refuse_damaged(project: Project, artefact: Artefact, progress: Progress) -> None:
@@ -245,6 +249,8 @@ class _Reload:
         planned = plan.models_of(name)
         self._planned = {model.name: parse_pbtxt(model.config) for model in planned}
         self._tag = uuid.uuid4().hex[:6]
+        # Steps that are models of their own: they are reloaded by their own names.
+        self._shared = {model for model, owner in plan.owners.items() if owner != name}
         # What stands in front of the ensemble asks it by its name: it needs no copy.
         within = {name, *standby.steps_of(self._planned[name])}
         self._fronts = [model.name for model in planned if model.name not in within]
@@ -253,7 +259,7 @@ class _Reload:
 
     def run(self, *, ask: bool) -> tuple[Smoke | None, list[str], int]:
         """The smoke request, what was unloaded, the old version's streams that were not awaited."""
-        old = standby.steps_of(self._control.config(self._name))
+        old = self._own_steps(self._control.config(self._name))
         self._sweep(old)
         with self._new_version_beside():
             answer = self._smoke() if ask else None
@@ -261,16 +267,20 @@ class _Reload:
             if not standby.steps_of(ensemble):  # Triton swaps a model that is no ensemble well
                 self._from_repository([])
                 return answer, [], 0
-            self._load(self._name, standby.rewired(ensemble, self._tag))
+            own = self._own_steps(ensemble)
+            self._load(self._name, standby.rewired(ensemble, own, self._tag))
         abandoned = self._retire(old)
         try:
-            self._from_repository(standby.steps_of(ensemble))
+            self._from_repository(own)
         except TritonctlError as error:
             raise _kept(error, f"the new version of {self._name}, from {self._beside},") from error
         abandoned += self._retire([copy.name for copy in self._copies if copy.name != self._copy])
         self._remove_copies()
         gone = [step for step in (*old, *self._former_front()) if step not in self._planned]
         return answer, gone, abandoned
+
+    def _own_steps(self, ensemble: Mapping[str, Any]) -> list[str]:
+        return [step for step in standby.steps_of(ensemble) if step not in self._shared]
 
     def _former_front(self) -> list[str]:
         """The model that answers once, if the project has it no more; unloaded."""
@@ -316,7 +326,10 @@ class _Reload:
     def _smoke(self) -> Smoke:
         with self._progress.step(f"Asking the new version of {self._name}"):
             config = self._planned[self._name]
-            return smoke(self._project, self._name, self._state.endpoint, self._copy, config)
+            # Of an ensemble, Triton knows whether one of its steps does.
+            streams = is_decoupled(self._control.config(self._copy))
+            asked = self._project, self._name, self._state.endpoint, self._copy, config
+            return smoke(*asked, streams=streams)
 
     def _from_repository(self, steps: Sequence[str]) -> None:
         """Render, then load what is in the repository under its own names."""

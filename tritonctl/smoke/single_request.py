@@ -17,10 +17,11 @@ from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.project.schema import Model, Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
+from tritonctl.protocol.error_map import refusal
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.tensors import infer_response
-from tritonctl.smoke.inputs import request_of, valid_inputs
+from tritonctl.smoke.inputs import is_text, request_of, text_inputs, valid_inputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,13 +38,26 @@ class Smoke:
     answered: str
 
 
-def smoke(project: Project, name: str, endpoint: Endpoint, served_as: str, config: Config) -> Smoke:
-    """Ask a project's model that is served under another name; ServerError for a bad answer."""
-    model, timeout = project.models[name], float(project.server.ready_timeout_seconds)
-    if model.task != "text_generation":
+def smoke(
+    project: Project,
+    name: str,
+    endpoint: Endpoint,
+    served_as: str,
+    config: Config,
+    *,
+    streams: bool,
+) -> Smoke:
+    """Ask a project's model that is served under another name; ServerError for a bad answer.
+
+    streams: whether it, or one of its steps, answers with any number of responses.
+    """
+    model, timeout = project.models.get(name), float(project.server.ready_timeout_seconds)
+    prompt = first_prompt(model, project.root) if model else _PROMPT
+    if not streams:
         return smoke_tensors(endpoint, served_as, config, timeout)
-    prompt = first_prompt(model, project.root)
     with _answering(served_as), Connection(endpoint) as connection:
+        if model is None or model.task != "text_generation":
+            return _stream(connection, prompt, served_as, config, timeout)
         return _text(connection, prompt, served_as, timeout)
 
 
@@ -75,6 +89,26 @@ def _text(connection: Connection, prompt: str, served_as: str, timeout: float) -
     if not chunks or not chunks[-1].num_output_tokens or not chunks[-1].finish_reason:
         raise ServerError(f"{prompt!r} was answered with nothing", remedy="try another prompt")
     return Smoke(prompt, "".join(chunk.text for chunk in chunks))
+
+
+def _stream(
+    connection: Connection, prompt: str, served_as: str, config: Config, timeout: float
+) -> Smoke:
+    """A stream with tensors of the project's own: read to the very end, too."""
+    known = text_inputs(config, prompt, max_tokens=_TOKENS)
+    inputs = known if is_text(config) else valid_inputs(config)
+    request = request_of(served_as, config, inputs, stream=True)
+    try:
+        responses = list(connection.stream(request, seconds=timeout))
+    except grpc.RpcError as error:
+        raise connection.explained(error) from error
+    for response in responses:
+        if response.error_message:
+            raise refusal(response.error_message)
+    parts = [one.infer_response for one in responses if one.infer_response.outputs]
+    if not parts:
+        raise ServerError(f"{_shapes(inputs)} was answered with nothing", remedy="try other inputs")
+    return Smoke(_shapes(inputs), f"{len(parts)} responses, {_shapes(infer_response(parts[0]))}")
 
 
 def first_prompt(model: Model, root: Path) -> str:

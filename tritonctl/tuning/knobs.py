@@ -21,7 +21,7 @@ from tritonctl.repository.ensembles import (
     ensemble_for,
     step_model_name,
 )
-from tritonctl.repository.plan import step_backends
+from tritonctl.repository.interfaces import step_backends
 from tritonctl.repository.steps import step_models
 from tritonctl.tuning.space import (
     DELAY,
@@ -47,10 +47,10 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
     model = model_named(project, name)
     artefacts = built_engines(project)
     manifest = artefacts[name].manifest
-    ensemble, _ = ensemble_for(model.task, project.root)
+    ensemble, source = ensemble_for(model.task, project.root)
     backends: Mapping[str, PythonBackend] = {}
     if model.serving.backend in (None, "python"):
-        backends = step_backends(ensemble, manifest.python_backend, project)
+        backends = step_backends(ensemble, source, manifest.python_backend, project)
     steps = step_models(project, name)
     of_model = _Knobs(name, steps[ENGINE_STEP], model, manifest, backends, cores)
     knobs = [*of_model.of_engine(), *of_model.of_queue(priorities)]

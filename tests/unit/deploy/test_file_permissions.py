@@ -13,7 +13,7 @@ from tests.unit.conftest import Sandbox
 from tritonctl.errors import HostError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
-from tritonctl.repository.contents import chosen
+from tritonctl.repository.choice import chosen
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.publish import render
 from tritonctl.server.containers.readability import (

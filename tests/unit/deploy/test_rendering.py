@@ -15,7 +15,7 @@ import yaml
 from tests.unit.conftest import Sandbox
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.progress import Silent
-from tritonctl.repository.contents import chosen
+from tritonctl.repository.choice import chosen
 from tritonctl.repository.publish import render
 from tritonctl.server.containers import compose
 from tritonctl.server.containers.compose import Rendering, quoted, render_compose

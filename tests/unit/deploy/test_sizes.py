@@ -11,7 +11,7 @@ from tests.handwritten import TWICE, write_model
 from tests.unit.conftest import Sandbox
 from tritonctl.errors import RepositoryError
 from tritonctl.host.progress import Silent
-from tritonctl.repository.contents import chosen
+from tritonctl.repository.choice import chosen
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.publish import render
 from tritonctl.server.containers.sizes import (

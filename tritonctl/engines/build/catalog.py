@@ -115,12 +115,19 @@ class Builder(BaseModel):
             ]
         return [stage for stage in self.stages if stage.when.get("world", world) == world]
 
-    def accept(self, engine: Engine, task: str) -> None:
+    def accept(self, engine: Engine, task: str, task_file: Path | None = None) -> None:
         """Refuse what this builder cannot make, before anything runs.
 
+        task: whose engine is wanted. task_file: the project's own file of it, if it has one.
         Raises ConfigurationError naming the field and the values that would do.
         """
         self._one_of("precision", engine.precision, self.precisions)
+        if task_file and task not in self.tasks:
+            raise ConfigurationError(
+                f"{task_file}: builder {self.name} makes no engine for a task `{task}`",
+                remedy="say whose engine the graph takes: "
+                + " or ".join(f"`engine_task: {known}`" for known in self.tasks),
+            )
         self._one_of("task", task, self.tasks)
         if engine.kv_cache_dtype is not None:
             self._one_of("kv_cache_dtype", engine.kv_cache_dtype, self.kv_cache_dtypes)

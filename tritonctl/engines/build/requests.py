@@ -17,13 +17,19 @@ from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.project.schema import Calibration as ProjectCalibration
 from tritonctl.project.schema import Engine, Evaluation, Model, Project
+from tritonctl.project.tasks import engine_task
 
 # Builders make one kind of engine for each of these, and need not be told.
 _BY_TENSORS = ("text_generation", "tensors")
 
 
 def model_named(project: Project, name: str) -> Model:
-    """A model of the project. Raises UsageError for an unknown name."""
+    """A model of the project. Raises UsageError for an unknown name, or one without an engine."""
+    if name in project.ensembles:
+        raise UsageError(
+            f"{name} stands under `ensembles:` and has no engine of its own",
+            remedy=choices("", sorted(project.models), "with an engine:"),
+        )
     if name not in project.models:
         raise UsageError(
             f"the project has no model `{name}`",
@@ -35,7 +41,7 @@ def model_named(project: Project, name: str) -> Model:
 def build_request(project: Project, name: str) -> BuildRequest:
     """The request to build a model's engine."""
     model = project.models[name]
-    engine = model.engine
+    engine, task = model.engine, engine_task(model.task, project.root)
     return BuildRequest(
         schema="tritonctl.build/1",
         model=name,
@@ -48,7 +54,7 @@ def build_request(project: Project, name: str) -> BuildRequest:
         options=engine.options,
         evaluation=_evaluation_request(project, model.evaluation),
         calibration=_calibration(project, engine.calibration),
-        task=None if model.task in _BY_TENSORS else model.task,
+        task=None if task in _BY_TENSORS else task,
     )
 
 

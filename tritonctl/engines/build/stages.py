@@ -18,6 +18,7 @@ from tritonctl.engines.build.fingerprint import Fingerprint, build_fingerprint
 from tritonctl.engines.build.requests import build_request, model_named, with_target
 from tritonctl.errors import ConfigurationError, RepositoryError, UsageError, choices
 from tritonctl.project.schema import Model, Project
+from tritonctl.project.tasks import engine_task, own_file
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def asked_of_builder(project: Project, name: str) -> Asked:
     model = model_named(project, name)
     try:
         builder = builder_named(model.engine.builder, project.root)
-        builder.accept(model.engine, model.task)
+        task = engine_task(model.task, project.root)
+        builder.accept(model.engine, task, own_file(task, project.root))
         request = build_request(project, name)
     except ConfigurationError as error:
         problem = f"models.{name}: {error.problem.removeprefix(f'models.{name}: ')}"

@@ -54,7 +54,7 @@ def host_paths(project: Project) -> list[Path]:
 
 def _named_by_hand(project: Project) -> Iterator[Path]:
     """What parameters of hand-written models name, where it is here and not in the container."""
-    for model in handwritten(project, project.models):
+    for model in handwritten(project, project.public):
         for parameter in model.config.get("parameters", {}).values():
             path = Path(parameter.get("string_value", ""))
             if path.is_absolute() and path.exists() and not _taken(path):

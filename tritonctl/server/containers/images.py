@@ -32,7 +32,7 @@ def gpu_models(project: Project) -> list[str]:
 
     Raises ConfigurationError for a config.pbtxt that cannot be read.
     """
-    by_hand = handwritten(project, project.models)
+    by_hand = handwritten(project, project.public)
     return [*gpu_builders(project), *(m.name for m in by_hand if _runs_on_gpu(m.config))]
 
 
@@ -55,7 +55,7 @@ def ngc_image(project: Project) -> str:
     releases = [m.engine.target.release for m in models if m.engine.target.release]
     name = releases[0] if releases else compatibility.default_release
     native = {model.serving.backend for model in project.models.values()} & {"onnxruntime"}
-    by_hand = {_served_by(model.config) for model in handwritten(project, project.models)}
+    by_hand = {_served_by(model.config) for model in handwritten(project, project.public)}
     if (
         native
         or by_hand.difference(_TRTLLM_SERVED)

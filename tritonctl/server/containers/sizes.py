@@ -98,7 +98,7 @@ def _memory(project: Project, plan: Plan, stubs: int, shm: int) -> tuple[int, st
         return parse_bytes(project.docker.memory), "docker.memory of tritonctl.yaml"
     engines = sum(_engine_bytes(project, name) for name in project.models)
     by_hand = sum(_handwritten_bytes(model) for model in plan.handwritten)
-    names = (*project.models, *(model.name for model in plan.handwritten))
+    names = (*project.public, *(model.name for model in plan.handwritten))
     again = max((model_bytes(project, plan, name) for name in names), default=0)
     fixed = SERVER_BYTES + stubs * STUB_BYTES
     total = (fixed + engines + by_hand + again) * MARGIN + shm + TMP_BYTES
@@ -116,7 +116,8 @@ def model_bytes(project: Project, plan: Plan, name: str) -> int:
     by_hand = {model.name: model for model in plan.handwritten}
     if model := by_hand.get(name):
         return _handwritten_bytes(model) + _instances(model) * STUB_BYTES
-    return _engine_bytes(project, name) + len(step_models(project, name)) * STUB_BYTES
+    engine = _engine_bytes(project, name) if name in project.models else 0
+    return engine + len(step_models(project, name)) * STUB_BYTES
 
 
 def _handwritten_bytes(model: HandwrittenModel) -> int:

@@ -28,6 +28,7 @@ from tritonctl.repository.standby import emptied
 from tritonctl.server import supervisor
 from tritonctl.server.arguments import server_arguments
 from tritonctl.server.embedded.ended import described_end
+from tritonctl.server.embedded.imports import refuse_missing_imports
 from tritonctl.server.embedded.installation import Installation, install
 from tritonctl.server.embedded.plain_paths import PlainPaths
 from tritonctl.server.health import health
@@ -71,6 +72,7 @@ def start(
     # hear only then of a port that is taken.
     with held_ports(project.server.address, project.server.wanted_ports) as ports:
         installation = install(rendered.plan.programs, progress)
+        refuse_missing_imports(rendered.plan.backends, installation)
         compile_python(rendered.repository / model for model in rendered.plan.served)
         server = _launch(project, rendered, installation, settings, files, tls, ports)
         try:

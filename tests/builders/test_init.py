@@ -30,7 +30,7 @@ def checkpoints(
     onnxruntime_environment: Path,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Path:
-    """A Qwen2, a BERT that classifies and an ONNX graph, with random weights of a fixed seed."""
+    """A Qwen2, a BERT without a head and an ONNX graph, with random weights of a fixed seed."""
     scripts = ("tiny_gemma.py", "tiny_encoder.py", "onnx_graphs.py")
     pythons = (openvino_environment, onnxruntime_environment)
     inputs = {
@@ -53,7 +53,7 @@ def write_checkpoints(folder: Path, openvino: Path, onnxruntime: Path) -> None:
         subprocess.run([python, TESTS / script, *words], check=True)
 
     make(openvino, "tiny_gemma.py", "Qwen2ForCausalLM", SPELLER, folder / "qwen")
-    make(onnxruntime, "tiny_encoder.py", "BertForSequenceClassification", folder / "bert")
+    make(onnxruntime, "tiny_encoder.py", "BertModel", folder / "bert")
     make(onnxruntime, "onnx_graphs.py", folder, "mixed")
 
 

@@ -68,12 +68,17 @@ def decoder(folder: Path, config: dict[str, Any]) -> Path:
 def encoder(folder: Path, **changes: Any) -> Path:
     """A BERT, on paper."""
     headers.write_encoder(folder, headers.BERT_BASE | changes)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(SPELLER / name, folder / name)
     return headers.stretch(folder)
 
 
 def sentences(folder: Path, *kinds: str, **pooling: Any) -> None:
     """What sentence-transformers writes beside an encoder."""
-    modules = [{"type": f"sentence_transformers.models.{k}", "path": k} for k in kinds]
+    modules = [
+        {"type": f"sentence_transformers.models.{k}", "path": k if k != "Transformer" else ""}
+        for k in kinds
+    ]
     (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
     (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 256}', encoding="utf-8")
     (folder / "Pooling").mkdir()
@@ -188,7 +193,7 @@ def test_a_cpu_without_the_memory(
 
 def test_a_bert_is_no_text_model(invoke: Invoke, here: Path) -> None:
     """Tensors in, tensors out, by ONNX Runtime; token ids that it has for the load test."""
-    encoder(here / "bert", architectures=["BertForSequenceClassification"])
+    encoder(here / "bert")
     done = invoke("init", "bert")
     assert done.exit_code == 0, done.stderr
     projects = load_profiles(here)
@@ -207,27 +212,63 @@ def test_a_bert_is_no_text_model(invoke: Invoke, here: Path) -> None:
     assert list(inputs) == ["input_ids", "attention_mask", "token_type_ids"]
     assert all(0 <= one < 30522 for one in inputs["input_ids"]["data"])
     assert inputs["input_ids"]["shape"] == [1, len(inputs["input_ids"]["data"])]
+    assert "for texts set `task: embedding`" in done.stderr
 
 
 def test_a_sentence_encoder(invoke: Invoke, here: Path) -> None:
-    """One vector a text, as modules.json says, as long as it says."""
+    """Embeddings of texts, as long as its own files say; nothing repeats how it pools."""
     sentences(
         encoder(here / "bert"), "Transformer", "Pooling", "Normalize", pooling_mode_mean_tokens=True
     )
     done = invoke("init", "bert")
     assert done.exit_code == 0, done.stderr
-    engine = engine_of(load_project(here))
-    assert engine["options"] == {"pooling": "mean", "normalize": True}
+    projects = load_profiles(here)
+    assert projects[None].models["bert"].task == "embedding"
+    engine = engine_of(projects[None])
+    assert "options" not in engine
     assert engine["max_seq_len"] == 256
-    assert "a vector of 768 of length 1 for each text (mean)" in done.stderr
+    assert projects["h100"].models["bert"].serving.backend == "onnxruntime"
+    inputs = json.loads((here / "inputs.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    text = inputs["inputs"]["text_input"]
+    assert (text["shape"], text["datatype"]) == ([1, 1], "BYTES")
+
+
+@pytest.mark.parametrize(
+    ("changes", "task", "tensors"),
+    [
+        ({"id2label": {"0": "bad", "1": "good"}}, "classification", ["text_input"]),
+        ({"id2label": {"0": "LABEL_0"}}, "rerank", ["query", "text_input"]),
+        ({"id2label": {"0": "x"}, "problem_type": "regression"}, "classification", ["text_input"]),
+        (
+            {
+                "id2label": {"0": "x"},
+                "problem_type": "regression",
+                "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+            },
+            "rerank",
+            ["query", "text_input"],
+        ),
+        ({"architectures": ["BertForTokenClassification"]}, "token_classification", ["text_input"]),
+    ],
+)
+def test_what_a_classifier_is_for(
+    invoke: Invoke, here: Path, changes: dict[str, Any], task: str, tensors: list[str]
+) -> None:
+    """Labels, the score of a pair, labels of a text's parts: config.json says which."""
+    encoder(here / "bert", **{"architectures": ["BertForSequenceClassification"]} | changes)
+    done = invoke("init", "bert")
+    assert done.exit_code == 0, done.stderr
+    assert load_project(here).models["bert"].task == task
+    assert f"task {task}: " in done.stderr
+    row = json.loads((here / "inputs.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert list(row["inputs"]) == tensors
 
 
 @pytest.mark.parametrize(
     ("kinds", "pooling", "problem"),
     [
-        (("Transformer", "Pooling", "Dense"), {"pooling_mode": "cls"}, "the module Dense"),
-        (("Transformer", "Pooling"), {"pooling_mode_max_tokens": True}, "pooling_mode_max_tokens"),
-        (("Transformer",), {}, "has no Pooling module"),
+        (("Transformer", "Pooling", "Conv"), {"pooling_mode": "cls"}, "Conv"),
+        (("Transformer", "Pooling"), {"pooling_mode": "median"}, "median"),
     ],
 )
 def test_modules_are_never_guessed(
@@ -236,9 +277,9 @@ def test_modules_are_never_guessed(
     """A module that no builder makes would change the vectors without an error."""
     sentences(encoder(here / "bert"), *kinds, **pooling)
     done = invoke("init", "bert")
-    assert done.exit_code == 3
+    assert done.exit_code == 5
     assert problem in done.stderr
-    assert "`tritonctl init MODEL.onnx`" in done.stderr
+    assert not (here / "tritonctl.yaml").exists()
 
 
 def test_an_onnx_file(invoke: Invoke, here: Path) -> None:

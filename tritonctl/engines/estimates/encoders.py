@@ -52,9 +52,11 @@ class Encoder:
 
 
 def read_encoder(
-    folder: Path, known: list[str], pooling: str = "none", *, allow_pickle: bool = False
+    folder: Path, known: list[str], task: str, pooling: str = "none", *, allow_pickle: bool = False
 ) -> Encoder:
     """Read a checkpoint folder; `known`: architectures that the builder exports.
+
+    `pooling`: the option of the task tensors, where the graph makes one vector for each text.
 
     Raises ConfigurationError.
     """
@@ -63,9 +65,12 @@ def read_encoder(
     name = _architecture(file, config, known)
     sizes = Sizes(file, config)
     hidden = sizes.need("hidden_size", "dim")
-    classifies = name.endswith("ForSequenceClassification")
+    # A vector or scores for each text; all others answer for each token.
+    classifies = name.endswith("ForSequenceClassification") and task != "embedding"
+    pooled = task == "embedding" or pooling != "none"
+    labels = len(config.get("id2label") or ()) if task == "token_classification" else 0
     tensors = read_tensors(folder, allow_pickle=allow_pickle)
-    tensors = _exported(tensors, has_pooler=classifies or pooling == "none")
+    tensors = _exported(tensors, has_pooler=classifies or not (pooled or labels))
     quantisation = read_quantisation(folder)
     packed = None if quantisation is None else stored_weights([tensors], quantisation)
     return Encoder(
@@ -75,7 +80,7 @@ def read_encoder(
         intermediate_size=sizes.need("intermediate_size", "hidden_dim"),
         num_attention_heads=sizes.need("num_attention_heads", "n_heads"),
         longest=_longest(sizes, name),
-        outputs_per_token=0 if classifies or pooling != "none" else hidden,
+        outputs_per_token=0 if classifies or pooled else labels or hidden,
         tensors=tuple(tensors),
         packed=packed,
         notes=tuple(described(quantisation, packed)) if quantisation and packed else (),

@@ -87,8 +87,15 @@ class GraphSubject:
     @property
     def work(self) -> int:
         """Bytes of activations of the largest batch."""
-        batch = self.model.engine.max_batch_size
-        return math.ceil(batch * self._work.of_one(self._length or 1))
+        return math.ceil(self._rows * self._work.of_one(self._length or 1))
+
+    @property
+    def _rows(self) -> int:
+        """Sequences in one run: of a task, `max_num_tokens` bounds their tokens, too."""
+        engine = self.model.engine
+        if engine.max_num_tokens is None or self.model.task == "tensors":
+            return engine.max_batch_size
+        return min(engine.max_batch_size, max(1, engine.max_num_tokens // (self._length or 1)))
 
     @cached_property
     def _work(self) -> Work:
@@ -135,7 +142,7 @@ class GraphSubject:
         fixed = resident(self.figures, self.storage, self.weights(self.storage), self._workspace)
         room = GraphRoom(usable, fixed, self._work)
         batch, length = self.model.engine.max_batch_size, self._length
-        needed = room.needed(batch, length or 1)
+        needed = room.needed(self._rows, length or 1)
         return Fit(
             device=device,
             refused=refused,
@@ -146,7 +153,7 @@ class GraphSubject:
             batch=batch,
             length=length,
             largest_batch=room.largest_batch(length or 1),
-            longest=None if length is None else self._longest(room, batch),
+            longest=None if length is None else self._longest(room, self._rows),
         )
 
     def _longest(self, room: GraphRoom, batch: int) -> int:
@@ -174,7 +181,7 @@ def graph_subject(
     files = (*_SAFETENSORS, *(_PICKLES if allow_pickle else ()))
     if known and any((checkpoint / file).is_file() for file in files):
         pooling = str(model.engine.options.get("pooling", "none"))
-        source = read_encoder(checkpoint, known, pooling, allow_pickle=allow_pickle)
+        source = read_encoder(checkpoint, known, model.task, pooling, allow_pickle=allow_pickle)
     elif graph:
         source = read_weights(checkpoint / _MODEL if checkpoint.is_dir() else checkpoint)
     else:

@@ -15,6 +15,13 @@ from tritonctl.formats.graph_file import GraphTensor
 # P99 is shown from 500 requests on, and the warm-up that is cut off is at most a half.
 REQUESTS = 1000
 PROMPTS, INPUTS = "prompts.txt", "inputs.jsonl"
+# The public tensors of a request, by task.
+TEXT_INPUTS = {
+    "embedding": ("text_input",),
+    "classification": ("text_input",),
+    "rerank": ("query", "text_input"),
+    "token_classification": ("text_input",),
+}
 TEXTS = (
     "Explain in one sentence why the sky is blue.",
     "Write a short greeting for a customer who has waited too long.",
@@ -41,6 +48,7 @@ _LARGE = 1_000_000_000
 _TOKENS = ((200_000_000, 32), (2 * _LARGE, 16), (math.inf, 8))
 _WORDS, _ROWS, _MOST_ELEMENTS = 32, 16, 200_000
 _LIKELY_SIZE = {"height": 224, "width": 224, "h": 224, "w": 224}
+_SHORT_TO_LONG = 4  # short texts for each long one
 _STRIDE = 7919  # a prime: the ids of a row differ
 
 
@@ -67,14 +75,29 @@ def text_load(name: str, weights: int, *, on_gpu: bool) -> Load:
     return Load(scenario, slo, PROMPTS, text, REQUESTS / rate / 60)
 
 
+def task_load(name: str, weights: int, task: str) -> Load:
+    """Of a model that reads texts and answers once: short texts, and some of many sentences."""
+    long = (" ".join(TEXTS[at:] + TEXTS[:at]) for at in range(0, len(TEXTS), _SHORT_TO_LONG))
+    given = ({"query": TEXTS[0], "text_input": text} for text in (*TEXTS, *long))
+    rows = [{tensor: _text(texts[tensor]) for tensor in TEXT_INPUTS[task]} for texts in given]
+    return _unary_load(name, weights, rows)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"shape": [1, 1], "datatype": "BYTES", "data": [text]}
+
+
 def tensor_load(name: str, weights: int, found: Recognised, length: int | None) -> Load:
     """Of a model that takes tensors."""
+    return _unary_load(name, weights, list(_rows(found, length)))
+
+
+def _unary_load(name: str, weights: int, rows: list[dict[str, Any]]) -> Load:
     rate = 20 if weights < _LARGE / 2 else 4
     # Short answers to frequent requests tell less of each other's time than their number says.
     count = 2 * REQUESTS
     scenario = {"kind": "tensors"} | _scenario(name, rate, {"prompts": INPUTS}, count)
     slo = {"e2e_p99_ms": 2000 if weights < _LARGE / 2 else 5000, "error_rate": 0.01}
-    rows = list(_rows(found, length))
     text = "".join(f"{json.dumps({'inputs': row})}\n" for row in rows)
     return Load(scenario if rows else None, slo, INPUTS, text, count / rate / 60)
 

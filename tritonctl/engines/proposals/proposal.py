@@ -14,7 +14,15 @@ from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.planning.plans import plan_models
 from tritonctl.engines.planning.records import ModelPlan
 from tritonctl.engines.proposals.limits import Room, fitted
-from tritonctl.engines.proposals.load import PROMPTS, Load, size_of, tensor_load, text_load
+from tritonctl.engines.proposals.load import (
+    PROMPTS,
+    TEXT_INPUTS,
+    Load,
+    size_of,
+    task_load,
+    tensor_load,
+    text_load,
+)
 from tritonctl.engines.proposals.recognition import Recognised
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host.resources import host_memory
@@ -95,6 +103,8 @@ def propose(found: Recognised, wishes: Wishes, root: Path) -> Proposal:
     length = model["engine"].get("max_seq_len")
     if found.kind == "decoder":
         load = text_load(wishes.name, plan.weights, on_gpu=gpu is not None)
+    elif found.task in TEXT_INPUTS:
+        load = task_load(wishes.name, plan.weights, found.task)
     else:
         load = tensor_load(wishes.name, plan.weights, found, length)
     public = {"task": model["task"], "checkpoint": wishes.reference or wishes.checkpoint}
@@ -140,7 +150,7 @@ def _model(
         wanted = (_GRAPH_BATCH, _GRAPH_LENGTH)
     length = _length(found, wanted[1])
     base = {
-        "task": "text_generation" if found.kind == "decoder" else "tensors",
+        "task": found.task,
         "checkpoint": str(found.path.resolve()),
     }
     room = Room(gpu.name if gpu else None, root)
@@ -224,8 +234,6 @@ def _graph_engine(found: Recognised, wishes: Wishes, gpu: Gpu | None) -> dict[st
     sizes = _sizes(found)
     if sizes and not compiled:
         engine["options"] = {"dimensions": sizes}
-    if found.options:
-        engine["options"] = dict(found.options)
     if gpu is None:
         return {"engine": engine}
     serving: dict[str, Any] = {"instance_group": [{"kind": "KIND_GPU"}]}

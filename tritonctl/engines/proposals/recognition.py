@@ -7,7 +7,7 @@ Nothing is guessed: what no builder takes is refused here, with the next command
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from tritonctl.engines.estimates.checkpoints import json_object, read_architectu
 from tritonctl.engines.estimates.encoders import read_encoder
 from tritonctl.engines.estimates.quantisation import read_quantisation
 from tritonctl.engines.proposals.refusals import nothing_to_serve, without_tokenizer
-from tritonctl.engines.proposals.sentences import SentenceModules, read_modules
+from tritonctl.engines.proposals.sentences import MODULES, is_cross_encoder, longest_text
 from tritonctl.errors import ConfigurationError
 from tritonctl.formats.graph_file import Graph, GraphTensor, UnjudgedError, is_pointer
 from tritonctl.formats.onnx_graph import read_onnx
@@ -31,6 +31,7 @@ _EXPORTERS: dict[str, Kind] = {
     "onnxruntime": "encoder",
 }
 _WITHOUT_TYPES = ("DistilBert", "MPNet")
+_CLASSIFIER, _TAGGER = "ForSequenceClassification", "ForTokenClassification"
 _BATCH_REMEDY = (
     "export the graph again with a variable first dimension: torch.onnx.export(..., "
     'dynamic_shapes={"x": {0: Dim("batch")}})'
@@ -39,17 +40,17 @@ _BATCH_REMEDY = (
 
 @dataclass(frozen=True)
 class Recognised:
-    """A checkpoint that builders take.
+    """A checkpoint that builders take, and the task that it is for.
 
     what: its architecture, or "ONNX graph". longest: tokens that it was trained for. options: of
     the engine. vocabulary, inputs: what a request may hold. heads: a GPU gets some of them.
     """
 
     kind: Kind
+    task: str
     what: str
     path: Path
     longest: int | None = None
-    options: dict[str, Any] = field(default_factory=dict)
     vocabulary: int = 0
     inputs: tuple[GraphTensor, ...] = ()
     heads: int = 1
@@ -111,6 +112,7 @@ def _decoder(folder: Path, name: str) -> Recognised:
     sizes = read_architecture(folder)
     return Recognised(
         "decoder",
+        "text_generation",
         name,
         folder,
         longest=sizes.max_position_embeddings,
@@ -121,35 +123,48 @@ def _decoder(folder: Path, name: str) -> Recognised:
 
 
 def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
-    modules = read_modules(folder)
-    options = modules.options
-    encoder = read_encoder(folder, [name], str(options.get("pooling", "none")))
+    task, reasons = _task_of(folder, name, config)
+    if task != "tensors" and not (folder / "tokenizer.json").is_file():
+        raise without_tokenizer(folder)
+    encoder = read_encoder(folder, [name], task)
     return Recognised(
         "encoder",
+        task,
         name,
         folder,
-        longest=min(encoder.longest, modules.longest or encoder.longest),
-        options=options,
+        longest=min(encoder.longest, longest_text(folder) or encoder.longest),
         vocabulary=_whole(config.get("vocab_size")) or 1,
         inputs=_text_inputs(name, config),
-        reasons=(
-            f"task tensors: config.json says {name}, an encoder; it takes token ids",
-            _answer_of(name, modules, encoder.hidden_size),
-        ),
+        reasons=reasons,
     )
 
 
-def _answer_of(name: str, modules: SentenceModules, width: int) -> str:
-    if name.endswith("ForSequenceClassification"):
-        return "answers: a score for each label, before softmax"
-    if modules.file is None:
-        return (
-            f"answers: a vector of {width} for each token; without a modules.json nothing says how "
-            "to pool them. `options: {pooling: mean}` makes one for each text"
+def _task_of(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """What the checkpoint's files say that it is for, and the reasons."""
+    if name.endswith(_TAGGER):
+        return "token_classification", (f"task token_classification: config.json says {name}",)
+    if name.endswith(_CLASSIFIER):
+        return _classifier(folder, name, config)
+    if (folder / MODULES).is_file():
+        return "embedding", (
+            f"task embedding: {MODULES} says how tokens become the vector of a text",
         )
-    length = " of length 1" if modules.options.get("normalize") else ""
-    vector = f"a vector of {width}{length} for each text ({modules.options['pooling']})"
-    return f"answers: {vector}, as {modules.file.name} says"
+    why = f"task tensors: config.json says {name}, an encoder, and no {MODULES} says how it pools"
+    texts = "for texts set `task: embedding` and `options: {pooling: ...}` as its authors say"
+    return "tensors", (why, f"answers: a vector for each token; {texts}")
+
+
+def _classifier(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    given = config.get("id2label")
+    labels = len(given) if isinstance(given, dict) else _whole(config.get("num_labels", 2))
+    if labels == 1 and is_cross_encoder(folder, config):
+        return "rerank", (f"task rerank: config.json says {name}, of sentence-transformers",)
+    if labels == 1 and config.get("problem_type") is None:
+        return "rerank", (
+            f"task rerank: config.json says {name} with one label and no problem_type",
+            "if it scores single texts instead of pairs, set `task: classification`",
+        )
+    return "classification", (f"task classification: config.json says {name}, {labels} labels",)
 
 
 def _text_inputs(name: str, config: Mapping[str, Any]) -> tuple[GraphTensor, ...]:
@@ -184,6 +199,7 @@ def _graph(checkpoint: Path, file: Path) -> Recognised:
     names = ", ".join(tensor.name for tensor in graph.inputs)
     return Recognised(
         "graph",
+        "tensors",
         "ONNX graph",
         checkpoint,
         inputs=graph.inputs,

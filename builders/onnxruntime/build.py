@@ -21,6 +21,7 @@ from buildlib import artefact
 from buildlib.program import Stages, run_program, say
 from buildlib.request import Request, read_request
 from buildlib.versions import cpu_name, versions
+from images import ImageBuild, build_images, checked_images
 from onnxlib.graph import (
     OnnxGraph,
     check_external_data,
@@ -42,6 +43,7 @@ from source import (
 from support import ONNX_RUNTIME
 from taskcompile.compile import Encoder as CompiledEncoder
 from taskcompile.compile import compile_task
+from taskcompile.image_task import IMAGE_TASKS
 from taskcompile.task import Task, write_task
 from taskproof.own_set import read_set
 
@@ -95,6 +97,8 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
     asked = checked(file)
+    if isinstance(asked, ImageBuild):
+        return build_images(asked, stages)
     request, source = asked.request, asked.source
     artefact.prepare((*asked.folders, _WORK))
     plain = _plain_graph(asked, stages)
@@ -263,10 +267,12 @@ def _runtime(asked: Checked) -> dict[str, Any]:
     return facts
 
 
-def checked(file: Path) -> Checked:
+def checked(file: Path) -> Checked | ImageBuild:
     """Return what the request means, read by the standard library alone. Raises BuildError."""
     request = read_request(file)
     options = read_options(request)
+    if request.task in IMAGE_TASKS:
+        return checked_images(request, options)
     source = inspect_source(
         request.checkpoint, allow_pickle=request.allow_pickle, task=request.task
     )

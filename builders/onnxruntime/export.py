@@ -127,14 +127,31 @@ def export_encoder(module: Any, source: Encoder, options: Options, max_seq_len: 
     example = torch.ones((_BATCH, min(_LENGTH, max_seq_len)), dtype=torch.int64)
     longest = torch.export.Dim("sequence", max=max_seq_len)
     shape = {0: torch.export.Dim("batch"), 1: longest}
+    return exported(
+        module,
+        # Tensors of their own: torch.export takes one object given twice for one input.
+        tuple(example.clone() for _ in module.names),
+        (tuple(shape for _ in module.names),),
+        options,
+        source.architecture,
+    )
+
+
+def exported(
+    module: Any, examples: tuple[Any, ...], shapes: Any, options: Options, architecture: str
+) -> Any:
+    """Return the ModelProto of a module whose `names` and `outputs` are those of its tensors.
+
+    Raises:
+        BuildError: torch cannot express it in the operators of opset_version.
+    """
     warnings.filterwarnings("ignore", message=".*(axis name|torchvision|LeafSpec).*")
     try:
         program = torch.onnx.export(
             module,
-            # Tensors of their own: torch.export takes one object given twice for one input.
-            tuple(example.clone() for _ in module.names),
+            examples,
             dynamo=True,
-            dynamic_shapes=(tuple(shape for _ in module.names),),
+            dynamic_shapes=shapes,
             input_names=list(module.names),
             output_names=[f"{_OUTPUT}{name}" for name in module.outputs],
             opset_version=options.opset_version,
@@ -143,7 +160,7 @@ def export_encoder(module: Any, source: Encoder, options: Options, max_seq_len: 
     except torch.onnx.errors.OnnxExporterError as error:
         last = str(error).strip().splitlines()[0]
         raise BuildError(
-            f"torch cannot export {source.architecture} with opset_version "
+            f"torch cannot export {architecture} with opset_version "
             f"{options.opset_version}: {last}",
             remedy="Remove engine.options.opset_version (the default is 20); the whole report is "
             "in build.log.",

@@ -7,8 +7,13 @@ from buildlib.builder_toml import read_description
 from onnxlib.graph import Runtime
 
 _DESCRIPTION = read_description(Path(__file__).parent)
-ARCHITECTURES = tuple(_DESCRIPTION["architectures"])
-REFUSED: dict[str, str] = _DESCRIPTION["refused"]
+_ALL = tuple(_DESCRIPTION["architectures"])
+_VISION = ("CLIP", "ConvNext", "DeiT", "Dinov2", "ResNet", "Swin", "ViT")
+IMAGE_ARCHITECTURES = tuple(name for name in _ALL if name.startswith(_VISION))
+# Of texts.
+ARCHITECTURES = tuple(name for name in _ALL if name not in IMAGE_ARCHITECTURES)
+_PIXELS = "it takes pixels: set task to image_classification, or to image_embedding for vectors"
+REFUSED = dict.fromkeys(IMAGE_ARCHITECTURES, _PIXELS)
 
 # These count positions from the padding id on: so many of the table are never used.
 OFFSET_POSITIONS = ("Camembert", "MPNet", "Roberta", "XLMRoberta")

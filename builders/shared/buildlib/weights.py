@@ -43,6 +43,20 @@ def check_weights(folder: Path, *, allow_pickle: bool = False) -> None:
         check_safetensors(shard)
 
 
+def tensor_names(folder: Path) -> tuple[str, ...]:
+    """Return the names of a checkpoint's tensors, whose weights were checked; none of pickles."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        return tuple(read_json_object(index, remedy=DOWNLOAD_AGAIN)["weight_map"])
+    file = folder / "model.safetensors"
+    if not file.is_file():
+        return ()
+    with file.open("rb") as content:
+        length = int.from_bytes(content.read(_HEADER_LENGTH_BYTES), "little")
+        names = json.loads(content.read(length))
+    return tuple(name for name in names if name != "__metadata__")
+
+
 def has_pickles(folder: Path) -> bool:
     """Return whether the checkpoint in `folder` has weights that transformers reads by pickle."""
     return any((folder / name).is_file() for name in (_PICKLE, _PICKLE_INDEX))

@@ -15,14 +15,16 @@ FP32, FP16, INT8, INT8_STATIC = "fp32", "fp16", "int8", "int8 static"
 HIGHER, LOWER = "higher", "lower"
 
 # By measure: which way is better, then the bound of each precision.
-# tokens: share of inputs with the reference's token ids. cosine: the smallest between vectors.
-# length: the largest difference between the lengths of vectors, as a share. score: the largest
+# tokens: share of inputs with the reference's token ids. pixels: the largest difference between
+# pixel values. cosine: the smallest between vectors. length: the largest difference between their
+# lengths, as a share. score: the largest
 # difference between scores, of probabilities or as a share of the largest score. label, order:
 # shares with the same best label, of pairs in the same order, ties within `score` apart.
 # entities: share of texts with the same ones. batch: the smallest cosine, or the
 # largest difference of scores, between an input alone and in a padded batch.
 _BOUNDS: dict[str, tuple[str, float, float, float, float]] = {
     "tokens": (HIGHER, 1.0, 1.0, 1.0, 1.0),
+    "pixels": (LOWER, 1e-6, 1e-6, 1e-6, 1e-6),
     "cosine": (HIGHER, 0.99999, 0.999, 0.95, 0.9),
     "length": (LOWER, 0.0001, 0.005, 0.1, 0.2),
     "score": (LOWER, 0.0001, 0.01, 0.2, 0.4),
@@ -33,8 +35,8 @@ _BOUNDS: dict[str, tuple[str, float, float, float, float]] = {
     "batch score": (LOWER, 0.0001, 0.005, 0.1, 0.1),
 }
 _COLUMNS = {FP32: 1, FP16: 2, INT8: 3, INT8_STATIC: 4}
-# What the user may move, with engine.options.bounds: not whether the tokens are the same.
-MOVABLE = tuple(name for name in _BOUNDS if name != "tokens")
+# What the user may move, with engine.options.bounds: not whether tokens and pixels are the same.
+MOVABLE = tuple(name for name in _BOUNDS if name not in ("tokens", "pixels"))
 
 
 @dataclass(frozen=True)

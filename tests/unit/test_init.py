@@ -19,7 +19,7 @@ from tests import headers
 from tests.onnx_headers import FLOAT, INT64, onnx_bytes
 from tritonctl.cli import application
 from tritonctl.engines.planning.plans import plan_model
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import UsageError
 from tritonctl.project.file import load_profiles, load_project
 from tritonctl.project.schema import Project
 
@@ -325,7 +325,7 @@ def test_an_onnx_file_on_a_gpu_that_tensorrt_does_not_know(
     """Refused before the file is written."""
     graph(here / "ids.onnx", "batch", "length")
     done = invoke("init", "ids.onnx", *arguments)
-    assert done.exit_code == 3
+    assert done.exit_code == 2
     assert problem in done.stderr
     assert not (here / "tritonctl.yaml").exists()
 
@@ -468,8 +468,8 @@ def test_what_the_builder_refuses(invoke: Invoke, here: Path) -> None:
     ("options", "code", "problem"),
     [
         (["--target", "h1000"], 2, "unknown target `h1000`"),
-        (["--precision", "fp8"], 3, "has no precision `fp8`"),
-        (["--target", "t4"], 3, "TensorRT-LLM does not support T4"),
+        (["--precision", "fp8"], 2, "has no precision `fp8`"),
+        (["--target", "t4"], 2, "TensorRT-LLM does not support T4"),
         (["--name", "my model"], 2, "cannot be a Triton model's name"),
     ],
 )
@@ -586,5 +586,5 @@ def test_no_project_where_nothing_is_planned(here: Path) -> None:
     """The library says the same as the command."""
     from tritonctl.engines.proposals.recognition import recognise
 
-    with pytest.raises(ConfigurationError, match="there is no"):
+    with pytest.raises(UsageError, match="there is no"):
         recognise(here / "none")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, TritonctlError, UsageError
 from tritonctl.project.example import example_project
 from tritonctl.project.file import deep_merge, find_project_file, load_project
 from tritonctl.project.schema import Project
@@ -43,8 +43,10 @@ def _load(tmp_path: Path, text: str = VALID, **options: Any) -> Project:
     return load_project(file, **{"environment": {}, **options})
 
 
-def _refused(tmp_path: Path, text: str, **options: Any) -> ConfigurationError:
-    with pytest.raises(ConfigurationError) as caught:
+def _refused(
+    tmp_path: Path, text: str, kind: type[TritonctlError] = ConfigurationError, **options: Any
+) -> TritonctlError:
+    with pytest.raises(kind) as caught:
         _load(tmp_path, text, **options)
     error = caught.value
     error.problem = error.problem.replace(f"{tmp_path}/", "")
@@ -193,14 +195,14 @@ def test_profile_that_adds_an_incomplete_model(tmp_path: Path) -> None:
 
 def test_unknown_profile_names_the_nearest(tmp_path: Path) -> None:
     """`--env gup` is answered with `gpu`."""
-    error = _refused(tmp_path, VALID, profile="gup")
+    error = _refused(tmp_path, VALID, UsageError, profile="gup")
     assert error.problem == "tritonctl.yaml:11: unknown profile `gup`"
     assert error.remedy == "did you mean `gpu`? profiles: gpu"
 
 
 def test_profile_of_a_file_without_profiles(tmp_path: Path) -> None:
     """The list of profiles is then empty."""
-    error = _refused(tmp_path, BASE, profile="gpu")
+    error = _refused(tmp_path, BASE, UsageError, profile="gpu")
     assert error.problem == "tritonctl.yaml:1: unknown profile `gpu`"
     assert error.remedy == "profiles: none"
 
@@ -292,7 +294,7 @@ def test_wrong_override_is_told_by_its_origin(
     tmp_path: Path, options: dict[str, Any], problem: str
 ) -> None:
     """The flag or the variable is named, not the line of the file that it replaced."""
-    assert _refused(tmp_path, VALID, **options).problem.startswith(problem)
+    assert _refused(tmp_path, VALID, UsageError, **options).problem.startswith(problem)
 
 
 def test_override_keeps_the_file_s_blame(tmp_path: Path) -> None:
@@ -450,7 +452,7 @@ def test_any_slip_of_the_finger_is_answered_with_the_key(
     """One letter lost, added or swapped: the right key is named as the nearest."""
     location, slip = typo
     override = f"{'.'.join((*location[:-1], slip))}=1"
-    error = _refused(tmp_path_factory.mktemp("typo"), VALID, overrides=[override])
+    error = _refused(tmp_path_factory.mktemp("typo"), VALID, UsageError, overrides=[override])
     assert f"--set {override}: unknown key `{slip}`" in error.problem
     assert error.remedy.startswith(f"did you mean `{location[-1]}`?")
 

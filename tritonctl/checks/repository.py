@@ -23,7 +23,7 @@ from tritonctl.checks.config.textproto import parse
 from tritonctl.checks.model_py.source import PythonSource, read_python
 from tritonctl.checks.places import Source, Span
 from tritonctl.checks.small_file import UnreadableError, read_small
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import UsageError
 from tritonctl.formats.graph_file import Graph, UnjudgedError
 from tritonctl.formats.onnx_graph import read_onnx
 from tritonctl.formats.openvino_ir import read_ir
@@ -65,7 +65,7 @@ class Target:
 
     @classmethod
     def named(cls, name: str | None) -> Target:
-        """A server by version, "2.51.0", or release, "24.10". Raises ConfigurationError."""
+        """A server by version, "2.51.0", or release, "24.10". Raises UsageError."""
         if name is None:
             return cls()
         from tritonctl.compatibility.table import table  # slow to import: pydantic
@@ -73,7 +73,7 @@ class Target:
         known = {release.name: release.triton for release in table(None).releases if release.triton}
         version = known.get(name, name)
         if not re.fullmatch(r"2\.\d+(\.\d+)?", version):
-            raise ConfigurationError(
+            raise UsageError(
                 f"unknown version of Triton: {name}",
                 remedy=f"write one such as 2.51.0, or a release, {min(known)} to {max(known)}",
             )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tritonctl.cli import options
-from tritonctl.errors import ConfigurationError, UsageError
+from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
@@ -167,12 +167,7 @@ def _write(
     wishes = Wishes(
         name or _name_of(asked.checkpoint), asked.checkpoint, target, precision, revision
     )
-    try:
-        written = write_project(asked.into, wishes)
-    except ConfigurationError as error:
-        if error.problem.startswith("unknown target"):
-            raise UsageError(error.problem, remedy=error.remedy) from error
-        raise
+    written = write_project(asked.into, wishes)
     for reason in written.reasons:
         console.note(reason)
     following = " && ".join(written.following)

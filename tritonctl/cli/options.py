@@ -74,7 +74,10 @@ class ProjectOptions:
     ] = None
 
     def load(self, changes: Iterable[str] = ()) -> Project:
-        """The project, with further `changes` like those of `--set`. Raises ConfigurationError."""
+        """The project, with further `changes` like those of `--set`.
+
+        Raises ConfigurationError, UsageError.
+        """
         from tritonctl.project.file import load_project
 
         overrides = [*(self.overrides or ()), *changes]

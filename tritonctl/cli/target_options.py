@@ -53,7 +53,7 @@ class TargetOptions:
         """This machine, or the project's container, where the options do not say otherwise.
 
         version: the server's, where no option says it. here: whether the repository is served on
-        this machine, as far as known. Raises ConfigurationError, UsageError.
+        this machine, as far as known. Raises UsageError.
         """
         from tritonctl.checks.repository import Target
         from tritonctl.checks.target import described, this_host

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from tritonctl.doctor.findings import Finding
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.project.file import find_project_file, load_profiles
 from tritonctl.project.schema import Project
 
@@ -17,7 +17,7 @@ Profiles = dict[str | None, Project]
 def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
     """The project without a profile (None) and with each; a finding if it cannot be read.
 
-    Nothing without a project. Raises ConfigurationError when `path` cannot be read.
+    Nothing without a project. Raises ConfigurationError or UsageError when `path` cannot be read.
     """
     if path is not None:
         return load_profiles(path), []
@@ -28,6 +28,6 @@ def project_here(path: Path | None) -> tuple[Profiles, list[Finding]]:
             return {}, []
     try:
         return load_profiles(), []
-    except ConfigurationError as error:
+    except (ConfigurationError, UsageError) as error:
         why = "every other command starts with it"
         return {}, [Finding("project", "missing", error.problem, error.remedy, why=why)]

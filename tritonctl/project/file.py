@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from tritonctl.errors import ConfigurationError, choices
+from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.project.expected import explained, place_in, worst_first
 from tritonctl.project.schema import SCHEMA, Project
 from tritonctl.project.yaml import Location, YamlSource, read_yaml
@@ -45,7 +45,8 @@ def load_project(
 
     `path` is a file or its folder (default: TRITONCTL_PROJECT, else found upwards from the
     working directory), `overrides` are `key.path=value` strings with YAML values. Every profile
-    is validated, the chosen one applied. Raises ConfigurationError.
+    is validated, the chosen one applied. Raises ConfigurationError for what stands in the file,
+    UsageError for what the arguments and the environment say.
     """
     environment = os.environ if environment is None else environment
     file = _project_file(path, environment)
@@ -57,10 +58,13 @@ def load_project(
         _validate(with_profile, file)
     merged = _Merged.of(source)
     if chosen:
+        _refuse_unknown_profile(source, chosen)
         merged.add_profile(source, chosen)
     for origin, assignment in _assignments(environment, overrides):
         merged.assign(origin, assignment)
-    return _validate(merged, file)
+    project = _validate(merged, file)
+    project._typed = frozenset(merged.typed())
+    return project
 
 
 def load_profiles(
@@ -68,7 +72,7 @@ def load_profiles(
 ) -> dict[str | None, Project]:
     """The project without a profile (None) and under each of its profiles.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError, UsageError.
     """
     environment = os.environ if environment is None else environment
     unchosen = {k: v for k, v in environment.items() if k != "TRITONCTL_PROFILE"}
@@ -83,7 +87,13 @@ def _project_file(path: Path | None, environment: Mapping[str, str]) -> Path:
         path = Path(environment["TRITONCTL_PROJECT"])
     if path is None:
         return find_project_file(Path.cwd())
-    return path / FILE_NAME if path.is_dir() else path
+    file = path / FILE_NAME if path.is_dir() else path
+    if not file.exists():
+        raise UsageError(
+            f"{file} does not exist",
+            remedy="name a project's folder, or write one there with `tritonctl init`",
+        )
+    return file
 
 
 def _profiles(source: YamlSource) -> dict[str, dict[str, Any]]:
@@ -102,12 +112,22 @@ def _profiles(source: YamlSource) -> dict[str, dict[str, Any]]:
     return profiles
 
 
+def _refuse_unknown_profile(source: YamlSource, name: str) -> None:
+    profiles = _profiles(source)
+    if name not in profiles:
+        raise UsageError(
+            f"{source.where(('profiles',))}: unknown profile `{name}`",
+            remedy=choices(name, sorted(profiles), "profiles:"),
+        )
+
+
 @dataclass
 class _Merged:
     """Merged data, and where each piece of it comes from."""
 
     data: dict[str, Any]
     origins: dict[Location, str] = field(default_factory=dict)
+    assigned: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, source: YamlSource) -> _Merged:
@@ -115,18 +135,13 @@ class _Merged:
         return cls(dict(source.data), origins)
 
     def add_profile(self, source: YamlSource, name: str) -> None:
-        profiles = _profiles(source)
-        if name not in profiles:
-            raise ConfigurationError(
-                f"{source.where(('profiles',))}: unknown profile `{name}`",
-                remedy=choices(name, sorted(profiles), "profiles:"),
-            )
-        self.merge(profiles[name], lambda inner: source.where(("profiles", name, *inner)))
+        self.merge(_profiles(source)[name], lambda inner: source.where(("profiles", name, *inner)))
 
     def assign(self, origin: str, assignment: str) -> None:
         key, separator, text = assignment.partition("=")
+        self.assigned.add(origin)
         if not separator or not key:
-            raise ConfigurationError(
+            raise UsageError(
                 f"{origin}: `{assignment}` is not KEY=VALUE",
                 remedy="write for example --set server.grpc_port=0",
             )
@@ -160,6 +175,10 @@ class _Merged:
             location = location[:-1]
         return self.origins[location]
 
+    def typed(self) -> Iterator[Location]:
+        """What the command line or the environment set, rather than the file."""
+        return (place for place, origin in self.origins.items() if origin in self.assigned)
+
 
 def deep_merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Mappings merge key by key; everything else is replaced by `over`."""
@@ -187,7 +206,7 @@ def _yaml_value(text: str, origin: str) -> Any:
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2026-99-99
-        raise ConfigurationError(
+        raise UsageError(
             f"{origin}: the value is not valid YAML", remedy="quote it for your shell"
         ) from error
 
@@ -197,15 +216,19 @@ def _validate(merged: _Merged, file: Path) -> Project:
         return Project.at(file.resolve().parent, merged.data)
     except ValidationError as error:
         problems = [_explain(merged, item) for item in worst_first(error)]
-    raise ConfigurationError("\n".join(p for p, _ in problems), remedy=problems[0][1])
+    typed = all(origin in merged.assigned for origin, _, _ in problems)
+    kind = UsageError if typed else ConfigurationError
+    text = "\n".join(f"{origin}: {problem}" for origin, problem, _ in problems)
+    raise kind(text, remedy=problems[0][2])
 
 
-def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str]:
+def _explain(merged: _Merged, item: dict[str, Any]) -> tuple[str, str, str]:
+    """Where something wrong comes from, what is wrong, and what to do."""
     location = place_in(item, merged.data)
     where = merged.where(location)
     if item["type"] == "missing" and location == ("schema",):
-        return f"{where}: `schema` is missing", f"write `schema: {SCHEMA}` in its first line"
+        return where, "`schema` is missing", f"write `schema: {SCHEMA}` in its first line"
     if item["type"] != "extra_forbidden" and location == ("schema",):
-        return f"{where}: this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
+        return where, f"this tritonctl reads schema {SCHEMA}", f"write `schema: {SCHEMA}`"
     problem, remedy = explained(item, location, Project)
-    return f"{where}: {problem}", remedy or "see the field's type with `tritonctl schema`"
+    return where, problem, remedy or "see the field's type with `tritonctl schema`"

@@ -323,6 +323,7 @@ class Project(Strict):
     )
     _root: Path = PrivateAttr(default=Path())
     _chosen: frozenset[str] | None = PrivateAttr(default=None)
+    _typed: frozenset[tuple[str | int, ...]] = PrivateAttr(default=frozenset())
 
     @classmethod
     def at(cls, root: Path, data: Any) -> Self:
@@ -348,6 +349,10 @@ class Project(Strict):
         if both := sorted({*self.models} & {*self.ensembles}):
             raise ValueError(f"`{both[0]}` is the name of a model and of an ensemble")
         return self
+
+    def typed(self, *location: str | int) -> bool:
+        """Whether a field is as the command line or the environment set it."""
+        return any(location[: len(place)] == place for place in self._typed)
 
     @property
     def chosen(self) -> frozenset[str] | None:

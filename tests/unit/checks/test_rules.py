@@ -18,7 +18,7 @@ from tritonctl.checks.findings import Finding
 from tritonctl.checks.repository import Target
 from tritonctl.checks.rule import Rule, error
 from tritonctl.checks.rules import RULES
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import UsageError
 
 TARGET = Target("2.51.0")
 
@@ -159,7 +159,7 @@ def test_a_newer_target_knows_more_fields(tmp_path: Path) -> None:
     assert len(check_repository(tmp_path, Target.named("24.10"), rules=rules).findings) == 1
     for target in (Target.named("24.11"), Target.named("2.52"), Target.named(None)):
         assert check_repository(tmp_path, target, rules=rules).findings == ()
-    with pytest.raises(ConfigurationError, match="unknown version of Triton: latest"):
+    with pytest.raises(UsageError, match="unknown version of Triton: latest"):
         Target.named("latest")
 
 

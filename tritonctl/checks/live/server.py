@@ -12,7 +12,7 @@ from tritonctl.checks.live.exposure import exposures
 from tritonctl.checks.live.models import compare, of_no_repository
 from tritonctl.checks.live.rules import LIVE_RULES, LiveRule
 from tritonctl.checks.repository import Model, Repository, Target
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import UsageError
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.inspection import inspect
 from tritonctl.protocol.server_description import ServerDescription
@@ -27,7 +27,7 @@ def version_of(seen: ServerDescription) -> str | None:
     """The server's, for the rules about files; None where it says no version of Triton's."""
     try:
         return Target.named(seen.version or None).version
-    except ConfigurationError:
+    except UsageError:
         return None
 
 

@@ -6,7 +6,8 @@ Pure but for the hashes it remembers: it builds nothing.
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ from tritonctl.engines.build.catalog import Builder, Stage, builder_named
 from tritonctl.engines.build.contract import BuildRequest
 from tritonctl.engines.build.fingerprint import Fingerprint, build_fingerprint
 from tritonctl.engines.build.requests import build_request, model_named, with_target
-from tritonctl.errors import ConfigurationError, RepositoryError, UsageError, choices
+from tritonctl.errors import (
+    ConfigurationError,
+    RepositoryError,
+    TritonctlError,
+    UsageError,
+    choices,
+)
 from tritonctl.project.schema import Model, Project
 from tritonctl.project.tasks import engine_task, own_file
 
@@ -77,22 +84,39 @@ class Asked:
 
 
 def asked_of_builder(project: Project, name: str) -> Asked:
-    """Nothing is hashed yet. Raises ConfigurationError for what the builder cannot make."""
+    """Nothing is hashed yet. Raises ConfigurationError for what the builder cannot make.
+
+    UsageError where an option asks for it: --runner, or --set of the builder or its precision.
+    """
     model = model_named(project, name)
-    try:
+    with _placed(name, UsageError if _is_typed(project, name) else ConfigurationError):
         builder = builder_named(model.engine.builder, project.root)
         task = engine_task(model.task, project.root)
         builder.accept(model.engine, task, own_file(task, project.root))
+    with _placed(name, ConfigurationError):
         request = build_request(project, name)
-    except ConfigurationError as error:
-        problem = f"models.{name}: {error.problem.removeprefix(f'models.{name}: ')}"
-        raise ConfigurationError(problem, remedy=error.remedy, details=error.details) from error
     warnings: tuple[str, ...] = ()
     if builder.targets:
         request, warnings = with_target(request, model.engine, builder.targets, project.root)
     stages = builder.stages_for(request.target.world if request.target else None)
     _refuse_unknown_options(name, model, builder)
     return Asked(builder, stages, request, warnings)
+
+
+@contextmanager
+def _placed(name: str, kind: type[TritonctlError]) -> Iterator[None]:
+    try:
+        yield
+    except ConfigurationError as error:
+        problem = f"models.{name}: {error.problem.removeprefix(f'models.{name}: ')}"
+        raise kind(problem, remedy=error.remedy, details=error.details) from error
+
+
+def _is_typed(project: Project, name: str) -> bool:
+    """Whether the command line sets something of what a builder takes or not."""
+    engine = ("builder", "precision", "kv_cache_dtype", "runner")
+    places = [("task",), *(("engine", field) for field in engine)]
+    return any(project.typed("models", name, *place) for place in places)
 
 
 def plan_stages(project: Project, name: str) -> list[StageBuild]:

@@ -30,7 +30,7 @@ from tritonctl.engines.estimates.table import (
 from tritonctl.engines.planning.decoders import decoder_subject
 from tritonctl.engines.planning.graphs import graph_subject
 from tritonctl.engines.planning.records import HOST, Device, Fit, ModelPlan, ProjectPlan
-from tritonctl.errors import ConfigurationError, HostError, TritonctlError
+from tritonctl.errors import ConfigurationError, HostError, TritonctlError, UsageError, choices
 from tritonctl.host.resources import host_memory
 from tritonctl.project.schema import Engine, Model, Project
 
@@ -62,13 +62,12 @@ def plan_models(
 ) -> ProjectPlan:
     """Plan several models: what their builder refuses is refused here, in its words.
 
-    Raises UsageError for an unknown model, ConfigurationError for an unknown GPU.
+    Raises UsageError for an unknown model or GPU.
     """
     for name in names:
         model_named(project, name)
     if memory is None:
-        for gpu in gpus:
-            gpu_named(gpu, table(project.root))
+        _refuse_unknown(gpus, project)
     plan = ProjectPlan()
     for name in names:
         try:
@@ -81,6 +80,20 @@ def plan_models(
             if name not in plan.refused:
                 plan.unknown[name] = error
     return plan
+
+
+def _refuse_unknown(gpus: Sequence[str], project: Project) -> None:
+    compatibility = table(project.root)
+    for gpu in gpus:
+        try:
+            gpu_named(gpu, compatibility)
+        except ConfigurationError as error:
+            known = [one.name for one in compatibility.gpus]
+            raise UsageError(
+                error.problem,
+                remedy=f"{choices(gpu, known, '--gpus is one of')}; of another one say how much "
+                "memory it has: --memory 80GiB",
+            ) from error
 
 
 def plan_model(

@@ -24,7 +24,7 @@ from tritonctl.engines.proposals.load import (
     text_load,
 )
 from tritonctl.engines.proposals.recognition import Recognised
-from tritonctl.errors import ConfigurationError, choices
+from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.host.resources import host_memory
 from tritonctl.host.units import human_bytes
 from tritonctl.project.file import deep_merge
@@ -83,7 +83,7 @@ class Proposal:
 
 
 def chosen_gpu(target: str) -> Gpu | None:
-    """The GPU that `--target` names; None for `cpu`. Raises ConfigurationError."""
+    """The GPU that `--target` names; None for `cpu`. Raises UsageError."""
     if target.lower() == CPU:
         return None
     compatibility = table()
@@ -91,7 +91,7 @@ def chosen_gpu(target: str) -> Gpu | None:
         return gpu_named(target, compatibility)
     except ConfigurationError as error:
         known = [CPU, *(gpu.name for gpu in compatibility.gpus)]
-        raise ConfigurationError(
+        raise UsageError(
             f"unknown target `{target}`", remedy=choices(target, known, "expected one of")
         ) from error
 
@@ -141,7 +141,7 @@ def verify(proposal: Proposal, wishes: Wishes, found: Recognised, root: Path) ->
 def _model(
     found: Recognised, wishes: Wishes, gpu: Gpu | None, root: Path
 ) -> tuple[dict[str, Any], ModelPlan, list[str]]:
-    """The model without load test and SLO. Raises ConfigurationError."""
+    """The model without load test and SLO. Raises ConfigurationError, UsageError."""
     if found.kind == "decoder":
         tried = _gpu_decoders(found, wishes, gpu) if gpu else _cpu_decoders(wishes)
         wanted = (_GPU_BATCH, _GPU_LENGTH) if gpu else (_CPU_BATCH, _CPU_LENGTH)
@@ -165,7 +165,7 @@ def _model(
             _add_shapes(model, found, limits["max_batch_size"], length)
             return model, plan, _reasons(model, plan, gpu, asked=wishes.precision)
         if plan.fits[0].refused:
-            raise ConfigurationError(
+            raise UsageError(
                 f"{found.what} cannot run on {wishes.target}: {plan.fits[0].refused}",
                 remedy="choose another --target or --precision",
             )
@@ -209,17 +209,18 @@ def _gpu_decoders(found: Recognised, wishes: Wishes, gpu: Gpu) -> Iterable[dict[
 
 
 def _gpu_precision(gpu: Gpu, release: str) -> str:
-    """The first that the GPU runs. Raises ConfigurationError for a GPU that runs none."""
+    """The first that the GPU runs. Raises UsageError for a GPU that runs none."""
     compatibility = table()
-    target = resolve_target(compatibility, release=release, gpu=gpu.name)
+    problem: ConfigurationError | None = None
     for precision in _GPU_PRECISIONS:
         try:
+            target = resolve_target(compatibility, release=release, gpu=gpu.name)
             check(target, precision, compatibility)
         except ConfigurationError as error:
-            problem = error
+            problem = problem or error
         else:
             return precision
-    raise problem
+    raise UsageError(f"--target {gpu.name}: {problem}", remedy="take a newer GPU, or --target cpu")
 
 
 def _graph_engine(found: Recognised, wishes: Wishes, gpu: Gpu | None) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def _refuse_foreign_precision(model: dict[str, Any], wishes: Wishes) -> None:
     engine = model["engine"]
     known = builder_named(engine["builder"]).precisions
     if engine["precision"] not in known:
-        raise ConfigurationError(
+        raise UsageError(
             f"builder {engine['builder']}, the one for --target {wishes.target}, has no precision "
             f"`{engine['precision']}`",
             remedy=choices(engine["precision"], known, "expected one of"),

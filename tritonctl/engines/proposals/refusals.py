@@ -7,7 +7,7 @@ import json
 import shlex
 from pathlib import Path
 
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, TritonctlError, UsageError
 from tritonctl.host.files import read_record
 
 _SAFE = "the original model with *.safetensors, as Hugging Face folders have them"
@@ -27,12 +27,12 @@ def without_tokenizer(folder: Path) -> ConfigurationError:
     )
 
 
-def nothing_to_serve(path: Path) -> ConfigurationError:
+def nothing_to_serve(path: Path) -> TritonctlError:
     """A path without safetensors and without a model.onnx: what is there instead."""
     if path.is_file():
         return _of_file(path)
     if not path.is_dir():
-        return ConfigurationError(
+        return UsageError(
             f"there is no {path}", remedy="name a model's folder, an .onnx file, or OWNER/NAME"
         )
     return _of_folder(path)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import sysconfig
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.json_page import as_documented
 from tests.release_version import problems
 from tests.unit.conftest import Sandbox
 from tritonctl.host.interpreters import find
@@ -198,7 +198,7 @@ def test_wheel_in_a_new_environment_goes_from_checkpoint_to_streamed_text(
     )
     project = work / "tritonctl-quickstart"
     try:
-        record = json.loads(done.stdout)
+        record = as_documented("quickstart", done.stdout)
         assert record["project"] == str(project)
         texts = [answer["text_output"] for answer in record["answers"]]
         assert texts[0] == " seven thousand three hundred forty-two"

@@ -22,6 +22,7 @@ from tests import sample_tokenizers
 from tests.conftest import Cli
 from tests.docker import machine
 from tests.docker.deployments import OVERRIDE, Deployed, rendered, succeeded
+from tests.json_page import as_documented
 from tests.server.replay import replay_project
 from tests.server.test_reload import ASK, MODEL, NEW, OLD, TOKENS, Load, write_version
 from tritonctl.engines.build.engine import build_engine
@@ -282,7 +283,7 @@ def test_a_reload_reaches_both_servers(
     load = Load(f"127.0.0.1:{project.gateway.port}", USERS, **way_in(project))
     with load.going_on():
         load.until(OLD)
-        done = json.loads(succeeded(project.root, "reload", MODEL, "--json"))
+        done = as_documented("reload", succeeded(project.root, "reload", MODEL, "--json"))
         load.until(NEW)
     with capsys.disabled():
         print(f"\nreload of both: {done['seconds']:.1f} s, {load.answers}")  # noqa: T201

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.json_page import as_documented
+
 PROGRAM = Path(__file__).resolve().parents[2] / "loadtests" / "mock_endpoint.py"
 _END_SECONDS = 60
 
@@ -22,7 +24,7 @@ def mock_endpoint(*arguments: str | Path) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            yield json.loads(process.stdout.readline())["grpc"]
+            yield as_documented("loadtest mock", process.stdout.readline())["grpc"]
         except BaseException:
             process.kill()
             raise

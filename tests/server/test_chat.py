@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pty
 import select
@@ -16,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.json_page import as_documented
 from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
@@ -124,7 +124,7 @@ def test_chat_command_remembers(cli: Cli, speller_project: Project) -> None:
     """The second turn carries the first and its answer; after /reset it does not."""
     lines = b"7342 in English\n7 in English\n/reset\n7 in English\n"
     done = cli("chat", "exact", "--json", cwd=speller_project.root, stdin=lines)
-    first, second, third = (json.loads(line) for line in done.stdout.splitlines())
+    first, second, third = (as_documented("chat", line) for line in done.stdout.splitlines())
     assert first["text"] == ANSWER
     tokens = [answer["num_input_tokens"] for answer in (first, second, third)]
     assert tokens[1] > tokens[0] + first["num_output_tokens"]

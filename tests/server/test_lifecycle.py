@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.json_page import as_documented
 from tests.servers import Handle, paced_project, server_pid, wait_until
 from tritonctl.errors import RequestRejectedError
 from tritonctl.project.schema import Project
@@ -64,7 +65,7 @@ def test_up_status_logs_down(cli: Cli, life: Handle) -> None:
     assert not ServerFiles.of(project).state.exists()
     state = up(cli, project)
     assert state.address == "127.0.0.1"
-    status = json.loads(cli("status", "--json", cwd=project.root).stdout)
+    status = as_documented("status", cli("status", "--json", cwd=project.root).stdout)
     assert status["ready"] is True
     assert set(status["models"].values()) == {"READY"}
     assert len(status["models"]) == 4
@@ -212,7 +213,7 @@ def test_up_twice_at_once_in_a_folder_that_a_shell_would_take_apart(
             subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
             for _ in range(2)
         ]
-        records = [json.loads(process.communicate(timeout=240)[0]) for process in both]
+        records = [as_documented("up", process.communicate(timeout=240)[0]) for process in both]
         done = cli("generate", "int8", "7 in English:", cwd=folder)
     finally:
         cli("down", cwd=folder)

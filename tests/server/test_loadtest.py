@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import EXAMPLE, write_project
+from tests.json_page import as_documented
 from tests.servers import Handle
 from tritonctl.loadtest.analysis.records import read_records
 from tritonctl.loadtest.analysis.summary import read_summary
@@ -113,7 +114,7 @@ def project(speller_project: Project, speller_server: Server) -> Project:
 def test_a_run(project: Project, cli: Cli) -> None:
     """Every file of the folder; the summary on standard output; what the server itself counted."""
     done = cli("loadtest", "run", *_scenario(workers=2), "--json", cwd=project.root)
-    told = json.loads(done.stdout)
+    told = as_documented("loadtest run", done.stdout)
     folder = Path(told.pop("folder"))
     assert folder.parent == project.state / "loadtests"
     summary = read_summary(folder)
@@ -288,7 +289,7 @@ def test_capacity(cli: Cli, mock: str, tmp_path: Path) -> None:
     search = ("--lowest", "60", "--precision", "1", "--duration", "2", "--url", mock)
     run = ("loadtest", "capacity", "--output", str(tmp_path / "runs"))
     done = cli(*run, *search, *scenario, "--json", cwd=tmp_path)
-    told = json.loads(done.stdout)
+    told = as_documented("loadtest capacity", done.stdout)
     kept = _json(tmp_path / "runs" / "capacity.json")
     assert {name: told[name] for name in kept} == kept
     trials, overload = told["trials"], told["overload"]
@@ -339,7 +340,7 @@ def test_two_servers_in_turns(cli: Cli, mock: str, tmp_path: Path) -> None:
         command = ("loadtest", "compare", mock, slow, "--rounds", "3", *scenario, "--json")
         done = cli(*command, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = as_documented("loadtest compare", done.stdout)
     ttft = next(change for change in told["changes"] if change["name"] == "ttft_p50_ms")
     assert ttft["differs"], ttft
     assert ttft["right"]["value"] > ttft["left"]["value"]

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import subprocess
 import time
@@ -12,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from tests.json_page import as_documented
 from tests.servers import Handle
 from tritonctl.errors import RequestRejectedError, ServerError
 from tritonctl.project.schema import Project
@@ -255,7 +255,7 @@ def test_generate_command_reads_standard_input_and_speaks_json(
     done = cli(
         "generate", "exact", "-", "--json", cwd=speller_project.root, stdin=b"90210 in Chinese:\n"
     )
-    record = json.loads(done.stdout)
+    record = as_documented("generate", done.stdout)
     assert record["text"] == " 九万零二百一十"
     assert record["finish_reason"] == "stop"
     assert record["timing"]["ttft_ms"] > 0

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tests.json_page import as_documented
 from tests.server.plain_triton import PATIENCE, PlainTriton
 from tests.server.smoke_models import DEAF, HEARS, RIGHT, WRONG, repository
 from tests.unit.checks.repositories import put
@@ -192,7 +193,7 @@ def test_command(triton: PlainTriton, cli: Cli, tmp_path: Path) -> None:
 def test_the_spellers(speller_project: Project, speller_server: Server, cli: Cli) -> None:
     """The project's own server: every check of a text ensemble passes, parity included."""
     done = cli("smoke", "--json", "--quiet", cwd=speller_project.root)
-    record = json.loads(done.stdout)
+    record = as_documented("smoke", done.stdout)
     assert done.returncode == 0, done.stdout
     status = {(one["model"], one["check"]): one["status"] for one in record["checks"]}
     for check in (

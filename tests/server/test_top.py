@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import write_project
+from tests.json_page import as_documented
 from tests.server.test_lifecycle import up
 from tests.servers import Handle, wait_until
 from tritonctl.errors import RequestRejectedError
@@ -143,7 +144,7 @@ def test_once_for_people_and_for_scripts(cli: Cli, life: Handle) -> None:
         "detokenizer",
     ]
     done = cli("top", "--once", "-i", "0.5", "--json", cwd=project.root)
-    record = json.loads(done.stdout)
+    record = as_documented("top", done.stdout)
     assert record["server"]["rss_bytes"] > 2**26
     address = state.metrics_url.removeprefix("http://").removesuffix("/metrics")
     done = cli("top", "--once", "-i", "0.5", "--json", "--metrics-url", address, cwd=project.state)

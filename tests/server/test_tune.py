@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import EXAMPLE, write_project
+from tests.json_page import as_documented
 from tests.servers import Handle, embedded
 from tritonctl.errors import RequestRejectedError, SettingsRefusedError
 from tritonctl.host.progress import Silent
@@ -163,6 +164,8 @@ def test_settings_are_live_while_they_are_measured_and_gone_afterwards(
     assert record["pareto"]
     edit = project_edit(project, None, MODEL, None, {"serving": {"inline_detokenizer": True}})
     assert edit.difference.count("\n+ ") == 1
+    added = {"diff": edit.difference, "applied": False, "report": str(page)}  # by the command
+    as_documented("tune", json.dumps(record | added))
 
 
 def test_every_knob_can_be_turned_and_put_back(project: Project, server: EmbeddedServer) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.commands import run_here
+from tests.json_page import as_documented
 from tests.unit.conftest import MODEL, Sandbox
 from tritonctl.bundle import contents
 from tritonctl.bundle.contents import files, images, recipes
@@ -88,6 +90,16 @@ def test_a_bundle_installs_without_an_index(
     # The engine is found there: fingerprints know no paths.
     moved = project.load().at(away / "project", project.data)
     assert built_engine(moved, MODEL).folder.is_relative_to(away)
+
+
+def test_the_command(project: Sandbox, index: Path, tmp_path: Path) -> None:
+    """What it made, as JSON."""
+    own = small_wheel(tmp_path / "own", "tritonctl", "needed", "import needed")
+    words = ("bundle", tmp_path / "bundle", "--tritonctl", own, "--json", "--quiet")
+    project.write()
+    done = run_here(*words, cwd=project.root)
+    told = as_documented("bundle", done.stdout)
+    assert (told["folder"], told["wheels"]) == (str(tmp_path / "bundle"), 3)
 
 
 def test_a_damaged_copy_is_not_installed(project: Sandbox, index: Path, tmp_path: Path) -> None:

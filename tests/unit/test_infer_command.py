@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.json_page import as_documented
 from tritonctl.errors import UsageError
 from tritonctl.protocol.server_description import TensorMetadata
 from tritonctl.protocol.tensor_arguments import parse_tensors
@@ -79,7 +80,7 @@ def test_there_and_back(cli: Cli, url: str, tmp_path: Path) -> None:
     options = [part for text in given for part in ("--input", text)]
     done = cli("infer", "echo", "--url", url, *options)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {
+    assert as_documented("infer", done.stdout) == {
         "ids": [[1, 2], [3, 4]],
         "scale": [[0.5]],
         "text": [["zwei Wörter"]],

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from tests.json_page import as_documented
 from tests.loadtest_records import SyntheticRun
 from tests.report_page import finished
 from tritonctl.cli.loadtest_report import command
@@ -66,7 +66,7 @@ def test_by_the_beginning_of_its_name(project: Path, invoke: Report) -> None:
     """As short as it is clear; --output writes elsewhere, --csv the requests."""
     result = invoke("20260102", "--output", "here.html", "--csv", "--json")
     run = project / ".tritonctl" / "loadtests" / "20260102-000000-speller"
-    told = json.loads(result.output)
+    told = as_documented("loadtest report", result.output)
     assert told == {
         "run": str(run),
         "against": None,

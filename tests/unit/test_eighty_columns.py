@@ -13,7 +13,10 @@ from rich.cells import cell_len
 
 from tests import headers
 from tests.loadtest_records import SyntheticRun
+from tests.report_page import finished
 from tritonctl.console.voice import Console
+from tritonctl.engines.build.engine import build_engine
+from tritonctl.host.progress import Silent
 from tritonctl.loadtest.analysis.capacity import Capacity, Trial
 from tritonctl.loadtest.analysis.summarise import summarise
 from tritonctl.loadtest.report.capacity_text import CAPACITY_HEADINGS, capacity_rows
@@ -110,6 +113,33 @@ def test_verbs(command: tuple[str, ...], built: Sandbox, cli: Cli) -> None:
     if command[0] == "artefacts":
         (folder,) = (built.root / ".tritonctl" / "engines" / "speller").glob("[!.]*")
         assert folder.name in FINGERPRINT.findall(done.stdout)
+
+
+def test_artefacts_that_differ(built: Sandbox, cli: Cli) -> None:
+    """Both names, fields and values; also where only a hash does."""
+    built.engine["precision"] = "fp32"
+    build_engine(built.load(), "speller", Silent())
+    built.engine["precision"] = "int8"
+    built.write()
+    folders = (built.root / ".tritonctl" / "engines" / "speller").glob("[!.]*")
+    one, other = sorted(f"speller/{folder.name}" for folder in folders)
+    done = cli("artefacts", "diff", one, other)
+    assert too_long(done.stdout) == []
+    words = done.stdout.split()
+    assert {one, other, "request.precision", "fp32", "int8"} <= set(words)
+    assert any(re.fullmatch(r"[0-9a-f]{64}", word) for word in words)
+
+
+def test_load_tests_compared(sandbox: Sandbox, cli: Cli) -> None:
+    """Each figure of both with its interval, and what is said of it."""
+    stored = sandbox.root / ".tritonctl" / "loadtests"
+    sandbox.write()
+    for name in ("20261125-163449-a-load-test-with-a-long-name", "20261125-173449-another"):
+        finished(SyntheticRun(seconds=30, slo={"itl_p99_ms": 20.0}), stored / name)
+    done = cli("loadtest", "compare", *sorted(path.name for path in stored.iterdir()))
+    assert done.returncode == 0, done.stderr
+    assert too_long(done.stdout) == []
+    assert "no difference" in " ".join(done.stdout.split())
 
 
 def test_plan_on_every_gpu(sandbox: Sandbox, cli: Cli) -> None:

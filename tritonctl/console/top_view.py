@@ -122,7 +122,7 @@ def _server(server: ServerFigures) -> Text:
         *(_gpu(number, gpu) for number, gpu in enumerate(server.gpus)),
     ]
     known = [f"{name} {value} {unit}".rstrip() for name, value, unit in parts if value != _NONE]
-    return Text("  ".join(known), style="dim", no_wrap=True, overflow="ellipsis")
+    return Text("  ".join(known), style="dim")
 
 
 def _gpu(number: int, gpu: Gpu) -> tuple[str, str, str]:

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
-from rich.console import Group
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, Group, RenderableType, RenderResult
 from rich.live import Live
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +24,7 @@ from tritonctl.tuning.space import Space
 from tritonctl.tuning.trials import Asked, Settings, Trial, key_of
 
 _SHOWN = 8
+_ANY_WIDTH = 10_000
 _STYLES = {"met": "green", "missed": "red", "refused": "red", "undecided": "yellow"}
 _COLUMNS = ("settings", "rate", "verdict", "over the SLO", "P99 ms", "met up to", "left")
 
@@ -39,7 +42,7 @@ class _Candidate:
     def cells(self) -> list[str | Text]:
         """A row of the table."""
         met = f"{self.met:.4g}/s" if self.met else ""
-        words, rate = Text(self.words, overflow="fold"), f"{self.rate:.4g}/s"
+        words, rate = Text(self.words), f"{self.rate:.4g}/s"
         if self.left is not None or self.trial is None:
             left = "" if self.left is None else f"{self.left:.0f} s"
             return [words, rate, Text("runs", style="cyan"), "", "", met, left]
@@ -115,9 +118,9 @@ class TuneView:
         """The view now."""
         title = Text(self._title, style="bold")
         title.append(f"  {self._time()}", style="dim")
-        parts: list[Text | Table | Group] = [title, Text(self._stage, style="dim")]
+        parts: list[RenderableType] = [title, Text(self._stage, style="dim")]
         if self._rows:
-            parts += [self._table(), Text(self._why, style="dim")]
+            parts += [_Candidates(self._shown(), self._hidden()), Text(self._why, style="dim")]
         if self._load is not None:
             parts += [Text(), self._load.view()]
         return Group(*parts)
@@ -129,21 +132,46 @@ class TuneView:
             return f"{_clock(spent)}, {_clock(left)} of {self._minutes:g} minutes left"
         return f"{_clock(spent)}, the {self._minutes:g} minutes are over: finishing"
 
-    def _table(self) -> Table:
-        """The best settings first, then the others, the latest at the end."""
+    def _others(self) -> list[str]:
+        return [key for key in self._rows if key != self._best]
+
+    def _hidden(self) -> int:
+        return max(0, len(self._others()) - _SHOWN)
+
+    def _shown(self) -> Iterator[tuple[str, _Candidate]]:
+        """The best settings first, then the others, the latest at the end; each with its mark."""
+        for key in (self._best, *self._others()[-_SHOWN:]):
+            if key in self._rows:
+                row = self._rows[key]
+                yield "▶" if row is self._running else "★" if key == self._best else " ", row
+
+
+class _Candidates:
+    """A table where it fits; else two lines for each, so that no name of a setting is broken."""
+
+    def __init__(self, rows: Iterable[tuple[str, _Candidate]], hidden: int) -> None:
+        self._rows = list(rows)
+        self._hidden = hidden
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
         table = Table(box=None, pad_edge=False, header_style="dim")
         table.add_column("")
         for heading in _COLUMNS:
             table.add_column(heading, justify="left" if heading in _COLUMNS[:1] else "right")
-        others = [key for key in self._rows if key != self._best]
-        hidden = len(others) - _SHOWN
-        for key in [key for key in (self._best, *others[-_SHOWN:]) if key in self._rows]:
-            row = self._rows[key]
-            mark = "▶" if row is self._running else "★" if key == self._best else ""
+        for mark, row in self._rows:
             table.add_row(mark, *row.cells())
-        if hidden > 0:
-            table.add_row("", Text(f"and {hidden} tried earlier", style="dim"))
-        return table
+        unbounded = options.update(max_width=_ANY_WIDTH)
+        if Measurement.get(console, unbounded, table).minimum <= options.max_width:
+            yield table
+        else:
+            for mark, row in self._rows:
+                settings, rate, verdict, *others = row.cells()
+                named = zip(_COLUMNS[3:], others, strict=True)
+                told = ", ".join(f"{name} {cell}" for name, cell in named if cell)
+                yield Text.assemble(f"{mark} ", settings)
+                yield Text.assemble(f"    {rate} ", verdict, f", {told}" if told else "")
+        if self._hidden:
+            yield Text(f"  and {self._hidden} tried earlier", style="dim")
 
 
 class _Board:

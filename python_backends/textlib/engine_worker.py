@@ -21,6 +21,7 @@ from textlib.engine_messages import packed, progress_rows, read_request
 from textlib.engine_metrics import KvCache
 from textlib.errors import ConfigurationError
 from textlib.frames import Frames, read_frame, write_frame
+from textlib.log_lines import name_lines
 from textlib.parameters import ModelParameters
 
 CACHE_SECONDS = 0.05  # how often the cache's state is told while it changes
@@ -49,6 +50,7 @@ def main(load: Load) -> None:
         if setup is None:
             return
         message = json.loads(setup)
+        name_lines(message["model"])
         try:
             parameters = ModelParameters(message["model"], message["parameters"])
             engine = load(Path(message["folder"]), parameters)

@@ -16,6 +16,7 @@ import triton_python_backend_utils as pb_utils
 from numpy.typing import NDArray
 
 from textlib.errors import ConfigurationError, EngineFailedError, TextPathError, code_of
+from textlib.log_lines import name_lines
 from textlib.parameters import ModelParameters
 from textlib.token_chunk import TokenChunk
 
@@ -26,6 +27,7 @@ _MOST_TOKENIZER_THREADS = 4
 @contextmanager
 def loading(args: Mapping[str, str]) -> Iterator[ModelParameters]:
     """Give initialize() its parameters; what goes wrong becomes a readable load error."""
+    name_lines(args["model_name"])
     try:
         yield ModelParameters.from_model_config(args["model_config"])
     except ConfigurationError as error:

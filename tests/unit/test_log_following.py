@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.commands import run_here
+from tests.unit.deploy.test_container_capacity import SERVER
 from tritonctl.server.log import LogReader, ModelLines, keep_previous
 
 if TYPE_CHECKING:
@@ -37,6 +41,9 @@ I1125 16:22:05.436548 19099 server.cc:674]
 a line that a model printed
 I1125 16:22:05.453410 19099 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:35749"
 """
+
+
+STEPS = ("tokenizer", "engine", "detokenizer")
 
 
 def everything(_: str) -> bool:
@@ -126,6 +133,31 @@ def test_following_across_a_restart(cli: Cli, sandbox: Sandbox, wait_until: Wait
         process.terminate()
         reading.join()
     assert ["speller:1" in seen[0], "speller_engine:1" in seen[1]] == [True, True]
+
+
+def test_containers_that_end(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Compose: it goes on while one restarts, and ends, exit code 0, when all have."""
+    asked: list[tuple[str, ...]] = []
+
+    def run(*words: str, on_line: Callable[[str], None], remedy: str) -> None:
+        asked.append(words)
+        for line in LOG.splitlines():
+            on_line(line)
+
+    monkeypatch.setattr("tritonctl.server.state.read_state", lambda _: SERVER)
+    compose = SimpleNamespace(run=run)
+    monkeypatch.setattr("tritonctl.server.containers.lifecycle.compose_of", lambda _: compose)
+    sandbox.write()
+    done = run_here("logs", "speller", "--follow", cwd=sandbox.root)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == of("speller", *(f"speller_{s}" for s in STEPS))
+    assert "the containers have ended; `tritonctl up` starts them" in done.stderr
+    once = run_here("logs", "--lines", "7", cwd=sandbox.root)
+    assert once.stderr == ""
+    assert [("--follow" in words, words[-1]) for words in asked] == [
+        (True, SERVER.deployment.service),
+        (False, SERVER.deployment.service),
+    ]
 
 
 def test_an_unknown_model(cli: Cli, sandbox: Sandbox) -> None:

@@ -53,6 +53,8 @@ def command(
 
         asked = max(lines, _SEARCHED) if model else lines
         print_log(state.deployment, asked, follow=follow, write=write)
+        if follow:  # as `docker compose logs -f`: it goes on while one of them restarts
+            console.note("the containers have ended; `tritonctl up` starts them")
         return
     if not log.exists():
         raise ServerError("this project has no server log yet", remedy="run `tritonctl up`")

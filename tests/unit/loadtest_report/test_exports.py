@@ -18,7 +18,7 @@ from tritonctl.loadtest.report.exports import COLUMNS, write_requests
 
 RUN = SyntheticRun(seconds=5, rate=40, coalesce=2, error_share=0.1, cancel_share=0.1)
 MESSAGE = 'queue, "full"\r\nline two; ünïcode 七'
-DOCUMENT = Path(__file__).parents[3] / "docs" / "explanation" / "load-test-statistics.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "load-tests.md"
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -86,7 +86,7 @@ def test_tensors_have_no_token_times(tmp_path: Path) -> None:
 
 
 def test_every_column_is_documented() -> None:
-    """docs/explanation/load-test-statistics.md has a line for each, and none for others."""
+    """docs/reference/load-tests.md has a line for each, and none for others."""
     text = DOCUMENT.read_text(encoding="utf-8")
     section = text.partition("## requests.csv")[2].partition("\n## ")[0]
     documented = [

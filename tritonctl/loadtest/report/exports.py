@@ -14,7 +14,7 @@ from tritonctl.loadtest.report.run import Request, load_run
 REQUESTS = "requests.csv"
 
 Value = str | int | float | None
-# docs/explanation/load-test-statistics.md describes them.
+# docs/reference/load-tests.md describes them.
 COLUMNS: dict[str, Callable[[Request], Value]] = {
     "index": lambda r: r.record.index,
     "class": lambda r: r.record.class_name,

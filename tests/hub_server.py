@@ -14,9 +14,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from tests.loopback_http import Answering, listening
 
 _LARGE = (".safetensors", ".onnx", ".bin")
 TOKEN = "hf_aSecretThatNobodyMaySee0123456789"  # noqa: S105 - of this server alone
@@ -78,29 +79,19 @@ class Hub:
 def serving() -> Iterator[Hub]:
     """A hub on a free port."""
     hub = Hub()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(hub))
-    server.daemon_threads = True
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.go_on.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
-
-def _handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
     class Handler(_Handler):
         pass
 
     Handler.hub = hub
-    return Handler
+    with listening(Handler) as hub.url:
+        try:
+            yield hub
+        finally:
+            hub.go_on.set()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering):
     hub: Hub
     protocol_version = "HTTP/1.1"
 
@@ -109,29 +100,21 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(ConnectionError):
             super().handle()
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Nothing is printed."""
-
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """As the hub would."""
         bearer = self.headers.get("Authorization", "")
         self._token = bearer.removeprefix("Bearer ") or None
         path = unquote(urlsplit(self.path).path)
         self.hub.asked.append(Asked(self.command, path, self.headers.get("Range"), self._token))
         if self.hub.status:
-            return self._send(self.hub.status, b"")
+            return self.send(self.hub.status, b"")
         if stored := re.fullmatch(r"/store/([^/]+/[^/]+)/(\w+)/(.+)", path):
             return self._content(self.hub.repos[stored[1]].commits[stored[2]][stored[3]])
         if info := re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path):
             return self._info(info[1], info[2] or "main")
         if file := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             return self._resolve(file[1], file[2], file[3])
-        return self._send(404, b"")
+        return self.send(404, b"")
 
     def _repo(self, name: str, revision: str) -> tuple[Repo, str] | None:
         """The repository that may be seen, and the commit; else the refusal is sent."""
@@ -173,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
             "tags": [],
             "siblings": siblings,
         }
-        self._send(200, json.dumps(record).encode(), {"Content-Type": "application/json"})
+        self.send(200, json.dumps(record).encode(), {"Content-Type": "application/json"})
 
     def _resolve(self, name: str, revision: str, file: str) -> None:
         if (found := self._repo(name, revision)) is None:
@@ -192,10 +175,10 @@ class _Handler(BaseHTTPRequestHandler):
             digest = hashlib.sha256(content).hexdigest()
             headers |= {"X-Linked-Size": str(len(content)), "X-Linked-Etag": f'"{digest}"'}
             location = f"{self.hub.url}/store/{name}/{commit}/{file}"
-            self._send(302, b"", headers | {"Location": location})
+            self.send(302, b"", headers | {"Location": location})
             return
         digest = hashlib.sha1(content, usedforsecurity=False).hexdigest()
-        self._send(200, content, headers | {"ETag": f'"{digest}"'})
+        self.send(200, content, headers | {"ETag": f'"{digest}"'})
 
     def _content(self, content: bytes) -> None:
         begin = 0
@@ -224,13 +207,4 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, code: str | None, message: str) -> None:
         headers = {"X-Error-Message": message} | ({"X-Error-Code": code} if code else {})
-        self._send(status, json.dumps({"error": message}).encode(), headers)
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in (headers or {}).items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.send(status, json.dumps({"error": message}).encode(), headers)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import io
 import json
-import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 from urllib.parse import unquote
+
+from tests.loopback_http import Answering, listening
 
 _HEAD = "Metadata-Version: 2.1\n"
 _JSON = "application/vnd.pypi.simple.v1+json"
@@ -63,32 +62,16 @@ def indexing() -> Iterator[Index]:
         pass
 
     Handler.index = index
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    index.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with listening(Handler) as url:
+        index.url = f"{url}/simple"
         yield index
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering):
     index: Index
 
-    def do_HEAD(self) -> None:
-        self._answer()
-
-    def do_GET(self) -> None:
-        self._answer()
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Nothing is printed."""
-
-    def _answer(self) -> None:
+    def answer(self) -> None:
+        """As an index would."""
         self.index.asked.append(self.path)
         parts = unquote(self.path).strip("/").split("/")
         if self.index.down:
@@ -124,12 +107,7 @@ class _Handler(BaseHTTPRequestHandler):
         return json.dumps(record | {"versions": versions, "files": files}).encode(), _JSON
 
     def _send(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
+        self.send(status, body, {"Content-Type": kind})
 
 
 def _page(names: list[str]) -> tuple[bytes, str]:

@@ -41,6 +41,7 @@ class Endpoint:
             "ServerMetadata": (service_pb2.ServerMetadataRequest, self._server_metadata),
             "ModelMetadata": (service_pb2.ModelMetadataRequest, self._metadata),
             "ModelConfig": (service_pb2.ModelConfigRequest, self._config),
+            "RepositoryIndex": (service_pb2.RepositoryIndexRequest, self._index),
         }
         methods = {name: _unary(*method) for name, method in unary.items()}
         # Bytes go out as they are: mock_wire has serialised them.
@@ -73,6 +74,9 @@ class Endpoint:
         batching = self._behaviour.batching
         text = self._models[request.name]
         return mock_wire.config(request.name, text, 1 if text or not batching else batching.most)
+
+    async def _index(self, _request: Any, _context: Any) -> Any:
+        return mock_wire.index(self._models)
 
     async def _known(self, model: str, context: Any) -> None:
         if model not in self._models:

@@ -9,6 +9,7 @@ that the generator and not the mock is what a benchmark saturates.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
@@ -147,6 +148,14 @@ def config(model: str, text: bool, batch: int) -> Any:
     for tensor in described.outputs:
         dims = list(tensor.shape[1:])
         answer.output.add(name=tensor.name, data_type=_config_type(tensor.datatype), dims=dims)
+    return response
+
+
+def index(models: Iterable[str]) -> Any:
+    """RepositoryIndex: every model is ready."""
+    response = service_pb2.RepositoryIndexResponse()
+    for name in models:
+        response.models.add(name=name, version="1", state="READY")
     return response
 
 

@@ -74,6 +74,8 @@ def test_health_and_metadata() -> None:
             assert (found.name, found.model_transaction_policy.decoupled) == (name, decoupled)
         assert not stub.ModelReady(service_pb2.ModelReadyRequest(name="other")).ready
         assert stub.ServerMetadata(service_pb2.ServerMetadataRequest()).name == "tritonctl-mock"
+        index = stub.RepositoryIndex(service_pb2.RepositoryIndexRequest())
+        assert [model.name for model in index.models] == ["mock", "mock_tensors"]
         metadata = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name="mock"))
         assert metadata.outputs[0].name == "text_output"
         with pytest.raises(grpc.RpcError) as caught:

@@ -79,11 +79,18 @@ def test_show(cli: Cli, two: Sandbox) -> None:
     """Each field on a line, or the manifest as it is."""
     name = _names(two)["fp32"]
     text = cli("artefacts", "show", name).stdout
-    assert ["request.precision", "fp32"] in [line.split() for line in text.splitlines()]
+    rows = [line.split() for line in text.splitlines()]
+    assert ["request.precision", "fp32"] in rows
     record = _json(cli("artefacts", "show", name, "--json"))
     folder = two.root / ".tritonctl" / "engines" / name
     written = json.loads((folder / "manifest.json").read_bytes())
     assert {key: record[key] for key in written} == written
+    shown = {row[0]: row[1:] for row in rows if row}
+    for file in written["result"]["files"]:
+        assert shown[f"result.files.{file['path']}"] == [str(file["size"]), "B"]
+    for kind, tensors in written["result"]["tensors"].items():
+        for one in tensors:
+            assert shown[f"result.tensors.{kind}.{one['name']}"][0] == one["data_type"]
 
 
 def test_diff(cli: Cli, two: Sandbox) -> None:

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tritonctl.errors import ConfigurationError
+from tests.commands import run_here
+from tests.loadtests.mock_process import mock_endpoint
+from tests.loopback_http import Answering, listening
+from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.loadtest.run import jobs
 from tritonctl.loadtest.run.jobs import Target, load_job
 from tritonctl.project.scenario import Scenario
@@ -64,3 +68,44 @@ def test_what_serves_is_told_of_the_projects_own_server_alone(
     own = load_job(project, "s", scenario("text"), Target("127.0.0.1:1", shm_prefix=""))
     assert own.facts["engine"] is None  # nothing is built, and a load test needs nothing built
     assert isinstance(own.facts["gpus"], list)
+
+
+def test_a_model_that_a_server_named_by_its_address_does_not_have(sandbox: Sandbox) -> None:
+    """Exit code 2 and the nearest name, as of the project's own; no folder of a run."""
+    arrivals = {"process": "constant", "rate": 1}
+    requests = [{"prompts": "prompts.jsonl"}]
+    sandbox.data["loadtests"] = {
+        "s": {"model": "mok", "requests": requests, "arrivals": arrivals, "count": 1}
+    }
+    sandbox.write()
+    with mock_endpoint() as url:
+        done = run_here("loadtest", "run", "--url", url, "--json", cwd=sandbox.root)
+    told = json.loads(done.stdout)
+    assert (done.returncode, told["problem"]) == (2, "the server has no model mok")
+    assert told["remedy"] == "did you mean `mock`? it has mock, mock_tensors"
+    assert not (sandbox.root / ".tritonctl" / "loadtests").exists()
+
+
+class _Triton(Answering):
+    """Metadata and repository index over HTTP; configurations are not told."""
+
+    def answer(self) -> None:
+        """As Triton does."""
+        answers = {
+            ("GET", "/v2"): {"name": "triton"},
+            ("POST", "/v2/repository/index"): [{"name": "m", "state": "READY"}, {"name": "n"}],
+        }
+        answer = answers.get((self.command, self.path))
+        self.send(200 if answer else 400, json.dumps(answer).encode())
+
+
+@pytest.mark.parametrize(("model", "known"), [("m", True), ("n", True), ("o", False)])
+def test_the_index_over_http(sandbox: Sandbox, model: str, known: bool) -> None:
+    """A model in it may be asked although nothing else is told of it."""
+    asked = scenario("tensors").model_copy(update={"model": model, "protocol": "http"})
+    with listening(_Triton) as url:
+        if known:
+            assert load_job(sandbox.load(), "s", asked, Target(url)).folder.is_dir()
+            return
+        with pytest.raises(UsageError, match="the server has no model o"):
+            load_job(sandbox.load(), "s", asked, Target(url))

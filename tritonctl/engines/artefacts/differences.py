@@ -9,6 +9,7 @@ from typing import Any
 
 from tritonctl.engines.artefacts.store import Stored
 from tritonctl.engines.build.given_files import field_at
+from tritonctl.host.units import human_bytes
 
 # Sections of a manifest in the order of interest, by where each lies in it.
 _SECTIONS = (
@@ -49,8 +50,21 @@ class Difference:
 
 
 def fields(stored: Stored) -> list[tuple[str, Any]]:
-    """A manifest as (dotted name, value) pairs. Raises RepositoryError."""
-    return list(_flat("", stored.manifest()))
+    """A manifest as (dotted name, value) pairs: a file with its size, a tensor with its type.
+
+    Raises RepositoryError.
+    """
+    return [line for name, value in _flat("", stored.manifest()) for line in _lines(name, value)]
+
+
+def _lines(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Of a list of files or of tensors each on its own."""
+    if name == "result.files":
+        yield from ((f"{name}.{file['path']}", human_bytes(file["size"])) for file in value)
+    elif name in ("result.tensors.inputs", "result.tensors.outputs"):
+        yield from ((f"{name}.{one['name']}", f"{one['data_type']} {one['dims']}") for one in value)
+    else:
+        yield name, value
 
 
 def differences(left: Stored, right: Stored) -> list[Difference]:

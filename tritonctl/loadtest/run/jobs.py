@@ -13,7 +13,7 @@ from tritonctl.loadtest.run.engine_facts import engine_facts
 from tritonctl.loadtest.run.execution import LoadJob
 from tritonctl.loadtest.run.folder import new_folder
 from tritonctl.loadtest.run.plan import load_plan
-from tritonctl.loadtest.run.server_facts import facts
+from tritonctl.loadtest.run.server_facts import facts, index_of
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
@@ -88,16 +88,13 @@ def load_job(
 ) -> LoadJob:
     """The job of a scenario, in a new folder.
 
-    Raises UsageError for a model that the project's server does not have, ConfigurationError for
-    one that cannot answer as the scenario asks.
+    Raises UsageError for a model that the server does not have, ConfigurationError for one that
+    cannot answer as the scenario asks.
     """
     profile = profile or os.environ.get("TRITONCTL_PROFILE")
     known = facts(project, name, scenario, target.endpoint, profile)
-    if not known["models"] and scenario.model not in (target.models or [scenario.model]):
-        raise UsageError(
-            f"the server has no model {scenario.model}",
-            remedy=choices(scenario.model, target.models or (), "it has"),
-        )
+    if not known["models"]:
+        _refuse_unknown(scenario, target, answers=bool(known.get("server")))
     if target.shm_prefix is not None:  # of others nobody knows what they serve, and on what
         known |= engine_facts(project, scenario.model)
     _refuse_streams(name, scenario, known["models"].get(scenario.model, {}))
@@ -110,6 +107,18 @@ def load_job(
         facts=known,
         shm_prefix=target.shm_prefix,
     )
+
+
+def _refuse_unknown(scenario: Scenario, target: Target, *, answers: bool) -> None:
+    """A model that the server says it does not have; what does not answer is left to the run."""
+    names = target.models
+    if names is None and answers:
+        names = index_of(scenario.protocol, target.endpoint)
+    if names and scenario.model not in names:
+        raise UsageError(
+            f"the server has no model {scenario.model}",
+            remedy=choices(scenario.model, names, "it has"),
+        )
 
 
 def _refuse_streams(name: str, scenario: Scenario, config: Config) -> None:

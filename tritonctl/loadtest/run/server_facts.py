@@ -30,6 +30,7 @@ from tritonctl.protocol.http import open_url
 from tritonctl.protocol.model_config import steps_of
 
 _TIMEOUT_SECONDS = 5.0
+_INDEX = "/v2/repository/index"
 
 
 # Asks for a model's configuration, or (None) for the server's metadata; None without an answer.
@@ -42,6 +43,26 @@ def server_facts(protocol: str, endpoint: Endpoint, model: str) -> dict[str, Any
         return _answers(partial(_ask_http, endpoint), model)
     with Connection(endpoint) as connection:
         return _answers(partial(_ask_grpc, connection), model)
+
+
+def index_of(protocol: str, endpoint: Endpoint) -> list[str] | None:
+    """The models of a server by its repository index; None where it does not tell them."""
+    if protocol == "http":
+        listed = _open_http(endpoint, _INDEX, b"{}")
+    else:
+        with Connection(endpoint) as connection:
+            listed = _index_grpc(connection)
+    named = listed if isinstance(listed, list) else []
+    return sorted({str(entry["name"]) for entry in named if "name" in entry}) or None
+
+
+def _index_grpc(connection: Connection) -> Any:
+    try:
+        request = service_pb2.RepositoryIndexRequest()
+        answer = connection.ask(request, seconds=_TIMEOUT_SECONDS, admin=True)
+    except TritonctlError:
+        return None
+    return MessageToDict(answer).get("models")
 
 
 def _ask_grpc(connection: Connection, model: str | None) -> dict[str, Any] | None:
@@ -57,17 +78,23 @@ def _ask_grpc(connection: Connection, model: str | None) -> dict[str, Any] | Non
 
 
 def _ask_http(endpoint: Endpoint, model: str | None) -> dict[str, Any] | None:
+    record: dict[str, Any] | None = _open_http(
+        endpoint, "/v2" if model is None else f"/v2/models/{model}/config"
+    )
+    return record
+
+
+def _open_http(endpoint: Endpoint, path: str, body: bytes | None = None) -> Any:
+    """The JSON that the server answers with; None where it does not."""
     url = endpoint.url if "://" in endpoint.url else f"http://{endpoint.url}"
-    path = "/v2" if model is None else f"/v2/models/{model}/config"
-    request = urllib.request.Request(url.rstrip("/") + path)  # noqa: S310
+    request = urllib.request.Request(url.rstrip("/") + path, body)  # noqa: S310
     for name, value in endpoint.metadata:
         request.add_unredirected_header(name, value)  # a key must not follow redirects
     try:
         with open_url(request, _TIMEOUT_SECONDS) as answer:
-            record: dict[str, Any] = json.loads(answer.read())
+            return json.loads(answer.read())
     except (OSError, ValueError):
         return None
-    return record
 
 
 def _answers(ask: _Ask, model: str) -> dict[str, Any]:

@@ -72,7 +72,9 @@ def kind(value: Any) -> str:
         return "boolean"
     if isinstance(value, int | float):
         return "number"
-    return {str: "text", list: "list", dict: "object"}[type(value)]
+    if isinstance(value, str):
+        return "text"
+    return "list" if isinstance(value, list) else "object"
 
 
 def _of_objects(shown: dict[str, Any], printed: dict[str, Any], where: str) -> list[str]:

@@ -63,8 +63,8 @@ def building() -> Any:
     table.planned("sentence-embedding-large", "quantise", done=True, expected=3.0)
     table.planned("sentence-embedding-large", "compile", done=False, expected=12000.0)
     table.planned("speller", "build", done=False, expected=600.0)
-    with table.stage("sentence-embedding-large", "compile") as progress:
-        progress.update("x")
+    stage = table.stage("sentence-embedding-large", "compile")
+    with stage as progress, progress.step("Building"):
         now[0] += 7200
         return table.table()
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.fakes.task_server import LIMIT, TaskServer, task_server, vector
+from tests.json_page import as_documented
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli
@@ -59,6 +60,7 @@ def test_embed(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
         "num_input_tokens": len(TEXTS[3]),
         "truncated": False,
     }
+    as_documented("embed", json.dumps(given[3]))
     assert server.most_at_once <= 4
 
 
@@ -101,6 +103,7 @@ def test_classify(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
     ]
     assert [one.get("id") for one in given] == ["a", {"n": 2}, None]
     assert "id" not in given[2]
+    as_documented("classify", json.dumps(given[2]))
     assert all(len(one["labels"]) == 2 for one in given)
 
 
@@ -115,6 +118,7 @@ def test_rerank(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
     file = written(tmp_path, ["none", "an ant"])
     given = ask(cli, server, "rerank", "reranker", file, "--query", "an")
     assert [one["score"] for one in given] == [0.0, 2.0]
+    as_documented("rerank", json.dumps(given[0]))
     documents = ["none", "an ant and an ant", "an ant"]
     objects = [{"id": 1, "query": "an", "documents": documents}, {"query": "t", "text": "an ant"}]
     file = written(tmp_path, [json.dumps(one) for one in objects])
@@ -125,6 +129,7 @@ def test_rerank(cli: Cli, server: TaskServer, tmp_path: Path) -> None:
     texts = [part for text in documents for part in ("--text", text)]
     [one] = ask(cli, server, "rerank", "reranker", "--query", "an", *texts)
     assert one["results"] == first["results"]
+    as_documented("rerank", json.dumps(one), 1)
 
 
 def test_images(cli: Cli, server: TaskServer, tmp_path: Path) -> None:

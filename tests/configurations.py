@@ -23,6 +23,7 @@ from tests.server.replay import ReplayModel, replay_models
 from tests.server.scripted import Kind
 from tests.server.trtllm import trtllm_project
 from tests.servers import USED, Handle, paced_project
+from tests.task_models import task_project
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.server.security.certificates import make_certificates, tls_section
@@ -39,6 +40,7 @@ GROUPS = {
     "trtllm_handle": "trtllm",
     "trtllm_pytorch_handle": "trtllm_pytorch",
     "graphs_handle": "graphs",
+    "tasks_handle": "tasks",
     "traced_handle": "traced",
     "speller_handle": "speller",
 }
@@ -249,6 +251,23 @@ def replay_handle(replay_project: Project) -> Iterator[Handle]:
 def replay_server(request: pytest.FixtureRequest, replay_handle: Handle) -> Server:
     """It, alive."""
     return replay_handle.ready(request.node)
+
+
+@pytest.fixture(scope="session")
+def tasks_handle(
+    onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Handle]:
+    """A small model of each text task in one server (tests/task_models.py)."""
+    project = task_project(tmp_path_factory.mktemp("tasks"), onnxruntime_environment)
+    handle = Handle(project, None)
+    yield handle
+    handle.stop()
+
+
+@pytest.fixture
+def tasks_server(request: pytest.FixtureRequest, tasks_handle: Handle) -> Server:
+    """It, alive."""
+    return tasks_handle.ready(request.node)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: TID251 - same
 
 OPSET, IR_VERSION = 20, 10
 VOCABULARY, WIDTH, LABELS = 500, 16, 3
+SLOW_PRODUCTS, SLOW_SIZE = 4, 1000
 _IDS, _MASK, _TYPES = "input_ids", "attention_mask", "token_type_ids"
 
 
@@ -62,9 +63,28 @@ _BY_TOKEN = _nodes(
     ("Softmax", ["logits"], "token_scores", {"axis": -1}),
 )
 
+# As `embedding`, after a fifth of a second of other work that depends on the request.
+_SLOWLY = _nodes(
+    ("ReduceSum", ["mask3"], "tokens", {"keepdims": 0}),
+    ("Mul", ["large", "tokens"], "product0"),
+    *(
+        ("MatMul", [f"product{index}", "large"], f"product{index + 1}")
+        for index in range(SLOW_PRODUCTS)
+    ),
+    ("ReduceMax", [f"product{SLOW_PRODUCTS}"], "nothing", {"keepdims": 0}),
+    ("Add", ["vectors", "nothing"], "same"),
+)
+_SLOW_MEAN = _nodes(("Mul", ["same", "mask3"], "masked"))
+
 # By task: nodes, graph inputs, the output and its shape.
 GRAPHS: dict[str, tuple[list[Any], list[str], str, list[int | str]]] = {
     "embedding": ([*_TOKENS, *_MEAN, *_UNIT], [_IDS, _MASK], "embedding", ["batch", WIDTH]),
+    "slow": (
+        [*_TOKENS, *_SLOWLY, *_SLOW_MEAN, *_MEAN[1:], *_UNIT],
+        [_IDS, _MASK],
+        "embedding",
+        ["batch", WIDTH],
+    ),
     "classification": (
         [*_TOKENS, *_MEAN, *_SCORES],
         [_IDS, _MASK],
@@ -95,7 +115,9 @@ def weights() -> dict[str, Any]:
 def main() -> None:
     """Write all of them."""
     folder = Path(sys.argv[1])
-    known: dict[str, Any] = {**weights(), "last": np.array([2]), "middle": np.array([1])}
+    axes = {"last": np.array([2]), "middle": np.array([1])}
+    large = np.zeros((SLOW_SIZE, SLOW_SIZE), dtype=np.float32)
+    known: dict[str, Any] = {**weights(), **axes, "large": large}
     for task, (nodes, inputs, output, shape) in GRAPHS.items():
         used = {name for node in nodes for name in node.input}
         graph = helper.make_graph(

@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from tritonctl.bulk.probe import same
 from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.host.files import explained, if_free, read_record, write_atomically
 
@@ -77,10 +78,14 @@ class Stream:
 
 @dataclass
 class CheckpointedFile:
-    """A file that another run of the same command continues. `settings`: what must be the same."""
+    """A file that another run of the same command continues.
+
+    `settings`: what must be the same; `probe`: what must be alike (`tritonctl.bulk.probe`).
+    """
 
     path: Path
     settings: dict[str, Any]
+    probe: Mapping[str, float]
     reached: Checkpoint = Checkpoint()
     _part: Any = None
     _kept_at: float = field(default_factory=time.monotonic)
@@ -88,14 +93,14 @@ class CheckpointedFile:
     @classmethod
     @contextmanager
     def opened(
-        cls, path: Path, settings: dict[str, Any], *, force: bool
+        cls, path: Path, settings: dict[str, Any], probe: Mapping[str, float], *, force: bool
     ) -> Iterator[CheckpointedFile]:
         """A new file, or one that was begun. force: begin anew, whatever is there.
 
         Raises UsageError where the file is there already, or another process writes it;
         ConfigurationError where what was begun had other settings; HostError.
         """
-        output = cls(path, settings)
+        output = cls(path, settings, probe)
         with if_free(output._beside("lock")) as free:
             if not free:
                 raise UsageError(
@@ -132,6 +137,11 @@ class CheckpointedFile:
                 f"{self.path} was begun with {'; '.join(different)}",
                 remedy="repeat the command that began it, or start over: --force",
             )
+        if not same(record["probe"], self.probe):
+            raise ConfigurationError(
+                f"{self.settings['model']} answers otherwise than when {self.path} was begun",
+                remedy="serve the model that began it, or start over: --force",
+            )
         reached = Checkpoint(**record["reached"])
         self._part = part.open("r+b")
         if self._part.seek(0, os.SEEK_END) < reached.output_bytes:
@@ -159,8 +169,13 @@ class CheckpointedFile:
         with explained(self._beside("part")):
             self._part.flush()
             os.fsync(self._part.fileno())
-        record = {"schema": SCHEMA, "settings": self.settings, "reached": asdict(self.reached)}
-        write_atomically(self._beside("journal"), json.dumps(record, indent=1) + "\n")
+        record = {
+            "schema": SCHEMA,
+            "settings": self.settings,
+            "probe": dict(self.probe),
+            "reached": asdict(self.reached),
+        }
+        write_atomically(self._beside("journal"), json.dumps(record) + "\n")
         self._kept_at = time.monotonic()
 
     def finish(self) -> None:

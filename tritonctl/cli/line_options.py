@@ -134,6 +134,7 @@ def _objects(field: str, values: Any) -> bytes:
 def ask(console: Console, at: Endpoint, question: Question, lines: LineOptions) -> None:
     """Ask about every line, and say how it went. Raises what `Run` raises."""
     from tritonctl.bulk.output import CheckpointedFile, Output, Stream
+    from tritonctl.bulk.probe import probed
     from tritonctl.bulk.run import Run
     from tritonctl.protocol.connection import Connection
     from tritonctl.protocol.row_calls import served_task
@@ -147,7 +148,8 @@ def ask(console: Console, at: Endpoint, question: Question, lines: LineOptions) 
         output: Output = Stream(console.text)
         if lines.output is not None:
             settings = _settings(served, question, lines, source)
-            opened = CheckpointedFile.opened(lines.output, settings, force=lines.force)
+            probe = probed(connection, served, job.options, job.delivery)
+            opened = CheckpointedFile.opened(lines.output, settings, probe, force=lines.force)
             output = stack.enter_context(opened)
         if source.path is None and not question.named and sys.stdin.isatty():
             console.note("Reading standard input, an item on each line; Ctrl-D ends.")

@@ -17,6 +17,7 @@ import pytest
 
 from tests.fakes.task_server import TaskServer, task_server, vector
 from tests.servers import wait_until
+from tritonctl.bulk.probe import same
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli
@@ -111,7 +112,7 @@ def test_killed_again_and_again(server: TaskServer, file: Path, tmp_path: Path) 
     assert f"Going on after {reached:,} lines." in said
     check(output)
     again = sum(len(each["text_input"]) for each in server.requests) - asked
-    assert again == len(TEXTS) - reached
+    assert again == len(TEXTS) - reached + 1  # and whether it is the same model
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -217,16 +218,44 @@ def test_another_input_is_refused(cli: Cli, server: TaskServer, file: Path, tmp_
 
 
 def test_another_model_under_its_name_is_refused(
-    cli: Cli, server: TaskServer, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, server: TaskServer, file: Path, tmp_path: Path
 ) -> None:
-    """One with other outputs, or another version."""
+    """One of another version or with other outputs; one that answers otherwise."""
     output = tmp_path / "out.jsonl"
     broken_off(cli, server, file, output)
     with task_server() as other:
+        where = ("embed", "encoder", file, "--output", output, "--url", other.url)
         other.version = "2"
-        done = cli("embed", "encoder", file, "--output", output, "--url", other.url)
-    assert done.returncode == 3
-    assert "served version 1: " in " ".join(done.stderr.split())
+        done = cli(*where)
+        assert done.returncode == 3
+        assert "served version 1: " in " ".join(done.stderr.split())
+        other.version, other.factor = "1", -500.0
+        done = cli(*where)
+        assert done.returncode == 3
+        assert "encoder answers otherwise than when" in " ".join(done.stderr.split())
+        other.factor = 1.01
+        assert cli(*where, "--on-error", "keep").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "alike"),
+    [
+        ({}, {}, True),
+        ({"0": 0.6, "1": 0.8}, {"0": 0.603, "1": 0.798}, True),
+        ({"0": 0.6, "1": 0.8}, {"0": 0.8, "1": 0.6}, False),
+        ({"0": 0.6, "1": 0.8}, {"0": 0.6}, False),
+        ({"good": 0.97, "bad": 0.03}, {"good": 0.96, "bad": 0.04}, True),
+        ({"good": 0.97, "bad": 0.03}, {"bad": 0.97, "good": 0.03}, False),
+        ({"good": 0.9, "fine": 0.06}, {"good": 0.9, "other": 0.01}, False),
+        ({"score": 2.0}, {"score": 2.01}, True),
+        ({"score": 2.0}, {"score": 1.5}, False),
+        ({"score": 0.0}, {"score": 0.0}, True),
+    ],
+)
+def test_answers_of_one_model(before: dict[str, float], now: dict[str, float], alike: bool) -> None:
+    """They vary by what shares a batch, not by more."""
+    assert same(before, now) is alike
+    assert same(now, before) is alike
 
 
 def test_a_part_that_somebody_has_cut(

@@ -11,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python_backends"))
 from textlib.engine_metrics import COUNTERS, GAUGES
 
 _HEAD = """\
-<!-- Made by `make reference` from python_backends/textlib/engine_metrics.py: edits are lost. -->
+<!-- Made by `make reference` from docs/metrics_page.py and
+     python_backends/textlib/engine_metrics.py: edits are lost. -->
 
 # Metrics
 
@@ -23,6 +24,20 @@ alerts: [series, rules and alerts](monitoring.md). `tritonctl top` shows it live
 | metric | kind | is |
 |---|---|---|
 """
+# Triton's own: docs/user_guide/metrics.md of triton-inference-server/server.
+_TAIL = """
+## Of the response cache
+
+Triton's own series of models with [`serving.cache`](../how-to/cache-answers.md), with the labels
+`model` and `version`; a model that is loaded again with other content is another version.
+
+| metric | kind | is |
+|---|---|---|
+| `nv_cache_num_hits_per_model` | counter | Requests that the cache answered |
+| `nv_cache_num_misses_per_model` | counter | Requests that it had no answer to: the model gave it |
+| `nv_cache_hit_duration_per_model` | counter | Microseconds of lookups that found an answer |
+| `nv_cache_miss_duration_per_model` | counter | Microseconds of others, and of keeping answers |
+"""
 
 
 def page() -> str:
@@ -32,7 +47,7 @@ def page() -> str:
         for kind, table in (("gauge", GAUGES), ("counter", COUNTERS))
         for name, text in table.items()
     ]
-    return _HEAD + "\n".join(rows) + "\n"
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL
 
 
 if __name__ == "__main__":

@@ -241,6 +241,11 @@ class Control:
         found: Mapping[str, Any] = self.configs[model]
         return found
 
+    def versions(self, model: str) -> set[str]:
+        """Those that the server has had."""
+        assert model == "mine"
+        return {"1", "5"}
+
     def load(self, model: str) -> None:
         """From a repository."""
         self.done.append(f"load {model.partition('__')[0]}{'*' * ('__' in model)}")
@@ -287,6 +292,20 @@ def test_a_reload(built: Sandbox, asked: list[str]) -> None:
     assert control.done == ["unload mine*", "load mine*", "unload mine*", "load mine"]
     assert asked == ["mine"]
     assert list((built.root / ".tritonctl" / "server" / "beside").iterdir()) == []
+
+
+def test_a_cached_version_is_not_served_twice(built: Sandbox, asked: list[str]) -> None:
+    """The cache would answer for the old one; under a number of its own it cannot."""
+    folder = write(built)
+    with (folder / "config.pbtxt").open("a", encoding="utf-8") as file:
+        file.write("response_cache { enable: true }\n")
+    control = Control({"mine": {}})
+    with pytest.raises(ServerError, match="its version 1 was served before") as caught:
+        reload(built, control)
+    assert f"mv {folder}/1 {folder}/6" in caught.value.remedy
+    assert control.done == asked == []
+    (folder / "1").rename(folder / "6")
+    assert reload(built, control) == ANSWER
 
 
 def test_a_model_that_streams_is_not_asked(built: Sandbox, asked: list[str]) -> None:

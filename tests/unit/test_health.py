@@ -54,6 +54,21 @@ def _says(monkeypatch: pytest.MonkeyPatch, status: int, body: object) -> None:
     monkeypatch.setattr(_Index, "body", raw)
 
 
+def test_an_earlier_version_does_not_count(state: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays in the index, in front of the one that is served or behind it."""
+    gone = {"state": "UNAVAILABLE", "reason": "unloaded"}
+    entries = [
+        {"name": "a", "version": "1", **gone},
+        {"name": "a", "version": "5", "state": "READY"},
+        {"name": "b", "version": "2", "state": "READY"},
+        {"name": "b", "version": "9", **gone},
+    ]
+    _says(monkeypatch, 200, entries)
+    assert health(state).ready
+    _says(monkeypatch, 200, [{"name": "a", **gone}, *entries[2:]])
+    assert health(state).models == {"a": "UNAVAILABLE", "b": "READY"}
+
+
 def test_all_ready(state: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model of ours is READY; others do not matter."""
     entries = [{"name": n, "version": "1", "state": "READY"} for n in ("a", "b")]

@@ -372,7 +372,7 @@ def test_a_server_that_does_not_answer(built: Sandbox, monkeypatch: pytest.Monke
     write_state(files, embedded_server(pid, started, (1, 1, 1), models))
     specification = {"argv": ["tritonserver", f"--model-repository={files.beside}"]}
     files.specification.write_text(json.dumps(specification))
-    installed = Installation(Path("tritonserver"), Path("backends"), {})
+    installed = Installation(Path("tritonserver"), Path("backends"), Path("caches"), {})
     monkeypatch.setattr("tritonctl.server.reload.install", lambda *_: installed)
     with pytest.raises(ServerError, match=r"no answer from Triton at 127\.0\.0\.1:1") as caught:
         reloading.reload(project, "speller", Silent())

@@ -22,6 +22,7 @@ from tritonctl.errors import ServerError, UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.inspection import inspect
+from tritonctl.protocol.model_config import all_steps
 from tritonctl.smoke.answers import faults
 from tritonctl.smoke.batch_check import not_batched, step_outcomes
 from tritonctl.smoke.inputs import (
@@ -36,7 +37,6 @@ from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Statistics
 from tritonctl.smoke.run import Plan, smoke_server
 from tritonctl.smoke.single_request import Smoke, smoke
-from tritonctl.smoke.subject import all_steps
 from tritonctl.smoke.text_checks import Part, order_faults
 
 if TYPE_CHECKING:

@@ -29,8 +29,11 @@ _ENOUGH, _TEN = 500, 10
 
 @dataclass(frozen=True)
 class _Column:
+    """`rare`: left out where no model has a value."""
+
     heading: str
     cell: Callable[[ModelFigures], str]
+    rare: bool = False
 
 
 # The most important first: where the terminal is narrow, the last ones are left out.
@@ -45,6 +48,7 @@ _COLUMNS = (
     _Column("batch", lambda m: _written(m.batch_factor, "{:.2f}")),
     _Column("active", lambda m: _count(m.active_streams)),
     _Column("KV", lambda m: _written(m.kv_used, "{:.0%}")),
+    _Column("cache", lambda m: _written(m.cache_hits, "{:.0%}"), rare=True),
     _Column("E2E ms", lambda m: _times(m.e2e)),
     _Column("ms/req", lambda m: _rate(m.latency_ms)),
     _Column("inst", lambda m: _NONE if m.instances is None else str(m.instances)),
@@ -191,6 +195,8 @@ def _fitting(models: Sequence[ModelFigures], width: int) -> list[_Column]:
     columns = []
     for column in _COLUMNS:
         cells = [column.heading, *(column.cell(model) for model in models)]
+        if column.rare and {*cells[1:]} == {_NONE}:
+            continue
         width -= max(map(cell_len, cells)) + _GAP
         if width < 0:
             break

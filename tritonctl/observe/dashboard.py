@@ -17,6 +17,7 @@ Data = dict[str, Any]
 
 UID, TITLE = "tritonctl", "Triton by tritonctl"
 GPU_ROW = "GPU"
+CACHE_PANEL = "Answered from the cache"  # empty where no model has one
 _SCHEMA_VERSION = 41
 _MODEL = {"public_model": "~$model"}
 _SERVER = {"instance": "~$instance"}
@@ -234,6 +235,13 @@ def _models() -> tuple[Panel, ...]:
             "µs",
             stacked=True,
             colours=_PHASE_COLOURS,
+        ),
+        Panel(
+            CACHE_PANEL,
+            "Share of requests that Triton's response cache answered, of models that have one.",
+            (Query(_recorded("model:nv_cache:hit_ratio5m"), _STEP_LEGEND),),
+            "percentunit",
+            top=1,
         ),
         Panel(
             "Pending requests", "In Triton's queues.", (Query(pending, "{{model}} {{instance}}"),)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritonctl.observe.prometheus import ENSEMBLE, MODEL
+from tritonctl.repository.ensembles import CACHED
 
 Rule = dict[str, Any]
 Group = dict[str, Any]
@@ -65,6 +66,7 @@ def _matcher(name: str, value: str) -> str:
 def _steps() -> list[Rule]:
     queue, whole = "nv_inference_queue_duration_us", "nv_inference_request_duration_us"
     executions = rate("nv_inference_exec_count", _STEP)
+    hits, misses = (rate(f"nv_cache_num_{what}_per_model", _STEP) for what in ("hits", "misses"))
     return [
         record("model:nv_inference_request_success:rate5m", rate(_SUCCESS, _STEP)),
         record(
@@ -74,6 +76,7 @@ def _steps() -> list[Rule]:
             "model:nv_inference_batch:factor5m",
             f"{rate('nv_inference_count', _STEP)} / ({executions} > 0)",
         ),
+        record("model:nv_cache:hit_ratio5m", f"{hits} / (({hits} + {misses}) > 0)"),
     ]
 
 
@@ -84,9 +87,8 @@ def _requests() -> list[Rule]:
     broken = rate(_FAILURE, step="detokenizer", reason="BACKEND")
     twice = f"clamp_min(({ensemble} - {cancelled}) or {ensemble}, 0) / 2"
     # Failures by Triton's reason, of the steps that count a request once.
-    by_triton = rate(
-        _FAILURE, "public_model, reason", step=f"!~{ENSEMBLE}|detokenizer", reason="!CANCELED"
-    )
+    once = f"!~{ENSEMBLE}|{CACHED}|detokenizer"
+    by_triton = rate(_FAILURE, "public_model, reason", step=once, reason="!CANCELED")
     # Models without steps: a Python backend's answer with an error counts as a success.
     plain, answered = rate(_SUCCESS, step=MODEL), rate("tritonctl_errors_total", step=MODEL)
     plain_answers = f"clamp_min(({plain} - {answered}) or {plain}, 0)"

@@ -200,6 +200,11 @@ class Serving(Strict):
         "one process, the same tensors; it hears when a client leaves. For CPUs with few "
         "cores: prompts are encoded between the engine's steps",
     )
+    cache: bool = Field(
+        False,
+        description="answer a request that came before, byte for byte, from Triton's response "
+        "cache, of server.cache_size. Not for models that stream: docs/how-to/cache-answers.md",
+    )
     unary: bool = Field(
         False,
         description="also serve `<model>_unary`, which answers once: for ModelInfer, HTTP infer "

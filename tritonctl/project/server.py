@@ -9,13 +9,32 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
+from tritonctl.errors import UsageError
+from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.base import Positive, Strict
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 # Part of a file's name in the gateway's container.
 TenantName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
+
+# Triton's local cache does not start with less: it has records of its own to keep.
+_LEAST_CACHE_BYTES = 1 << 20
+
+
+def _cache_size(text: str) -> str:
+    try:
+        size = parse_bytes(text)
+    except UsageError as error:
+        raise ValueError(f"{error.problem}: {error.remedy}") from error
+    if size < _LEAST_CACHE_BYTES:
+        raise ValueError(f"{human_bytes(size)} is too little for a cache: write 1MiB or more")
+    return text
+
+
+CacheSize = Annotated[str, AfterValidator(_cache_size)]
 
 
 class Tls(Strict):
@@ -97,11 +116,21 @@ class Server(Strict):
         "where it is embedded, always in containers",
     )
     exit_timeout_seconds: Positive = Field(30, description="how long `down` lets streams finish")
+    cache_size: CacheSize = Field(
+        "64MiB",
+        description="memory for the answers of all models with `serving.cache`, e.g. 1GiB; set "
+        "aside at the start, the answers that were asked for longest ago make room",
+    )
     tls: Tls | None = Field(None, description="of the gRPC port; plain when absent")
     tracing: Tracing | None = Field(None, description="where traces go; none when absent")
     accept_known_holes: bool = Field(
         False, description="let a release with known vulnerabilities listen beyond loopback"
     )
+
+    @property
+    def cache_bytes(self) -> int:
+        """`cache_size` in bytes."""
+        return parse_bytes(self.cache_size)
 
     @property
     def wanted_ports(self) -> dict[str, int]:

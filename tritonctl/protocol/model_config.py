@@ -15,6 +15,17 @@ def steps_of(config: Config) -> list[str]:
     return list(dict.fromkeys(step["model_name"] for step in steps))
 
 
+def all_steps(name: str, configs: Mapping[str, Config]) -> list[str]:
+    """The models that an ensemble is made of, nested ones too; [] for other models."""
+    steps: dict[str, None] = {}
+    waiting = [name]
+    while waiting:
+        new = [n for n in steps_of(configs.get(waiting.pop(), {})) if n not in steps]
+        steps |= dict.fromkeys(new)
+        waiting += new
+    return list(steps)
+
+
 def instances_of(config: Config) -> int:
     """From the configured groups; 0 without any: Triton decides."""
     groups = config.get("instance_group") or ()
@@ -24,3 +35,8 @@ def instances_of(config: Config) -> int:
 def is_decoupled(config: Config) -> bool:
     """Whether a request may have any number of responses."""
     return bool(config.get("model_transaction_policy", {}).get("decoupled"))
+
+
+def is_cached(config: Config) -> bool:
+    """Whether Triton's response cache may answer for the model."""
+    return bool(config.get("response_cache", {}).get("enable"))

@@ -80,6 +80,11 @@ class ModelControl:
         except TritonctlError:
             return False
 
+    def versions(self, model: str) -> set[str]:
+        """The versions of a model that the server has had so far. Raises ServerError."""
+        index = self._ask(service_pb2.RepositoryIndexRequest(), admin=True)
+        return {each.version for each in index.models if each.name == model and each.version}
+
     def load(self, model: str, config: Config | None = None) -> None:
         """Load a model with this complete configuration, or else with that of its repository.
 

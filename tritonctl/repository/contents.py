@@ -14,6 +14,7 @@ from typing import Any
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import explained, read_record
 from tritonctl.project.schema import Project
+from tritonctl.protocol.model_config import is_cached
 from tritonctl.repository.pbtxt import parse_pbtxt
 
 CONFIG = "config.pbtxt"
@@ -32,6 +33,14 @@ class HandwrittenModel:
     def config(self) -> dict[str, Any]:
         """Its config.pbtxt in protobuf's JSON form. Raises ConfigurationError, HostError."""
         return read_config(self.folder / CONFIG)
+
+    @property
+    def cached(self) -> bool:
+        """Whether Triton's response cache may answer for it; not where it cannot be read."""
+        try:
+            return is_cached(self.config)
+        except ConfigurationError:
+            return False
 
     @property
     def requirements(self) -> tuple[Path, ...]:

@@ -26,6 +26,8 @@ from tritonctl.repository.model_config import EnsembleStep, ModelConfig
 ENGINE_STEP = "engine"
 STEP_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # it becomes part of a folder's name
 TOKENIZER, DETOKENIZER = "tokenizer", "detokenizer"
+# The whole ensemble behind a response cache: `tritonctl.repository.response_cache`.
+CACHED = "cached"
 
 
 class _Record(BaseModel):

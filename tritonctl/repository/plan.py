@@ -54,24 +54,13 @@ from tritonctl.repository.native import (
 )
 from tritonctl.repository.packages import refuse_conflicts
 from tritonctl.repository.pbtxt import to_pbtxt
+from tritonctl.repository.planned import FIRST_VERSION, PlannedModel
+from tritonctl.repository.response_cache import behind_cache, versioned
 from tritonctl.repository.server_fields import refuse_newer_fields
+from tritonctl.repository.steps import cached_model
 from tritonctl.repository.unary import UNARY, pointless, unary_backend
 
 ENSEMBLE = "ensemble"
-VERSION_FOLDER = "1"
-
-
-@dataclass(frozen=True)
-class PlannedModel:
-    """One folder of the repository: its config.pbtxt and the files of its version folder.
-
-    `owner`: the project's model that it is, or is a step of.
-    """
-
-    name: str
-    owner: str
-    config: str
-    files: tuple[tuple[Path, str], ...]  # (source, path below the version folder)
 
 
 @dataclass(frozen=True)
@@ -91,6 +80,19 @@ class Plan:
     def programs(self) -> tuple[PythonBackend | HandwrittenModel, ...]:
         """What runs in Triton's stubs, and needs packages there."""
         return (*self.backends, *self.handwritten)
+
+    @property
+    def caches(self) -> bool:
+        """Whether the server needs a response cache."""
+        return any(model.cached for model in self.models) or any(
+            model.cached for model in self.handwritten
+        )
+
+    def caches_of(self, owner: str) -> bool:
+        """Whether one of the project's models, or one by hand, needs it."""
+        return any(model.cached for model in self.models_of(owner)) or any(
+            model.cached for model in self.handwritten if model.name == owner
+        )
 
     @property
     def owners(self) -> dict[str, str]:
@@ -127,15 +129,19 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
         artefact = resolved[name]
         model = model_named(project, name)
         if model.serving.backend == tensorrtllm.BACKEND:
-            models.append(_plan_cpp_engine(project, name, model, artefact))
+            planned = [_plan_cpp_engine(project, name, model, artefact)]
             native.add(tensorrtllm.BACKEND)
-            continue
-        triton = native_backend(model.serving.backend, artefact, f"models.{name}")
-        planned, used = _plan_model(project, name, resolved, triton)
+        else:
+            triton = native_backend(model.serving.backend, artefact, f"models.{name}")
+            planned, used = _plan_model(project, name, resolved, triton)
+            backends |= {backend.name: backend for backend in used.values()}
+            native |= {triton.name} if triton else set()
+        if model.serving.cache:
+            header = _header(name, model, artefact)
+            planned = behind_cache(planned, name, cached_model(project, name), header)
         models += planned
-        backends |= {backend.name: backend for backend in used.values()}
-        native |= {triton.name} if triton else set()
     _refuse_collisions(models)
+    models = versioned(models, resolved, backends.values())
     for planned_model in models:
         refuse_newer_fields(planned_model.name, planned_model.config, project)
     in_order = tuple(backends[name] for name in sorted(backends))
@@ -228,7 +234,7 @@ def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefa
     """The engine alone, for NVIDIA's C++ backend."""
     _refuse_other_steps(name, model, (ENGINE_STEP,))
     step = step_model_name(name, ENGINE_STEP)
-    folder = project.repository / step / VERSION_FOLDER / "engine"
+    folder = project.repository / step / FIRST_VERSION / "engine"
     config = tensorrtllm.engine_config(name, step, model, artefact.manifest, folder)
     text = to_pbtxt(
         _with_raw(config, model.serving.config.get(ENGINE_STEP)),

@@ -32,7 +32,8 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import STATE_FOLDER, Project
 from tritonctl.repository.checking import refuse_mistakes
 from tritonctl.repository.contents import CONFIG, is_ours, record_of, rendered_names
-from tritonctl.repository.plan import VERSION_FOLDER, Plan, PlannedModel, plan_repository
+from tritonctl.repository.plan import Plan, plan_repository
+from tritonctl.repository.planned import PlannedModel
 from tritonctl.repository.server_environment import PYTHONS
 
 
@@ -74,7 +75,7 @@ def render(
 def _edited(plan: Plan, repository: Path) -> dict[str, Path]:
     """By the place of a file of code in the repository, the file it is copied from."""
     return {
-        f"{repository.name}/{model.name}/{VERSION_FOLDER}/{place}": source
+        f"{repository.name}/{model.name}/{model.version}/{place}": source
         for model in plan.models
         for source, place in model.files
         if STATE_FOLDER not in source.parts
@@ -103,10 +104,10 @@ def _staging(repository: Path) -> Iterator[Path]:
 
 def assemble(model: PlannedModel, folder: Path) -> None:
     """Lay a planned model out in a new folder. Raises OSError."""
-    (folder / VERSION_FOLDER).mkdir(parents=True)
+    (folder / model.version).mkdir(parents=True)
     (folder / CONFIG).write_text(model.config, encoding="utf-8")
     for source, relative in model.files:
-        target = folder / VERSION_FOLDER / relative
+        target = folder / model.version / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         _place(source, target)
 

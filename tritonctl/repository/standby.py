@@ -8,16 +8,18 @@ next to the old one, and only the ensemble, which does no work itself, changes i
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tritonctl.host.files import explained
 from tritonctl.repository.contents import CONFIG, HandwrittenModel
+from tritonctl.repository.ensembles import CACHED, step_model_name
 from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
-from tritonctl.repository.plan import PlannedModel
+from tritonctl.repository.planned import PlannedModel
 from tritonctl.repository.publish import assemble, compile_python
+from tritonctl.repository.response_cache import without_cache
 
 _HEADER = "Beside the served version while `tritonctl reload` runs."
 Config = Mapping[str, Any]
@@ -38,8 +40,12 @@ def renamed(models: Iterable[PlannedModel], tag: str) -> tuple[PlannedModel, ...
 
 
 def rewired(ensemble: Config, steps: Collection[str], tag: str) -> dict[str, Any]:
-    """The ensemble under its own name, these steps those of `tag`."""
-    return _renamed(ensemble, {step: f"{step}__{tag}" for step in steps})
+    """The ensemble under its own name, these steps those of `tag`, every answer theirs.
+
+    It is loaded as the version that was served before: cached under that, answers of the new one
+    would come back after the next reload.
+    """
+    return without_cache(_renamed(ensemble, {step: f"{step}__{tag}" for step in steps}))
 
 
 def _renamed(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
@@ -56,6 +62,20 @@ def _renamed(config: Config, names: Mapping[str, str]) -> dict[str, Any]:
 def steps_of(config: Config) -> list[str]:
     """The composing models of an ensemble in order; none for any other model."""
     return [step["model_name"] for step in config.get("ensemble_scheduling", {}).get("step", ())]
+
+
+def serving_steps(
+    name: str, config_of: Callable[[str], Config], shared: Collection[str]
+) -> list[str]:
+    """The models behind a public name on a server, without those that it shares with others.
+
+    One with a response cache comes behind its own steps. config_of: asks the server.
+    """
+    steps = steps_of(config_of(name))
+    cached = step_model_name(name, CACHED)
+    inner = [step for step in steps if step.partition("__")[0] == cached]
+    behind = [step for each in inner for step in steps_of(config_of(each))]
+    return [step for step in (*behind, *steps) if step not in shared]
 
 
 def place(models: Sequence[PlannedModel], repository: Path) -> None:

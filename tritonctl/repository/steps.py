@@ -7,6 +7,7 @@ from tritonctl.engines.build.catalog import builder_named
 from tritonctl.project.schema import Project
 from tritonctl.repository.backends import backend_named
 from tritonctl.repository.ensembles import (
+    CACHED,
     DETOKENIZER,
     ENGINE_STEP,
     Ensemble,
@@ -21,20 +22,28 @@ from tritonctl.repository.native import NATIVE
 def step_models(project: Project, name: str) -> dict[str, str]:
     """The steps that a model of the project is served in, and the model in Triton of each.
 
-    One that is served without an ensemble is its only step itself; other models of the project
-    that it has for steps are not among them. Raises ConfigurationError.
+    One that is served without an ensemble is its only step itself, or the only one behind a cache;
+    other models of the project that it has for steps are not among them. Raises ConfigurationError.
     """
     ensemble, _ = ensemble_for(task_of(project, name), project.root)
-    if ensemble.kind == "model":
-        return dict.fromkeys(ensemble.steps, name)
+    model = project.models.get(name)
+    cached = model is not None and model.serving.cache
+    if ensemble.kind == "model" or (model is not None and model.serving.fused):
+        [alone] = ensemble.steps if ensemble.kind == "model" else [ENGINE_STEP]
+        return {alone: step_model_name(name, alone) if cached else name}
     folded = [key for key, step in ensemble.steps.items() if step.model]
-    if model := project.models.get(name):
-        if model.serving.fused:
-            return {ENGINE_STEP: name}
+    if model is not None:
         folded += _in_engine(project, name, ensemble)
         if model.serving.inline_detokenizer:
             folded += [key for key, step in ensemble.steps.items() if step.backend == DETOKENIZER]
-    return {key: step_model_name(name, key) for key in ensemble.steps if key not in folded}
+    steps = [key for key in ensemble.steps if key not in folded]
+    return {key: step_model_name(name, key) for key in (*steps, *([CACHED] if cached else []))}
+
+
+def cached_model(project: Project, name: str) -> str:
+    """The model in Triton that has the response cache of a model of the project."""
+    steps = step_models(project, name)
+    return steps.get(CACHED) or next(iter(steps.values()))
 
 
 def _in_engine(project: Project, name: str, ensemble: Ensemble) -> list[str]:

@@ -10,6 +10,8 @@ from tritonctl.project.schema import Project
 from tritonctl.project.server import Tls
 from tritonctl.protocol.restrictions import restriction_arguments
 
+_CACHE = "--cache-config="
+
 
 def server_arguments(
     project: Project,
@@ -21,6 +23,7 @@ def server_arguments(
     models: Sequence[str] = ("*",),
     plain_address: str | None = None,
     file: Callable[[Path], str] = str,
+    with_cache: bool = False,
 ) -> list[str]:
     """What a project asks of its server, wherever it runs.
 
@@ -29,6 +32,7 @@ def server_arguments(
     token: of the restricted protocols,
     new with every start, or a placeholder that becomes one. plain_address: of HTTP and metrics,
     where it is not `address`. file: where the server finds a certificate of this machine.
+    with_cache: whether a model has a response cache.
     """
     grpc, http, metrics = ports
     plain_address = plain_address or address
@@ -53,7 +57,13 @@ def server_arguments(
         "--grpc-http2-min-recv-ping-interval-without-data=1000",
         "--grpc-keepalive-permit-without-calls=1",
         *_tracing(project),
+        *([f"{_CACHE}local,size={project.server.cache_bytes}"] if with_cache else ()),
     ]
+
+
+def caches(command: Sequence[str]) -> bool:
+    """Whether the server of this command line has a response cache."""
+    return any(argument.startswith(_CACHE) for argument in command)
 
 
 def _tls_arguments(tls: Tls | None, place: Callable[[Path], str]) -> list[str]:

@@ -16,6 +16,7 @@ from tritonctl.server.state import Server
 
 _TIMEOUT_SECONDS = 2.0
 _OK = 200
+_UNLOADED = "unloaded"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ def health(state: Server) -> Health:
     index = _repository_index(state)
     if index is None:
         return Health(live=False, models=dict.fromkeys(state.models, "UNKNOWN"))
-    known = {entry["name"]: entry.get("state", "LOADING") for entry in index}
+    # Versions that were unloaded stay in the index, before or behind the one that is served.
+    unloaded_first = sorted(index, key=lambda entry: entry.get("reason") != _UNLOADED)
+    known = {entry["name"]: entry.get("state", "LOADING") for entry in unloaded_first}
     return Health(live=True, models={name: known.get(name, "MISSING") for name in state.models})
 
 

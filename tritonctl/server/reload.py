@@ -33,7 +33,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.metrics import Metrics, scrape
-from tritonctl.protocol.model_config import is_decoupled
+from tritonctl.protocol.model_config import all_steps, is_decoupled
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
 from tritonctl.repository.contents import HandwrittenModel, handwritten
@@ -42,7 +42,8 @@ from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.publish import compile_python, render
 from tritonctl.repository.unary import UNARY
-from tritonctl.server.containers.capacity import refuse_other_container
+from tritonctl.server.arguments import caches
+from tritonctl.server.containers.capacity import lacks_cache, refuse_other_container
 from tritonctl.server.embedded.imports import refuse_missing_imports
 from tritonctl.server.embedded.installation import install
 from tritonctl.server.lifecycle import running_server
@@ -209,6 +210,8 @@ def _refuse_other_server(
     specification = json.loads(files.specification.read_text(encoding="utf-8"))
     if f"--model-repository={files.beside}" not in specification["argv"]:
         raise ServerError("the running server was started by an older tritonctl", remedy=again)
+    if plan.caches_of(name) and not caches(specification["argv"]):
+        raise lacks_cache(name)
     installation = install(plan.programs, progress)
     if str(installation.binary) != specification["argv"][0]:
         raise ServerError(
@@ -252,14 +255,15 @@ class _Reload:
         # Steps that are models of their own: they are reloaded by their own names.
         self._shared = {model for model, owner in plan.owners.items() if owner != name}
         # What stands in front of the ensemble asks it by its name: it needs no copy.
-        within = {name, *standby.steps_of(self._planned[name])}
+        self._steps = all_steps(name, self._planned)
+        within = {name, *self._steps}
         self._fronts = [model.name for model in planned if model.name not in within]
         self._copies = standby.renamed([m for m in planned if m.name in within], self._tag)
         self.held: list[str] = []  # what Triton does not let go of
 
     def run(self, *, ask: bool) -> tuple[Smoke | None, list[str], int]:
         """The smoke request, what was unloaded, the old version's streams that were not awaited."""
-        old = self._own_steps(self._control.config(self._name))
+        old = standby.serving_steps(self._name, self._control.config, self._shared)
         self._sweep(old)
         with self._new_version_beside():
             answer = self._smoke() if ask else None
@@ -271,7 +275,7 @@ class _Reload:
             self._load(self._name, standby.rewired(ensemble, own, self._tag))
         abandoned = self._retire(old)
         try:
-            self._from_repository(own)
+            self._from_repository([step for step in self._planned if step in self._steps])
         except TritonctlError as error:
             raise _kept(error, f"the new version of {self._name}, from {self._beside},") from error
         abandoned += self._retire([copy.name for copy in self._copies if copy.name != self._copy])

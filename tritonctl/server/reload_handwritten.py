@@ -11,10 +11,11 @@ from __future__ import annotations
 import uuid
 from pathlib import Path
 
+from tritonctl.checks.repository import Model
 from tritonctl.errors import ServerError
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
-from tritonctl.protocol.model_config import Config, is_decoupled, steps_of
+from tritonctl.protocol.model_config import Config, is_cached, is_decoupled, steps_of
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
 from tritonctl.repository.contents import HandwrittenModel
@@ -40,6 +41,7 @@ def reload_handwritten(
     """
     config = model.config
     _refuse_ensembles(model, config, state, control)
+    _refuse_known_version(model, config, control)
     beside = ServerFiles.of(project).beside
     _sweep(model, beside, control)
     copy = f"{model.name}__{uuid.uuid4().hex[:6]}"
@@ -86,4 +88,20 @@ def _refuse_ensembles(
             f"{model.name} was written by hand and is {kind}: tritonserver 2.51 may crash when "
             "steps are loaded again under their ensemble",
             remedy="run `tritonctl down`, then `tritonctl up`",
+        )
+
+
+def _refuse_known_version(model: HandwrittenModel, config: Config, control: ModelControl) -> None:
+    """The cache keeps its answers by version, and forgets none when a model is loaded again."""
+    if not is_cached(config):
+        return
+    folder = Model(model.name, model.folder, model.name)
+    known = control.versions(model.name)
+    if again := [version for version in folder.served_versions if str(version) in known]:
+        free = max(*folder.versions, *map(int, known)) + 1
+        raise ServerError(
+            f"{model.name} has a response cache, and its version {again[-1]} was served before: "
+            "the cache would go on giving its old answers",
+            remedy=f"give it a new number, `mv {model.folder}/{again[-1]} {model.folder}/{free}`, "
+            "then reload again",
         )

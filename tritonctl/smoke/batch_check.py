@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tritonctl.protocol.model_config import Config, instances_of
+from tritonctl.protocol.model_config import Config, instances_of, is_cached
 from tritonctl.smoke.answers import failure_of, is_busy
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.recording_client import Statistics
@@ -53,6 +53,8 @@ def not_batched(config: Config) -> str:
     """Why to expect no batches; "" where some are expected."""
     if "dynamic_batching" not in config:
         return "no dynamic_batching"
+    if is_cached(config):
+        return "its response cache answers equal requests"
     largest = int(config.get("max_batch_size", 0))
     return f"max_batch_size is {largest}" if largest <= 1 else ""
 

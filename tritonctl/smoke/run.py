@@ -12,7 +12,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.metrics import Metrics, scrape
-from tritonctl.protocol.model_config import Config, is_decoupled, steps_of
+from tritonctl.protocol.model_config import Config, all_steps, is_decoupled, steps_of
 from tritonctl.smoke.answers import is_busy
 from tritonctl.smoke.batch_check import batch_check, not_batched, step_outcomes
 from tritonctl.smoke.cancel_check import cancel_check
@@ -22,7 +22,7 @@ from tritonctl.smoke.proof_check import cases_of, reference_check
 from tritonctl.smoke.recording_client import RecordingClient
 from tritonctl.smoke.single_request import first_prompt
 from tritonctl.smoke.stream_checks import stream_checks
-from tritonctl.smoke.subject import Subject, all_steps
+from tritonctl.smoke.subject import Subject
 from tritonctl.smoke.tensor_checks import tensor_checks
 from tritonctl.smoke.text_checks import TOKENS, text_checks, text_request
 from tritonctl.smoke.tokenizer import decoder_of

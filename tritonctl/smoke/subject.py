@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.protocol.model_config import Config, steps_of
+from tritonctl.protocol.model_config import Config, all_steps
 from tritonctl.smoke.inputs import (
     Arrays,
     as_json,
@@ -113,14 +113,3 @@ def first_answer(subject: Subject) -> tuple[Request, Answer]:
         if not answer.error or answer.timed_out:
             break
     return request, answer
-
-
-def all_steps(name: str, configs: Mapping[str, Config]) -> list[str]:
-    """The models that an ensemble is made of, nested ones too; [] for other models."""
-    steps: dict[str, None] = {}
-    waiting = [name]
-    while waiting:
-        new = [n for n in steps_of(configs.get(waiting.pop(), {})) if n not in steps]
-        steps |= dict.fromkeys(new)
-        waiting += new
-    return list(steps)

@@ -33,6 +33,7 @@ _ITL = {
     "vllm:time_per_output_token_seconds": 1e3,
 }
 _E2E = {"tritonctl_request_duration_seconds": 1e3, "vllm:e2e_request_latency_seconds": 1e3}
+_LOOKUPS = ("hits", "misses")
 _TOKENS = ("tritonctl_output_tokens", "vllm:generation_tokens")
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 _ACTIVE: _Sources = (("tritonctl_active_streams", {}), (_REQUESTS, {"request_type": "active"}))
@@ -50,7 +51,9 @@ _KV_USED, _KV_FREE = (
 
 @dataclass(frozen=True)
 class Layout:
-    """What the configurations say: the steps of each ensemble, the instances of each model."""
+    """What the configurations say: the steps of each ensemble, nested ones and theirs among them,
+    and the instances of each model.
+    """
 
     steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
     instances: Mapping[str, int] = field(default_factory=dict)
@@ -74,6 +77,7 @@ class ModelFigures:
     tokens_per_s: float | None = None
     active_streams: float | None = None
     kv_used: float | None = None  # share of the blocks
+    cache_hits: float | None = None  # share of the requests that the response cache was asked for
     instances: int | None = None
     silent: int = 0  # instances whose process shows no sign of life
     restarted: bool = False
@@ -123,7 +127,7 @@ def figures(readings: Sequence[Reading], layout: Layout) -> Figures:
     return Figures(
         seconds,
         _server(readings, seconds),
-        tuple(window.ensemble(name, ensembles.get(name, ())) for name in sorted(served - inner)),
+        tuple(window.ensemble(name, ensembles) for name in sorted(served - inner)),
     )
 
 
@@ -136,12 +140,13 @@ class _Window:
     seconds: float
     instances: Mapping[str, int]
 
-    def ensemble(self, name: str, steps: Sequence[str]) -> ModelFigures:
+    def ensemble(self, name: str, ensembles: Mapping[str, Sequence[str]]) -> ModelFigures:
         """A model and, of an ensemble, its steps; one without steps is a plain model."""
+        steps = ensembles.get(name)
         if not steps:
             return self._figures(name, (name,))
         inner = tuple(self._figures(step, (step,)) for step in steps)
-        return self._figures(name, tuple(dict.fromkeys(steps)), inner)
+        return self._figures(name, tuple(step for step in steps if step not in ensembles), inner)
 
     def _figures(
         self, name: str, workers: Sequence[str], steps: tuple[ModelFigures, ...] = ()
@@ -152,6 +157,8 @@ class _Window:
         executions = self._rise(f"{_TRITON}exec_count", [name])
         tokens = [self._rise(series, workers) for series in _TOKENS]
         used, free = self._gauge(_KV_USED, workers), self._gauge(_KV_FREE, workers)
+        asked = [name, *(step.model for step in steps)]
+        hits, misses = (self._rise(f"nv_cache_num_{what}_per_model", asked) for what in _LOOKUPS)
         return ModelFigures(
             model=name,
             requests_per_s=(requests or 0.0) / self.seconds,
@@ -167,6 +174,7 @@ class _Window:
             tokens_per_s=next((t / self.seconds for t in tokens if t is not None), None),
             active_streams=self._gauge(_ACTIVE, workers),
             kv_used=_ratio(used, None if used is None or free is None else used + free),
+            cache_hits=_ratio(hits, sum_known((hits, misses))),
             instances=None if steps else self._instances(name),
             silent=0 if steps else self._silent(name),
             restarted=any(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tritonctl.errors import ConfigurationError
-from tritonctl.protocol.model_config import Config, instances_of, steps_of
+from tritonctl.protocol.model_config import Config, all_steps, instances_of
 from tritonctl.top.figures import Layout
 
 
@@ -20,7 +20,7 @@ def layout_of(repository: Path) -> Layout:
             configs[file.parent.name] = parse_pbtxt(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, ConfigurationError):
             continue
-    steps = {name: steps_of(config) for name, config in configs.items()}
+    steps = {name: all_steps(name, configs) for name in configs}
     instances = {name: instances_of(config) for name, config in configs.items()}
     return Layout(
         steps={name: inner for name, inner in steps.items() if inner},

@@ -11,6 +11,7 @@ from typing import Any
 from tritonctl.engines.artefacts.manifest import Manifest
 from tritonctl.engines.build.engine import built_engines
 from tritonctl.engines.build.requests import model_named
+from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Model, Project
 from tritonctl.repository.backends import PythonBackend
 from tritonctl.repository.engine_queue import bound_in_engine, triton_decides
@@ -45,6 +46,11 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
     priorities: the lowest priority that the load uses; 0 when it uses none.
     """
     model = model_named(project, name)
+    if model.serving.cache:
+        raise ConfigurationError(
+            f"models.{name}.serving.cache: answers from the cache say nothing about other settings",
+            remedy="set `cache: false`, tune, and set it again",
+        )
     artefacts = built_engines(project)
     manifest = artefacts[name].manifest
     ensemble, source = ensemble_for(model.task, project.root)

@@ -257,3 +257,39 @@ def test_any_configuration_is_read(
     inside = "\n".join(fields)
     config = f"{sized(size)}{block} {{ {inside} }}\n"
     rules_of(tmp_path_factory.mktemp("any"), config)
+
+
+CACHED = CONFIG + "response_cache { enable: true }\n"
+TWO_OUTPUTS = CACHED + 'output [ { name: "MORE" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+
+
+def test_what_the_cache_s_key_lacks(tmp_path: Path) -> None:
+    """At the dims of the input; a batch of one has no shape but its own."""
+    open_shape = CACHED.replace("dims: [ 4 ]", "dims: [ -1 ]")
+    [finding] = findings(tmp_path / "open", python_model(open_shape))
+    assert (finding.rule, finding.severity, underlined(finding)) == ("TC541", "error", "-1")
+    assert rules_of(tmp_path / "one", open_shape.replace("batch_size: 8", "batch_size: 1")) == []
+    assert rules_of(tmp_path / "fixed", CACHED) == []
+    reads = MODEL + "\n\ndef f(request):\n    return request.parameters()\n"
+    assert rules_of(tmp_path / "parameters", CACHED, reads) == ["TC543"]
+    assert rules_of(tmp_path / "uncached", CONFIG, reads) == []
+
+
+def test_outputs_of_a_cached_model(tmp_path: Path) -> None:
+    """Asked directly they get mixed up; as a step it is asked for all of them."""
+    assert rules_of(tmp_path / "alone", TWO_OUTPUTS) == ["TC544"]
+    ensemble = (
+        'name: "all" platform: "ensemble" max_batch_size: 8\n'
+        'input [ { name: "INPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+        'output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 4 ] } ]\n'
+        'ensemble_scheduling { step [ { model_name: "m" model_version: -1 '
+        'input_map { key: "INPUT" value: "INPUT" } output_map { key: "OUTPUT" value: "OUTPUT" } '
+        "} ] }\n"
+    )
+    files = {**python_model(TWO_OUTPUTS), "all/config.pbtxt": ensemble, "all/1/.keep": ""}
+    assert [finding.rule for finding in findings(tmp_path / "step", files)] == []
+    cached = ensemble + "response_cache { enable: true }\n"
+    reads = MODEL + "\n\ndef f(request):\n    return request.parameters()\n"
+    inner = python_model(CONFIG, **{"1__model.py": reads})
+    files = {**inner, "all/config.pbtxt": cached, "all/1/.keep": ""}
+    assert [finding.rule for finding in findings(tmp_path / "behind", files)] == ["TC543"]

@@ -113,6 +113,8 @@ def traffic() -> Story:
         story.gains("nv_inference_exec_count", ENGINE | at, 2)
         story.gains("nv_inference_queue_duration_us", ENGINE | at, 1000)
         story.gains("nv_inference_request_duration_us", ENGINE | at, 4000)
+        story.gains("nv_cache_num_hits_per_model", PLAIN | at, 3)
+        story.gains("nv_cache_num_misses_per_model", PLAIN | at, 1)
         engine = INSTANCE | at
         story.gains("tritonctl_output_tokens_total", engine, 60)
         story.gains("tritonctl_input_tokens_total", engine, 20)
@@ -127,6 +129,7 @@ def traffic() -> Story:
     story.says("model:nv_inference_request_success:rate5m", 4, **step)
     story.says("model:nv_inference_batch:factor5m", 4, **step)
     story.says("model:nv_inference_queue:share5m", 0.25, **step)
+    story.says("model:nv_cache:hit_ratio5m", 0.75, **PLAIN)
     story.says("public_model:answers:rate5m", 4, **SPELLER)
     story.says("public_model:requests:rate5m", 4, **SPELLER)
     story.says("public_model:output_tokens:rate5m", 120, **SPELLER)
@@ -141,7 +144,10 @@ def idle() -> Story:
     story = _failing(Story("idle"), 0, 0)
     for name in ("count", "exec_count", "queue_duration_us", "request_duration_us"):
         story.gains(f"nv_inference_{name}", ENGINE, 0)
+    for name in ("hits", "misses"):
+        story.gains(f"nv_cache_num_{name}_per_model", ENSEMBLE, 0)
     story.histogram(TTFT, {"0.5": 0, "+Inf": 0})
+    story.says_nothing("model:nv_cache:hit_ratio5m", **ENSEMBLE)
     story.says_nothing("model:nv_inference_batch:factor5m", **ENGINE)
     story.says_nothing("model:nv_inference_queue:share5m", **ENGINE)
     story.says_nothing("public_model:slo_bad_ratio:rate5m")

@@ -339,6 +339,27 @@ def test_readings_out_of_order_are_a_bug() -> None:
         figures([reading(1, ""), reading(1, "")], Layout())
 
 
+def test_hits_of_the_response_cache() -> None:
+    """Of the model behind the public one; a nested ensemble does no work of its own."""
+    layout = Layout(steps={"m": ("m_cached", "m_engine"), "m_cached": ("m_engine",)})
+    before, after = (
+        series("nv_cache_num_hits_per_model", hits, model="m_cached", version="7")
+        + series("nv_cache_num_misses_per_model", 2 * hits, model="m_cached", version="7")
+        + "".join(
+            model(name, hits, queue_us=hits * queue, request_us=4 * hits)
+            for name, queue in (("m", 0), ("m_cached", 0), ("m_engine", 2))
+        )
+        for hits in (0, 10)
+    )
+    found = figures([reading(0, before), reading(10, after)], layout)
+    assert [each.model for each in found.models] == ["m"]
+    assert [step.model for step in found.models[0].steps] == ["m_cached", "m_engine"]
+    assert found.models[0].cache_hits == only(found, "m_cached").cache_hits
+    assert found.models[0].cache_hits == pytest.approx(1 / 3)
+    assert only(found, "m_engine").cache_hits is None
+    assert found.models[0].queue_share == pytest.approx(0.5)
+
+
 def test_layout_of_a_repository(tmp_path: Path) -> None:
     """Steps and instances from config.pbtxt; a damaged one tells nothing."""
     configs = {
@@ -353,4 +374,10 @@ def test_layout_of_a_repository(tmp_path: Path) -> None:
         (tmp_path / name / "config.pbtxt").write_text(text)
     (tmp_path / "README.md").write_text("not a model")
     assert layout_of(tmp_path) == Layout(steps={"m": ["a", "b"]}, instances={"a": 8})
+    (tmp_path / "m").rename(tmp_path / "m_cached")
+    (tmp_path / "m").mkdir()
+    front = 'ensemble_scheduling { step [{model_name: "m_cached"}] }'
+    (tmp_path / "m" / "config.pbtxt").write_text(front)
+    steps = layout_of(tmp_path).steps
+    assert steps == {"m": ["m_cached", "a", "b"], "m_cached": ["a", "b"]}
     assert layout_of(tmp_path / "nowhere") == Layout()

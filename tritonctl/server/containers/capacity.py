@@ -16,6 +16,7 @@ from tritonctl.errors import ServerError
 from tritonctl.host.units import human_bytes, parse_bytes
 from tritonctl.project.schema import Project
 from tritonctl.repository.plan import Plan
+from tritonctl.server.arguments import caches
 from tritonctl.server.containers.compose import COMPOSE_FILE, render_compose
 from tritonctl.server.containers.compose_command import docker_json
 from tritonctl.server.containers.entrypoint import BESIDE
@@ -45,8 +46,18 @@ def refuse_other_container(project: Project, plan: Plan, state: ContainerServer,
                 f"{name} needs an image that the running server does not use: {wanted['image']}",
                 remedy=_AGAIN,
             )
+        if plan.caches_of(name) and not caches(record["Config"]["Cmd"]):
+            raise lacks_cache(name)
         _refuse_other_mounts(wanted, record, name)
         _refuse_too_small(server.deployment, record, name, needed)
+
+
+def lacks_cache(name: str) -> ServerError:
+    """The model has a response cache, and the running server was started without one."""
+    return ServerError(
+        f"{name} has a response cache, and the running server was started without one",
+        remedy=_AGAIN,
+    )
 
 
 def _refuse_other_mounts(wanted: dict[str, Any], record: dict[str, Any], name: str) -> None:

@@ -86,7 +86,7 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     gateway = gateway_files(project)
     _refuse_lonely_replicas(project)
     variables = _variables(project, plan, output, _digest(context), profile)
-    variables["command"] = _command(project, profile, startup_models(project, plan))
+    variables["command"] = _command(project, plan, profile)
     variables |= {
         "envoy": _envoy(project, gateway),
         "prometheus": PROMETHEUS_IMAGE,
@@ -173,17 +173,18 @@ def _variables(
     }
 
 
-def _command(project: Project, profile: str, models: Sequence[str]) -> list[str]:
+def _command(project: Project, plan: Plan, profile: str) -> list[str]:
     """The server's command line as it is inside the container."""
     places = {path: f"/run/secrets/{name}" for name, path in _triton_secrets(project).items()}
     arguments = server_arguments(
         project,
         repository=MODELS,
-        models=models,
+        models=startup_models(project, plan),
         address="0.0.0.0",  # noqa: S104 - of the container; published on loopback
         ports=(PORTS["grpc"], PORTS["http"], PORTS["metrics"]),
         token=TOKEN_PLACEHOLDER,
         file=lambda path: places.get(path, str(path)),
+        with_cache=plan.caches,
     )
     if profile == "gpu":  # NVIDIA's images have DCGM
         arguments.remove("--allow-gpu-metrics=false")

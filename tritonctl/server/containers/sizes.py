@@ -101,12 +101,14 @@ def _memory(project: Project, plan: Plan, stubs: int, shm: int) -> tuple[int, st
     names = (*project.public, *(model.name for model in plan.handwritten))
     again = max((model_bytes(project, plan, name) for name in names), default=0)
     fixed = SERVER_BYTES + stubs * STUB_BYTES
-    total = (fixed + engines + by_hand + again) * MARGIN + shm + TMP_BYTES
+    cache = project.server.cache_bytes if plan.caches else 0
+    total = (fixed + engines + by_hand + again) * MARGIN + cache + shm + TMP_BYTES
     written = f"models by hand {human_bytes(by_hand)}, " if plan.handwritten else ""
+    cached = f"the response cache {human_bytes(cache)}, " if cache else ""
     reason = (
         f"server {human_bytes(SERVER_BYTES)}, {stubs} stubs {human_bytes(stubs * STUB_BYTES)}, "
         f"engines {human_bytes(engines)}, {written}the largest model a second time while it is "
-        f"reloaded {human_bytes(again)}, a quarter more, and /dev/shm and /tmp"
+        f"reloaded {human_bytes(again)}, a quarter more, {cached}and /dev/shm and /tmp"
     )
     return _round_up(total, 64 * MIB), reason
 

@@ -27,10 +27,11 @@ _LOADER_FAILED = 127
 
 @dataclass(frozen=True)
 class Installation:
-    """A usable server: its binary, its backends, and the environment variables it needs."""
+    """A usable server: its binary, its backends and caches, the environment variables it needs."""
 
     binary: Path
     backends: Path
+    caches: Path
     environment: dict[str, str]
 
 
@@ -48,7 +49,7 @@ def install(programs: Sequence[Program], progress: Progress) -> Installation:
         environment, [packages / "nvidia_pytriton.libs", *recipe.python.libraries]
     )
     _probe_stub(folder / "python" / "triton_python_backend_stub", variables, recipe.python.minor)
-    return Installation(triton / "bin" / "tritonserver", folder, variables)
+    return Installation(triton / "bin" / "tritonserver", folder, triton / "caches", variables)
 
 
 def _backend_folder(environment: Path, triton: Path, version: str) -> Path:

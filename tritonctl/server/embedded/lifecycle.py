@@ -112,6 +112,7 @@ def _launch(
     prefix = f"tritonctl_{uuid.uuid4().hex[:12]}_"
     token, http_address = new_token(), plain_address(project)
     paths = PlainPaths(files.paths)
+    caches = rendered.plan.caches
     argv = [
         str(installation.binary),
         *server_arguments(
@@ -122,7 +123,9 @@ def _launch(
             ports=(grpc, http, metrics),
             token=token,
             plain_address=http_address,
+            with_cache=caches,
         ),
+        *([f"--cache-directory={paths.of(installation.caches, 'caches')}"] if caches else ()),
         f"--model-repository={paths.of(emptied(files.beside), 'beside')}",
         f"--backend-directory={paths.of(installation.backends, 'backends')}",
         f"--backend-config=python,shm-region-prefix-name={prefix}",

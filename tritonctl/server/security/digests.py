@@ -20,7 +20,7 @@ from tritonctl.host.files import explained
 from tritonctl.host.progress import Progress
 from tritonctl.host.resources import usable_cores
 from tritonctl.project.schema import Project
-from tritonctl.repository.plan import VERSION_FOLDER, Plan
+from tritonctl.repository.plan import Plan
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
@@ -58,7 +58,7 @@ def _served(
     project: Project, plan: Plan, expected: dict[Path, tuple[str, str]]
 ) -> Iterator[tuple[str, Path, str]]:
     for planned in plan.models:
-        folder = project.repository / planned.name / VERSION_FOLDER
+        folder = project.repository / planned.name / planned.version
         for source, relative in planned.files:
             if source in expected:
                 model, digest = expected[source]

@@ -108,7 +108,7 @@ def weights() -> dict[str, Any]:
     return {
         "table": table,
         "matrix": random.standard_normal((WIDTH, LABELS)).astype(np.float32),
-        "column": random.standard_normal((WIDTH, 1)).astype(np.float32) / 10,
+        "column": random.standard_normal((WIDTH, 1)).astype(np.float32) / 50,
     }
 
 

@@ -34,6 +34,39 @@ _NEUTRAL = """\
 Tensors that change nothing here are taken with their neutral value, so that NVIDIA's clients work
 unmodified: [which](clients.md#what-is-refused).
 """
+# In the page's order, with what is said of each besides its tensors.
+_TASKS = {
+    "embedding": """\
+A text to a vector, as its sentence-transformers checkpoint makes it: pooling, dense layers and
+normalisation are in the engine's graph.
+""",
+    "classification": """\
+A text, or a pair of texts, to labels with scores, after the checkpoint's own activation.
+""",
+    "rerank": """\
+A query and a text to one score. A request that ranks n texts has n items, the query in each.
+""",
+    "token_classification": """\
+A text to the entities in it, joined as transformers does with `aggregation_strategy="simple"`.
+""",
+    "image_classification": """\
+An image file to labels with scores.
+""",
+    "image_embedding": """\
+An image file to a vector.
+""",
+}
+# What no step's backend.toml says, because it comes from the graph.
+_FROM_GRAPH = {
+    "embedding": "the vector",
+    "score": "how well the text answers the query, after the model's activation",
+}
+_ITEMS = """\
+A request holds 1 to `engine.max_batch_size` items, each with its own answer. One that cannot be
+answered fails its request, with its index, such as `text_input[3] is not valid UTF-8`; other
+requests are not touched. Texts of any length may travel together: the engine sorts them
+([how](../how-to/serve-embeddings.md#texts-of-different-lengths)).
+"""
 _TENSORS = """\
 ## `tensors`
 
@@ -64,7 +97,21 @@ def page() -> str:
         _NEUTRAL,
         *_rows("out", task["outputs"], docs),
     ]
-    return "\n".join([*parts, _TENSORS])
+    return "\n".join([*parts, *_tasks(), _TENSORS])
+
+
+def _tasks() -> Iterator[str]:
+    for number, (name, intro) in enumerate(_TASKS.items()):
+        path = CHECKOUT / "ensembles" / f"{name}.yaml"
+        task = yaml.safe_load(path.read_text(encoding="utf-8"))
+        optional = {one["name"] for one in task["inputs"] if one.get("optional")}
+        found = _FROM_GRAPH | _docs(task)
+        docs = {key: f"optional: {doc}" if key in optional else doc for key, doc in found.items()}
+        yield f"## `{name}`\n\n{intro}"
+        if not number:
+            yield _ITEMS
+        yield from _rows("in", task["inputs"], docs)
+        yield from _rows("out", task["outputs"], docs)
 
 
 def _rows(side: str, tensors: list[dict[str, Any]], docs: dict[str, str]) -> Iterator[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of prompts: JSON lines (text_input, messages or inputs), or .txt with a prompt a line."""
+"""Files of prompts: JSON lines (text_input, messages, inputs, rows), or .txt with a text a line."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from loadlib.rows import rows, text_row
 from loadlib.schema import refused
 from loadlib.tensors import check_tensor
 from loadlib.trace import json_line, read_lines
@@ -32,22 +33,27 @@ class Prompt:
 
 def read_prompts(path: Path, field: str, kind: str) -> list[Prompt]:
     """All prompts of a file; Refusal with file and line for a bad or missing one."""
+    plain = path.suffix == ".txt"
     prompts = [
-        Prompt(text=line) if path.suffix == ".txt" else _prompt(line, f"{path}:{number}", kind)
+        _plain(line, kind) if plain else _prompt(line, f"{path}:{number}", kind, path.parent)
         for number, line in enumerate(read_lines(path, field), 1)
         if line.strip()
     ]
     if not prompts:
         raise refused(field, f"{path}:1: no prompts in the file", "write a prompt on each line")
-    if kind == "tensors" and path.suffix == ".txt":
-        raise refused(field, f"{path} holds text, but kind is tensors", "give JSON lines")
     return prompts
 
 
-def _prompt(line: str, where: str, kind: str) -> Prompt:
+def _plain(line: str, kind: str) -> Prompt:
+    return Prompt(inputs=text_row(line)) if kind == "tensors" else Prompt(text=line)
+
+
+def _prompt(line: str, where: str, kind: str, folder: Path) -> Prompt:
     content = json_line(line, where)
     if not isinstance(content, dict):
         raise refused(where, "not an object", 'write lines like {"text_input": "..."}')
+    if kind == "tensors" and content and "inputs" not in content:
+        return Prompt(inputs=rows(content, where, folder))
     if kind == "tensors":
         return Prompt(inputs=_inputs(content.get("inputs"), where))
     if isinstance(content.get("text_input"), str):

@@ -12,6 +12,7 @@ from loadlib.refusal import ENDPOINT_REFUSED, Refusal
 from loadlib.schema import nearest, refused
 
 _TEXT = frozenset({"text_input", "messages"})
+_TEXT_OUTPUT = "text_output"
 _UNAUTHORIZED = 401
 
 
@@ -66,6 +67,12 @@ def _check_kind(plan: Plan, signature: Signature, tensors: Collection[str]) -> N
             f"text, but {plan.model} takes tensors: {', '.join(known)}",
             'set kind to tensors, with prompts such as {"inputs": {"X": {"shape": [1], '
             '"datatype": "FP32", "data": [0]}}}',
+        )
+    if plan.kind == "text" and _TEXT_OUTPUT not in signature.outputs:
+        raise refused(
+            "kind",
+            f"text, but {plan.model} answers {', '.join(signature.outputs)}",
+            "set kind to tensors: a .txt file of prompts then has a text on each line",
         )
     for name in tensors:
         if name not in known:

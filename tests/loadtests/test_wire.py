@@ -102,6 +102,69 @@ def test_tensor_request(tensor_plan: dict[str, Any]) -> None:
     }
 
 
+def _with_length(text: bytes) -> bytes:
+    return struct.pack("<I", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "found"),
+    [
+        ("a.txt", "é b", {"text_input": ([1, 1], ["é b"])}),
+        ("a.jsonl", '{"text_input": "a"}', {"text_input": ([1, 1], ["a"])}),
+        (
+            "a.jsonl",
+            '{"query": ["q", "q"], "text_input": ["a", "b"]}',
+            {"query": ([2, 1], ["q", "q"]), "text_input": ([2, 1], ["a", "b"])},
+        ),
+        ("a.jsonl", '{"image": "cat.png"}', {"image": ([1, 1], ["data:image/*;base64,AAH/"])}),
+    ],
+)
+def test_rows_of_texts(
+    plan: dict[str, Any], tmp_path: Path, name: str, line: str, found: dict[str, Any]
+) -> None:
+    """For models of tasks: a text a line, texts by tensor, an image beside the file."""
+    (tmp_path / name).write_text(line + "\n", encoding="utf-8")
+    (tmp_path / "cat.png").write_bytes(b"\0\1\xff")
+    asked = {"kind": "tensors", "classes": [{"name": "x", "prompts": str(tmp_path / name)}]}
+    body = first_body(grpc_wire, parse_plan(plan | asked))
+    assert tensors(service_pb2.ModelInferRequest.FromString(body)) == {
+        tensor: (
+            "BYTES",
+            shape,
+            b"".join(struct.pack("<I", len(t.encode())) + t.encode() for t in texts),
+        )
+        for tensor, (shape, texts) in found.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ('{"text_input": 3}', "1: text_input: 3 is neither a text nor a list of texts"),
+        ('{"text_input": []}', "1: text_input: [] is neither a text"),
+        ('{"query": "q", "text_input": ["a", "b"]}', "1: different numbers of rows"),
+        ('{"image": "gone.png"}', "gone.png: No such file"),
+    ],
+)
+def test_rows_that_are_none(plan: dict[str, Any], tmp_path: Path, line: str, told: str) -> None:
+    """Refused with the line, before anything is sent."""
+    path = tmp_path / "a.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    asked = {"kind": "tensors", "classes": [{"name": "x", "prompts": str(path)}]}
+    with pytest.raises(Refusal) as caught:
+        Workload(parse_plan(plan | asked))
+    assert told in caught.value.problem
+    assert str(path) in caught.value.problem
+
+
+def test_a_stream_of_a_model_that_answers_once(plan: dict[str, Any]) -> None:
+    """An embedding takes text_input as well, and has no text to stream."""
+    signature = Signature({"text_input": ("BYTES", 2)}, ("embedding", "truncated"))
+    with pytest.raises(Refusal, match=r"text, but text answers embedding, truncated") as caught:
+        check_inputs(parse_plan(plan), signature)
+    assert "set kind to tensors" in caught.value.remedy
+
+
 def test_http_requests(plan: dict[str, Any], tensor_plan: dict[str, Any]) -> None:
     """JSON for generate_stream, generate and infer."""
     plan["endpoint"]["protocol"] = tensor_plan["endpoint"]["protocol"] = "http"

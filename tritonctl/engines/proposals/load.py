@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,7 @@ from tritonctl.formats.graph_file import GraphTensor
 # P99 is shown from 500 requests on, and the warm-up that is cut off is at most a half.
 REQUESTS = 1000
 PROMPTS, INPUTS = "prompts.txt", "inputs.jsonl"
-# The public tensors of a request, by task.
-TEXT_INPUTS = {
-    "embedding": ("text_input",),
-    "classification": ("text_input",),
-    "rerank": ("query", "text_input"),
-    "token_classification": ("text_input",),
-}
+TEXT_TASKS = ("embedding", "classification", "rerank", "token_classification")
 TEXTS = (
     "Explain in one sentence why the sky is blue.",
     "Write a short greeting for a customer who has waited too long.",
@@ -78,28 +72,27 @@ def text_load(name: str, weights: int, *, on_gpu: bool) -> Load:
 def task_load(name: str, weights: int, task: str) -> Load:
     """Of a model that reads texts and answers once: short texts, and some of many sentences."""
     long = (" ".join(TEXTS[at:] + TEXTS[:at]) for at in range(0, len(TEXTS), _SHORT_TO_LONG))
-    given = ({"query": TEXTS[0], "text_input": text} for text in (*TEXTS, *long))
-    rows = [{tensor: _text(texts[tensor]) for tensor in TEXT_INPUTS[task]} for texts in given]
-    return _unary_load(name, weights, rows)
-
-
-def _text(text: str) -> dict[str, Any]:
-    return {"shape": [1, 1], "datatype": "BYTES", "data": [text]}
+    texts = [*TEXTS, *long]
+    if task == "rerank":
+        pairs = (json.dumps({"query": TEXTS[0], "text_input": text}) for text in texts)
+        return _unary_load(name, weights, INPUTS, pairs)
+    return _unary_load(name, weights, PROMPTS, texts)
 
 
 def tensor_load(name: str, weights: int, found: Recognised, length: int | None) -> Load:
     """Of a model that takes tensors."""
-    return _unary_load(name, weights, list(_rows(found, length)))
+    rows = (json.dumps({"inputs": row}) for row in _rows(found, length))
+    return _unary_load(name, weights, INPUTS, rows)
 
 
-def _unary_load(name: str, weights: int, rows: list[dict[str, Any]]) -> Load:
+def _unary_load(name: str, weights: int, file: str, rows: Iterable[str]) -> Load:
     rate = 20 if weights < _LARGE / 2 else 4
     # Short answers to frequent requests tell less of each other's time than their number says.
     count = 2 * REQUESTS
-    scenario = {"kind": "tensors"} | _scenario(name, rate, {"prompts": INPUTS}, count)
+    scenario = {"kind": "tensors"} | _scenario(name, rate, {"prompts": file}, count)
     slo = {"e2e_p99_ms": 2000 if weights < _LARGE / 2 else 5000, "error_rate": 0.01}
-    text = "".join(f"{json.dumps({'inputs': row})}\n" for row in rows)
-    return Load(scenario if rows else None, slo, INPUTS, text, count / rate / 60)
+    text = "".join(f"{row}\n" for row in rows)
+    return Load(scenario if text else None, slo, file, text, count / rate / 60)
 
 
 def _scenario(

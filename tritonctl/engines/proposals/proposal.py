@@ -16,7 +16,7 @@ from tritonctl.engines.planning.records import ModelPlan
 from tritonctl.engines.proposals.limits import Room, fitted
 from tritonctl.engines.proposals.load import (
     PROMPTS,
-    TEXT_INPUTS,
+    TEXT_TASKS,
     Load,
     size_of,
     task_load,
@@ -103,7 +103,7 @@ def propose(found: Recognised, wishes: Wishes, root: Path) -> Proposal:
     length = model["engine"].get("max_seq_len")
     if found.kind == "decoder":
         load = text_load(wishes.name, plan.weights, on_gpu=gpu is not None)
-    elif found.task in TEXT_INPUTS:
+    elif found.task in TEXT_TASKS:
         load = task_load(wishes.name, plan.weights, found.task)
     else:
         load = tensor_load(wishes.name, plan.weights, found, length)

@@ -21,7 +21,7 @@ from options import Options
 from precisions import column, remedy_for
 from samples import Feed
 from source import Encoder
-from taskcompile.task import RERANK, Task
+from taskcompile.task import CLASSIFICATION, EMBEDDING, RERANK, TAGGING, Task
 from taskproof.cases import Case
 from taskproof.prove import Subject, prove
 from taskproof.served import Run, served
@@ -89,7 +89,7 @@ def _case(where: str, line: str, as_json: bool, task: Task) -> Iterator[Case]:
     if task.name == RERANK:
         yield Case(str(query), str(text))
         return
-    pair = entry.get("text_pair") if task.text.pair else None
+    pair = entry.get("text_pair") if task.name == CLASSIFICATION else None
     yield Case(str(text), str(pair) if pair else None)
     if query:  # of an embedding's own set
         yield Case(str(query))
@@ -119,7 +119,8 @@ def prove_task(
         plain=served_run if request.precision == "fp32" else _onnx_run(plain),
         engine=served_run,
         changed=_changed(module),
-        either_side=source.either_side,
+        # The heads of classifiers take the first token, wherever the text begins.
+        either_side=source.either_side and task.name in (EMBEDDING, TAGGING),
         bounds=options.bounds,
     )
     return prove(subject, folder, remedy=remedy_for(request.precision, options))

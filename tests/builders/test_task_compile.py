@@ -363,6 +363,7 @@ def test_the_activation_of_a_classifier(
     configure(folder, problem_type=problem_type, id2label=names)
     task = compiled("classification")
     assert (task.activation, task.labels) == (activation, tuple(names.values()))
+    assert not task.text.pair  # a second text is optional
     assert task.record("1")["activation"] == activation
     assert task.output == "scores"
 

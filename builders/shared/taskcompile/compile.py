@@ -120,7 +120,7 @@ def compile_task(
     if name == CLASSIFICATION:
         return Task(
             name=name,
-            text=_text(request, encoder, None, pair=True),
+            text=_text(request, encoder, None),
             library=_TRANSFORMERS,
             reference="TextClassificationPipeline",
             labels=labels,

@@ -65,6 +65,7 @@ class Text:
     """How a text becomes token ids. `inputs`: of the graph, but for the mask of the pooling.
 
     `max_seq_len`: tokens, special ones included. `lower_case`: beyond what the tokenizer does.
+    `pair`: every item has two texts.
     """
 
     max_seq_len: int

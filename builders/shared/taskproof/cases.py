@@ -55,8 +55,8 @@ def cases_of(task: Task) -> list[Case]:
     if task.name == RERANK:
         return list(_pairs(texts))
     cases = [Case(text) for text in texts]
-    if task.name == CLASSIFICATION and task.text.pair:
-        cases += list(_pairs(texts[::4]))
+    if task.name == CLASSIFICATION:  # pairs are optional; transformers takes an empty one for none
+        cases += list(_pairs([text for text in texts[::3] if text]))
     for name in task.text.prompts:
         cases += [Case(text, prompt=name) for text in texts[2:4]]
     return cases

@@ -92,14 +92,14 @@ def _mistakes(scene: Scene, short: Scene) -> Iterator[Mistake]:
         yield "prompts left out", [_read_otherwise(scene, empty)]
     if text.lower_case:
         yield "capital letters kept", [_read_otherwise(scene, {"lower_case": False})]
-    if text.pair:
+    if any(one.pair for one in scene.cases):
         turned = [
             replace(one, text=one.pair or "", pair=one.text) for one in scene.cases if one.pair
         ]
-        at = [one.pair is not None for one in scene.cases]
+        at = [bool(one.pair) for one in scene.cases]
         yield "the two texts of a pair exchanged", [_read(scene, scene.steps, turned, at)]
-    if text.pair and "token_type_ids" in text.inputs:
-        yield "all tokens of the first type", [_without_types(scene)]
+        if "token_type_ids" in text.inputs:
+            yield "all tokens of the first type", [_without_types(scene)]
     yield "padding not masked", [_unmasked(short)]
     if scene.task.name == EMBEDDING:
         yield from _of_vectors(short)

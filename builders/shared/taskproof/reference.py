@@ -131,7 +131,8 @@ class Reference:
 
     def _label_scores(self, case: Case) -> Any:
         given: Any = case.text if case.pair is None else {"text": case.text, "text_pair": case.pair}
-        by_label = {one["label"]: one["score"] for one in self._model(given, truncation=True)}
+        [made] = self._model([given], truncation=True)
+        by_label = {one["label"]: one["score"] for one in made}
         return np.array([by_label[label] for label in self._task.labels], dtype=np.float32)
 
     def _token_scores(self, tokens: Any) -> Any:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -15,11 +17,16 @@ from typing import Any
 
 import grpc
 import pytest
+import yaml
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.envoy_process import Envoy, upstream_of
 from tests.gateway.test_configuration import make_certificate
+from tests.page_reader import DOCS, Reader, blocks, typed
 from tests.servers import Handle, wait_until
+from tritonctl.errors import ServerBusyError, UsageError
+from tritonctl.protocol.api_key import ApiKey
+from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 from tritonctl.server.security.certificates import tls_section
@@ -237,6 +244,36 @@ def test_keys(start: Start, tmp_path: Path) -> None:
     lines = accesses(envoy, 10)
     assert [line["tenant"] for line in lines[-3:]] == ["alice", "bob", "alice"]
     assert KEY not in envoy.log.read_text() + envoy.admin("/stats/prometheus")
+
+
+def test_the_guide_to_keys(pair: list[Handle], tmp_path: Path) -> None:
+    """docs/how-to/tls-and-keys.md to the letter, but that Envoy is a process, no container."""
+    steps = blocks(DOCS / "how-to" / "tls-and-keys.md")
+    steps = steps[next(n for n, step in enumerate(steps) if "openssl rand" in step.text) :]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    person = Reader(tmp_path, os.environ | {"PATH": path})
+    make_keys, make_certificates, section, deploy, ask = steps[:5]
+    for command in (*typed(make_keys), *typed(make_certificates)):
+        person.type(command)
+    assert "tritonctl deploy compose" in deploy.text  # tests/docker/test_secured.py does that
+    settings = yaml.safe_load(section.text)["gateway"]
+    with Envoy(tmp_path, [upstream_of(replica.state) for replica in pair], settings) as envoy:
+        (command,) = typed(ask)
+        command = command.replace("gateway.example.com:8080", envoy.url).replace("speller", MODEL)
+        assert person.type(command).strip()
+        tls = ClientTls(tmp_path / "certs" / "ca.crt", None, None)
+        with TritonClient(envoy.url, tls=tls) as nobody, pytest.raises(UsageError, match="key"):
+            nobody.generate(MODEL, PROMPT)
+        key = ApiKey(tmp_path / "keys" / "alice")
+        alice = TritonClient(envoy.url, tls=tls, api_key=key)
+        with alice, pytest.raises(ServerBusyError, match="RESOURCE_EXHAUSTED"):
+            ask_until_refused(alice)
+
+
+def ask_until_refused(client: TritonClient) -> None:
+    """As often as it may."""
+    for _ in range(500):
+        client.generate(MODEL, PROMPT, SamplingParameters(max_tokens=1))
 
 
 def test_a_key_is_changed_while_envoy_runs(start: Start, tmp_path: Path) -> None:

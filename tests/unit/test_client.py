@@ -262,6 +262,20 @@ def test_refusal_by_status(actor: Actor, generate: Generate, code: str) -> None:
 
 
 @both
+def test_a_tenant_beyond_its_limit(actor: Actor, generate: Generate) -> None:
+    """Envoy's words: it is not that nobody answers, and later it will do."""
+
+    def refuse(request: Any, context: Any) -> Iterator[Any]:
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "local_rate_limited")
+        yield
+
+    actor.answer = refuse
+    with pytest.raises(ServerBusyError, match="RESOURCE_EXHAUSTED: the gateway at") as caught:
+        generate(actor.url)
+    assert "requests_per_minute" in caught.value.remedy
+
+
+@both
 def test_server_error(actor: Actor, generate: Generate) -> None:
     """Anything else is the server's fault: exit code 7, code and words."""
 

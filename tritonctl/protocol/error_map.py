@@ -78,6 +78,8 @@ _GONE = re.compile(r"Stub process '[^']+' is not healthy|its responses arrive no
 _ENDING = re.compile(r"Server is stopping|has stopped accepting new inference requests")
 _ENSEMBLE = re.compile(r"in ensemble '([^']+)'")
 
+# Envoy's, for who asks more often than its gateway lets a tenant.
+_LIMITED = "local_rate_limited"
 # Of a model that streams, over ModelInfer (gRPC); HTTP says it in other words.
 _DECOUPLED = "models with decoupled transaction policy"
 
@@ -106,12 +108,8 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
     refused = refusal(message)
     if isinstance(refused, ServerBusyError | StepGoneError) or code in _REJECTED:
         return refused
-    if code == grpc.StatusCode.UNAUTHENTICATED:
-        return UsageError(
-            f"{url} does not accept the API key, or needs one: {message}",
-            remedy="name its file: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
-            "Python `TritonClient(…, api_key=ApiKey(FILE))`",
-        )
+    if code == grpc.StatusCode.UNAUTHENTICATED or _LIMITED in message:
+        return _of_gateway(code, message, url)
     if _DECOUPLED in message:
         return streaming_model("MODEL")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
@@ -128,6 +126,21 @@ def explained(error: Any, url: str, advice: Advice = PROJECT_SERVER) -> Tritonct
     return ServerError(
         f"no answer from Triton at {url}: {code.name}: {message}",
         remedy=tls_remedy(message) or advice.unreachable,
+    )
+
+
+def _of_gateway(code: grpc.StatusCode, message: str, url: str) -> TritonctlError:
+    """Of the API key: it is not known, or has asked too often."""
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return UsageError(
+            f"{url} does not accept the API key, or needs one: {message}",
+            remedy="name its file: --api-key-file FILE, or TRITONCTL_API_KEY_FILE; from "
+            "Python `TritonClient(…, api_key=ApiKey(FILE))`",
+        )
+    return ServerBusyError(
+        f"{code.name}: the gateway at {url} takes no more requests with this API key for now",
+        remedy="send the request again later; the limit is requests_per_minute and burst of the "
+        "tenant, in `gateway.tenants`",
     )
 
 

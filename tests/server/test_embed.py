@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl embed` of a real Triton's model: killed, or its server is, and every line has one."""
+"""`embed`, `classify` and `rerank` of a real Triton's models; killed amid a file, or its server."""
 
 from __future__ import annotations
 
@@ -11,14 +11,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.commands import run_here
 from tests.server.plain_triton import PlainTriton
-from tests.servers import wait_until
+from tests.servers import Handle, wait_until
+from tests.task_models import MAX_TOKENS, Reference, texts
 from tests.unit.checks.repositories import put
 from tritonctl.errors import ItemsRejectedError
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.delivery import Delivery
+from tritonctl.server.state import Server
 
 pytestmark = pytest.mark.server
 
@@ -147,13 +151,102 @@ def test_its_server_is_killed(
 
 def test_bad_items_and_a_full_queue(triton: PlainTriton) -> None:
     """Twelve requests at once into a queue of three; the model names what it refuses."""
-    texts = list(TEXTS[:1000])
-    texts[7], texts[600] = "BAD", "also BAD"
+    asked = list(TEXTS[:1000])
+    asked[7], asked[600] = "BAD", "also BAD"
     with TritonClient(triton.url) as client, pytest.raises(ItemsRejectedError) as caught:
-        client.embed("encoder", texts, delivery=Delivery(in_flight=12))
+        client.embed("encoder", asked, delivery=Delivery(in_flight=12))
     assert list(caught.value.errors) == [7, 600]
     assert "text_input is bad" in caught.value.errors[7].problem
     results: Any = caught.value.results
     assert [
         one.vector.tolist() for number, one in enumerate(results) if number not in {7, 600}
-    ] == [vector(text) for number, text in enumerate(texts) if number not in {7, 600}]
+    ] == [vector(text) for number, text in enumerate(asked) if number not in {7, 600}]
+
+
+def told(handle: Handle, *arguments: str | Path) -> list[dict[str, Any]]:
+    """The lines of a command in the project's folder."""
+    done = run_here(*arguments, "--quiet", cwd=handle.project.root)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture
+def tasks(tasks_handle: Handle, tasks_server: Server) -> Handle:
+    """A small model of each task, alive, each of several steps."""
+    return tasks_handle
+
+
+@pytest.mark.engine
+@pytest.mark.path
+def test_embed_through_the_steps(tasks: Handle, tmp_path: Path) -> None:
+    """Each text's vector is that of the text alone; what is bad has its reason."""
+    reference, given = Reference.of(tasks.project), texts(200)
+    lines = [text.encode() for text in given]
+    lines[20], lines[60] = b"ab\xff", b"x" * 10_000_000
+    file = tmp_path / "texts.txt"
+    file.write_bytes(b"\n".join(lines))
+    output = tmp_path / "out.jsonl"
+    told(tasks, "embed", "embedding", file, "--output", output, "--on-error", "keep")
+    answers = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [one["index"] for one in answers] == list(range(200))
+    assert answers[20]["error"] == "no UTF-8: byte 3 is 0xff"
+    assert "has 10000000 characters" in answers[60]["error"]
+    for number, text in enumerate(given):
+        if number not in {20, 60}:
+            np.testing.assert_allclose(
+                answers[number]["embedding"], reference.embedding(text), atol=1e-5
+            )
+            assert answers[number]["num_input_tokens"] == reference.tokens(text)
+            full = answers[number]["num_input_tokens"] == MAX_TOKENS
+            assert full or not answers[number]["truncated"]
+    assert {one.get("truncated") for one in answers} == {True, False, None}
+    [short] = told(tasks, "embed", "embedding", "--text", "play", "--dimensions", "4")
+    assert len(short["embedding"]) == 4
+
+
+@pytest.mark.engine
+def test_classify_and_rerank_through_the_steps(tasks: Handle, tmp_path: Path) -> None:
+    """Labels, entities, scores; documents best first; what is too long is refused on demand."""
+    reference, given = Reference.of(tasks.project), texts(30)[1:]
+    file = tmp_path / "texts.txt"
+    file.write_text("".join(f"{text}\n" for text in given), encoding="utf-8")
+    for text, one in zip(given, told(tasks, "classify", "classification", file), strict=True):
+        right = reference.scores(text)
+        assert [pair["label"] for pair in one["labels"]] == sorted(right, key=lambda x: -right[x])
+        assert one["labels"][0]["score"] == pytest.approx(max(right.values()), abs=1e-5)
+    [found] = told(tasks, "classify", "token_classification", "--text", "player 日本 x play")
+    assert {one["text"] for one in found["entities"]} <= {
+        "player 日本 x play"[one["start"] : one["end"]] for one in found["entities"]
+    }
+    line = {"id": "q1", "query": "player x", "documents": given[:6]}
+    (tmp_path / "asked.jsonl").write_text(json.dumps(line), encoding="utf-8")
+    [ranked] = told(tasks, "rerank", "rerank", "--jsonl", tmp_path / "asked.jsonl")
+    scores = [reference.relevance("player x", text) for text in given[:6]]
+    assert [one["index"] for one in ranked["results"]] == sorted(
+        range(6), key=lambda number: -scores[number]
+    )
+    done = run_here(
+        *("embed", "embedding", file, "--no-truncate", "--rows", "4"), cwd=tasks.project.root
+    )
+    assert done.returncode == 2
+    assert "tokens, the model reads" in " ".join(done.stderr.split())
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("generate", "embedding", "7"), "tritonctl embed embedding FILE"),
+        (("chat", "classification"), "tritonctl classify classification FILE"),
+        (("embed", "rerank", "--text", "a"), "tritonctl rerank rerank --query TEXT FILE"),
+        (("rerank", "embedding", "--query", "a", "--text", "b"), "tritonctl embed embedding FILE"),
+    ],
+)
+def test_what_fits_a_model_is_told(tasks: Handle, words: tuple[str, ...], remedy: str) -> None:
+    """Whatever one asks it with; of a server named by its address, too."""
+    for where in ((), ("--url", tasks.url)):
+        if where and words[0] in {"generate", "chat"}:
+            continue
+        done = run_here(*words, *where, cwd=tasks.project.root)
+        assert done.returncode == 2
+        assert remedy in " ".join(done.stderr.split())

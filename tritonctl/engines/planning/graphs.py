@@ -23,6 +23,7 @@ from tritonctl.engines.estimates.graphs import (
 )
 from tritonctl.engines.estimates.onnx_weights import OnnxWeights, read_weights
 from tritonctl.engines.estimates.table import BuilderFigures, Storage
+from tritonctl.engines.estimates.vision import IMAGE_TASKS, read_vision
 from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.engines.planning.records import HOST, Device, Fit
 from tritonctl.errors import ConfigurationError
@@ -181,7 +182,10 @@ def graph_subject(
     files = (*_SAFETENSORS, *(_PICKLES if allow_pickle else ()))
     if known and any((checkpoint / file).is_file() for file in files):
         pooling = str(model.engine.options.get("pooling", "none"))
-        source = read_encoder(checkpoint, known, model.task, pooling, allow_pickle=allow_pickle)
+        if model.task in IMAGE_TASKS:
+            source = read_vision(checkpoint, known, allow_pickle=allow_pickle)
+        else:
+            source = read_encoder(checkpoint, known, model.task, pooling, allow_pickle=allow_pickle)
     elif graph:
         source = read_weights(checkpoint / _MODEL if checkpoint.is_dir() else checkpoint)
     else:

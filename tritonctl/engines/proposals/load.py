@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tritonctl.engines.proposals.images import image_url
 from tritonctl.engines.proposals.recognition import Recognised
 from tritonctl.formats.graph_file import GraphTensor
 
@@ -77,6 +78,13 @@ def task_load(name: str, weights: int, task: str) -> Load:
         pairs = (json.dumps({"query": TEXTS[0], "text_input": text}) for text in texts)
         return _unary_load(name, weights, INPUTS, pairs)
     return _unary_load(name, weights, PROMPTS, texts)
+
+
+def image_load(name: str, weights: int) -> Load:
+    """Of a model that takes images: some of a photograph's shapes."""
+    tensors = ({"shape": [1, 1], "datatype": "BYTES", "data": [image_url(n)]} for n in range(_ROWS))
+    rows = (json.dumps({"inputs": {"image": tensor}}) for tensor in tensors)
+    return _unary_load(name, weights, INPUTS, rows)
 
 
 def tensor_load(name: str, weights: int, found: Recognised, length: int | None) -> Load:

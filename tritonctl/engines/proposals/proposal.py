@@ -18,6 +18,7 @@ from tritonctl.engines.proposals.load import (
     PROMPTS,
     TEXT_TASKS,
     Load,
+    image_load,
     size_of,
     task_load,
     tensor_load,
@@ -103,6 +104,8 @@ def propose(found: Recognised, wishes: Wishes, root: Path) -> Proposal:
     length = model["engine"].get("max_seq_len")
     if found.kind == "decoder":
         load = text_load(wishes.name, plan.weights, on_gpu=gpu is not None)
+    elif found.kind == "vision":
+        load = image_load(wishes.name, plan.weights)
     elif found.task in TEXT_TASKS:
         load = task_load(wishes.name, plan.weights, found.task)
     else:
@@ -174,6 +177,8 @@ def _model(
 
 def _length(found: Recognised, most: int) -> int | None:
     """Tokens; None for a graph whose requests have one size, or an image's."""
+    if found.kind == "vision":
+        return None
     if found.kind == "graph":
         return min(most, _GRAPH_TOKENS) if _open_sizes(found) - _sizes(found).keys() else None
     return min(most, found.longest or most)

@@ -15,13 +15,14 @@ from tritonctl.engines.build.catalog import Builder, builder_named
 from tritonctl.engines.estimates.checkpoints import json_object, read_architecture
 from tritonctl.engines.estimates.encoders import read_encoder
 from tritonctl.engines.estimates.quantisation import read_quantisation
+from tritonctl.engines.estimates.vision import PROCESSORS, read_vision
 from tritonctl.engines.proposals.refusals import nothing_to_serve, without_tokenizer
 from tritonctl.engines.proposals.sentences import MODULES, is_cross_encoder, longest_text
 from tritonctl.errors import ConfigurationError
 from tritonctl.formats.graph_file import Graph, GraphTensor, UnjudgedError, is_pointer
 from tritonctl.formats.onnx_graph import read_onnx
 
-Kind = Literal["decoder", "encoder", "graph"]
+Kind = Literal["decoder", "encoder", "graph", "vision"]
 MODEL = "model.onnx"
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Builders in the order in which they are asked: the first that exports an architecture has it.
@@ -31,6 +32,7 @@ _EXPORTERS: dict[str, Kind] = {
     "onnxruntime": "encoder",
 }
 _WITHOUT_TYPES = ("DistilBert", "MPNet")
+_IMAGE_CLASSIFIER = "ForImageClassification"
 _CLASSIFIER, _TAGGER = "ForSequenceClassification", "ForTokenClassification"
 _BATCH_REMEDY = (
     "export the graph again with a variable first dimension: torch.onnx.export(..., "
@@ -122,7 +124,25 @@ def _decoder(folder: Path, name: str) -> Recognised:
     )
 
 
+def _vision(folder: Path, name: str) -> Recognised:
+    """A vision transformer without a pooler is refused by the builder, which says what to set."""
+    if not any((folder / file).is_file() for file in PROCESSORS):
+        raise ConfigurationError(
+            f"{folder} has no {PROCESSORS[-1]}, so nothing says how its images were prepared",
+            remedy="copy the model's own there, or save it again with its image processor",
+        )
+    classifies = _IMAGE_CLASSIFIER in name
+    task = "image_classification" if classifies else "image_embedding"
+    reasons = [f"task {task}: config.json says {name}"]
+    if name == "CLIPModel":
+        reasons.append("for its vectors of texts add a model with `task: embedding`")
+    read_vision(folder, [name])
+    return Recognised("vision", task, name, folder, reasons=tuple(reasons))
+
+
 def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
+    if _IMAGE_CLASSIFIER in name or any((folder / file).is_file() for file in PROCESSORS):
+        return _vision(folder, name)
     task, reasons = _task_of(folder, name, config)
     if task != "tensors" and not (folder / "tokenizer.json").is_file():
         raise without_tokenizer(folder)

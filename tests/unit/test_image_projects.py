@@ -15,8 +15,9 @@ from PIL import Image
 from tests import headers
 from tritonctl.engines.estimates.vision import read_vision
 from tritonctl.engines.planning.plans import plan_model
+from tritonctl.engines.proposals.proposal import Wishes
 from tritonctl.engines.proposals.recognition import recognise
-from tritonctl.engines.proposals.writing import Wishes, write_project
+from tritonctl.engines.proposals.writing import write_project
 from tritonctl.errors import BuildFailedError, ConfigurationError
 from tritonctl.project.file import load_project
 

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.server
 
 TEXT = "seven thousand three hundred forty-two, 七千三百四十二, 7️⃣"
 USERS = 8
+CODE = Path("python_backends", "tidy", "model.py")
 LOUD = """\
 schema: tritonctl/ensemble/v1
 task: loud
@@ -61,14 +62,15 @@ steps:
     outputs: {louder: text_output}
 """
 DIM, OPEN = "dims = [1]", "dims = [-1]"
+BATCHED, ALONE = "max_batch_size = 64\ndynamic_batching = true", "max_batch_size = 0"
 
 
 def _louder(root: Path) -> None:
-    """The written step, changed: upper case, any number of texts, nothing refused."""
+    """The written step, changed: upper case; `text_output` has no batch dimension."""
     write_step(root, "louder")
     folder = root / "python_backends" / "louder"
     toml = (folder / "backend.toml").read_text(encoding="utf-8")
-    toml = toml.replace('"tidied"', '"louder"').replace(DIM, OPEN)
+    toml = toml.replace('"tidied"', '"louder"').replace(DIM, OPEN).replace(BATCHED, ALONE)
     (folder / "backend.toml").write_text(toml, encoding="utf-8")
     code = (folder / "model.py").read_text(encoding="utf-8")
     code = code.replace('"tidied"', '"louder"').replace("tidied(text.decode(", "(text.decode(")
@@ -129,7 +131,7 @@ def test_a_step_behind_a_stream(client: TritonClient) -> None:
 
 
 def _edit(project: Project, old: str, new: str) -> str:
-    file = project.root / "python_backends" / "tidy" / "model.py"
+    file = project.root / CODE
     text = file.read_text(encoding="utf-8")
     assert text.count(old) == 1
     file.write_text(text.replace(old, new), encoding="utf-8")
@@ -137,8 +139,7 @@ def _edit(project: Project, old: str, new: str) -> str:
 
 
 def test_reload_of_an_ensemble(project: Project, client: TritonClient) -> None:
-    """A new version of its step, under load; one that cannot load leaves what is served."""
-    file = project.root / "python_backends" / "tidy" / "model.py"
+    """A new version of its step, under load; the model that it ends in is not touched."""
     before = _edit(project, '" ".join(', '"-".join(')
     with _used(project, "guarded", " a  b ") as (answers, errors):
         done = reload(project, "guarded", Silent())
@@ -148,7 +149,14 @@ def test_reload_of_an_ensemble(project: Project, client: TritonClient) -> None:
     assert done.unloaded == ()
     assert client.generate("guarded", "a  b", timeout=60).text == "a-b"
     assert client.generate("echo", "a  b", timeout=60).text == "a  b"
-    _edit(project, "import json\n", "import json\nimport nowhere\n")
+    (project.root / CODE).write_text(before, encoding="utf-8")
+    assert health(running_server(project)).ready
+
+
+def test_what_cannot_be_imported(project: Project, client: TritonClient) -> None:
+    """Told with its line before anything is loaded; what is served goes on."""
+    file = project.root / CODE
+    before = _edit(project, "import json\n", "import json\nimport nowhere\n")
     with pytest.raises(ConfigurationError) as caught:
         reload(project, "guarded", Silent())
     line = file.read_text(encoding="utf-8").splitlines().index("import nowhere") + 1
@@ -156,25 +164,36 @@ def test_reload_of_an_ensemble(project: Project, client: TritonClient) -> None:
     _edit(project, "import nowhere\n", "def (:\n")
     with pytest.raises(ConfigurationError, match="is no Python"):
         reload(project, "guarded", Silent())
-    _edit(project, "def (:\n", "raise OSError(7)\n")
+    file.write_text(before, encoding="utf-8")
+    assert client.generate("guarded", TEXT, timeout=60).text
+
+
+@pytest.mark.exhaustive
+def test_a_version_that_does_not_load(project: Project, client: TritonClient) -> None:
+    """The one before goes on, and the next good one is taken, in every ensemble around it."""
+    before = _edit(project, "import json\n", "import json\nraise OSError(7)\n")
     with pytest.raises(ServerError, match="that was served before goes on serving"):
         reload(project, "guarded", Silent())
-    assert client.generate("guarded", "a  b", timeout=60).text == "a-b"
-    file.write_text(before, encoding="utf-8")
+    assert client.generate("guarded", TEXT, timeout=60).text
+    (project.root / CODE).write_text(before.replace('" ".join(', '"_".join('), encoding="utf-8")
+    for name in ("guarded", "outer"):
+        reload(project, name, Silent())
+    assert client.generate("outer", "a  b", timeout=60).text == "a_b"
+    (project.root / CODE).write_text(before, encoding="utf-8")
     for name in ("guarded", "outer"):
         reload(project, name, Silent())
     assert client.generate("outer", "a  b", timeout=60).text == "a b"
-    assert health(running_server(project)).ready
 
 
 def test_reload_of_a_model_that_is_a_step(project: Project, client: TritonClient) -> None:
     """Under load on those that it is a step of: no request is lost, all answer as before."""
+    before = client.generate("outer", TEXT, timeout=60).text
     with _used(project, "outer", TEXT) as (answers, errors):
         reload(project, "echo", Silent())
     assert not errors, errors
-    assert set(answers) == {TEXT}
-    for name in ("echo", "guarded", "outer"):
-        assert client.generate(name, TEXT, timeout=60).text == TEXT
+    assert set(answers) == {before}
+    assert client.generate("echo", TEXT, timeout=60).text == TEXT
+    assert client.generate("outer", TEXT, timeout=60).text == before
     assert health(running_server(project)).ready
 
 

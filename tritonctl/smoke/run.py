@@ -102,7 +102,8 @@ def _outcomes(
     name: str, configs: Mapping[str, Config], plan: Plan, client: RecordingClient
 ) -> Iterator[Outcome]:
     users = [user for user in configs if name in all_steps(user, configs)]
-    if users and name not in plan.models:
+    public = plan.project.public if plan.project else ()
+    if users and name not in (*plan.models, *public):
         yield Outcome(
             name, "answers", "skipped", f"a step: asked through {', '.join(sorted(users))}"
         )

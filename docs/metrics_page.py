@@ -29,7 +29,9 @@ _TAIL = """
 ## Of the response cache
 
 Triton's own series of models with [`serving.cache`](../how-to/cache-answers.md), with the labels
-`model` and `version`; a model that is loaded again with other content is another version.
+`model` and `version`; a model that is loaded again with other content is another version. Of an
+ensemble Triton 2.51 counts none of these, as its version is not 1: `tritonctl top` and the recorded
+`model:nv_cache:hit_ratio5m` take the requests that did not reach its steps.
 
 | metric | kind | is |
 |---|---|---|

@@ -28,8 +28,8 @@ LABELS = ("bad", "fair", "good")
 TAGS = ("O", "B-PER", "I-PER")
 PROMPTS = {"query": "find : "}
 TASKS = ("embedding", "classification", "rerank", "token_classification")
-# The embedding model again: as one model, and slowly, with a short queue.
-WHOLE, SLOW, SLOW_QUEUE = "whole", "slow", 2
+# The embedding model again: as one model, behind a response cache, and slowly, with a short queue.
+WHOLE, KEPT, SLOW, SLOW_QUEUE = "whole", "kept", "slow", 2
 _TYPES = "token_type_ids"
 
 
@@ -43,6 +43,7 @@ def task_project(folder: Path, interpreter: Path) -> Project:
     _write_tokenizer(folder)
     models = {task: _model(folder, task) for task in TASKS}
     models[WHOLE] = models["embedding"] | {"serving": {"fused": True}}
+    models[KEPT] = models["embedding"] | {"serving": {"cache": True}}
     slowly = {"fused": True, "queue": {"max_queue_size": SLOW_QUEUE}}
     models[SLOW] = _model(folder, "embedding", graph=SLOW) | {"serving": slowly}
     models[SLOW]["engine"] = models[SLOW]["engine"] | {"max_batch_size": 1}

@@ -20,6 +20,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.servers import Handle, wait_until
 from tests.task_models import (
+    KEPT,
     LABELS,
     MAX_ROWS,
     MAX_TOKENS,
@@ -27,13 +28,17 @@ from tests.task_models import (
     SLOW_QUEUE,
     TASKS,
     WHOLE,
+    WIDTH,
     Reference,
     texts,
 )
 from tritonctl.errors import RequestRejectedError
+from tritonctl.host.progress import Silent
+from tritonctl.project.file import load_project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.metrics import scrape
 from tritonctl.protocol.tensors import infer_request
+from tritonctl.server.reload import reload
 from tritonctl.server.state import Server
 
 pytestmark = [pytest.mark.engine, pytest.mark.server]
@@ -101,6 +106,40 @@ def test_embeddings_of_texts_that_meet(
         counts = [[reference.tokens(text)] for text in request]
         assert answer["num_input_tokens"].tolist() == counts
         assert {one for [one] in counts} <= set(range(2, MAX_TOKENS + 1))
+
+
+def test_answers_from_the_cache(
+    tasks_server: Server, tasks_handle: Handle, client: TritonClient, reference: Reference
+) -> None:
+    """Right for every text, prompt, dimension and choice of outputs; a reload begins anew."""
+
+    def hits() -> float:
+        return scrape(tasks_server.metrics_url).total("nv_cache_num_hits")
+
+    def ask_everything() -> None:
+        some = texts(4)
+        for output in ("num_input_tokens", "embedding", "truncated"):
+            answer = client.infer(KEPT, columns({"text_input": some}), [output], timeout=60)
+            assert list(answer) == [output]
+        vectors = ask(client, KEPT, text_input=some)["embedding"]
+        np.testing.assert_allclose(vectors, [reference.embedding(t) for t in some], atol=CLOSE)
+        prompted = ask(client, KEPT, text_input=["play"], prompt_name=["query"])["embedding"][0]
+        np.testing.assert_allclose(prompted, reference.embedding("find : play"), atol=CLOSE)
+        assert ask(client, KEPT, text_input=["play"], dimensions=[4])["embedding"].shape == (1, 4)
+        assert ask(client, KEPT, text_input=["play"])["embedding"].shape == (1, WIDTH)
+
+    before = hits()
+    ask_everything()
+    wait_until(lambda: hits() - before == 3, "the outputs of one request, from the cache")
+    setting = f"models.{KEPT}.serving.dynamic_batching.max_queue_delay_microseconds=1"
+    done = reload(load_project(tasks_handle.project.root, overrides=[setting]), KEPT, Silent())
+    assert done.loaded == (f"{KEPT}_tokenizer", f"{KEPT}_engine", f"{KEPT}_cached", KEPT)
+    again = hits()
+    ask_everything()
+    wait_until(lambda: hits() - again == 3, "nothing of the version before")
+    index = tasks_handle.project.repository
+    [version] = {each.name for name in done.loaded for each in (index / name).glob("*/")}
+    assert int(version) > 1
 
 
 def test_truncation_is_visible(client: TritonClient) -> None:

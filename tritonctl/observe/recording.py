@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from tritonctl.observe.prometheus import ENSEMBLE, MODEL
-from tritonctl.repository.ensembles import CACHED
+from tritonctl.repository.ensembles import CACHED, ENGINE_STEP
 
 Rule = dict[str, Any]
 Group = dict[str, Any]
@@ -67,6 +67,10 @@ def _steps() -> list[Rule]:
     queue, whole = "nv_inference_queue_duration_us", "nv_inference_request_duration_us"
     executions = rate("nv_inference_exec_count", _STEP)
     hits, misses = (rate(f"nv_cache_num_{what}_per_model", _STEP) for what in ("hits", "misses"))
+    # Triton 2.51 does not count hits of an ensemble whose version is not 1: what its cache did not
+    # answer reached the engine.
+    cached, engine = rate(_SUCCESS, _STEP, step=CACHED), rate(_SUCCESS, step=ENGINE_STEP)
+    behind = f"clamp_min(1 - {engine} / on (public_model) group_right () ({cached} > 0), 0)"
     return [
         record("model:nv_inference_request_success:rate5m", rate(_SUCCESS, _STEP)),
         record(
@@ -76,7 +80,7 @@ def _steps() -> list[Rule]:
             "model:nv_inference_batch:factor5m",
             f"{rate('nv_inference_count', _STEP)} / ({executions} > 0)",
         ),
-        record("model:nv_cache:hit_ratio5m", f"{hits} / (({hits} + {misses}) > 0)"),
+        record("model:nv_cache:hit_ratio5m", f"({hits} / (({hits} + {misses}) > 0)) or {behind}"),
     ]
 
 

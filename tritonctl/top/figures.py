@@ -33,7 +33,6 @@ _ITL = {
     "vllm:time_per_output_token_seconds": 1e3,
 }
 _E2E = {"tritonctl_request_duration_seconds": 1e3, "vllm:e2e_request_latency_seconds": 1e3}
-_LOOKUPS = ("hits", "misses")
 _TOKENS = ("tritonctl_output_tokens", "vllm:generation_tokens")
 _REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
 _ACTIVE: _Sources = (("tritonctl_active_streams", {}), (_REQUESTS, {"request_type": "active"}))
@@ -120,14 +119,14 @@ def figures(readings: Sequence[Reading], layout: Layout) -> Figures:
     now, seconds = readings[-1], readings[-1].at - readings[0].at
     if seconds <= 0:
         raise ValueError("readings must be in order, and two or more")
-    window = _Window(Increases(readings), readings[1:], seconds, layout.instances)
     served = now.names("model", _TRITON)
     ensembles = {name: [s for s in steps if s in served] for name, steps in layout.steps.items()}
+    window = _Window(Increases(readings), readings[1:], seconds, layout.instances, ensembles)
     inner = {step for name, steps in ensembles.items() if name in served for step in steps}
     return Figures(
         seconds,
         _server(readings, seconds),
-        tuple(window.ensemble(name, ensembles) for name in sorted(served - inner)),
+        tuple(window.ensemble(name) for name in sorted(served - inner)),
     )
 
 
@@ -139,14 +138,17 @@ class _Window:
     readings: Sequence[Reading]
     seconds: float
     instances: Mapping[str, int]
+    ensembles: Mapping[str, Sequence[str]]
 
-    def ensemble(self, name: str, ensembles: Mapping[str, Sequence[str]]) -> ModelFigures:
+    def ensemble(self, name: str) -> ModelFigures:
         """A model and, of an ensemble, its steps; one without steps is a plain model."""
-        steps = ensembles.get(name)
+        steps = self.ensembles.get(name)
         if not steps:
             return self._figures(name, (name,))
         inner = tuple(self._figures(step, (step,)) for step in steps)
-        return self._figures(name, tuple(step for step in steps if step not in ensembles), inner)
+        return self._figures(
+            name, tuple(step for step in steps if step not in self.ensembles), inner
+        )
 
     def _figures(
         self, name: str, workers: Sequence[str], steps: tuple[ModelFigures, ...] = ()
@@ -157,8 +159,7 @@ class _Window:
         executions = self._rise(f"{_TRITON}exec_count", [name])
         tokens = [self._rise(series, workers) for series in _TOKENS]
         used, free = self._gauge(_KV_USED, workers), self._gauge(_KV_FREE, workers)
-        asked = [name, *(step.model for step in steps)]
-        hits, misses = (self._rise(f"nv_cache_num_{what}_per_model", asked) for what in _LOOKUPS)
+        hits, lookups = self._lookups([name, *(step.model for step in steps)])
         return ModelFigures(
             model=name,
             requests_per_s=(requests or 0.0) / self.seconds,
@@ -174,7 +175,7 @@ class _Window:
             tokens_per_s=next((t / self.seconds for t in tokens if t is not None), None),
             active_streams=self._gauge(_ACTIVE, workers),
             kv_used=_ratio(used, None if used is None or free is None else used + free),
-            cache_hits=_ratio(hits, sum_known((hits, misses))),
+            cache_hits=_ratio(hits, lookups),
             instances=None if steps else self._instances(name),
             silent=0 if steps else self._silent(name),
             restarted=any(
@@ -186,6 +187,25 @@ class _Window:
 
     def _rise(self, series: str, models: Sequence[str]) -> float | None:
         return sum_known(self.grown.total(series, model=model) for model in models)
+
+    def _lookups(self, models: Sequence[str]) -> tuple[float | None, float | None]:
+        """How often the response cache answered for these models, of how many requests.
+
+        Triton 2.51 does not count it for an ensemble whose version is not 1: what it did not answer
+        reached the first step.
+        """
+        found: list[tuple[float, float]] = []
+        for model in models:
+            hits = self._rise("nv_cache_num_hits_per_model", [model])
+            if hits is None:
+                continue
+            if steps := self.ensembles.get(model):
+                every = self._rise(_SUCCESS, [model]) or 0.0
+                found.append((max(0.0, every - (self._rise(_SUCCESS, steps[:1]) or 0.0)), every))
+            else:
+                misses = self._rise("nv_cache_num_misses_per_model", [model]) or 0.0
+                found.append((hits, hits + misses))
+        return sum_known(hit for hit, _ in found), sum_known(every for _, every in found)
 
     def _us(self, part: str, models: Sequence[str]) -> float | None:
         return self._rise(f"{_TRITON}{part}_duration_us", models)

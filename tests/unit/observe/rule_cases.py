@@ -18,6 +18,7 @@ INSTANCE = ENGINE | {"instance": "a:8002", "model_instance": "speller_engine_0_0
 TOKENIZER = {"model": "speller_tokenizer", "public_model": "speller", "step": "tokenizer"}
 DETOKENIZER = {"model": "speller_detokenizer", "public_model": "speller", "step": "detokenizer"}
 ENSEMBLE = {"model": "speller", "public_model": "speller", "step": "ensemble"}
+BEHIND_CACHE = {"model": "speller_cached", "public_model": "speller", "step": "cached"}
 PLAIN = {"model": "encoder", "public_model": "encoder", "step": "model"}
 SPELLER = {"public_model": "speller"}
 ENCODER = {"public_model": "encoder"}
@@ -113,6 +114,9 @@ def traffic() -> Story:
         story.gains("nv_inference_exec_count", ENGINE | at, 2)
         story.gains("nv_inference_queue_duration_us", ENGINE | at, 1000)
         story.gains("nv_inference_request_duration_us", ENGINE | at, 4000)
+        story.gains(SUCCESS, BEHIND_CACHE | at, 8)
+        story.gains("nv_cache_num_hits_per_model", BEHIND_CACHE | at, 0)
+        story.gains("nv_cache_num_misses_per_model", BEHIND_CACHE | at, 0)
         story.gains("nv_cache_num_hits_per_model", PLAIN | at, 3)
         story.gains("nv_cache_num_misses_per_model", PLAIN | at, 1)
         engine = INSTANCE | at
@@ -130,6 +134,7 @@ def traffic() -> Story:
     story.says("model:nv_inference_batch:factor5m", 4, **step)
     story.says("model:nv_inference_queue:share5m", 0.25, **step)
     story.says("model:nv_cache:hit_ratio5m", 0.75, **PLAIN)
+    story.says("model:nv_cache:hit_ratio5m", 0.75, **BEHIND_CACHE)
     story.says("public_model:answers:rate5m", 4, **SPELLER)
     story.says("public_model:requests:rate5m", 4, **SPELLER)
     story.says("public_model:output_tokens:rate5m", 120, **SPELLER)

@@ -339,25 +339,47 @@ def test_readings_out_of_order_are_a_bug() -> None:
         figures([reading(1, ""), reading(1, "")], Layout())
 
 
+def cached(name: str, hits: float, misses: float) -> str:
+    """What Triton says of a model's cache."""
+    return "".join(
+        series(f"nv_cache_num_{what}_per_model", value, model=name, version="7")
+        for what, value in (("hits", hits), ("misses", misses))
+    )
+
+
 def test_hits_of_the_response_cache() -> None:
-    """Of the model behind the public one; a nested ensemble does no work of its own."""
-    layout = Layout(steps={"m": ("m_cached", "m_engine"), "m_cached": ("m_engine",)})
+    """Of the model behind the public one, as Triton counts them."""
+    layout = Layout(steps={"m": ("m_engine",)})
     before, after = (
-        series("nv_cache_num_hits_per_model", hits, model="m_cached", version="7")
-        + series("nv_cache_num_misses_per_model", 2 * hits, model="m_cached", version="7")
-        + "".join(
-            model(name, hits, queue_us=hits * queue, request_us=4 * hits)
-            for name, queue in (("m", 0), ("m_cached", 0), ("m_engine", 2))
-        )
-        for hits in (0, 10)
+        cached("m_engine", 3 * n, n) + model("m", 4 * n) + model("m_engine", 4 * n) for n in (0, 5)
+    )
+    found = figures([reading(0, before), reading(10, after)], layout)
+    assert only(found, "m").cache_hits == only(found, "m_engine").cache_hits == 0.75
+    assert only(figures([reading(0, before), reading(9, before)], layout), "m").cache_hits is None
+
+
+def test_hits_of_a_cached_ensemble() -> None:
+    """Triton does not count them: what did not reach the first step; it does no work of its own."""
+    layout = Layout(
+        steps={
+            "m": ("m_cached", "m_tokenizer", "m_engine"),
+            "m_cached": ("m_tokenizer", "m_engine"),
+        }
+    )
+    before, after = (
+        cached("m_cached", 0, 0)
+        + model("m", 4 * n)
+        + model("m_cached", 4 * n, queue_us=0, request_us=9 * n)
+        + model("m_tokenizer", n, queue_us=n, request_us=2 * n)
+        + model("m_engine", n, queue_us=n, request_us=2 * n)
+        for n in (0, 5)
     )
     found = figures([reading(0, before), reading(10, after)], layout)
     assert [each.model for each in found.models] == ["m"]
-    assert [step.model for step in found.models[0].steps] == ["m_cached", "m_engine"]
-    assert found.models[0].cache_hits == only(found, "m_cached").cache_hits
-    assert found.models[0].cache_hits == pytest.approx(1 / 3)
+    assert [step.model for step in found.models[0].steps] == [*layout.steps["m"]]
+    assert only(found, "m").cache_hits == only(found, "m_cached").cache_hits == 0.75
     assert only(found, "m_engine").cache_hits is None
-    assert found.models[0].queue_share == pytest.approx(0.5)
+    assert only(found, "m").queue_share == 0.5
 
 
 def test_layout_of_a_repository(tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc as tritongrpc
 
+from tests.judge import Candidate
 from tests.server.plain_triton import PlainTriton
 from tests.servers import ON_FREE_PORTS
+from tests.unit.checks.repositories import put
+from tritonctl.checks.rules import RULES
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
@@ -58,6 +61,7 @@ class TritonPythonModel:
         return pb_utils.InferenceResponse([one for one in outputs if one.name() in asked])
 """
 LARGEST = 2**63 - 1
+_INPUTS = {"asks_m": "INPUT", "reads_m": "INPUT"}  # of the rules' examples
 
 
 def write(repository: Path, name: str, more: int, version: int = 1, dim: int = 3) -> None:
@@ -77,6 +81,8 @@ def one_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Plain
     write(repository, "again", 10)
     write(repository, "shapes", 10, dim=-1)
     write(repository, "outputs", 10)
+    for rule, name in (("TC542", "asks"), ("TC543", "reads")):
+        put(repository, Candidate.of(RULES[rule].bad, name).files)
     caches = install([backend_named("tokenizer")], Silent()).caches
     server = PlainTriton(
         repository,
@@ -96,14 +102,14 @@ def triton(
     return one_triton[0].ready(request.node), one_triton[1]
 
 
-def ask(url: str, name: str, x: list[list[float]], *outputs: str) -> Answer:
+def ask(url: str, name: str, x: list[list[float]], *outputs: str, **parameters: int) -> Answer:
     """What the answer holds, whatever was asked for; all outputs without names."""
     array = np.array(x, dtype=np.float32)
-    given = tritongrpc.InferInput("x", list(array.shape), "FP32")
+    given = tritongrpc.InferInput(_INPUTS.get(name, "x"), list(array.shape), "FP32")
     given.set_data_from_numpy(array)
     wanted = [tritongrpc.InferRequestedOutput(output) for output in outputs]
     with tritongrpc.InferenceServerClient(url) as client:
-        answer = client.infer(name, [given], outputs=wanted or None)
+        answer = client.infer(name, [given], outputs=wanted or None, parameters=parameters or None)
         return {
             output.name: answer.as_numpy(output.name).tolist()
             for output in answer.get_response().outputs
@@ -153,6 +159,28 @@ def test_the_first_request_decides_which_outputs_there_are(
     assert ask(server.url, "outputs", [[1, 2, 3]], "y") == {"y": [[11, 12, 13]]}
     assert ask(server.url, "outputs", [[1, 2, 3]], "z") == {"y": [[11, 12, 13]]}
     assert ask(server.url, "outputs", [[1, 2, 3]]) == {"y": [[11, 12, 13]]}
+
+
+@pytest.mark.server
+def test_the_answer_of_a_model_that_is_gone(triton: tuple[PlainTriton, Path]) -> None:
+    """TC542: the model that was asked doubles since; who was answered before gets the old one."""
+    server, repository = triton
+    row, other = [[1.0, 2.0, 3.0, 4.0]], [[5.0, 6.0, 7.0, 8.0]]
+    assert ask(server.url, "asks_m", row) == {"OUTPUT": row}
+    file = repository / "asks_inner" / "1" / "model.py"
+    file.write_text(file.read_text().replace('"OUTPUT", tensor', '"OUTPUT", 2 * tensor'))
+    server.load("asks_inner")
+    assert ask(server.url, "asks_m", other) == {"OUTPUT": [[10.0, 12.0, 14.0, 16.0]]}
+    assert ask(server.url, "asks_m", row) == {"OUTPUT": row}
+
+
+@pytest.mark.server
+def test_parameters_do_not_count(triton: tuple[PlainTriton, Path]) -> None:
+    """TC543: another factor, and the answer for the first one."""
+    server, _ = triton
+    row = [[1.0, 2.0, 3.0, 4.0]]
+    assert ask(server.url, "reads_m", row, factor=3) == {"OUTPUT": [[3.0, 6.0, 9.0, 12.0]]}
+    assert ask(server.url, "reads_m", row, factor=5) == {"OUTPUT": [[3.0, 6.0, 9.0, 12.0]]}
 
 
 # What follows is of a project: PLAIN is y = |x| or y = -x, MIXED has several outputs.

@@ -3,16 +3,20 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.unit.test_reloading import embedded_server
 from tritonctl.checks.analysis.cache_key import CachedInput, shapeless
 from tritonctl.checks.examples.onnx import FLOAT, onnx_file
 from tritonctl.engines.build.engine import build_engine
-from tritonctl.errors import ConfigurationError
+from tritonctl.errors import ConfigurationError, ServerError
+from tritonctl.host.process import process_started
 from tritonctl.host.progress import Silent
 from tritonctl.repository.pbtxt import parse_pbtxt, to_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
@@ -22,6 +26,9 @@ from tritonctl.repository.response_cache import behind_cache, versioned
 from tritonctl.repository.standby import renamed, rewired
 from tritonctl.repository.steps import step_models
 from tritonctl.server.arguments import caches, server_arguments
+from tritonctl.server.embedded.installation import Installation
+from tritonctl.server.reload import reload
+from tritonctl.server.state import ServerFiles, write_state
 from tritonctl.tuning.knobs import space_of
 
 if TYPE_CHECKING:
@@ -243,3 +250,24 @@ def test_the_tuner_measures_no_cache(graph: Sandbox) -> None:
     """Its hits would look like settings that are fast."""
     with pytest.raises(ConfigurationError, match="answers from the cache say nothing"):
         space_of(graph.load(), MODEL, 0, 2)
+
+
+def test_a_running_server_without_a_cache_takes_no_model_with_one(
+    graph: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is loaded; one that was started with it goes on to the next question."""
+    project = graph.load()
+    files = ServerFiles.of(project)
+    pid = os.getpid()
+    started = process_started(pid) or 0
+    write_state(files, embedded_server(pid, started, (1, 1, 1), [MODEL]))
+    argv = ["tritonserver", f"--model-repository={files.beside}"]
+    installed = Installation(Path("another"), Path("backends"), Path("caches"), {})
+    monkeypatch.setattr("tritonctl.server.reload.install", lambda *_: installed)
+    for more, told in (
+        ([], "speller has a response cache, and the running server was started without one"),
+        (["--cache-config=local,size=1048576"], "speller needs other Python packages"),
+    ):
+        files.specification.write_text(json.dumps({"argv": [*argv, *more]}))
+        with pytest.raises(ServerError, match=told):
+            reload(project, MODEL, Silent())

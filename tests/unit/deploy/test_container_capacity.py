@@ -45,7 +45,7 @@ class Deployed:
         text = render_compose(self.project, plan, Path(DEPLOYMENT.folder)).files[COMPOSE_FILE]
         service = yaml.safe_load(text)["services"][DEPLOYMENT.service]
         targets = [volume["target"] for volume in service["volumes"]]
-        self.record = {
+        self.record: dict[str, Any] = {
             "Config": {"Image": service["image"]},
             "Mounts": [{"Destination": target, "Source": str(repository)} for target in targets],
             "HostConfig": {"Memory": int(service["mem_limit"])},
@@ -98,3 +98,25 @@ def test_it_cannot_be_read_there(deployed: Deployed) -> None:
     with pytest.raises(HostError, match=r"may not read .*/mine/1/model\.py") as caught:
         deployed.reload()
     assert "chmod" in caught.value.remedy
+
+
+def test_a_container_without_a_response_cache(deployed: Deployed) -> None:
+    """Triton makes one at its start alone; with one, its size is part of the container's memory."""
+    folder = deployed.code.parents[1]
+    with (folder / "config.pbtxt").open("a", encoding="utf-8") as file:
+        file.write("response_cache { enable: true }\n")
+    deployed.record["Config"]["Cmd"] = ["tritonserver", "--exit-on-error=true"]
+    with pytest.raises(
+        ServerError, match="mine has a response cache, and the running server"
+    ) as no:
+        deployed.reload()
+    assert "tritonctl down" in no.value.remedy
+    plan = plan_repository(deployed.project)
+    text = render_compose(deployed.project, plan, Path(DEPLOYMENT.folder)).files[COMPOSE_FILE]
+    service = yaml.safe_load(text)["services"][DEPLOYMENT.service]
+    assert "--cache-config=local,size=67108864" in service["command"]
+    assert "response cache 64.0 MiB" in text
+    grown = int(service["mem_limit"]) - deployed.record["HostConfig"]["Memory"]
+    assert grown == 64 << 20
+    deployed.record["Config"]["Cmd"] = service["command"]
+    deployed.reload()

@@ -87,6 +87,15 @@ def test_there_and_back(cli: Cli, url: str, tmp_path: Path) -> None:
     }
 
 
+def test_without_inputs(cli: Cli, url: str) -> None:
+    """Nobody knows them by heart: each with its type and shape."""
+    done = cli("infer", "echo", "--url", url)
+    assert done.returncode == 2
+    told = " ".join(done.stderr.split())
+    assert "no --input is given" in told
+    assert "--input NAME=VALUE; the model's inputs: ids (INT32, [" in told
+
+
 def test_outputs_as_files(cli: Cli, url: str, tmp_path: Path) -> None:
     """One per output, nothing pickled, nothing left over."""
     source, folder = tmp_path / "ids.json", tmp_path / "out"

@@ -588,3 +588,18 @@ def test_no_project_where_nothing_is_planned(here: Path) -> None:
 
     with pytest.raises(UsageError, match="there is no"):
         recognise(here / "none")
+
+
+@pytest.mark.parametrize("name", ["none.onnx", "none.onx", "none.safetensor"])
+def test_a_file_that_is_not_there(invoke: Invoke, here: Path, name: str) -> None:
+    """Exit code 2; a slip in its end makes no folder of that name."""
+    done = invoke("init", name)
+    assert done.exit_code == 2
+    assert f"there is no {name}" in done.stderr
+    assert not list(here.iterdir())
+
+
+def test_a_folder_with_a_point_in_its_name(invoke: Invoke, here: Path) -> None:
+    """A version, say: the commented example goes there."""
+    assert invoke("init", "project-1.2").exit_code == 0
+    assert (here / "project-1.2" / "tritonctl.yaml").is_file()

@@ -89,21 +89,36 @@ def test_a_model_that_a_server_named_by_its_address_does_not_have(sandbox: Sandb
 class _Triton(Answering):
     """Metadata and repository index over HTTP; configurations are not told."""
 
+    index: bool = True
+
     def answer(self) -> None:
         """As Triton does."""
-        answers = {
+        answers: dict[tuple[str, str], Any] = {
             ("GET", "/v2"): {"name": "triton"},
-            ("POST", "/v2/repository/index"): [{"name": "m", "state": "READY"}, {"name": "n"}],
+            ("GET", "/v2/models/m"): {"name": "m"},
+            ("GET", "/v2/models/n"): {"name": "n"},
         }
+        if self.index:
+            answers["POST", "/v2/repository/index"] = [{"name": "m", "state": ""}, {"name": "n"}]
         answer = answers.get((self.command, self.path))
-        self.send(200 if answer else 400, json.dumps(answer).encode())
+        refused = {"error": f"Request for unknown model: '{self.path}' is not found"}
+        self.send(200 if answer else 400, json.dumps(answer or refused).encode())
+
+
+class _Restricted(_Triton):
+    """One of tritonctl's own, whose index takes a token."""
+
+    index = False
 
 
 @pytest.mark.parametrize(("model", "known"), [("m", True), ("n", True), ("o", False)])
-def test_the_index_over_http(sandbox: Sandbox, model: str, known: bool) -> None:
-    """A model in it may be asked although nothing else is told of it."""
+@pytest.mark.parametrize("server", [_Triton, _Restricted])
+def test_a_model_over_http(
+    sandbox: Sandbox, server: type[_Triton], model: str, known: bool
+) -> None:
+    """A model of the index may be asked although nothing else is told of it."""
     asked = scenario("tensors").model_copy(update={"model": model, "protocol": "http"})
-    with listening(_Triton) as url:
+    with listening(server) as url:
         if known:
             assert load_job(sandbox.load(), "s", asked, Target(url)).folder.is_dir()
             return

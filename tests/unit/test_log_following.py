@@ -37,6 +37,7 @@ I1125 16:22:05.436548 19099 server.cc:674]
 | Model     | Version | Status |
 | speller   | 1       | READY  |
 | speller_2 | 1       | READY  |
+| model_repository_path[0] | /home/me/speller/model_repository |
 2026-11-25T16:22:05Z 19099 I model_lifecycle.cc:839] "successfully loaded 'speller'"
 a line that a model printed
 I1125 16:22:05.453410 19099 grpc_server.cc:2558] "Started GRPCInferenceService at 127.0.0.1:35749"
@@ -68,6 +69,7 @@ def test_lines_of_a_model() -> None:
     assert lines[-1] == "a line that a model printed"
     assert of("speller_2") == [line for line in LOG.splitlines() if "speller_2" in line]
     assert of("spell") == []
+    assert [line for line in lines if "model_repository_path" in line] == []
 
 
 def test_a_log_that_is_moved_aside(tmp_path: Path) -> None:

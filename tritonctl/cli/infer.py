@@ -21,9 +21,9 @@ def command(
     *,
     model: Annotated[str, typer.Argument(help="a model, such as encoder")],
     inputs: Annotated[
-        list[str],
+        list[str] | None,
         typer.Option("--input", help="NAME=JSON, NAME=@FILE.npy or NAME=@FILE.json; repeatable"),
-    ],
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help="folder for a .npy per output", show_default="print them")
     ] = None,
@@ -42,7 +42,7 @@ def command(
     console = voice.console()
     answering_once = WAYS.keys() - {"text_generation"}
     at = generate.endpoint(access.endpoint(url), project, model, sorted(answering_once))
-    arrays = parse_tensors(model_inputs(at, model), inputs)
+    arrays = parse_tensors(model_inputs(at, model), inputs or ())
     with TritonClient(at.url, tls=at.tls, api_key=at.api_key) as client:
         answer = client.infer(model, arrays, timeout=timeout)
     if output is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tritonctl.cli import options
-from tritonctl.errors import UsageError
+from tritonctl.errors import UsageError, suggest
 
 if TYPE_CHECKING:
     from tritonctl.console.voice import Console
@@ -92,12 +92,17 @@ class _Asked:
                 f"{model} is taken as a model of the Hugging Face Hub: there is no such folder here"
             )
             return cls(model, into)
-        if _is_project(path, into) or (not path.exists() and path.suffix not in _MODEL_FILES):
+        if _is_project(path, into) or (not path.exists() and not _names_a_file(path)):
             return cls(None, path)
         return cls(model, into)
 
 
 _MODEL_FILES = (".onnx", ".gguf", ".safetensors", ".bin")
+
+
+def _names_a_file(path: Path) -> bool:
+    """Whether a path is a model's file by its end, or by what that was probably meant to be."""
+    return suggest(path.suffix, _MODEL_FILES) is not None
 
 
 def _is_project(path: Path, into: Path) -> bool:
@@ -189,7 +194,7 @@ def _is_missing(asked: _Asked) -> bool:
 
     text = str(asked.checkpoint)
     found = Path(text).exists() or (asked.into / text).exists()
-    return not found and not is_hub_id(text) and Path(text).suffix not in _MODEL_FILES
+    return not found and not is_hub_id(text) and not _names_a_file(Path(text))
 
 
 def _write_example(console: Console, asked: _Asked, name: str | None) -> None:

@@ -24,6 +24,11 @@ _BYTES = "BYTES"
 def parse_tensors(declared: Sequence[TensorMetadata], options: Sequence[str]) -> dict[str, Array]:
     """The arrays of `--input` options. Raises UsageError for what the model would not take."""
     tensors = {tensor.name: tensor for tensor in declared}
+    if not options:
+        raise UsageError(
+            "the model is asked with nothing: no --input is given",
+            remedy=f"give each as --input NAME=VALUE; the model's inputs: {_listing(tensors)}",
+        )
     arrays: dict[str, Array] = {}
     for text in options:
         name, parted, value = text.partition("=")

@@ -127,14 +127,15 @@ class ModelLines:
     def __init__(self, names: Iterable[str]) -> None:
         # `speller_engine_0_0` is an instance of speller_engine, and `speller_2` another model.
         among = "|".join(re.escape(name) for name in names)
+        self._row = re.compile(rf"\|\s*(?:{among})\s*\|")
         self._named = re.compile(rf"(?<![\w.-])(?:{among})(?:_\d+_\d+)?(?![\w-])")
         self._inside = False
 
     def wanted(self, line: str) -> bool:
         """Whether the log's next line is one of them."""
+        if line.startswith(_TABLE):  # of models, and of options whose paths may hold any name
+            return self._row.match(line) is not None
         named = self._named.search(line) is not None
-        if line.startswith(_TABLE):
-            return named
         if _HEAD.match(line) or named:
             self._inside = named
         return self._inside

@@ -13,7 +13,7 @@ from tritonctl.loadtest.run.engine_facts import engine_facts
 from tritonctl.loadtest.run.execution import LoadJob
 from tritonctl.loadtest.run.folder import new_folder
 from tritonctl.loadtest.run.plan import load_plan
-from tritonctl.loadtest.run.server_facts import facts, index_of
+from tritonctl.loadtest.run.server_facts import facts, index_of, is_unknown
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.schema import Project
 from tritonctl.protocol.api_key import ApiKey
@@ -111,13 +111,17 @@ def load_job(
 
 def _refuse_unknown(scenario: Scenario, target: Target, *, answers: bool) -> None:
     """A model that the server says it does not have; what does not answer is left to the run."""
+    protocol, endpoint, model = scenario.protocol, target.endpoint, scenario.model
     names = target.models
     if names is None and answers:
-        names = index_of(scenario.protocol, target.endpoint)
-    if names and scenario.model not in names:
+        names = index_of(protocol, endpoint)
+    # One of tritonctl's own keeps its index to itself.
+    if model not in names if names else answers and is_unknown(protocol, endpoint, model):
         raise UsageError(
-            f"the server has no model {scenario.model}",
-            remedy=choices(scenario.model, names, "it has"),
+            f"the server has no model {model}",
+            remedy=choices(model, names, "it has")
+            if names
+            else "name one that it serves: `tritonctl status` in its project lists them",
         )
 
 

@@ -31,6 +31,7 @@ from tritonctl.protocol.model_config import steps_of
 
 _TIMEOUT_SECONDS = 5.0
 _INDEX = "/v2/repository/index"
+_UNKNOWN = "unknown model"  # Triton's words
 
 
 # Asks for a model's configuration, or (None) for the server's metadata; None without an answer.
@@ -54,6 +55,18 @@ def index_of(protocol: str, endpoint: Endpoint) -> list[str] | None:
             listed = _index_grpc(connection)
     named = listed if isinstance(listed, list) else []
     return sorted({str(entry["name"]) for entry in named if "name" in entry}) or None
+
+
+def is_unknown(protocol: str, endpoint: Endpoint, model: str) -> bool:
+    """Whether the server says that it has no such model; one that does not tell has it perhaps."""
+    if protocol == "http":
+        return _UNKNOWN in str(_open_http(endpoint, f"/v2/models/{model}", refusals=True))
+    with Connection(endpoint) as connection:
+        try:
+            connection.ask(service_pb2.ModelMetadataRequest(name=model), seconds=_TIMEOUT_SECONDS)
+        except TritonctlError as error:
+            return _UNKNOWN in error.problem
+    return False
 
 
 def _index_grpc(connection: Connection) -> Any:
@@ -84,15 +97,23 @@ def _ask_http(endpoint: Endpoint, model: str | None) -> dict[str, Any] | None:
     return record
 
 
-def _open_http(endpoint: Endpoint, path: str, body: bytes | None = None) -> Any:
-    """The JSON that the server answers with; None where it does not."""
+def _open_http(
+    endpoint: Endpoint, path: str, body: bytes | None = None, *, refusals: bool = False
+) -> Any:
+    """The JSON that the server answers with; None where it does not, or refuses.
+
+    refusals: take what it says when it refuses, too.
+    """
     url = endpoint.url if "://" in endpoint.url else f"http://{endpoint.url}"
     request = urllib.request.Request(url.rstrip("/") + path, body)  # noqa: S310
     for name, value in endpoint.metadata:
         request.add_unredirected_header(name, value)  # a key must not follow redirects
     try:
-        with open_url(request, _TIMEOUT_SECONDS) as answer:
-            return json.loads(answer.read())
+        try:
+            with open_url(request, _TIMEOUT_SECONDS) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as refused:
+            return json.loads(refused.read()) if refusals else None
     except (OSError, ValueError):
         return None
 

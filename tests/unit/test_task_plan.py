@@ -15,6 +15,8 @@ from tritonctl.host.progress import Silent
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.steps import step_models
+from tritonctl.tuning.knobs import space_of
+from tritonctl.tuning.space import DETOKENIZER_DELAY, FUSED, INLINE, TOKENIZERS
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -179,6 +181,14 @@ def test_a_bound_of_the_tokens_of_a_run(sandbox: Sandbox) -> None:
     """engine.max_num_tokens, as the builder reports it."""
     parameters = configs(plan(sandbox, "embedding", IDS, MASK))["engine"]["parameters"]
     assert parameters["max_num_tokens"] == {"string_value": "256"}
+
+
+def test_the_tuner_turns_what_such_a_model_has(sandbox: Sandbox) -> None:
+    """It may become one process; it has no detokenizer to delay."""
+    plan(sandbox, "embedding", IDS, MASK)
+    knobs = {knob.name for knob in space_of(sandbox.load(), MODEL, 0, 2).knobs}
+    assert {FUSED, TOKENIZERS} <= knobs
+    assert not {INLINE, DETOKENIZER_DELAY} & knobs
 
 
 def test_a_step_of_the_project_s_own_in_front(sandbox: Sandbox) -> None:

@@ -293,23 +293,30 @@ class _Knobs:
             )
 
     def of_text_path(self) -> Iterator[Knob]:
-        """Knobs of the steps around a text engine."""
+        """Knobs of the steps around an engine."""
         backend = self.backends.get(ENGINE_STEP)
         inlines = backend.inlines if backend is not None else []
-        if {DETOKENIZER, TOKENIZER} <= {*inlines}:
+        others = {each.name for step, each in self.backends.items() if step != ENGINE_STEP}
+        if (
+            others and DETOKENIZER not in others and others <= {*inlines}
+        ):  # a task that answers once
+            yield self._fewer_steps(FUSED, "one process instead of two: less CPU per item")
+        elif {DETOKENIZER, TOKENIZER} <= {*inlines}:
             yield self._fewer_steps(
                 FUSED, "one process instead of three: less CPU per token, the first one earlier"
             )
         if self.model.serving.fused:
             return
-        yield self._tokenizer_instances()
+        if not self.backends or TOKENIZER in self.backends:
+            yield self._tokenizer_instances()
         if DETOKENIZER in inlines:
             yield self._fewer_steps(
                 INLINE,
                 "two steps instead of three take a quarter less CPU per token, but do not notice "
                 "that a client has left",
             )
-        if not self.model.serving.inline_detokenizer:
+        streams = DETOKENIZER in others or not self.backends
+        if streams and not self.model.serving.inline_detokenizer:
             yield self._detokenizer_delay()
 
     def _fewer_steps(self, name: str, reason: str) -> Knob:

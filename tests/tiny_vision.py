@@ -16,8 +16,11 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch  # noqa: TID251 - this script runs in the builder's environment
 import transformers  # noqa: TID251 - same
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 PIXELS = 32
+POSITIONS = 24  # of CLIP's texts
+ENDS = ("<|startoftext|>", "<|endoftext|>")
 LABELS = ["kite", "lamp", "moth", "nail", "oboe"]
 TRANSFORMER: dict[str, Any] = {
     "hidden_size": 32,
@@ -48,11 +51,12 @@ def config_of(name: str, family: str, pixels: int) -> Any:
     kind = getattr(transformers, name).config_class
     vision = {**TRANSFORMER, "image_size": pixels}
     if family == "CLIP":
+        tokenizer = clip_tokenizer()
         text = {
             **TRANSFORMER,
-            "vocab_size": 120,
-            "max_position_embeddings": 24,
-            "eos_token_id": 119,
+            "vocab_size": tokenizer.get_vocab_size(),
+            "max_position_embeddings": POSITIONS,
+            "eos_token_id": tokenizer.token_to_id(ENDS[1]),
         }
         text.pop("patch_size")
         if name == "CLIPModel":
@@ -73,6 +77,21 @@ def processor_of(family: str, pixels: int) -> dict[str, Any]:
     return {**raw, "size": pixels}
 
 
+def clip_tokenizer() -> Tokenizer:
+    """CLIP's kind: a token in front, one at the end, whose state is the vector's."""
+    tokenizer = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=200, end_of_word_suffix="</w>", show_progress=False)
+    tokenizer.train_from_iterator([*map(chr, range(33, 127)), "the cat sat on the mat"], trainer)
+    tokenizer.add_special_tokens(list(ENDS))
+    first, last = ((end, tokenizer.token_to_id(end)) for end in ENDS)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{first[0]} $A {last[0]}", special_tokens=[first, last]
+    )
+    return tokenizer
+
+
 def main() -> None:
     """Make and save it."""
     name, folder, *rest = sys.argv[1:]
@@ -87,6 +106,15 @@ def main() -> None:
         elif key.endswith("bias"):
             torch.nn.init.normal_(weights, std=0.1)
     model.eval().save_pretrained(folder)
+    if name in ("CLIPModel", "CLIPTextModelWithProjection"):
+        start, end = ENDS
+        transformers.PreTrainedTokenizerFast(
+            tokenizer_object=clip_tokenizer(),
+            bos_token=start,
+            eos_token=end,
+            pad_token=end,
+            model_max_length=POSITIONS,
+        ).save_pretrained(folder)
     file = Path(folder) / "preprocessor_config.json"
     file.write_text(json.dumps(processor_of(family, pixels)), encoding="utf-8")
 

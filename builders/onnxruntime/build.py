@@ -21,6 +21,7 @@ from buildlib import artefact
 from buildlib.program import Stages, run_program, say
 from buildlib.request import Request, read_request
 from buildlib.versions import cpu_name, versions
+from clip import ClipBuild, build_clip, checked_clip
 from images import ImageBuild, build_images, checked_images
 from onnxlib.graph import (
     OnnxGraph,
@@ -41,10 +42,11 @@ from source import (
     resolve_max_seq_len,
 )
 from support import ONNX_RUNTIME
+from taskcompile.clip_text import is_clip
 from taskcompile.compile import Encoder as CompiledEncoder
 from taskcompile.compile import compile_task
 from taskcompile.image_task import IMAGE_TASKS
-from taskcompile.task import Task, write_task
+from taskcompile.task import EMBEDDING, Task, write_task
 from taskproof.own_set import read_set
 
 if TYPE_CHECKING:
@@ -99,6 +101,8 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     asked = checked(file)
     if isinstance(asked, ImageBuild):
         return build_images(asked, stages)
+    if isinstance(asked, ClipBuild):
+        return build_clip(asked, stages)
     request, source = asked.request, asked.source
     artefact.prepare((*asked.folders, _WORK))
     plain = _plain_graph(asked, stages)
@@ -267,12 +271,14 @@ def _runtime(asked: Checked) -> dict[str, Any]:
     return facts
 
 
-def checked(file: Path) -> Checked | ImageBuild:
+def checked(file: Path) -> Checked | ImageBuild | ClipBuild:
     """Return what the request means, read by the standard library alone. Raises BuildError."""
     request = read_request(file)
     options = read_options(request)
     if request.task in IMAGE_TASKS:
         return checked_images(request, options)
+    if request.task == EMBEDDING and is_clip(request.checkpoint):
+        return checked_clip(request, options)
     source = inspect_source(
         request.checkpoint, allow_pickle=request.allow_pickle, task=request.task
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a Hugging Face model of images to ONNX. Importing this module imports torch."""
+"""From a model of images, and CLIP's of texts, to ONNX. Importing this module imports torch."""
 
 import os
 from pathlib import Path
@@ -9,6 +9,7 @@ from buildlib.problems import BuildError
 from buildlib.request import Request
 from options import Options
 from taskcompile.image_task import CLS, IMAGE_CLASSIFICATION, INPUT, ImageTask
+from taskcompile.task import Task
 
 # Read when the libraries below are imported: the network is never needed here.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_TELEMETRY="1")
@@ -19,7 +20,8 @@ import transformers
 from export import exported
 from heads import activated
 
-_BATCH = 2  # 0 and 1 are constants to torch.export
+# Not 0 or 1: torch.export takes those for constants.
+_BATCH, _LENGTH = 2, 8
 
 
 class VisionModel(torch.nn.Module):  # type: ignore[misc]  # torch has no types here
@@ -50,11 +52,19 @@ def load_vision(task: ImageTask, request: Request) -> VisionModel:
     Raises:
         BuildError: the weights do not cover the model: transformers would invent the rest.
     """
+    unused = "pooler." if task.vector == CLS else None
+    module = VisionModel(_loaded(task.architecture, request, "vision_config", unused), task)
+    module.eval()
+    return module
+
+
+def _loaded(name: str, request: Request, tower: str, unused: str | None = None) -> Any:
+    """A model of this class; weights that begin with `unused` may be missing."""
     transformers.logging.disable_progress_bar()
-    kind = getattr(transformers, task.architecture)
-    model, info = kind.from_pretrained(
-        task.folder,
-        config=_config(task.folder),
+    folder = request.checkpoint
+    model, info = getattr(transformers, name).from_pretrained(
+        folder,
+        config=_config(folder, tower),
         dtype=torch.float32,
         local_files_only=True,
         use_safetensors=None if request.allow_pickle else True,
@@ -62,26 +72,25 @@ def load_vision(task: ImageTask, request: Request) -> VisionModel:
         attn_implementation="eager",
     )
     missing = sorted(info["missing_keys"])
-    if task.vector == CLS and all(name.startswith("pooler.") for name in missing):
-        missing = []  # not asked
+    if unused:
+        missing = [key for key in missing if not key.startswith(unused)]
     if missing:
         raise BuildError(
-            f"{task.folder}: the weights lack {len(missing)} tensors of {task.architecture}, for "
-            f"example {missing[0]}",
+            f"{folder}: the weights lack {len(missing)} tensors of {name}, for example "
+            f"{missing[0]}",
             remedy="Save or download the checkpoint again: it is incomplete.",
         )
-    module = VisionModel(model, task)
-    module.eval()
-    return module
+    return model
 
 
-def _config(folder: Path) -> Any:
-    """The model's; of one with a tower of texts its images', which may not have the projection."""
+def _config(folder: Path, tower: str) -> Any:
+    """The model's; of one with two towers that of this one, which may not have the projection."""
     config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
-    if not hasattr(config, "vision_config"):
+    own = getattr(config, tower, None)
+    if own is None:
         return config
-    config.vision_config.projection_dim = config.projection_dim
-    return config.vision_config
+    own.projection_dim = config.projection_dim
+    return own
 
 
 def export_vision(module: VisionModel, options: Options) -> Any:
@@ -98,6 +107,38 @@ def export_vision(module: VisionModel, options: Options) -> Any:
         options,
         module.task.architecture,
     )
+
+
+class TextTower(torch.nn.Module):  # type: ignore[misc]  # same
+    """CLIP's: INT64[batch, tokens] twice to vectors FP32[batch, dimension]."""
+
+    def __init__(self, model: Any, task: Task) -> None:
+        super().__init__()
+        self.model, self.task = model, task
+        self.names, self.outputs = task.inputs, (task.output,)
+
+    def forward(self, input_ids: Any, attention_mask: Any) -> tuple[Any]:
+        """The projected state at each text's end."""
+        vectors = self.model(input_ids=input_ids, attention_mask=attention_mask).text_embeds
+        if self.task.normalized:
+            vectors = torch.nn.functional.normalize(vectors, p=2, dim=1)
+        return (vectors,)
+
+
+def load_text_tower(task: Task, request: Request) -> TextTower:
+    """Return CLIP's tower of texts in fp32, in evaluation mode. Raises BuildError as above."""
+    model = _loaded(task.reference, request, "text_config")
+    module = TextTower(model, task)
+    module.eval()
+    return module
+
+
+def export_text_tower(module: TextTower, options: Options, max_seq_len: int) -> Any:
+    """Return the ModelProto: batch and tokens are variable. Raises BuildError as above."""
+    example = torch.ones((_BATCH, min(_LENGTH, max_seq_len)), dtype=torch.int64)
+    shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence", max=max_seq_len)}
+    examples = tuple(example.clone() for _ in module.names)
+    return exported(module, examples, (shape, shape), options, module.task.reference)
 
 
 def version() -> str:

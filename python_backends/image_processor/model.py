@@ -4,9 +4,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tasklib.image_batches import ImageBatches, Pixels, encoded_images
-from tasklib.image_processing import ImageProcessor
-from tasklib.image_settings import image_settings
+from tasklib.image_batches import ImageBatches, Pixels
 from tasklib.task_file import read_task
 from textlib.errors import TextPathError
 from textlib.step_metrics import StepMetrics
@@ -26,16 +24,13 @@ class TritonPythonModel:
     def initialize(self, args: Mapping[str, str]) -> None:
         """Read 1/task/task.json."""
         with loading(args) as parameters:
-            most = parameters.integer("max_pixels")
-            settings = image_settings(read_task(existing(version_folder(args) / "task")))
-            processor = ImageProcessor(settings, max_pixels=most)
-        self._batches = ImageBatches(processor, max_pixels=most)
+            task = read_task(existing(version_folder(args) / "task"))
+            self._batches = ImageBatches.of(task, parameters)
         self._metrics = StepMetrics(args)
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Process the images of all requests at once."""
-        images = [encoded_images(read_arrays(request)) for request in requests]
-        answers = iter(self._batches.pixels(images))
+        answers = iter(self._batches.of_requests([read_arrays(each) for each in requests]))
         return answer_each(requests, lambda _: _tensors(next(answers)), self._metrics.failed)
 
     def finalize(self) -> None:

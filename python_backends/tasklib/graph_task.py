@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An engine that does the work of a task's other steps: the last one, or with it the tokenizer's.
+"""An engine that does the work of a task's other steps: the last one, or with it the first's.
 
 Parameters of the model say which: `inline_<backend>` is true for each step that was folded into it.
 """
@@ -18,9 +18,11 @@ from textlib.errors import EngineFailedError, RequestError
 from textlib.parameters import ModelParameters
 
 if TYPE_CHECKING:
+    from tasklib.image_batches import ImageBatches
     from tasklib.text_requests import TextRequests
 
-TOKENIZER = "encoder_tokenizer"
+TOKENIZER, IMAGES = "encoder_tokenizer", "image_processor"
+_PIXELS = "pixel_values"
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -49,19 +51,27 @@ class GraphTask:
         self._texts: TextRequests | None = None
         if parameters.boolean(f"inline_{TOKENIZER}", default=False):
             self._texts = _text_requests(tokenizer_folder, task)
+        self._images: ImageBatches | None = None
+        if parameters.boolean(f"inline_{IMAGES}", default=False):
+            self._images = _image_batches(task, parameters)
         self._last: LastStep | None = None
         for name, kind in LAST_STEPS.items():
             if parameters.boolean(f"inline_{name}", default=False):
                 self._last = kind(task)
 
     def works(self, requests: Sequence[Arrays]) -> list[GraphWork | RequestError]:
-        """What is to be done for each request; texts of all of them are encoded in one call."""
-        if self._texts is None:
-            return [self._work(request, request) for request in requests]
-        encoded = self._texts.encode(requests)
+        """What is to be done for each request; texts and images of all of them go together."""
+        prepared: Sequence[Arrays | RequestError] = requests
+        if self._texts is not None:
+            prepared = self._texts.encode(requests)
+        elif self._images is not None:
+            prepared = [
+                one if isinstance(one, RequestError) else {_PIXELS: one}
+                for one in self._images.of_requests(requests)
+            ]
         return [
             one if isinstance(one, RequestError) else self._work(request, one)
-            for request, one in zip(requests, encoded, strict=True)
+            for request, one in zip(requests, prepared, strict=True)
         ]
 
     def _work(self, request: Arrays, prepared: Arrays) -> GraphWork | RequestError:
@@ -95,3 +105,10 @@ def _text_requests(tokenizer_folder: Path, task: Task) -> "TextRequests":
     from tasklib.text_requests import TextRequests
 
     return TextRequests(tokenizer_folder, task)
+
+
+def _image_batches(task: Task, parameters: ModelParameters) -> "ImageBatches":
+    # Nor is Pillow.
+    from tasklib.image_batches import ImageBatches
+
+    return ImageBatches.of(task, parameters)

@@ -13,14 +13,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tasklib.image_processing import ImageProcessor
+from tasklib.image_settings import image_settings
 from tasklib.item_errors import ItemError
+from tasklib.task_file import Task
+from textlib.parameters import ModelParameters
 
 Pixels = NDArray[np.float32] | ItemError
-
-
-def encoded_images(arrays: Mapping[str, NDArray[Any]]) -> list[bytes]:
-    """The files of a request: its tensor `image`, BYTES[n, 1]."""
-    return [bytes(each) for each in arrays["image"].reshape(-1)]
 
 
 class PixelBudget:
@@ -60,6 +58,17 @@ class ImageBatches:
         self._threads = ThreadPoolExecutor(
             threads or len(os.sched_getaffinity(0)), thread_name_prefix="images"
         )
+
+    @classmethod
+    def of(cls, task: Task, parameters: ModelParameters) -> "ImageBatches":
+        """Those of a model's task and its parameter `max_pixels`. Raises ConfigurationError."""
+        most = parameters.integer("max_pixels")
+        return cls(ImageProcessor(image_settings(task), max_pixels=most), max_pixels=most)
+
+    def of_requests(self, requests: Sequence[Mapping[str, NDArray[Any]]]) -> list[Pixels]:
+        """The same of requests' tensors: `image` BYTES[n, 1]."""
+        files = [[bytes(one) for one in arrays["image"].reshape(-1)] for arrays in requests]
+        return self.pixels(files)
 
     def pixels(self, requests: Sequence[Sequence[bytes]]) -> list[Pixels]:
         """Process encoded images by request: FP32[images, 3, height, width] each.

@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders.conftest import Refusal, modules_of, safetensors, write_json
 
-MODULES = ("taskcompile.image_processors", "taskcompile.image_task")
+MODULES = ("taskcompile.image_processors", "taskcompile.image_task", "taskcompile.clip_text")
 KNOWN = (
     "CLIPVisionModelWithProjection",
     "ConvNextForImageClassification",
@@ -85,7 +85,7 @@ NEW_FAST = {
 def builder() -> Iterator[SimpleNamespace]:
     """The modules that compile, and buildlib's."""
     with modules_of("onnxruntime", MODULES) as modules:
-        modules.processors, modules.task = (vars(modules)[name] for name in MODULES)
+        modules.processors, modules.task, modules.clip = (vars(modules)[name] for name in MODULES)
         yield modules
 
 
@@ -291,3 +291,42 @@ def test_classifiers_have_no_pooling(
     """What says nothing is an error."""
     said = refusal(lambda: task_of(builder, checkpoint, "image_classification", pooling="cls"))
     assert "has no vectors" in said
+
+
+CLIP = {
+    "architectures": ["CLIPModel"],
+    "model_type": "clip",
+    "projection_dim": 512,
+    "text_config": {"max_position_embeddings": 77},
+}
+
+
+def clip_of(builder: SimpleNamespace, folder: Path, most: int | None = None, **changes: Any) -> Any:
+    write_json(folder / "config.json", CLIP | changes)
+    request = SimpleNamespace(
+        checkpoint=folder,
+        trust_remote_code=False,
+        allow_pickle=False,
+        limits=SimpleNamespace(max_seq_len=most),
+    )
+    return builder.clip.compile_clip_text(request, pooling=None, normalize=True)
+
+
+def test_clip_s_texts(builder: SimpleNamespace, checkpoint: Path, refusal: Refusal) -> None:
+    """As long as its tokenizer and its positions allow, of the projection's width."""
+    said = refusal(lambda: clip_of(builder, checkpoint))
+    assert "has no tokenizer.json" in said
+    write_json(checkpoint / "tokenizer.json", {})
+    write_json(checkpoint / "tokenizer_config.json", {"model_max_length": 1e30})
+    assert builder.clip.is_clip(checkpoint)
+    task = clip_of(builder, checkpoint)
+    assert (task.dimension, task.normalized, task.text.max_seq_len) == (512, True, 77)
+    assert task.inputs == ("input_ids", "attention_mask")
+    assert clip_of(builder, checkpoint, 32).text.max_seq_len == 32
+    said = refusal(lambda: clip_of(builder, checkpoint, 78))
+    assert "engine.max_seq_len is 78, and" in said
+    said = refusal(lambda: clip_of(builder, checkpoint, projection_dim=None))
+    assert "projection_dim is None" in said
+    write_json(checkpoint / "tokenizer_config.json", {"truncation_side": "left"})
+    said = refusal(lambda: clip_of(builder, checkpoint))
+    assert "the end of a text is what CLIP reads" in said

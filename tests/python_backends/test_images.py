@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tasklib.graph_task import GraphTask, GraphWork
 from tasklib.image_batches import ImageBatches, PixelBudget
 from tasklib.image_processing import ImageProcessor, center_crop
 from tasklib.image_settings import ImageSettings, image_settings
 from tasklib.item_errors import ItemError
 from tasklib.task_file import Task
 from textlib.errors import ConfigurationError
+from textlib.parameters import ModelParameters
 
 from tests.sample_images import (
     ORIENTATION,
@@ -54,6 +56,12 @@ PLAIN = ImageSettings(
 RESIZED = replace(PLAIN, do_resize=True, do_center_crop=False)
 MOST = 40_000
 DEFAULT = 50_000_000  # serving.max_image_pixels
+
+
+@pytest.fixture(autouse=True)
+def pillow_s_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor sets it for its process; other tests share this one."""
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)
 
 
 def values(file: bytes, settings: ImageSettings = PLAIN) -> Any:
@@ -298,3 +306,22 @@ def test_settings_of_another_version_are_refused() -> None:
         image_settings(Task("image_embedding", image={**record, "gamma": 1}))
     with pytest.raises(ConfigurationError, match="reads no images"):
         image_settings(Task("embedding"))
+
+
+def test_an_engine_that_takes_images_itself() -> None:
+    """With `serving.fused`: the same pixels, the same errors, and labels of the graph's scores."""
+    task = Task("image_classification", image=dict(vars(PLAIN)), labels=["bad", "good"])
+    known = {"max_pixels": str(MOST), "inline_image_processor": "true", "inline_labels": "true"}
+    fused = GraphTask(task, Path(), ModelParameters("m", known), ["pixel_values"], ["scores"])
+    image = encoded(smooth(8, 8))
+    requests = [{"image": np.array([[file]], dtype=object)} for file in (image, b"", image)]
+
+    first, second, third = fused.works(requests)
+
+    assert str(second) == "image is empty."
+    assert isinstance(first, GraphWork)
+    assert isinstance(third, GraphWork)
+    assert (first.feed["pixel_values"][0].transpose(1, 2, 0) == values(image)).all()
+    answer = first.answer({"scores": np.array([[0.25, 0.75]], dtype=np.float32)})
+    assert answer["label"].tolist() == [[b"good", b"bad"]]
+    assert answer["score"].tolist() == [[0.75, 0.25]]

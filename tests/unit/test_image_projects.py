@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from tests import headers
-from tritonctl.engines.estimates.vision import read_vision
+from tritonctl.engines.estimates.vision import is_clip, read_clip_texts, read_vision
 from tritonctl.engines.planning.plans import plan_model
 from tritonctl.engines.proposals.proposal import Wishes
 from tritonctl.engines.proposals.recognition import recognise
@@ -147,6 +147,21 @@ def test_clip_s_texts_are_left_out(tmp_path: Path) -> None:
     assert source.longest == PATCHES
     found = recognise(folder)
     assert (found.task, found.kind) == ("image_embedding", "vision")
+
+
+def test_clip_s_texts(tmp_path: Path) -> None:
+    """The other tower, with the sizes of its class where the file has none."""
+    config = {"architectures": ["CLIPTextModelWithProjection"], "hidden_size": 640}
+    shapes = {"text_model.x.weight": (9, 9), "vision_model.x.weight": (8, 8)}
+    folder = write(tmp_path / "clip", config, shapes)
+    assert is_clip(folder)
+    source = read_clip_texts(folder)
+    assert (source.longest, source.hidden_size, source.num_attention_heads) == (77, 640, 8)
+    assert [tensor.name for tensor in source.tensors] == ["text_model.x.weight"]
+    with pytest.raises(ConfigurationError, match="tokenizer"):
+        recognise(folder)
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    assert (recognise(folder).task, recognise(folder).longest) == ("embedding", 77)
 
 
 def test_what_no_file_says_is_refused(vit: Path, tmp_path: Path) -> None:

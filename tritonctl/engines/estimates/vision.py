@@ -18,8 +18,26 @@ from tritonctl.errors import ConfigurationError
 
 IMAGE_TASKS = ("image_classification", "image_embedding")
 PROCESSORS = ("processor_config.json", "preprocessor_config.json")
-# Of a model with a tower of texts, what images do not need.
+# Of CLIP, with its two towers, what images do not need, and what texts do not.
 _TEXT_TOWER = ("text_model.", "text_projection.", "logit_scale")
+_IMAGE_TOWER = ("vision_model.", "visual_projection.", "logit_scale")
+_CLIP, CLIP_TEXTS = "CLIPModel", "CLIPTextModelWithProjection"
+# Of its configuration's classes, which files leave out.
+_CLIP_TEXT_SIZES = {
+    "hidden_size": 512,
+    "intermediate_size": 2048,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 77,
+}
+_CLIP_IMAGE_SIZES = {
+    "hidden_size": 768,
+    "intermediate_size": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "patch_size": 32,
+    "image_size": 224,
+}
 # Of a stage, the tensors that exist at a time are as wide as this many times its own width.
 _WIDER = 4
 _STRIDE = 4  # of the first stage
@@ -43,6 +61,8 @@ def read_vision(folder: Path, known: list[str], *, allow_pickle: bool = False) -
         )
     tower = config.get("vision_config")
     own = tower if isinstance(tower, dict) else config
+    if name.startswith("CLIP"):
+        own = _CLIP_IMAGE_SIZES | own
     tensors = [
         replace(tensor, role=_role(tensor))
         for tensor in read_tensors(folder, allow_pickle=allow_pickle)
@@ -74,6 +94,35 @@ def read_vision(folder: Path, known: list[str], *, allow_pickle: bool = False) -
         longest=(pixels // sizes.need("patch_size")) ** 2 + 1,
         outputs_per_token=0,
         tensors=tuple(tensors),
+    )
+
+
+def is_clip(folder: Path) -> bool:
+    """Whether a checkpoint has CLIP's tower of texts."""
+    file = folder / "config.json"
+    names = json_object(file).get("architectures") if file.is_file() else None
+    return isinstance(names, list) and bool(names) and names[0] in (_CLIP, CLIP_TEXTS)
+
+
+def read_clip_texts(folder: Path, *, allow_pickle: bool = False) -> Encoder:
+    """Read CLIP's tower of texts, which answers a vector for each. Raises ConfigurationError."""
+    file = folder / "config.json"
+    config = json_object(file)
+    tower = config.get("text_config")
+    sizes = Sizes(file, _CLIP_TEXT_SIZES | (tower if isinstance(tower, dict) else config))
+    return Encoder(
+        architecture=CLIP_TEXTS,
+        num_hidden_layers=sizes.need("num_hidden_layers"),
+        hidden_size=sizes.need("hidden_size"),
+        intermediate_size=sizes.need("intermediate_size"),
+        num_attention_heads=sizes.need("num_attention_heads"),
+        longest=sizes.need("max_position_embeddings"),
+        outputs_per_token=0,
+        tensors=tuple(
+            replace(tensor, role=_role(tensor))
+            for tensor in read_tensors(folder, allow_pickle=allow_pickle)
+            if not tensor.name.startswith(_IMAGE_TOWER)
+        ),
     )
 
 

@@ -23,7 +23,12 @@ from tritonctl.engines.estimates.graphs import (
 )
 from tritonctl.engines.estimates.onnx_weights import OnnxWeights, read_weights
 from tritonctl.engines.estimates.table import BuilderFigures, Storage
-from tritonctl.engines.estimates.vision import IMAGE_TASKS, read_vision
+from tritonctl.engines.estimates.vision import (
+    IMAGE_TASKS,
+    is_clip,
+    read_clip_texts,
+    read_vision,
+)
 from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.engines.planning.records import HOST, Device, Fit
 from tritonctl.errors import ConfigurationError
@@ -184,6 +189,8 @@ def graph_subject(
         pooling = str(model.engine.options.get("pooling", "none"))
         if model.task in IMAGE_TASKS:
             source = read_vision(checkpoint, known, allow_pickle=allow_pickle)
+        elif model.task == "embedding" and is_clip(checkpoint):
+            source = read_clip_texts(checkpoint, allow_pickle=allow_pickle)
         else:
             source = read_encoder(checkpoint, known, model.task, pooling, allow_pickle=allow_pickle)
     elif graph:

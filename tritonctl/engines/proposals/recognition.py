@@ -15,7 +15,12 @@ from tritonctl.engines.build.catalog import Builder, builder_named
 from tritonctl.engines.estimates.checkpoints import json_object, read_architecture
 from tritonctl.engines.estimates.encoders import read_encoder
 from tritonctl.engines.estimates.quantisation import read_quantisation
-from tritonctl.engines.estimates.vision import PROCESSORS, read_vision
+from tritonctl.engines.estimates.vision import (
+    CLIP_TEXTS,
+    PROCESSORS,
+    read_clip_texts,
+    read_vision,
+)
 from tritonctl.engines.proposals.refusals import nothing_to_serve, without_tokenizer
 from tritonctl.engines.proposals.sentences import MODULES, is_cross_encoder, longest_text
 from tritonctl.errors import ConfigurationError
@@ -141,12 +146,15 @@ def _vision(folder: Path, name: str) -> Recognised:
 
 
 def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
-    if _IMAGE_CLASSIFIER in name or any((folder / file).is_file() for file in PROCESSORS):
+    texts = name == CLIP_TEXTS
+    if not texts and (
+        _IMAGE_CLASSIFIER in name or any((folder / file).is_file() for file in PROCESSORS)
+    ):
         return _vision(folder, name)
     task, reasons = _task_of(folder, name, config)
     if task != "tensors" and not (folder / "tokenizer.json").is_file():
         raise without_tokenizer(folder)
-    encoder = read_encoder(folder, [name], task)
+    encoder = read_clip_texts(folder) if texts else read_encoder(folder, [name], task)
     return Recognised(
         "encoder",
         task,
@@ -161,6 +169,8 @@ def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
 
 def _task_of(folder: Path, name: str, config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     """What the checkpoint's files say that it is for, and the reasons."""
+    if name == CLIP_TEXTS:
+        return "embedding", (f"task embedding: config.json says {name}",)
     if name.endswith(_TAGGER):
         return "token_classification", (f"task token_classification: config.json says {name}",)
     if name.endswith(_CLASSIFIER):

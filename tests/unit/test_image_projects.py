@@ -152,7 +152,10 @@ def test_clip_s_texts_are_left_out(tmp_path: Path) -> None:
 def test_clip_s_texts(tmp_path: Path) -> None:
     """The other tower, with the sizes of its class where the file has none."""
     config = {"architectures": ["CLIPTextModelWithProjection"], "hidden_size": 640}
-    shapes = {"text_model.x.weight": (9, 9), "vision_model.x.weight": (8, 8)}
+    shapes: dict[str, tuple[int, ...]] = {
+        "text_model.x.weight": (9, 9),
+        "vision_model.x.weight": (8, 8),
+    }
     folder = write(tmp_path / "clip", config, shapes)
     assert is_clip(folder)
     source = read_clip_texts(folder)

@@ -7,6 +7,7 @@ whatever else may speak the protocol.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import grpc
 import numpy as np
 import pytest
 from google.protobuf import text_format
+from PIL import Image
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 
 from tritonctl.errors import ServerError, UsageError
@@ -184,6 +186,16 @@ def test_inputs_of_every_kind() -> None:
     assert [one.datatype for one in request.inputs] == ["BF16", "BYTES", "BOOL"]
     assert request.raw_input_contents[0] == b"\x80\x3f" * 4  # 1.0
     assert "more" not in valid_inputs(config)
+
+
+def test_a_model_of_images_gets_an_image() -> None:
+    """One that every decoder takes, where a text would be refused."""
+    tensor = {"name": "image", "data_type": "TYPE_STRING", "dims": ["1"]}
+    config = {"max_batch_size": 4, "input": [tensor]}
+    file = valid_inputs(config, batch=2)["image"][1, 0]
+    with Image.open(io.BytesIO(file)) as image:
+        image.load()
+        assert (image.format, image.size, image.mode) == ("PNG", (1, 1), "RGB")
 
 
 def test_inputs_of_nvidia_s_text_ensembles() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import secrets
 from collections.abc import Mapping
@@ -41,6 +42,11 @@ _SENSIBLE: Mapping[str, Any] = {
     "return_context_logits": False,
     "return_generation_logits": False,
 }
+# A PNG of one pixel: the smallest that a model of images takes.
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mNocFAAAAIkAOGVpLGLAAAAAElFTkSuQmCC"
+)
+_TEXTS = {"image": _PIXEL}
 _MOST_SHOWN = 32
 
 
@@ -63,14 +69,14 @@ def valid_inputs(
             continue
         size = open_dimension + (longer if tensor.get("allow_ragged_batch") else 0)
         dims = [size if int(dim) < 1 else int(dim) for dim in tensor["dims"]]
-        arrays[tensor["name"]] = _filled([*first, *dims], tensor["data_type"])
+        arrays[tensor["name"]] = _filled([*first, *dims], tensor["data_type"], tensor["name"])
     return arrays
 
 
-def _filled(shape: list[int], data_type: str) -> NDArray[Any]:
+def _filled(shape: list[int], data_type: str, name: str) -> NDArray[Any]:
     kind = BY_CONFIG_NAME[data_type].numpy
     if kind == "object":
-        return np.full(shape, b"1", dtype=object)
+        return np.full(shape, _TEXTS.get(name, b"1"), dtype=object)
     if kind is None:  # BF16, as its bits
         return np.full(shape, _BF16_ONE, dtype="uint16")
     return np.ones(shape, dtype=kind)
@@ -114,7 +120,7 @@ def text_inputs(config: Config, prompt: str, **values: Any) -> Arrays:
             kind = BY_CONFIG_NAME[data_type].numpy or "uint16"
             arrays[name] = np.full(shape, value, dtype=kind)
         elif not tensor.get("optional"):
-            arrays[name] = _filled(shape, data_type)
+            arrays[name] = _filled(shape, data_type, name)
     return arrays
 
 

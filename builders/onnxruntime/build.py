@@ -289,6 +289,7 @@ def checked(file: Path) -> Checked | ImageBuild | ClipBuild:
         request,
         CompiledEncoder(
             architecture=source.architecture,
+            vocab_size=source.vocab_size,
             hidden_size=source.hidden_size,
             positions=source.max_seq_len,
             pad_id=source.pad_token_id,

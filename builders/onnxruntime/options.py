@@ -125,15 +125,15 @@ def _check_calibration(options: Options, request: Request) -> None:
 
 
 def _check_task(raw: dict[str, Any], task: str | None) -> None:
-    of_others = ("bounds",) if task is None else ("max_abs_error", "dimensions")
-    for key in of_others:
-        if key in raw:
-            where = "a task's proof, and the task is tensors" if task is None else "tensors"
-            raise BuildError(
-                f"engine.options.{key} is of {where}",
-                remedy=f"Remove {key} from engine.options"
-                + (", or use max_abs_error." if task is None else ", or use bounds."),
-            )
+    of_others = ("bounds",) if task is None else ("max_abs_error", "dimensions", "keep_io_types")
+    foreign = [key for key in of_others if key in raw]
+    if foreign:
+        names, own = ", ".join(foreign), "max_abs_error" if task is None else "bounds"
+        raise BuildError(
+            f"engine.options sets {names}, which the task {task or 'tensors'} does not have",
+            remedy=f"Remove {names} from engine.options; how far an engine may be from its source "
+            f"is {own} there.",
+        )
 
 
 def _check_pooling(options: Options) -> None:

@@ -65,7 +65,7 @@ def _padded_alike(
     by_token = [
         tensor.name
         for tensor, array in zip(outputs, whole, strict=True)
-        if array.ndim > 1 and array.shape[1] == max(_LENGTHS)
+        if array.ndim > 1 and array.shape[1] == max(_LENGTHS) and not _fixed(tensor)
     ]
     for at, feed in enumerate(text_feeds(rows, inputs, pad_id=pad_id, batch=1)):
         for tensor, alone, padded in zip(outputs, run(feed), whole, strict=True):
@@ -75,6 +75,11 @@ def _padded_alike(
             if alone.shape != row.shape or not _equal(alone, row):
                 return None
     return by_token
+
+
+def _fixed(tensor: OnnxTensor) -> bool:
+    """Whether the second dimension is a size: as many labels as there are tokens, by chance."""
+    return isinstance((tensor.shape or ())[1], int)
 
 
 def _equal(alone: Any, padded: Any) -> bool:

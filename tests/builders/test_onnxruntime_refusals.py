@@ -6,6 +6,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -179,6 +180,38 @@ def test_options_that_are_refused(
 ) -> None:
     asked = request(builder, precision, options=options)
     assert words in refusal(lambda: builder.options.read_options(asked))
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "words"),
+    [
+        (None, {"bounds": {"cosine": 0.9}}, "sets bounds, which the task tensors does not have"),
+        ("embedding", {"max_abs_error": 1}, "sets max_abs_error, which the task embedding does"),
+        ("embedding", {"bounds": {"cosin": 0.9}}, "the unknown measure 'cosin' (did you mean cos"),
+        ("embedding", {"bounds": {"tokens": 0.9}}, "the unknown measure 'tokens'"),
+        ("rerank", {"bounds": {"score": "small"}}, "engine.options.bounds.score is 'small'"),
+        ("rerank", {"bounds": 0.1}, "engine.options.bounds is 0.1"),
+    ],
+)
+def test_options_of_tasks(
+    builder: SimpleNamespace,
+    refusal: Refusal,
+    task: str | None,
+    options: dict[str, Any],
+    words: str,
+) -> None:
+    """Each kind of engine has its own measure of how far it may be from its source."""
+    asked = request(builder, options=options, task=task)
+    assert words in refusal(lambda: builder.options.read_options(asked))
+
+
+def test_a_graph_is_no_task(builder: SimpleNamespace, tmp_path: Path, refusal: Refusal) -> None:
+    """Of a file, and of a folder with a graph alone."""
+    (tmp_path / "model.onnx").write_bytes(b"graph")
+    inspect = partial(builder.source.inspect_source, task="embedding")
+    for checkpoint in (tmp_path, tmp_path / "model.onnx"):
+        said = refusal(partial(inspect, checkpoint))
+        assert "the task embedding is made of a Hugging Face folder" in said
 
 
 def test_a_kv_cache_and_several_gpus(builder: SimpleNamespace, refusal: Refusal) -> None:

@@ -19,6 +19,7 @@ NAMES = (
     "taskcompile.sentence_modules",
     "taskcompile.scores",
     "taskcompile.compile",
+    "taskproof.own_set",
 )
 CONFIG = {"architectures": ["BertModel"], "hidden_size": 8}
 OLD = {
@@ -80,7 +81,7 @@ def compiled(builder: SimpleNamespace, folder: Path) -> Compile:
             task=task,
             **changes,
         )
-        encoder = builder.compile.Encoder("BertModel", 8, 64, 0, INPUTS)
+        encoder = builder.compile.Encoder("BertModel", 30, 8, 64, 0, INPUTS)
         return builder.compile.compile_task(request, encoder, pooling=pooling, normalize=normalize)
 
     return compiled
@@ -341,6 +342,12 @@ def test_without_a_tokenizer(folder: Path, compiled: Compile, refusal: Refusal) 
     assert "has no tokenizer.json" in refusal(compiled)
 
 
+def test_a_tokenizer_of_another_model(folder: Path, compiled: Compile, refusal: Refusal) -> None:
+    save(folder, POOL)
+    write_json(folder / "tokenizer.json", {"model": {"vocab": {"a": 0, "b": 30}}})
+    assert "has token ids up to 30, and the model knows 30" in refusal(compiled)
+
+
 # Scores.
 
 
@@ -477,6 +484,56 @@ def test_a_class_of_another_task(builder: SimpleNamespace, refusal: Refusal) -> 
     name = "BertForSequenceClassification"
     said = refusal(lambda: builder.compile.head_for("token_classification", name))
     assert "Set task to classification or rerank" in said
+
+
+# A set of the user's own.
+
+
+def own_set(builder: SimpleNamespace, task: Any, file: Path, text: str) -> Any:
+    file.write_text(text, encoding="utf-8")
+    asked = builder.request.EvaluationRequest(file, 1, max_prompts=2)
+    return builder.own_set.read_set(asked, task)
+
+
+def test_a_set_of_pairs_and_one_with_labels(
+    builder: SimpleNamespace, folder: Path, compiled: Compile, tmp_path: Path
+) -> None:
+    """As many lines as are asked for; empty ones do not count."""
+    save(folder, POOL)
+    pairs = '{"query": "a", "text": "b"}\n\n' * 3
+    own = own_set(builder, compiled(), tmp_path / "set.jsonl", pairs)
+    assert (own.first, own.second) == (["a", "a"], ["b", "b"])
+    (folder / "modules.json").unlink()
+    labelled = '{"text_input": "a", "label": "LABEL_1"}'
+    own = own_set(builder, compiled("classification"), tmp_path / "set.jsonl", labelled)
+    assert (own.first, own.second) == (["a"], ["LABEL_1"])
+
+
+@pytest.mark.parametrize(
+    ("task", "text", "words"),
+    [
+        ("classification", '{"text_input": "a", "label": "x"}', "the label 'x', which the model"),
+        (
+            "classification",
+            '{"query": "a", "text": "x"}',
+            "set.jsonl:1: needs text_input and label",
+        ),
+        ("classification", "", "holds no lines"),
+        ("classification", "{", "set.jsonl:1: is not valid JSON"),
+        ("token_classification", "", "the task token_classification has no measure"),
+    ],
+)
+def test_a_set_that_cannot_be_read(
+    builder: SimpleNamespace,
+    compiled: Compile,
+    refusal: Refusal,
+    tmp_path: Path,
+    task: str,
+    text: str,
+    words: str,
+) -> None:
+    file = tmp_path / "set.jsonl"
+    assert words in refusal(lambda: own_set(builder, compiled(task), file, text))
 
 
 def test_compiling_needs_no_library() -> None:

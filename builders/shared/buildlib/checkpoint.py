@@ -228,7 +228,7 @@ def _check_tokenizer(checkpoint: Checkpoint) -> None:
     path = checkpoint.folder / "tokenizer.json"
     tokenizer = read_json_object(path, remedy=_SAVE_TOKENIZER)
     _check_decoder(path, tokenizer.get("decoder"))
-    largest = _largest_token_id(tokenizer)
+    largest = largest_token_id(tokenizer)
     if largest >= checkpoint.vocab_size:
         raise BuildError(
             f"{path}: has token ids up to {largest}, and the model knows {checkpoint.vocab_size} "
@@ -252,7 +252,7 @@ def _check_decoder(path: Path, decoder: Any) -> None:
         )
 
 
-def _largest_token_id(tokenizer: dict[str, Any]) -> int:
+def largest_token_id(tokenizer: dict[str, Any]) -> int:
     """Return the largest id in a tokenizer.json; -1 if it names none."""
     model = tokenizer.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from buildlib.checkpoint import largest_token_id
 from buildlib.problems import BuildError, read_json_object
 from buildlib.request import Request
 from buildlib.weights import DOWNLOAD_AGAIN, refuse_pointer
@@ -62,6 +63,7 @@ class Encoder:
     """What the task needs to know of the encoder. `positions`: tokens it was trained for."""
 
     architecture: str
+    vocab_size: int
     hidden_size: int
     positions: int
     pad_id: int
@@ -226,6 +228,14 @@ def _text(request: Request, encoder: Encoder, longest: int | None, **others: Any
         if not (folder / name).is_file():
             raise BuildError(f"{folder} has no {name}", remedy=_SAVE_TOKENIZER)
         refuse_pointer(folder / name)
+    tokenizer = read_json_object(folder / "tokenizer.json", remedy=_SAVE_TOKENIZER)
+    largest = largest_token_id(tokenizer)
+    if largest >= encoder.vocab_size:
+        raise BuildError(
+            f"{folder / 'tokenizer.json'}: has token ids up to {largest}, and the model knows "
+            f"{encoder.vocab_size} (config.json: vocab_size): the tokenizer is of another model",
+            remedy="Put the model's own tokenizer there.",
+        )
     settings = read_json_object(folder / "tokenizer_config.json", remedy=_SAVE_TOKENIZER)
     side = settings.get("truncation_side", "right")
     if side not in _SIDES:

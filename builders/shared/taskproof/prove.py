@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from tasklib.text_encoding import EncodedText
 
+from buildlib.problems import BuildError
 from buildlib.program import say
 from buildlib.request import Request
 from taskcompile.task import CLASSIFICATION, EMBEDDING, RERANK, Task
@@ -29,6 +30,7 @@ from taskproof.served import Run, Served, served
 SCHEMA = "tritonctl.proof/1"
 FILE = "cases.json"
 _REPORT = "The conventions differ, whatever the precision: report it with build.log."
+_SHOWN = 60  # characters of a text in a message
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ def prove(subject: Subject, folder: Path, *, remedy: str) -> dict[str, Any]:
     reference = Reference(task, subject.request)
     name = f"{task.library} {version_of(task)}"
     inputs = _inputs(task, served(task, checkpoint), reference)
+    _require_numbers(inputs, checkpoint, name)
+    _require_tokens(inputs, checkpoint, name)
     figures = _figures(subject, inputs, subject.plain, FP32, {})
     require(figures, FP32, name, remedy=_REPORT)
     scene = Scene(
@@ -97,6 +101,34 @@ def _inputs(task: Task, steps: Served, reference: Reference) -> _Inputs:
     kept = [(case, row) for case, row in zip(wanted, rows, strict=True) if row is not None]
     cases = [case for case, _ in kept]
     return _Inputs(steps, cases, [row for _, row in kept], reference.answers(cases))
+
+
+def _require_numbers(inputs: _Inputs, checkpoint: Path, name: str) -> None:
+    """Raise BuildError for a checkpoint that answers infinity or what is no number."""
+    for case, answer in zip(inputs.cases, inputs.expected, strict=True):
+        if answer.values is not None and not np.isfinite(answer.values).all():
+            raise BuildError(
+                f"{checkpoint}: {name} itself answers {case.text[:_SHOWN]!r} with no number",
+                remedy="Its weights are damaged: download or save them again.",
+            )
+
+
+def _require_tokens(inputs: _Inputs, checkpoint: Path, name: str) -> None:
+    """Raise BuildError for the first text that the served tokenizer reads otherwise."""
+    for case, row, want in zip(inputs.cases, inputs.rows, inputs.expected, strict=True):
+        ids = tuple(row.ids.tolist())
+        if ids == want.ids:
+            continue
+        pairs = enumerate(zip(ids, want.ids, strict=False))
+        at = next(
+            (at for at, (left, right) in pairs if left != right), min(len(ids), len(want.ids))
+        )
+        raise BuildError(
+            f"{checkpoint / 'tokenizer.json'}: reads {case.text[:_SHOWN]!r} as {len(ids)} tokens, "
+            f"and {name} as {len(want.ids)}; they part at token {at}",
+            remedy="Save the tokenizer again as that library reads it: "
+            "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
+        )
 
 
 def _figures(

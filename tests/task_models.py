@@ -21,6 +21,7 @@ from tritonctl.engines.build.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
+from tritonctl.repository.new_step import write_step
 
 HERE = Path(__file__).parent
 MAX_TOKENS, MAX_ROWS, WIDTH = 48, 8, 16
@@ -31,6 +32,38 @@ TASKS = ("embedding", "classification", "rerank", "token_classification")
 # The embedding model again: as one model, behind a response cache, and slowly, with a short queue.
 WHOLE, KEPT, SLOW, SLOW_QUEUE = "whole", "kept", "slow", 2
 _TYPES = "token_type_ids"
+# Two engines in one graph of the project's own, between two steps of its own.
+JUDGED = "judged"
+_JUDGED = f"""\
+schema: tritonctl/ensemble/v1
+task: {JUDGED}
+summary: a text tidied, judged and embedded; labels in capitals
+max_batch_size: {MAX_ROWS}
+inputs:
+  - {{name: text_input, data_type: TYPE_STRING, dims: [1]}}
+  - {{name: top_k, data_type: TYPE_INT32, dims: [1], optional: true}}
+outputs:
+  - {{name: label, data_type: TYPE_STRING, dims: [-1]}}
+  - {{name: score, data_type: TYPE_FP32, dims: [-1]}}
+  - {{name: embedding, data_type: TYPE_FP32, dims: [-1]}}
+steps:
+  tidy:
+    backend: tidy
+    inputs: {{text: text_input}}
+    outputs: {{tidied: _tidied}}
+  classification:
+    model: classification
+    inputs: {{text_input: _tidied, top_k: top_k}}
+    outputs: {{label: _label, score: score}}
+  embedding:
+    model: embedding
+    inputs: {{text_input: _tidied}}
+    outputs: {{embedding: embedding}}
+  capitals:
+    backend: capitals
+    inputs: {{text: _label}}
+    outputs: {{tidied: label}}
+"""
 
 
 def task_project(folder: Path, interpreter: Path) -> Project:
@@ -48,12 +81,30 @@ def task_project(folder: Path, interpreter: Path) -> Project:
     models[SLOW] = _model(folder, "embedding", graph=SLOW) | {"serving": slowly}
     models[SLOW]["engine"] = models[SLOW]["engine"] | {"max_batch_size": 1}
     file = folder / "tritonctl.yaml"
+    _write_own_graph(folder)
     content = {"schema": "tritonctl/v1", "models": models, "server": ON_FREE_PORTS}
+    content["ensembles"] = {JUDGED: {}}
     file.write_text(json.dumps(content), encoding="utf-8")
     project = load_project(file)
     for name in models:
         build_engine(project, name, Silent())
     return project
+
+
+def _write_own_graph(folder: Path) -> None:
+    """With the step that `tritonctl new step` writes, as it is and changed."""
+    (folder / "ensembles").mkdir()
+    (folder / "ensembles" / f"{JUDGED}.yaml").write_text(_JUDGED, encoding="utf-8")
+    for name in ("tidy", "capitals"):
+        write_step(folder, name)
+    capitals = folder / "python_backends" / "capitals"
+    for name, old, new in (
+        ("backend.toml", "dims = [1]", "dims = [-1]"),
+        ("model.py", "    return words", "    return words.upper()"),
+    ):
+        text = (capitals / name).read_text(encoding="utf-8")
+        assert old in text
+        (capitals / name).write_text(text.replace(old, new), encoding="utf-8")
 
 
 def _write_tokenizer(folder: Path) -> None:

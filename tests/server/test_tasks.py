@@ -20,6 +20,7 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tests.servers import Handle, wait_until
 from tests.task_models import (
+    JUDGED,
     KEPT,
     LABELS,
     MAX_ROWS,
@@ -140,6 +141,27 @@ def test_answers_from_the_cache(
     index = tasks_handle.project.repository
     [version] = {each.name for name in done.loaded for each in (index / name).glob("*/")}
     assert int(version) > 1
+
+
+def test_two_engines_between_steps_of_the_projects_own(
+    client: TritonClient, reference: Reference
+) -> None:
+    """Nested, in batches, many at once; a text that the first step refuses fails alone."""
+    wanted = [text for text in texts(40) if text]
+    requests = [wanted[start : start + 1 + start % 5] for start in range(30)]
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        spaced = [[f"  {text} \n" for text in some] for some in requests]
+        answers = list(pool.map(lambda some: ask(client, JUDGED, text_input=some), spaced))
+        refused = pool.submit(ask, client, JUDGED, text_input=["x", " "])
+        with pytest.raises(RequestRejectedError, match="text is empty"):
+            refused.result()
+    for request, answer in zip(requests, answers, strict=True):
+        vectors = np.stack([reference.embedding(text) for text in request])
+        np.testing.assert_allclose(answer["embedding"], vectors, atol=CLOSE)
+        for text, labels in zip(request, answer["label"], strict=True):
+            right = reference.scores(text)
+            best = sorted(right, key=lambda one: -right[one])
+            assert [label.decode() for label in labels] == [one.upper() for one in best]
 
 
 def test_truncation_is_visible(client: TritonClient) -> None:

@@ -46,6 +46,30 @@ steps:
     outputs: {text_output: text_output}
 """
 
+TIDY = "{backend: tidy, inputs: {text: text_input}, outputs: {tidied: _tidied}}"
+INNER = "{model: guarded, inputs: {text_input: text_input}, outputs: {text_output: _tidied}}"
+TWICE = f"""\
+schema: tritonctl/ensemble/v1
+task: twice
+engine_task: text_generation
+summary: asks itself what another model says
+max_batch_size: 1
+inputs:
+  - {{name: text_input, data_type: TYPE_STRING, dims: [1]}}
+outputs:
+  - {{name: token_chunk, data_type: TYPE_INT32, dims: [-1]}}
+steps:
+  tidy: {TIDY}
+  tokenizer:
+    backend: tokenizer
+    inputs: {{text_input: _tidied}}
+    outputs: {{input_ids: _ids, input_lengths: _lengths}}
+  engine:
+    backend: engine
+    inputs: {{input_ids: _ids, input_lengths: _lengths}}
+    outputs: {{token_chunk: token_chunk}}
+"""
+
 
 def put(root: Path, text: str = GRAPH, name: str = "guarded") -> Path:
     """Write an ensemble of the project's."""
@@ -134,35 +158,11 @@ def test_an_ensemble_in_an_ensemble(own: Sandbox) -> None:
 
 
 def test_a_model_with_an_engine_around_another(own: Sandbox) -> None:
-    """A second engine in one graph: its own, and a model of the project."""
+    """A second engine in one graph: its own, and behind it a model of the project."""
     own.data["models"]["twice"] = own.model() | {"task": "twice"}
-    put(
-        own.root,
-        """\
-schema: tritonctl/ensemble/v1
-task: twice
-engine_task: text_generation
-summary: asks itself what another model says
-max_batch_size: 1
-inputs:
-  - {name: text_input, data_type: TYPE_STRING, dims: [1]}
-outputs:
-  - {name: token_chunk, data_type: TYPE_INT32, dims: [-1]}
-steps:
-  tidy: {backend: tidy, inputs: {text: text_input}, outputs: {tidied: _tidied}}
-  tokenizer:
-    backend: tokenizer
-    inputs: {text_input: _tidied}
-    outputs: {input_ids: _ids, input_lengths: _lengths}
-  engine:
-    backend: engine
-    inputs: {input_ids: _ids, input_lengths: _lengths}
-    outputs: {token_chunk: token_chunk}
-""",
-        "twice",
-    )
+    put(own.root, TWICE, "twice")
     [stage] = plan_stages(own.load(), "twice")
-    assert stage.builder.name == "scripted"
+    assert (stage.builder.name, stage.request.task) == ("scripted", None)
     with pytest.raises(RepositoryError, match="twice has no engine"):
         plan_repository(own.load())
     build_engine(own.load(), "twice", Silent())
@@ -173,6 +173,15 @@ steps:
         "twice_engine",
         "twice",
     ]
+    put(own.root, TWICE.replace(TIDY, INNER), "twice")
+    served = configs(own)
+    steps = served["twice"]["ensemble_scheduling"]["step"]
+    assert [step["model_name"] for step in steps] == ["guarded", "twice_tokenizer", "twice_engine"]
+    own.data["models"]["twice"]["serving"] = {"fused": True}
+    error = refused(own)
+    assert error.problem == (
+        "models.twice.serving.fused: guarded is a step of it, a model that stays one"
+    )
 
 
 def test_a_task_without_an_engine_of_its_own(own: Sandbox) -> None:

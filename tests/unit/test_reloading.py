@@ -362,6 +362,16 @@ def test_a_model_that_is_no_ensemble(reload: Reload, built: Sandbox) -> None:
     assert [done for done in reload.server.done if "unload" not in done] == expected
 
 
+def test_steps_that_the_model_has_no_more_are_unloaded(reload: Reload) -> None:
+    """A model that was an ensemble, or stood behind a cache, and is served alone now."""
+    reload.work._planned = {"speller": {"name": "speller", "backend": "python"}}
+    _, gone, left = reload.work.run(ask=True)
+    assert (set(gone), left) == ({"speller_old", ENGINE, DETOKENIZER}, 0)
+    done = reload.server.done
+    switched = done.index("load speller → ")
+    assert done[switched + 1 : switched + 1 + len(OLD_GOES)] == OLD_GOES
+
+
 def test_a_server_that_does_not_answer(built: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process lives and its port is closed: the advice is about reloading, not tuning."""
     project = built.load()

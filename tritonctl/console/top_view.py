@@ -40,6 +40,7 @@ class _Column:
 _COLUMNS = (
     _Column("req/s", lambda m: _rate(m.requests_per_s)),
     _Column("failed/s", lambda m: _rate(m.failures_per_s) if m.failures_per_s else "0"),
+    _Column("cache", lambda m: _written(m.cache_hits, "{:.0%}"), rare=True),
     _Column("TTFT ms", lambda m: _times(m.ttft)),
     _Column("ITL ms", lambda m: _times(m.itl)),
     _Column("tok/s", lambda m: _rate(m.tokens_per_s)),
@@ -48,7 +49,6 @@ _COLUMNS = (
     _Column("batch", lambda m: _written(m.batch_factor, "{:.2f}")),
     _Column("active", lambda m: _count(m.active_streams)),
     _Column("KV", lambda m: _written(m.kv_used, "{:.0%}")),
-    _Column("cache", lambda m: _written(m.cache_hits, "{:.0%}"), rare=True),
     _Column("E2E ms", lambda m: _times(m.e2e)),
     _Column("ms/req", lambda m: _rate(m.latency_ms)),
     _Column("inst", lambda m: _NONE if m.instances is None else str(m.instances)),

@@ -270,7 +270,7 @@ class _Reload:
             ensemble = self._planned[self._name]
             if not standby.steps_of(ensemble):  # Triton swaps a model that is no ensemble well
                 self._from_repository([])
-                return answer, [], 0
+                return answer, [*dict.fromkeys(old)], self._retire(old) if old else 0
             own = self._own_steps(ensemble)
             self._load(self._name, standby.rewired(ensemble, own, self._tag))
         abandoned = self._retire(old)

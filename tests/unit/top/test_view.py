@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from rich.cells import cell_len
@@ -169,3 +170,13 @@ def test_a_pipe_gets_text(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "\x1b" not in text
     assert text.count("tritonctl top  http://h:8002/metrics") == 2
+
+
+def test_the_cache_has_a_column_where_a_model_has_one() -> None:
+    """Also on a narrow terminal."""
+    view = view_of()
+    assert "cache" not in "".join(lines(view, sight(SPELLER), 80))
+    text = lines(view, sight(replace(SPELLER, cache_hits=0.756)), 80)
+    headings, first = next(pair for pair in pairwise(text) if pair[0].startswith("model"))
+    assert headings.split()[:4] == ["model", "req/s", "failed/s", "cache"]
+    assert first.split()[3] == "76%"

@@ -60,6 +60,7 @@ PATIENT = (
     "tritonctl.protocol.inspection._SECONDS",
     "tritonctl.protocol.metrics._PROBE_SECONDS",
     "tritonctl.protocol.model_control._ASK_SECONDS",
+    "tritonctl.protocol.row_calls._FACTS_SECONDS",
     "tritonctl.server.health._TIMEOUT_SECONDS",
     "tritonctl.server.readiness._ANSWER_SECONDS",
 )

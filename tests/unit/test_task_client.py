@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -237,6 +238,17 @@ def test_a_server_that_comes_back(call: Call) -> None:
     assert [one.vector.tolist() for one in given] == [vector(text.encode()) for text in TEXTS]
 
 
+def test_requests_that_fail_together_leave_nothing_behind(
+    server: TaskServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One error is raised; the others' are no news to anybody."""
+    server.before = lambda _, context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "no")
+    with pytest.raises(ServerError, match="UNIMPLEMENTED"):
+        _async(server.url, "embed", "encoder", TEXTS, delivery=Delivery(in_flight=8))
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
 @both
 def test_a_request_that_takes_too_long(server: TaskServer, call: Call) -> None:
     """`timeout` is each request's."""
@@ -298,6 +310,16 @@ def test_a_client_asks_once_what_a_model_takes(server: TaskServer) -> None:
             client.embed("encoder", ["BAD"])
         client.embed("encoder", ["c"])
     assert server.looked_at == 2
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [{"in_flight": 0}, {"rows": 0}, {"timeout": -1.0}, {"retry_seconds": float("nan")}],
+)
+def test_a_delivery_that_would_never_arrive(numbers: dict[str, Any]) -> None:
+    """Refused where it is written."""
+    with pytest.raises(UsageError, match=f"{next(iter(numbers))} is .*, expected"):
+        Delivery(**numbers)
 
 
 def test_every_task_has_a_way_to_be_asked() -> None:

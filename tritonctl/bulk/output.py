@@ -111,7 +111,8 @@ class CheckpointedFile:
                 yield output
             finally:
                 output._part.close()
-                output._beside("lock").unlink(missing_ok=True)
+                with suppress(OSError):  # where nobody may remove what is open
+                    output._beside("lock").unlink()
 
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{ending}")

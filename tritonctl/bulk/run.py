@@ -21,7 +21,7 @@ from tritonctl.bulk.output import Checkpoint, Output
 from tritonctl.bulk.parsing import Asked, BadLineError, Format
 from tritonctl.bulk.rendering import FLOAT, error_line, result_line
 from tritonctl.errors import ConfigurationError, RequestRejectedError, TritonctlError
-from tritonctl.protocol.batches import Batches
+from tritonctl.protocol.batches import MOST_BYTES, Batches
 from tritonctl.protocol.connection import Connection
 from tritonctl.protocol.delivery import Delivery
 from tritonctl.protocol.row_calls import RowStream
@@ -154,6 +154,10 @@ class Run:
         self._output.finish()
         return self.figures
 
+    def interrupt(self) -> None:
+        """Have it end with KeyboardInterrupt once no call is half started; for signal handlers."""
+        self._stream.end(KeyboardInterrupt())
+
     @property
     def figures(self) -> Figures:
         """How far it has come."""
@@ -195,17 +199,27 @@ class Run:
         )
 
     def _offer(self, lines: Sequence[RawLine]) -> None:
-        for start in range(0, len(lines), _GROUP):
-            made = [self._parsed(raw) for raw in lines[start : start + _GROUP]]
-            self._room.take(len(made), sum(line.size for line in made))
-            self._order.extend(made)
-            self._stream.offer(
-                [
-                    Row(tensors, (line, number))
-                    for line in made
-                    for number, tensors in enumerate(line.asked.rows)
-                ]
-            )
+        """In groups: of many short lines, or of few large ones, such as images."""
+        made: list[_Line] = []
+        size = 0
+        for raw in lines:
+            made.append(self._parsed(raw))
+            size += made[-1].size
+            if len(made) == _GROUP or size >= MOST_BYTES:
+                self._ask(made, size)
+                made, size = [], 0
+        if made:
+            self._ask(made, size)
+
+    def _ask(self, made: Sequence[_Line], size: int) -> None:
+        self._room.take(len(made), size)
+        self._order.extend(made)
+        rows = [
+            Row(tensors, (line, number))
+            for line in made
+            for number, tensors in enumerate(line.asked.rows)
+        ]
+        self._stream.offer(rows)
 
     def _parsed(self, raw: RawLine) -> _Line:
         try:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,12 +18,13 @@ from tritonctl.errors import InterruptionError, UsageError
 
 if TYPE_CHECKING:
     from tritonctl.bulk.lines import Source
-    from tritonctl.bulk.run import Figures, Job
+    from tritonctl.bulk.run import Figures, Job, Run
     from tritonctl.console.voice import Console
     from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.tasks import RowOptions, ServedTask
 
 FAIL, KEEP = "fail", "keep"
+_ENDING = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
 
 FileArgument = Annotated[
     Path | None,
@@ -159,10 +161,36 @@ def ask(console: Console, at: Endpoint, question: Question, lines: LineOptions) 
         watch = console.watch_lines(title, live=lines.output is not None)
         run = Run(job, source, output, connection, stack.enter_context(watch))
         try:
-            figures = run()
+            with _interrupted_between_calls(run):
+                figures = run()
         except KeyboardInterrupt:
             raise _interrupted(run.figures, lines.output) from None
     _conclude(console, figures, lines.output)
+
+
+@contextmanager
+def _interrupted_between_calls(run: Run) -> Iterator[None]:
+    """Have the first signal to end heard where no call is half started; a second one at once.
+
+    Raised amid the start of a call, KeyboardInterrupt leaves grpcio waiting for it for ever.
+    """
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    before = {number: way for number, way in before.items() if way is not signal.SIG_IGN}
+
+    def put_back() -> None:
+        for number, way in before.items():
+            signal.signal(number, way)
+
+    def interrupt(*_: object) -> None:
+        put_back()
+        run.interrupt()
+
+    for number in before:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        put_back()
 
 
 def _job(served: ServedTask, question: Question, lines: LineOptions) -> Job:

@@ -121,7 +121,8 @@ class Batches:
 
         Raises `explained` where asking again has no prospect.
         """
-        if isinstance(explained, ServerBusyError | StepGoneError) or connection_broke(error):
+        gone = connection_broke(error) or error.code() == grpc.StatusCode.CANCELLED  # not by us
+        if gone or isinstance(explained, ServerBusyError | StepGoneError):
             self._send_later(batch, explained, now)
             return []
         if error.code() not in _OF_ROWS:

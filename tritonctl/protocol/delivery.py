@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tritonctl.errors import UsageError
+
 
 @dataclass(frozen=True)
 class Delivery:
@@ -18,6 +20,16 @@ class Delivery:
     timeout: float | None = None
     rows: int | None = None
     retry_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Raises UsageError for numbers with which nothing would ever arrive."""
+        least = {"in_flight": 1, "rows": 1, "timeout": 0, "retry_seconds": 0}
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value is not None and not value >= smallest:
+                raise UsageError(
+                    f"{name} is {value}, expected {smallest} or more", remedy="leave it out"
+                )
 
 
 USUAL = Delivery()

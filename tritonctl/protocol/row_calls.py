@@ -154,11 +154,15 @@ async def ask_async(
             done, calls = await asyncio.wait(
                 calls, timeout=pause, return_when=asyncio.FIRST_COMPLETED
             )
+            calls |= done
             for call in done:
                 outcomes += call.result()
+            calls -= done
     finally:
         for call in calls:
             call.cancel()
+        # Also of those that have failed beside the one whose error is raised.
+        await asyncio.gather(*calls, return_exceptions=True)
     return in_order(rows, outcomes)
 
 

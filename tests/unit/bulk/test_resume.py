@@ -17,6 +17,7 @@ import pytest
 
 from tests.fakes.task_server import TaskServer, task_server, vector
 from tests.servers import wait_until
+from tritonctl.bulk.lines import Source
 from tritonctl.bulk.probe import same
 
 if TYPE_CHECKING:
@@ -92,11 +93,20 @@ def check(output: Path) -> None:
     assert [path.name for path in output.parent.glob(f"{output.name}*")] == [output.name]
 
 
-def test_killed_again_and_again(server: TaskServer, file: Path, tmp_path: Path) -> None:
+def finish(cli: Cli, server: TaskServer, file: Path, output: Path) -> str:
+    """Run the command to its end; what it says."""
+    done = cli("embed", "encoder", file, "--output", output, "--url", server.url)
+    assert done.returncode == 0, done.stderr
+    check(output)
+    return done.stderr
+
+
+@pytest.mark.timeout(180)
+def test_killed_again_and_again(cli: Cli, server: TaskServer, file: Path, tmp_path: Path) -> None:
     """SIGKILL at any moment; the next run goes on where the journal is."""
     output, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
     reached = 0
-    for least in (1, 300, 700):
+    for least in (1, 600):
         process = started(server, file, output)
         come = partial(has_come, process, journal, max(least, reached))
         wait_until(come, "the run comes so far")
@@ -104,52 +114,52 @@ def test_killed_again_and_again(server: TaskServer, file: Path, tmp_path: Path) 
         process.communicate()
         assert not output.exists()
         reached = lines_of(journal)
-    assert reached > 700
+    assert reached > 600
     asked = sum(len(each["text_input"]) for each in server.requests)
-    last = started(server, file, output)
-    _, said = last.communicate()
-    assert last.returncode == 0, said
-    assert f"Going on after {reached:,} lines." in said
-    check(output)
+    assert f"Going on after {reached:,} lines." in finish(cli, server, file, output)
     again = sum(len(each["text_input"]) for each in server.requests) - asked
     assert again == len(TEXTS) - reached + 1  # and whether it is the same model
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted(server: TaskServer, file: Path, tmp_path: Path, number: int) -> None:
+def test_interrupted(cli: Cli, server: TaskServer, file: Path, tmp_path: Path, number: int) -> None:
     """Exit code 130, and what is done is kept."""
     output, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
     process = started(server, file, output)
-    wait_until(lambda: lines_of(journal) > 100, "the run comes so far")
+    wait_until(partial(has_come, process, journal, 100), "the run comes so far")
     process.send_signal(number)
     _, said = process.communicate()
     assert process.returncode == 130, said
     assert f"interrupted: {lines_of(journal):,} lines are done and kept" in said
-    last = started(server, file, output)
-    last.communicate()
-    check(output)
+    finish(cli, server, file, output)
 
 
-def test_standard_input_goes_on(server: TaskServer, file: Path, tmp_path: Path) -> None:
-    """The same lines, piped in again, are passed over; others are refused."""
+@pytest.mark.timeout(180)
+def test_standard_input_goes_on(
+    cli: Cli, server: TaskServer, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same lines, piped in again, are passed over; others, or too few, are refused."""
     output, journal = tmp_path / "out.jsonl", tmp_path / "out.jsonl.journal"
     with file.open("rb") as lines:
         process = started(server, None, output, stdin=lines)
-        wait_until(lambda: lines_of(journal) > 100, "the run comes so far")
+        wait_until(partial(has_come, process, journal, 100), "the run comes so far")
         process.kill()
         process.communicate()
-    other = tmp_path.parent / f"{tmp_path.name}-other.txt"
-    for content in (b"other\n" + file.read_bytes(), b"\n".join(file.read_bytes().split()[:5])):
-        other.write_bytes(content)
-        with other.open("rb") as lines:
-            process = started(server, None, output, stdin=lines)
-            _, said = process.communicate()
-        assert process.returncode == 3, said
-        assert "of standard input are not those that were read before" in " ".join(said.split())
-    with file.open("rb") as lines:
-        last = started(server, None, output, stdin=lines)
-        _, said = last.communicate()
-    assert last.returncode == 0, said
+
+    def pipe(content: bytes) -> subprocess.CompletedProcess[str]:
+        source = Source.of("standard input", content)
+        monkeypatch.setattr(Source, "opened", lambda _: source)
+        return cli("embed", "encoder", "--output", output, "--url", server.url)
+
+    content = file.read_bytes()
+    for other in (b"other\n" + content, content[:500]):
+        done = pipe(other)
+        assert done.returncode == 3, done.stderr
+        assert "standard input are not those that were read" in " ".join(done.stderr.split())
+    done = pipe(content)
+    assert done.returncode == 0, done.stderr
+    assert "Going on after" in done.stderr
     check(output)
 
 

@@ -230,3 +230,16 @@ def test_an_output_of_the_graph_that_others_read_keeps_the_last_step_apart(
     file.write_text(text.replace("outputs:\n", raw, 1), encoding="utf-8")
     found = configs(plan(sandbox, "classification", IDS, MASK))
     assert found.keys() == {"tokenizer", "engine", "labels", "public"}
+
+
+@pytest.mark.parametrize("task", OUTPUTS)
+def test_the_knobs_of_a_task(sandbox: Sandbox, task: str) -> None:
+    """Each value of each knob renders; none is of a step that the task has not."""
+    plan(sandbox, task, IDS, MASK, TYPES)
+    space = space_of(sandbox.load(), MODEL, 0, 2)
+    names = {knob.name for knob in space.knobs}
+    assert {"engine.max_num_tokens", "tokenizer.instances", "fused"} <= names
+    assert not [name for name in names if "detokenizer" in name or "prefix" in name]
+    for knob in space.knobs:
+        for value in knob.values:
+            plan_repository(space.tuned({knob.name: value}), space.artefacts)

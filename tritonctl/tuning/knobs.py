@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +19,20 @@ from tritonctl.repository.ensembles import (
     DETOKENIZER,
     ENGINE_STEP,
     TOKENIZER,
+    Ensemble,
     ensemble_for,
     step_model_name,
 )
 from tritonctl.repository.interfaces import step_backends
 from tritonctl.repository.steps import step_models
+from tritonctl.tuning.overlays import (
+    doubling,
+    halving,
+    in_serving,
+    of_parameter,
+    of_step,
+    with_base,
+)
 from tritonctl.tuning.space import (
     DELAY,
     DETOKENIZER_DELAY,
@@ -32,6 +41,7 @@ from tritonctl.tuning.space import (
     INSTANCES,
     MAX_BATCH,
     PLACES,
+    RUN_TOKENS,
     THREADS,
     TOKENIZERS,
     Knob,
@@ -61,7 +71,7 @@ def space_of(project: Project, name: str, priorities: int, cores: int) -> Space:
     of_model = _Knobs(name, steps[ENGINE_STEP], model, manifest, backends, cores)
     knobs = [*of_model.of_engine(), *of_model.of_queue(priorities)]
     if ensemble.kind == "ensemble":
-        knobs += of_model.of_text_path()
+        knobs += of_model.of_steps(ensemble)
     turned = tuple(knob for knob in knobs if len(knob.values) > 1)
     return Space(project, name, turned, cores, artefacts)
 
@@ -89,6 +99,8 @@ class _Knobs:
         if backend is None or not backend.decoupled:
             yield self._max_batch_size()
             yield self._queue_delay()
+        if "max_num_tokens" in self._parameters and self.model.task != "tensors":
+            yield self._run_tokens()
         if "session" in self._parameters:
             yield from self._session()
         if "max_num_seqs" in self._parameters:
@@ -111,7 +123,7 @@ class _Knobs:
 
         return Knob(
             INSTANCES,
-            _with(base, _doubling(1, max(2, self.cores) if on_cpu else 4)),
+            with_base(base, doubling(1, max(2, self.cores) if on_cpu else 4)),
             base,
             overlay,
             self.engine,
@@ -125,9 +137,9 @@ class _Knobs:
         base = int(raw.get("max_batch_size", limit))
         return Knob(
             MAX_BATCH,
-            _with(base, _doubling(1, limit)),
+            with_base(base, doubling(1, limit)),
             base,
-            lambda value: _raw(ENGINE_STEP, {"max_batch_size": value}),
+            lambda value: of_step(ENGINE_STEP, {"max_batch_size": value}),
             self.engine,
             "larger batches do more work per second, but each takes longer",
             frozenset({"queue", "batch"}),
@@ -139,12 +151,27 @@ class _Knobs:
         steps = [us for us in (0, 500, 1000, 2000, 5000, 10_000, 20_000) if us <= limit * 1000 / 2]
         return Knob(
             DELAY,
-            _with(base, steps),
+            with_base(base, steps),
             base,
-            lambda value: _serving("dynamic_batching", DELAY, value),
+            lambda value: in_serving("dynamic_batching", DELAY, value),
             self.engine,
             "waiting makes batches larger, and every request that much later",
             frozenset({"batch"}),
+        )
+
+    def _run_tokens(self) -> Knob:
+        longest = self.manifest.result.limits.max_seq_len or 0
+        chosen = self.manifest.result.limits.max_num_tokens or self.model.engine.max_num_tokens
+        base = int(self._parameter(RUN_TOKENS, chosen or 0))
+        bounds = {longest, 4 * longest, 16 * longest, base} - {0}
+        return Knob(
+            f"engine.{RUN_TOKENS}",
+            (*sorted(bounds), 0),
+            base,
+            lambda value: of_parameter(RUN_TOKENS, str(value)),
+            self.engine,
+            "tokens in one run (0: any number): short texts wait less for long ones",
+            frozenset({"queue", "batch"}),
         )
 
     def _session(self) -> Iterator[Knob]:
@@ -154,7 +181,7 @@ class _Knobs:
             THREADS[0],
             self._threads(base),
             base,
-            lambda value: _serving("session", "intra_op_num_threads", value),
+            lambda value: in_serving("session", "intra_op_num_threads", value),
             self.engine,
             "threads inside an operator (0: one per core) finish a batch sooner, but instances "
             "then compete for cores",
@@ -164,7 +191,7 @@ class _Knobs:
             "session.allow_spinning",
             (False, True),
             session.allow_spinning,
-            lambda value: _serving("session", "allow_spinning", value),
+            lambda value: in_serving("session", "allow_spinning", value),
             self.engine,
             "threads that spin start sooner, but take cores from everything else",
             frozenset({"compute"}),
@@ -191,9 +218,9 @@ class _Knobs:
             base = int(self._parameter(key, most))
             yield Knob(
                 f"engine.{key}",
-                _with(base, _halving(most, lowest)),
+                with_base(base, halving(most, lowest)),
                 base,
-                lambda value, key=key: _parameter_overlay(key, str(value)),  # type: ignore[misc]
+                lambda value, key=key: of_parameter(key, str(value)),  # type: ignore[misc]
                 self.engine,
                 reason,
                 frozenset({"queue", "batch"}),
@@ -215,7 +242,7 @@ class _Knobs:
         candidates = [size for size in (default // 4, default // 2, default) if size >= longest]
         return Knob(
             "kv_cache_tokens",
-            _with(base, candidates),
+            with_base(base, candidates),
             base,
             lambda value: {"serving": {"kv_cache_tokens": value}},
             self.engine,
@@ -231,7 +258,7 @@ class _Knobs:
 
         def overlay(value: Value) -> dict[str, Any]:
             changed = {**properties, "INFERENCE_NUM_THREADS": value}
-            return _parameter_overlay("properties", json.dumps(changed, sort_keys=True))
+            return of_parameter("properties", json.dumps(changed, sort_keys=True))
 
         return Knob(
             THREADS[1],
@@ -245,7 +272,7 @@ class _Knobs:
 
     def _threads(self, base: int) -> tuple[Value, ...]:
         """Numbers of threads; 0, one per core, comes last."""
-        threads = [*_doubling(1, self.cores - 1), 0]
+        threads = [*doubling(1, self.cores - 1), 0]
         return tuple(threads) if base in threads else (base, *threads)
 
     def _kv_share(self) -> Knob:
@@ -273,9 +300,9 @@ class _Knobs:
             base = 4 * limit if triton_decides(queue) else bound_in_engine(queue, limit)
         yield Knob(
             "queue.max_queue_size",
-            _with(base, (limit, 4 * limit, 16 * limit)),
+            with_base(base, (limit, 4 * limit, 16 * limit)),
             base,
-            lambda value: _serving("queue", "max_queue_size", value),
+            lambda value: in_serving("queue", "max_queue_size", value),
             self.engine,
             "a short queue refuses requests that would be too late anyway",
             frozenset({"overload"}),
@@ -284,39 +311,36 @@ class _Knobs:
             base = queue.priority_levels
             yield Knob(
                 "queue.priority_levels",
-                _with(base, (0, priorities)),
+                with_base(base, (0, priorities)),
                 base,
-                lambda value: _serving("queue", "priority_levels", value),
+                lambda value: in_serving("queue", "priority_levels", value),
                 self.engine,
                 "urgent requests overtake others; Triton's own queue costs some time",
                 frozenset({"queue"}),
             )
 
-    def of_text_path(self) -> Iterator[Knob]:
-        """Knobs of the steps around an engine."""
+    def of_steps(self, ensemble: Ensemble) -> Iterator[Knob]:
+        """Knobs of the steps around the engine."""
         backend = self.backends.get(ENGINE_STEP)
-        inlines = backend.inlines if backend is not None else []
+        inlines = {*backend.inlines} if backend is not None else set()
         others = {each.name for step, each in self.backends.items() if step != ENGINE_STEP}
-        if (
-            others and DETOKENIZER not in others and others <= {*inlines}
-        ):  # a task that answers once
-            yield self._fewer_steps(FUSED, "one process instead of two: less CPU per item")
-        elif {DETOKENIZER, TOKENIZER} <= {*inlines}:
+        if others and others <= inlines:
             yield self._fewer_steps(
-                FUSED, "one process instead of three: less CPU per token, the first one earlier"
+                FUSED, "one process for all steps: less CPU for each answer, the first one earlier"
             )
         if self.model.serving.fused:
             return
-        if not self.backends or TOKENIZER in self.backends:
+        if TOKENIZER in ensemble.steps:
             yield self._tokenizer_instances()
+        if DETOKENIZER not in ensemble.steps:
+            return
         if DETOKENIZER in inlines:
             yield self._fewer_steps(
                 INLINE,
                 "two steps instead of three take a quarter less CPU per token, but do not notice "
                 "that a client has left",
             )
-        streams = DETOKENIZER in others or not self.backends
-        if streams and not self.model.serving.inline_detokenizer:
+        if not self.model.serving.inline_detokenizer:
             yield self._detokenizer_delay()
 
     def _fewer_steps(self, name: str, reason: str) -> Knob:
@@ -337,9 +361,9 @@ class _Knobs:
         base = int(groups[0].get("count", 1))
         return Knob(
             TOKENIZERS,
-            _with(base, _doubling(1, self.cores)),
+            with_base(base, doubling(1, self.cores)),
             base,
-            lambda count: _raw(
+            lambda count: of_step(
                 TOKENIZER, {"instance_group": [{"kind": "KIND_CPU", "count": count}]}
             ),
             step_model_name(self.name, TOKENIZER),
@@ -354,9 +378,9 @@ class _Knobs:
         base = int(raw.get(DELAY, own if chosen is None else chosen))
         return Knob(
             DETOKENIZER_DELAY,
-            _with(base, (0, 500, 1500, 5000)),
+            with_base(base, (0, 500, 1500, 5000)),
             base,
-            lambda value: _raw(DETOKENIZER, {"dynamic_batching": {DELAY: value}}),
+            lambda value: of_step(DETOKENIZER, {"dynamic_batching": {DELAY: value}}),
             step_model_name(self.name, DETOKENIZER),
             "turns tokens of several streams into text together: less CPU, text a little later",
             frozenset({"batch"}),
@@ -366,35 +390,3 @@ class _Knobs:
         """A parameter that the project sets for the engine step, or the default."""
         raw = self.model.serving.config.get(ENGINE_STEP, {}).get("parameters", {})
         return raw.get(key, {}).get("string_value", default)
-
-
-def _serving(section: str, key: str, value: Value) -> dict[str, Any]:
-    return {"serving": {section: {key: value}}}
-
-
-def _raw(step: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"serving": {"config": {step: dict(fields)}}}
-
-
-def _parameter_overlay(key: str, text: str) -> dict[str, Any]:
-    return _raw(ENGINE_STEP, {"parameters": {key: {"string_value": text}}})
-
-
-def _doubling(lowest: int, most: int) -> list[int]:
-    values = []
-    while lowest < most:
-        values.append(lowest)
-        lowest *= 2
-    return [*values, most] if most > 0 else values
-
-
-def _halving(most: int, lowest: int) -> list[int]:
-    values = [most]
-    while most // 2 >= lowest:
-        most //= 2
-        values.append(most)
-    return values
-
-
-def _with(base: int, candidates: Sequence[int]) -> tuple[Value, ...]:
-    return tuple(sorted({base, *candidates}))

@@ -148,7 +148,9 @@ def _of_vectors(scene: Scene) -> Iterator[Mistake]:
     for at, step in enumerate(steps):
         before, after = steps[:at], steps[at + 1 :]
         if isinstance(step, Pooling):
-            other = "cls" if step.modes[0] == "mean" else "mean"
+            # The two means have one direction: Normalize would hide the other.
+            means = step.modes[0] in ("mean", "mean_sqrt_len_tokens")
+            other = "cls" if means else "mean"
             swapped = replace(step, modes=(other, *step.modes[1:]))
             yield f"{other} for {step.modes[0]} pooling", with_steps(*before, swapped, *after)
             if not step.include_prompt:

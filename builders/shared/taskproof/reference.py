@@ -106,7 +106,9 @@ class Reference:
         ids = tuple(tokens["input_ids"][0].tolist())
         types = None
         if "token_type_ids" in self._task.text.inputs:
-            types = tuple(tokens["token_type_ids"][0].tolist())
+            # A tokenizer that does not give them leaves the first type to the model.
+            given = tokens.get("token_type_ids")
+            types = (0,) * len(ids) if given is None else tuple(given[0].tolist())
         if len(ids) > most:
             return Answer(ids, types, None)
         if self._task.name == EMBEDDING:
@@ -137,7 +139,7 @@ class Reference:
 
     def _token_scores(self, tokens: Any) -> Any:
         model = self._model.model
-        given = {name: tokens[name] for name in self._task.text.inputs}
+        given = {name: tokens[name] for name in self._task.text.inputs if name in tokens}
         return torch.softmax(model(**given).logits, dim=-1)[0].numpy()
 
     def _entities(self, case: Case) -> tuple[tuple[str, int, int], ...]:

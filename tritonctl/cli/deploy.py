@@ -54,5 +54,7 @@ def compose(
     lines += [f"  written    {name}" for name in published.written]
     lines += [f"  unchanged  {name}" for name in published.unchanged]
     lines += [f"  removed    {name}" for name in published.removed]
-    lines += [f"start it there: docker compose --profile {rendering.profile} up --wait"]
+    profiles = [rendering.profile, *(["gateway"] if loaded.gateway else [])]
+    chosen = " ".join(f"--profile {name}" for name in profiles)
+    lines += [f"start it there: docker compose {chosen} up --wait"]
     console.result(record, "\n".join(lines))

@@ -12,7 +12,7 @@ import jinja2
 import pytest
 import yaml
 
-from tests.unit.conftest import Sandbox
+from tests.unit.conftest import Cli, Sandbox
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.progress import Silent
 from tritonctl.repository.choice import chosen
@@ -238,3 +238,22 @@ def test_up_brings_the_deployment_up_to_date(built: Sandbox) -> None:
     with pytest.raises(ConfigurationError, match=r"compose\.yaml: changed by hand"):
         folder()
     assert "# mine" in (own / "compose.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("gateway", "command"),
+    [
+        (None, "docker compose --profile cpu up --wait"),
+        ({"port": 8080}, "docker compose --profile cpu --profile gateway up --wait"),
+    ],
+)
+def test_the_command_that_starts_it(
+    built: Sandbox, cli: Cli, gateway: dict[str, int] | None, command: str
+) -> None:
+    """With the gateway where the project has one: it has a profile of its own."""
+    if gateway:
+        built.data["gateway"] = gateway
+    built.write()
+    done = cli("deploy", "compose")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"start it there: {command}"

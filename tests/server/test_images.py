@@ -37,7 +37,7 @@ CLIENTS = 12
 
 @pytest.fixture(scope="module")
 def project(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """A classifier and CLIP's image tower, small, built and proven."""
+    """A classifier in steps and CLIP's image tower in one, small, built and proven."""
     folder = tmp_path_factory.mktemp("images")
     inputs = {"script": content(SCRIPT), "python": onnxruntime_environment.parents[1].name}
     models: dict[str, Any] = {}
@@ -49,7 +49,7 @@ def project(onnxruntime_environment: Path, tmp_path_factory: pytest.TempPathFact
         kept("vision", inputs | {"name": name}, write, folder / name)
         engine = {"builder": "onnxruntime", "precision": "fp32", "max_batch_size": 8}
         models[task] = {"task": task, "checkpoint": str(folder / name), "engine": engine}
-    models["image_embedding"]["serving"] = {"max_image_pixels": 1_000_000}
+    models["image_embedding"]["serving"] = {"max_image_pixels": 1_000_000, "fused": True}
     file = folder / "tritonctl.yaml"
     record = {"schema": "tritonctl/v1", "models": models, "server": ON_FREE_PORTS}
     file.write_text(json.dumps(record), encoding="utf-8")
@@ -154,3 +154,5 @@ def test_a_batch_names_the_image_that_is_wrong(client: TritonClient) -> None:
         np.testing.assert_allclose(answer, row, atol=1e-4)
     with pytest.raises(RequestRejectedError, match=r"image\[3\] is empty"):
         client.infer("image_embedding", images(*files[:3], b"", *files[4:6]), timeout=60)
+    with pytest.raises(RequestRejectedError, match=r"image\[1\] is of none of the formats"):
+        client.infer("image_classification", images(files[0], b"text"), timeout=60)

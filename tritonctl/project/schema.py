@@ -186,7 +186,7 @@ class Serving(Strict):
     max_image_pixels: Positive = Field(
         50_000_000,
         description="image tasks: pixels of an image at most, and of all that are decoded at a "
-        "time; decoding takes up to 12 bytes for each",
+        "time; a WebP takes up to 16 bytes for each, others 9",
     )
     inline_detokenizer: bool = Field(
         False,

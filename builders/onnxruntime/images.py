@@ -41,11 +41,11 @@ class ImageBuild:
 
 def checked_images(request: Request, options: Options) -> ImageBuild:
     """Compile the task and check what the request asks besides. Raises BuildError."""
-    if request.limits.max_seq_len is not None:
-        raise BuildError(
-            f"engine.max_seq_len is {request.limits.max_seq_len}, and images have no tokens",
-            remedy="Remove max_seq_len.",
-        )
+    for name in ("max_seq_len", "max_input_len", "max_num_tokens"):
+        if (value := getattr(request.limits, name)) is not None:
+            raise BuildError(
+                f"engine.{name} is {value}, and images have no tokens", remedy=f"Remove {name}."
+            )
     if not options.keep_io_types:
         raise BuildError(
             "engine.options.keep_io_types is false, and the image step makes FP32",

@@ -13,7 +13,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import InvalidArgument
 
 from tasklib.graph_task import GraphTask
 from tasklib.task_file import FILE as TASK_FILE
-from tasklib.task_file import read_task
+from tasklib.task_file import Task, read_task
 from tensorlib.batches import Answer, Arrays, Asked, Padding, RowError
 from tensorlib.packing import default_tokens
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
@@ -158,8 +158,10 @@ class TritonPythonModel:
             self._session = _session(existing(folder / "engine" / "model.onnx"), args, parameters)
             self._requests: TensorRequests | TaskRequests = TensorRequests(longest)
             if (folder / "task" / TASK_FILE).exists():
-                self._requests = TaskRequests(self._task(folder, parameters), longest)
-                tokens = tokens or default_tokens(padding.run_tokens)
+                task = read_task(folder / "task")
+                self._requests = TaskRequests(self._work(task, folder, parameters), longest)
+                # Images have no tokens, and all of them one shape: they stay together.
+                tokens = (tokens or default_tokens(padding.run_tokens)) if task.text else 0
         most = int(config["max_batch_size"])
         self._queue = RunQueue(self._run, most, bound, padding, most_tokens=tokens)
         self._queue.start()
@@ -185,10 +187,9 @@ class TritonPythonModel:
         self._queue.close()
         self._metrics.close()
 
-    def _task(self, folder: Path, parameters: ModelParameters) -> GraphTask:
+    def _work(self, task: Task, folder: Path, parameters: ModelParameters) -> GraphTask:
         inputs = [one.name for one in self._session.get_inputs()]
         outputs = [one.name for one in self._session.get_outputs()]
-        task = read_task(folder / "task")
         return GraphTask(task, folder / "tokenizer", parameters, inputs, outputs)
 
     def _wanted(self, request: Any) -> tuple[str, ...]:

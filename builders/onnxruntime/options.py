@@ -76,7 +76,8 @@ def read_options(request: Request) -> Options:
     _belongs(raw, request.precision)
     options = Options(**raw)
     _check_calibration(options, request)
-    _check_pooling(options)
+    if request.task is None:  # what a task's vectors are, its checkpoint says
+        _check_pooling(options)
     _check_task(raw, request.task)
     check_bounds(options.bounds)
     return options

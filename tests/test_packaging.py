@@ -27,6 +27,8 @@ CONTENT = (
     "ensembles",
     "python_backends",
     "loadtests",
+    "examples/digit-reader",
+    "examples/number-finder",
     "examples/number-speller",
 )
 BUNDLED = "tritonctl/_bundled/"
@@ -110,7 +112,9 @@ def test_wheel_alone_builds_renders_and_checks(wheel: Path, tmp_path: Path) -> N
     run("deploy", "compose")
     assert (project.root / "deploy" / "compose.yaml").is_file()
     # The shipped example, with builders and checkpoint of the wheel.
-    example = next(tritonctl.parents[1].glob(f"lib/*/site-packages/{BUNDLED}examples/*/*.yaml"))
+    example = next(
+        tritonctl.parents[1].glob(f"lib/*/site-packages/{BUNDLED}examples/number-speller/*.yaml")
+    )
     assert "speller" in run("plan", "--memory", "16G", "--project", str(example))
     command = run("build", "--dry-run", "--project", str(example))
     assert f"{example.parents[2]}/builders/openvino/build.py" in command

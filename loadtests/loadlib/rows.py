@@ -13,6 +13,7 @@ from typing import Any
 from loadlib.schema import refused
 
 TEXT, IMAGE = "text_input", "image"
+_LABEL = "label"  # the right answer, where an evaluation's lines are sent; no input has the name
 # The served step takes a file in this form, too: the same request over gRPC and in JSON.
 _DATA_URL = "data:image/*;base64,"
 
@@ -28,7 +29,9 @@ def rows(content: dict[str, Any], where: str, folder: Path) -> dict[str, Any]:
     Refusal for other values, and for an image that cannot be read.
     """
     columns = {
-        name: value if isinstance(value, list) else [value] for name, value in content.items()
+        name: value if isinstance(value, list) else [value]
+        for name, value in content.items()
+        if name != _LABEL
     }
     for name, values in columns.items():
         if not values or not all(isinstance(value, str) for value in values):

@@ -117,6 +117,11 @@ def _with_length(text: bytes) -> bytes:
             {"query": ([2, 1], ["q", "q"]), "text_input": ([2, 1], ["a", "b"])},
         ),
         ("a.jsonl", '{"image": "cat.png"}', {"image": ([1, 1], ["data:image/*;base64,AAH/"])}),
+        (
+            "a.jsonl",
+            '{"image": "cat.png", "label": "cat"}',
+            {"image": ([1, 1], ["data:image/*;base64,AAH/"])},
+        ),
     ],
 )
 def test_rows_of_texts(

@@ -42,6 +42,7 @@ def test_the_page_has_every_verb_with_json() -> None:
 
 PRINTED = [
     ("init", f"init {CHECKOUT}/examples/number-speller/checkpoint --into new", 0),
+    ("new example", "new example digit-reader", 0),
     ("new step", "new step mine", 0),
     ("new ensemble", "new ensemble guarded", 0),
     ("fetch", "fetch", 0),

@@ -19,6 +19,7 @@ from tritonctl.repository.publish import render
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
 
+EXAMPLES = ("digit-reader", "number-finder", "number-speller")
 COMMENT = "# what the shop sells\n"
 
 
@@ -177,3 +178,27 @@ def test_it_renders_from_the_library(built: Sandbox, cli: Cli) -> None:
         "guarded_step",
         "guarded",
     ]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example(name: str, cli: Cli, tmp_path: Path) -> None:
+    """A project that plans as it is, without the scripts that trained it."""
+    made = tmp_path / "mine"
+    done = cli("new", "example", name, "--into", made)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-3:] == [f"  cd {made}", "  tritonctl build", "  tritonctl up"]
+    assert (made / "checkpoint" / "README.md").is_file()
+    assert [str(file) for file in made.rglob("*.py")] == []
+    planned = cli("plan", "--memory", "16G", "-C", made)
+    assert planned.returncode == 0, planned.stderr
+    again = cli("new", "example", name, "--into", made)
+    assert (again.returncode, "exists" in again.stderr) == (2, True)
+
+
+def test_examples_are_named(cli: Cli) -> None:
+    """In the help, and where there is none of that name."""
+    said = " ".join(cli("new", "example", "--help").stdout.split())
+    assert [name for name in EXAMPLES if name not in said] == []
+    done = cli("new", "example", "number-findr")
+    assert done.returncode == 2
+    assert "did you mean `number-finder`?" in " ".join(done.stderr.split())

@@ -28,16 +28,18 @@ from tritonctl.server.ports import held_ports
 from tritonctl.server.quickstart import EXAMPLE, FOLDER, quickstart_project
 from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
 
+FROM = f"examples/{EXAMPLE}"
+
 
 @pytest.fixture
 def shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A wheel with the shipped project file and a checkpoint of one small file."""
     wheel = tmp_path / "wheel"
-    example = wheel / EXAMPLE
+    example = wheel / FROM
     (example / "checkpoint").mkdir(parents=True)
     (example / "checkpoint" / "config.json").write_text("{}", encoding="utf-8")
     (example / "prompts.jsonl").write_text("{}\n", encoding="utf-8")
-    text = bundled.find(f"{EXAMPLE}/tritonctl.yaml").read_text(encoding="utf-8")
+    text = bundled.find(f"{FROM}/tritonctl.yaml").read_text(encoding="utf-8")
     shipped_ports = ("8000", "8001", "8002")
     # Whatever else this machine serves is not in the way, nor takes what is free now.
     with held_ports("127.0.0.1", dict.fromkeys(shipped_ports, 0)) as ports:
@@ -163,14 +165,14 @@ def test_wheel_without_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_space_for_the_copy(shipped: Path, small_disk: Path) -> None:
     """Exit code 4; the folder is not taken for a whole one afterwards."""
-    large = shipped / EXAMPLE / "checkpoint" / "model.safetensors"
+    large = shipped / FROM / "checkpoint" / "model.safetensors"
     large.write_bytes(b"x" * 4_000_000)
     with pytest.raises(HostError, match="no space left while writing"):
         quickstart_project(small_disk / "mine")
     assert not (small_disk / "mine" / "tritonctl.yaml").exists()
 
 
-@pytest.mark.parametrize("file", ["tritonctl.yaml", f"{EXAMPLE}/tritonctl.yaml"])
+@pytest.mark.parametrize("file", ["tritonctl.yaml", f"{FROM}/tritonctl.yaml"])
 def test_the_first_load_test_can_succeed(file: str) -> None:
     """Even when half of it is warm-up: P99 is shown, and requests without a miss are a proof."""
     project = load_project(Path(__file__).parents[2] / file)

@@ -4,6 +4,7 @@
 EXAMPLES = {
     "quickstart": ("", "my-folder --quiet"),
     "init": ("checkpoint", "checkpoint --target h100"),
+    "new example": ("number-finder", "digit-reader --into reader"),
     "new step": ("my_filter", "my_filter --json"),
     "new ensemble": ("guarded", "guarded --step my_filter --model speller"),
     "fetch": ("", "--json"),

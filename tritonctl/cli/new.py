@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tritonctl new`: a step or an ensemble of the project's own, with a test."""
+"""`tritonctl new`: a step or an ensemble of the project's own, with a test; a shipped example."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from tritonctl.console.voice import Console
     from tritonctl.project.schema import Project
 
-app = typer.Typer(no_args_is_help=True, help="Write a step or an ensemble of your own.")
+app = typer.Typer(
+    no_args_is_help=True, help="Write a step or an ensemble of your own, or copy an example."
+)
 
 
 @app.callback()
 def root() -> None:
-    """Write a step or an ensemble of your own."""
+    """Write a step or an ensemble of your own, or copy an example."""
 
 
 @app.command()
@@ -97,6 +99,28 @@ def ensemble(
     write_exactly(file, entry)
     following = ["pytest tests", "tritonctl build", "tritonctl up", question(loaded, name)]
     _tell(console, loaded, [*written, file], following)
+
+
+@app.command()
+@options.expand_options
+def example(
+    *,
+    name: Annotated[str, typer.Argument(help="number-speller, number-finder or digit-reader")],
+    into: Annotated[Path | None, typer.Option(help="folder to make", show_default="./NAME")] = None,
+    voice: options.OutputOptions,
+) -> None:
+    """Copy an example: a project with a checkpoint that is trained, scored and served as it is."""
+    from tritonctl.errors import UsageError
+    from tritonctl.project.shipped import copy_example
+
+    console = voice.console()
+    folder = into or Path(name)
+    if folder.exists():
+        raise UsageError(f"{folder} exists", remedy="name another folder: --into FOLDER")
+    copy_example(name, folder)
+    following = [f"cd {folder}", "tritonctl build", "tritonctl up"]
+    lines = [f"wrote {folder}", "next:", *(f"  {line}" for line in following)]
+    console.result({"written": [str(folder)], "next": following}, "\n".join(lines))
 
 
 def _tell(

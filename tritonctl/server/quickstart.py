@@ -3,21 +3,19 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from tritonctl.errors import TritonctlError
-from tritonctl.host import bundled
-from tritonctl.host.files import explained
 from tritonctl.project.file import FILE_NAME, find_project_file, load_project
 from tritonctl.project.schema import Project
+from tritonctl.project.shipped import copy_example
 from tritonctl.server.ports import is_free
 from tritonctl.server.presence import current_server
 from tritonctl.server.state import ServerFiles
 
 MODEL = "speller"
 FOLDER = "tritonctl-quickstart"
-EXAMPLE = "examples/number-speller"
+EXAMPLE = "number-speller"
 PROMPTS = ("7342 in English:", "70615 in Chinese:", "90210 in Emoji:")
 
 
@@ -32,7 +30,7 @@ def quickstart_project(folder: Path | None) -> Project:
             return here
         folder = Path(FOLDER)
     if not (folder / FILE_NAME).exists():
-        _copy_into(folder)
+        copy_example(EXAMPLE, folder)
     return with_free_ports(folder / FILE_NAME)
 
 
@@ -54,13 +52,3 @@ def with_free_ports(file: Path) -> Project:
     ports = ("grpc_port", "http_port", "metrics_port")
     taken = [port for port in ports if not is_free(server.address, getattr(server, port))]
     return load_project(file, overrides=[f"server.{port}=0" for port in taken])
-
-
-def _copy_into(folder: Path) -> None:
-    """Copy the shipped project; its project file last, for that one marks it as whole."""
-    source = bundled.find(EXAMPLE)
-    with explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(source / "checkpoint", folder / "checkpoint", dirs_exist_ok=True)
-        shutil.copyfile(source / "prompts.jsonl", folder / "prompts.jsonl")
-        shutil.copyfile(source / FILE_NAME, folder / FILE_NAME)

@@ -162,10 +162,13 @@ def test_which_model(built: Sandbox, cli: Cli) -> None:
     assert "--model MODEL" in done.stdout
 
 
-def test_without_a_project(tmp_path: Path, cli: Cli) -> None:
-    """As every verb that needs one."""
-    done = cli("new", "step", "mine", "--project", str(tmp_path / "none.yaml"))
-    assert done.returncode == 3
+def test_without_a_project(sandbox: Sandbox, cli: Cli) -> None:
+    """As every verb that needs one; nothing is written."""
+    sandbox.file.unlink()
+    before = sorted(sandbox.root.rglob("*"))
+    done = cli("new", "step", "mine")
+    assert (done.returncode, "no tritonctl.yaml in" in done.stderr) == (3, True)
+    assert sorted(sandbox.root.rglob("*")) == before
 
 
 def test_it_renders_from_the_library(built: Sandbox, cli: Cli) -> None:

@@ -26,9 +26,9 @@ def task_source(task: str, project_root: Path | None = None) -> YamlSource:
 
 
 def own_file(task: str, project_root: Path) -> Path | None:
-    """The project's own file of a task, where it has one."""
+    """The project's own file of a task that tritonctl has not, where it has one."""
     file = project_root / _FOLDER / f"{task}.yaml"
-    return file if file.is_file() else None
+    return file if file.is_file() and task not in task_names() else None
 
 
 def engine_task(task: str, project_root: Path | None = None) -> str:

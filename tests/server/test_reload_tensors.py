@@ -26,6 +26,7 @@ from tritonctl.host.progress import Silent
 from tritonctl.project.file import load_project
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
+from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.publish import render
 from tritonctl.server.health import health
 from tritonctl.server.lifecycle import running_server, start, stop
@@ -43,13 +44,21 @@ OLD, NEW = "plain", "negated"
 ANSWERS = {3.0: OLD, -3.0: NEW}
 
 
+BEHIND_CACHE = pytest.mark.parametrize(
+    "project", [False, pytest.param(True, marks=pytest.mark.exhaustive)], indirect=True
+)
+
+
 @pytest.fixture
-def project(onnxruntime_environment: Path, tmp_path: Path) -> Iterator[Project]:
-    """The old version, served."""
+def project(
+    request: pytest.FixtureRequest, onnxruntime_environment: Path, tmp_path: Path
+) -> Iterator[Project]:
+    """The old version, served; with a true parameter behind a response cache."""
     script = TESTS / "onnx_graphs.py"
     subprocess.run([onnxruntime_environment, script, tmp_path, OLD, NEW], check=True)
     engine = {"builder": "onnxruntime", "precision": "fp32", "max_batch_size": 8}
-    model = {"task": "tensors", "checkpoint": "given", "engine": engine}
+    serving = {"cache": bool(getattr(request, "param", False))}
+    model = {"task": "tensors", "checkpoint": "given", "engine": engine, "serving": serving}
     data = {"schema": "tritonctl/v1", "models": {MODEL: model}, "server": ON_FREE_PORTS}
     (tmp_path / "tritonctl.yaml").write_text(json.dumps(data), encoding="utf-8")
     project = load_project(tmp_path)
@@ -101,15 +110,23 @@ def until(answers: Counter[str], graph: str, more: int = USERS) -> None:
         time.sleep(0.02)
 
 
+def other(graph: str) -> str:
+    """The one that is not served."""
+    return OLD if graph == NEW else NEW
+
+
 def assert_clean(project: Project, state: Server) -> None:
-    """One model, ready, and nothing beside it."""
+    """The models of the plan, ready, and nothing beside them."""
     assert list(ServerFiles.of(project).beside.iterdir()) == []
     seen = health(state)
-    assert {name for name, is_ready in seen.models.items() if is_ready == "READY"} == {MODEL}
+    assert {name for name, is_ready in seen.models.items() if is_ready == "READY"} == {
+        model.name for model in plan_repository(project).models
+    }
 
 
+@BEHIND_CACHE
 def test_no_request_is_lost(project: Project) -> None:
-    """16 users, four swaps in place, every answer that of one of the two."""
+    """16 users, four swaps, every answer that of one of the two; none of a version that is gone."""
     state = running_server(project)
     with load(state) as (answers, errors):
         until(answers, OLD)
@@ -117,7 +134,10 @@ def test_no_request_is_lost(project: Project) -> None:
         for graph in (NEW, OLD, NEW, OLD):
             build(project, graph)
             gaps.append(reload(project, MODEL, Silent()).gap_seconds)
+            until(answers, graph, 4 * USERS)  # whoever was answered before has counted it by now
+            gone = answers[other(graph)]
             until(answers, graph)
+            assert answers[other(graph)] == gone, "an answer of a version that is gone"
     print(f"{answers.total()} requests, {errors.total()} failed, gaps {gaps}")  # noqa: T201
     assert errors == {}
     assert set(answers) == {OLD, NEW}

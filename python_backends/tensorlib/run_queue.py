@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from tensorlib.batches import Answer, Asked, Padding, Run, Shape, answered, joined
+from tensorlib.batches import MASK, Answer, Asked, Padding, Run, Shape, answered, joined
 from tensorlib.packing import first_of, packed
 from textlib.errors import QueueFullError, RequestCancelledError
 
@@ -77,7 +77,8 @@ class RunQueue:
         self._padding = padding
         self._most = most
         self._bound = bound
-        self._most_tokens = most_tokens
+        # Without a mask nobody knows what padding is: images, or texts that padding would change.
+        self._most_tokens = most_tokens if MASK in padding.inputs else 0
         self._clock = clock
         self._lines: dict[Shape, list[Part]] = {}  # who waits, by what may share a run
         self._count = 0  # of requests

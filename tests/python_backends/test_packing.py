@@ -241,6 +241,20 @@ def test_a_late_long_text_delays_short_ones_by_one_run_at_most() -> None:
     assert [len(client.answers) for client in long] == [1] * 5
 
 
+def test_what_has_no_mask_is_joined_by_its_shape() -> None:
+    """Images, and texts that padding would change: a bound of tokens is not for them."""
+    shapes: list[tuple[int, ...]] = []
+
+    def graph(arrays: Arrays, _: Sequence[str]) -> Sequence[Any]:
+        shapes.append(arrays["pixel_values"].shape)
+        return [arrays["pixel_values"].sum(axis=(1, 2))]
+
+    queue = RunQueue(graph, MOST, TRITON_DECIDES, Padding(), most_tokens=512)
+    images = [Asked({"pixel_values": np.ones((rows, 4, 4))}, ("sum",)) for rows in (2, 3, 1)]
+    queue.handle([Client(one) for one in images])
+    assert shapes == [(6, 4, 4)]
+
+
 def test_a_mask_with_gaps_is_left_to_the_graph() -> None:
     """The request runs whole and by itself."""
     encoder = Encoder()

@@ -68,9 +68,7 @@ class Engine(Strict):
     max_batch_size: Positive = Field(32, description="sequences that the engine processes at once")
     max_input_len: Positive | None = Field(None, description="longest prompt, tokens")
     max_seq_len: Positive | None = Field(None, description="longest prompt plus answer, tokens")
-    max_num_tokens: Positive | None = Field(
-        None, description="tokens in one engine step; in one run of texts, padding included"
-    )
+    max_num_tokens: Positive | None = Field(None, description="tokens in one engine step or run")
     max_beam_width: Positive = Field(1, description="beams of a search; 1: sampling and greedy")
     tp_size: Positive = Field(1, description="tensor parallelism, GPUs")
     pp_size: Positive = Field(1, description="pipeline parallelism, GPUs")

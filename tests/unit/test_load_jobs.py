@@ -13,8 +13,9 @@ from tests.loadtests.mock_process import mock_endpoint
 from tests.loopback_http import Answering, listening
 from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.loadtest.run import jobs
-from tritonctl.loadtest.run.jobs import Target, load_job
+from tritonctl.loadtest.run.jobs import Target, load_job, target_of
 from tritonctl.project.scenario import Scenario
+from tritonctl.protocol.channel import Endpoint
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox
@@ -124,3 +125,10 @@ def test_a_model_over_http(
             return
         with pytest.raises(UsageError, match="the server has no model o"):
             load_job(sandbox.load(), "s", asked, Target(url))
+
+
+@pytest.mark.parametrize("address", ["bad url:1", "nonsense", "127.0.0.1", "127.0.0.1:x"])
+def test_an_address_that_is_none(sandbox: Sandbox, address: str) -> None:
+    """A wrong value of --url: exit code 2."""
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
+        target_of(sandbox.load(), "grpc", Endpoint(address))

@@ -18,7 +18,9 @@ _DISTRIBUTION = "5, exponential:20, bimodal:10:100:0.05, lognormal:20:0.5 or uni
 @options.expand_options
 def command(
     *,
-    port: Annotated[int, typer.Option(help="port to listen on; 0 picks a free one")] = 0,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="port to listen on; 0 picks a free one")
+    ] = 0,
     ttft: Annotated[str, typer.Option(help=f"ms to the first token: {_DISTRIBUTION}")] = "20",
     itl: Annotated[str, typer.Option(help="ms between two responses, in the same form")] = "5",
     tokens: Annotated[str, typer.Option(help="tokens per answer, in the same form")] = "16",

@@ -23,10 +23,10 @@ _TRITON = ("nv_",)
 def metrics_address(url: str) -> str:
     """`host:port`, or a whole URL, of a metrics endpoint. Raises UsageError."""
     whole = url if "://" in url else f"http://{url}"
-    parts = urlsplit(whole)
     try:
+        parts = urlsplit(whole)
         valid = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:  # a port that is no number, or above 65535
+    except ValueError:  # a port that is no number, or above 65535; half an IPv6 address
         valid = False
     if not valid:
         raise UsageError(

@@ -275,7 +275,7 @@ def test_addresses(given: str, address: str) -> None:
     assert metrics_address(given) == address
 
 
-@pytest.mark.parametrize("given", ["", "http://", "h:99999", "h:x", "ftp://h", "h:0"])
+@pytest.mark.parametrize("given", ["", "http://", "http://[", "h:99999", "h:x", "ftp://h", "h:0"])
 def test_no_addresses(given: str) -> None:
     """Exit code 2, with an example."""
     with pytest.raises(UsageError, match="is not an address"):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ from tritonctl.protocol.channel import ClientTls, Endpoint
 from tritonctl.protocol.model_config import Config, is_decoupled
 from tritonctl.server.lifecycle import running_server
 from tritonctl.server.state import EmbeddedServer
+
+_ADDRESS = re.compile(r"\S+:\d+")
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,10 @@ def _named(named: Endpoint, protocol: str, metrics_url: str | None) -> Target:
             remedy="leave them out, or set `protocol: grpc` in the scenario",
         )
     url = named.url.removeprefix("http://").rstrip("/")
+    if not _ADDRESS.fullmatch(url):
+        raise UsageError(
+            f"--url {named.url!r} is not HOST:PORT", remedy="give one, as 127.0.0.1:8001"
+        )
     target = Target(url, metrics_url, tls=named.tls, api_key=named.api_key)
     _ = target.endpoint.metadata  # a key that cannot be sent fails here, not in each generator
     return target

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.commands import run_here
 from tests.engine_cache import build_cached, content, kept
 from tests.sample_images import bombs, encoded, every_kind, smooth
 from tests.servers import ON_FREE_PORTS
@@ -156,3 +157,36 @@ def test_a_batch_names_the_image_that_is_wrong(client: TritonClient) -> None:
         client.infer("image_embedding", images(*files[:3], b"", *files[4:6]), timeout=60)
     with pytest.raises(RequestRejectedError, match=r"image\[1\] is of none of the formats"):
         client.infer("image_classification", images(files[0], b"text"), timeout=60)
+
+
+def test_the_verbs_take_image_files(project: Project, server: Server, tmp_path: Path) -> None:
+    """`classify` and `embed`: each line a path, or named; what is no image has its reason."""
+    found = cases(project, "image_classification")
+    paths = []
+    for number, case in enumerate(found):
+        paths.append(tmp_path / f"{number}.img")
+        paths[-1].write_bytes(base64.b64decode(case["input"]["image"].partition(",")[2]))
+    (tmp_path / "no.png").write_bytes(b"no image")
+    listed = tmp_path / "images.txt"
+    lines = [*map(str, paths), str(tmp_path / "no.png"), "nowhere.png"]
+    listed.write_text("\n".join(lines), encoding="utf-8")
+    options = ("--on-error", "keep", "--quiet")
+    done = run_here("classify", "image_classification", listed, *options, cwd=project.root)
+    assert done.returncode == 0, done.stderr
+    *answers, broken, missing = map(json.loads, done.stdout.splitlines())
+    for case, one in zip(found, answers, strict=True):
+        right = case["expected"]
+        assert [pair["label"] for pair in one["labels"]] == right["label"][:5]
+        scores = [pair["score"] for pair in one["labels"]]
+        assert np.abs(np.array(scores) - right["score"][:5]).max() < 1e-4
+    assert "image" in broken["error"]
+    assert "nowhere.png' cannot be read" in missing["error"]
+    named = ("--image", str(paths[0]), "--image", str(paths[1]))
+    done = run_here("embed", "image_embedding", *named, "--quiet", cwd=project.root)
+    vectors = [json.loads(line)["embedding"] for line in done.stdout.splitlines()]
+    with TritonClient(server.grpc_url) as client:
+        wanted = client.embed_images("image_embedding", paths[:2])
+    assert np.allclose(vectors, np.stack([one.vector for one in wanted]), atol=1e-6)
+    done = run_here("embed", "image_embedding", "--text", "a", cwd=project.root)
+    assert done.returncode == 2
+    assert "give it images: --image" in done.stderr

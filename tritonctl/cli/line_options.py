@@ -262,7 +262,7 @@ def _conclude(console: Console, figures: Figures, output: Path | None) -> None:
             "seconds": round(figures.seconds, 3),
         }
         console.result(record, "")
-    parts = [f"{reached.lines:,} lines"]
+    parts = [f"{reached.lines:,} line{'s' * (reached.lines != 1)}"]
     if figures.new_lines != reached.lines:
         parts.append(f"{figures.new_lines:,} of them now")
     parts.append(f"{figures.seconds:.1f} s")

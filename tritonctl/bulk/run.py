@@ -240,29 +240,27 @@ class Run:
 
     def _write(self) -> None:
         """The lines at the head that are complete."""
-        reached, written, size = self._output.reached, [], 0
+        written: list[_Line] = []
         problem: TritonctlError | None = None
         while self._order and not self._order[0].missing:
             line = self._order[0]
             if line.problem and not self._job.keep_errors:
                 problem = self._stopped_by(line)
                 break
-            self._order.popleft()
-            written.append(self._text(line))
-            reached = _with(reached, line)
-            size += line.size
-            if self._hash is not None:
-                _hash(self._hash, line.raw)
+            written.append(self._order.popleft())
         if written:
             if self._source.changed:
                 raise ConfigurationError(
                     f"{self._source.name} is being changed while it is read",
                     remedy="wait until it is complete, then start over: --force",
                 )
+            reached = _with(self._output.reached, written)
             if self._hash is not None:
+                for line in written:
+                    _hash(self._hash, line.raw)
                 reached = replace(reached, input_hash=self._hash.hexdigest())
-            self._output.write(b"".join(written), reached)
-            self._room.give(len(written), size)
+            self._output.write(b"".join(map(self._text, written)), reached)
+            self._room.give(len(written), sum(line.size for line in written))
             self._show(self.figures)
         if problem is not None:
             raise problem
@@ -292,19 +290,16 @@ def _hash(digest: Any, line: RawLine) -> None:
     digest.update(b"\n")
 
 
-def _with(reached: Checkpoint, line: _Line) -> Checkpoint:
-    """One line further."""
-    if line.problem:
-        failed, tokens, cut = 1, 0, False
-    else:
-        failed = 0
-        tokens = sum(getattr(one, "num_input_tokens", None) or 0 for one in line.results)
-        cut = any(getattr(one, "truncated", None) for one in line.results)
+def _with(reached: Checkpoint, lines: Sequence[_Line]) -> Checkpoint:
+    """So many lines further."""
+    answered = [line.results for line in lines if not line.problem]
+    tokens = (getattr(one, "num_input_tokens", None) for results in answered for one in results)
+    cut = (any(getattr(one, "truncated", None) for one in results) for results in answered)
     return replace(
         reached,
-        lines=reached.lines + 1,
-        input_bytes=line.raw.end,
-        failed=reached.failed + failed,
-        truncated=reached.truncated + cut,
-        tokens=reached.tokens + tokens,
+        lines=reached.lines + len(lines),
+        input_bytes=lines[-1].raw.end,
+        failed=reached.failed + len(lines) - len(answered),
+        truncated=reached.truncated + sum(cut),
+        tokens=reached.tokens + sum(count or 0 for count in tokens),
     )

@@ -30,7 +30,12 @@ TRANSFORMER: dict[str, Any] = {
     "patch_size": 8,
 }
 STAGES: dict[str, Any] = {
-    "ConvNext": {"depths": [1, 1, 2, 1], "hidden_sizes": [8, 16, 24, 32]},
+    # As initialised, 1e-6, its blocks would add nothing.
+    "ConvNext": {
+        "depths": [1, 1, 2, 1],
+        "hidden_sizes": [8, 16, 24, 32],
+        "layer_scale_init_value": 1.0,
+    },
     "ResNet": {"depths": [1, 1, 1, 1], "hidden_sizes": [8, 16, 24, 32], "embedding_size": 8},
     "Swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4},
 }

@@ -6,6 +6,7 @@ Read from `config.json` and the headers of the safetensors, as checkpoints.py do
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,11 +31,13 @@ _PER_TEXT = {"pooler", "classifier", "pre_classifier"}
 _DROPPED = {"cls", "lm_head", "vocab_transform", "vocab_layer_norm", "vocab_projector"}
 _DROPPED |= {"predictions", "discriminator_predictions", "generator_predictions", "sop_classifier"}
 _MATRIX = 2
+# Of sentence-transformers, and what it computes.
+_SETTINGS, _SENTENCE_TASKS = "sentence_bert_config.json", ("embedding", "rerank")
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Sizes of an encoder. `longest`: the tokens it was trained for; `tensors`: those exported.
+    """Sizes of an encoder. `longest`: tokens of a text at most; `tensors`: those exported.
 
     `packed`: the weights of a checkpoint that is quantised already, `notes` what to know of that.
     """
@@ -79,7 +82,7 @@ def read_encoder(
         hidden_size=hidden,
         intermediate_size=sizes.need("intermediate_size", "hidden_dim"),
         num_attention_heads=sizes.need("num_attention_heads", "n_heads"),
-        longest=_longest(sizes, name),
+        longest=int(min(_longest(sizes, name), _longest_text(folder, task))),
         outputs_per_token=0 if classifies or pooled else labels or hidden,
         tensors=tuple(tensors),
         packed=packed,
@@ -96,6 +99,13 @@ def _architecture(file: Path, config: dict[str, Any], known: list[str]) -> str:
             remedy=f"it exports: {', '.join(known)}; of others give the model.onnx",
         )
     return name
+
+
+def _longest_text(folder: Path, task: str) -> float:
+    """Tokens at which sentence-transformers cuts; infinite where it does not say."""
+    file = folder / _SETTINGS
+    asked = json_object(file).get("max_seq_length") if file.is_file() else None
+    return asked if isinstance(asked, int) and task in _SENTENCE_TASKS else math.inf
 
 
 def _longest(sizes: Sizes, architecture: str) -> int:

@@ -22,7 +22,7 @@ from tritonctl.engines.estimates.vision import (
     read_vision,
 )
 from tritonctl.engines.proposals.refusals import nothing_to_serve, without_tokenizer
-from tritonctl.engines.proposals.sentences import MODULES, is_cross_encoder, longest_text
+from tritonctl.engines.proposals.sentences import MODULES, is_cross_encoder
 from tritonctl.errors import ConfigurationError
 from tritonctl.formats.graph_file import Graph, GraphTensor, UnjudgedError, is_pointer
 from tritonctl.formats.onnx_graph import read_onnx
@@ -160,7 +160,7 @@ def _encoder(folder: Path, name: str, config: Mapping[str, Any]) -> Recognised:
         task,
         name,
         folder,
-        longest=min(encoder.longest, longest_text(folder) or encoder.longest),
+        longest=encoder.longest,
         vocabulary=_whole(config.get("vocab_size")) or 1,
         inputs=_text_inputs(name, config),
         reasons=reasons,

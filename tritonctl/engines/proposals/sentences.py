@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sentence-transformers writes beside an encoder: what it is for, and how long its texts are.
+"""What sentence-transformers writes beside an encoder: what it is for.
 
 How vectors of tokens become one for a text is the builder's to read; it refuses what it does not
 know (builders/shared/taskcompile).
@@ -13,16 +13,10 @@ from typing import Any
 
 from tritonctl.engines.estimates.checkpoints import json_object
 
-MODULES, SETTINGS = "modules.json", "sentence_bert_config.json"
+MODULES = "modules.json"
 _CROSS_ENCODER = "CrossEncoder"
 _MODEL_CONFIG = "config_sentence_transformers.json"
 _OLD_KEY = "sbert_ce_default_activation_function"
-
-
-def longest_text(folder: Path) -> int | None:
-    """Tokens of a text at most, as sentence-transformers cuts it. Raises ConfigurationError."""
-    asked = _object(folder / SETTINGS).get("max_seq_length")
-    return asked if isinstance(asked, int) else None
 
 
 def is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:

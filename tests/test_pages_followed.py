@@ -156,12 +156,27 @@ def test_llm_on_cpu(visitor: Reader, hub: Hub) -> None:
 @pytest.mark.server
 @pytest.mark.engine
 @pytest.mark.exhaustive
-def test_encoder_and_onnx(visitor: Reader, hub: Hub, minilm: Path) -> None:
-    """The real encoder: the figures are those on the page."""
-    hub.put("sentence-transformers/all-MiniLM-L6-v2", COMMIT, files_of(minilm))
+def test_encoder_and_onnx(visitor: Reader) -> None:
+    """Both shipped models and the graph: what they answer is what the page says."""
+    start = visitor.folder
     visitor.follow("tutorials/encoder-and-onnx.md")
-    [vector] = [text for command, text in visitor.outputs.items() if "infer" in command]
-    assert vector.startswith('{"sentence_embedding": [[-0.0344')
+    said = visitor.outputs
+    [two] = [text for command, text in said.items() if "--text 7342" in command]
+    digits, words = ([*json.loads(line)["embedding"]] for line in two.splitlines())
+    assert sum(a * b for a, b in zip(digits, words, strict=True)) > 0.9
+    reader = start / "digit-reader"
+    pairs = zip(
+        (reader / "answers.jsonl").read_text(encoding="utf-8").splitlines(),
+        (reader / "held-out.jsonl").read_text(encoding="utf-8").splitlines(),
+        strict=True,
+    )
+    right = [
+        json.loads(answer)["labels"][0]["label"] == json.loads(asked)["label"]
+        for answer, asked in pairs
+    ]
+    assert (sum(right), len(right)) == (350, 360)
+    [vector] = [text for command, text in said.items() if "infer finder" in command]
+    assert len(json.loads(vector)["embedding"][0]) == 128
 
 
 @pytest.mark.server

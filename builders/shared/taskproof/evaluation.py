@@ -13,7 +13,6 @@ from buildlib.problems import BuildError
 from buildlib.program import say
 from buildlib.request import Request
 from taskcompile.task import CLASSIFICATION, EMBEDDING, RERANK, Task
-from taskproof.answers import Answer
 from taskproof.cases import Case
 from taskproof.own_set import OwnSet, read_set
 from taskproof.reference import Reference
@@ -26,7 +25,8 @@ _OTHERS = 9
 _QUERY_PROMPTS = ("query",)
 _TEXT_PROMPTS = ("document", "passage", "corpus")
 
-Answers = Callable[[Sequence[Case]], Sequence[Answer]]
+# Of each case its values.
+Answers = Callable[[Sequence[Case]], Sequence[Any]]
 
 
 def evaluate(
@@ -42,7 +42,7 @@ def evaluate(
         return None
     own = read_set(asked, task)
 
-    def served(cases: Sequence[Case]) -> list[Answer]:
+    def served(cases: Sequence[Case]) -> list[Any]:
         rows = steps.rows(cases)
         if None in rows:
             empty = cases[rows.index(None)]
@@ -50,15 +50,11 @@ def evaluate(
                 f"{asked.prompts}: the tokenizer makes no token of {empty.text!r:.80}",
                 remedy="Remove the line.",
             )
-        found = [row for row in rows if row is not None]
-        return steps.answers(found, cases, engine, most=task.text.max_seq_len)
-
-    def checkpoint(cases: Sequence[Case]) -> list[Answer]:
-        return reference.answers(cases, most=task.text.max_seq_len)
+        return steps.together([row for row in rows if row is not None], engine)
 
     at = asked.recall_at or _RECALL_AT.get(task.name, 1)
     metric = "accuracy" if task.name == CLASSIFICATION else f"recall@{at}"
-    before, after = (_score(task, own, side, at) for side in (checkpoint, served))
+    before, after = (_score(task, own, side, at) for side in (reference.values, served))
     say(f"{metric} of {len(own.first)}: {after:.4g}, of the checkpoint {before:.4g}")
     if asked.min_score is not None and after < asked.min_score:
         raise BuildError(
@@ -78,7 +74,7 @@ def evaluate(
 def _score(task: Task, own: OwnSet, answers: Answers, at: int) -> float:
     if task.name == CLASSIFICATION:
         made = answers([Case(text) for text in own.first])
-        chosen = [task.labels[int(one.values.argmax())] for one in made]
+        chosen = [task.labels[int(one.argmax())] for one in made]
         return float(np.mean([have == want for have, want in zip(chosen, own.second, strict=True)]))
     if task.name == RERANK:
         return _rerank_recall(own, answers, at)
@@ -99,8 +95,8 @@ def _score(task: Task, own: OwnSet, answers: Answers, at: int) -> float:
     return float((above < at).mean())
 
 
-def _directions(made: Sequence[Answer]) -> Any:
-    vectors = np.stack([one.values for one in made]).astype(np.float64)
+def _directions(made: Sequence[Any]) -> Any:
+    vectors = np.stack(list(made)).astype(np.float64)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -111,6 +107,6 @@ def _rerank_recall(own: OwnSet, answers: Answers, at: int) -> float:
         right = own.second[index]
         others = [own.second[(index + step) % count] for step in range(1, _OTHERS + 1)]
         texts = [right, *(text for text in dict.fromkeys(others) if text != right)]
-        scores = [one.values.item() for one in answers([Case(query, text) for text in texts])]
+        scores = [one.item() for one in answers([Case(query, text) for text in texts])]
         hits.append(sum(score > scores[0] for score in scores[1:]) < at)
     return float(np.mean(hits))

@@ -84,7 +84,9 @@ EVERY = {"--json", "--quiet"}
 PROJECT = EVERY | {"--project"}
 DEPLOYMENT = PROJECT | {"--env", "--set"}
 OTHERS = {
-    **dict.fromkeys(("quickstart", "init", "schema", "certs", "loadtest mock"), EVERY),
+    **dict.fromkeys(
+        ("quickstart", "init", "schema", "certs", "new example", "loadtest mock"), EVERY
+    ),
     **dict.fromkeys(("doctor", "loadtest report"), PROJECT),
     **{f"artefacts {verb}": PROJECT for verb in ("list", "show", "diff", "verify", "prune")},
 }

@@ -146,7 +146,7 @@ def _tensors(
     }
     elsewhere: set[str] = set().union(*(edges for edges in others if edges != tokenizer))
     inputs = [
-        BackendTensor.model_validate(tensor.model_dump(exclude={"only_if_read"}))
+        BackendTensor(**tensor.model_dump(exclude={"only_if_read"}))
         for tensor in ensemble.inputs
         if not tensor.only_if_read
         and (tensor.name == "text_input" or tensor.name not in tokenizer - elsewhere)

@@ -101,15 +101,13 @@ def native_backend(asked: str | None, artefact: Artefact, where: str) -> NativeB
 
 def interface(backend: NativeBackend, tensors: Tensors) -> PythonBackend:
     """What the steps around an engine see of it: its tensors; it does no other's work."""
-    sides = {"inputs": declared(tensors.inputs), "outputs": declared(tensors.outputs)}
-    return PythonBackend.model_validate(
-        {
-            "schema": "tritonctl.python_backend/1",
-            "name": backend.name,
-            "summary": "Triton's own",
-            "max_batch_size": 0,
-            **sides,
-        }
+    return PythonBackend(
+        schema="tritonctl.python_backend/1",
+        name=backend.name,
+        summary="Triton's own",
+        max_batch_size=0,
+        inputs=declared(tensors.inputs),
+        outputs=declared(tensors.outputs),
     )
 
 

@@ -31,14 +31,9 @@ def refuse_missing_imports(backends: Sequence[PythonBackend], installation: Inst
     """
     wanted: dict[str, tuple[Path, int, PythonBackend]] = {}
     for backend in backends:
-        if _ships(backend):
-            continue
-        code = [(file, place) for file, place in backend.code() if file.suffix == ".py"]
-        beside = {Path(place).parts[0].removesuffix(".py") for _, place in code}
-        for file, _ in code:
-            for name, line in _imported(file):
-                if name not in beside | _GIVEN:
-                    wanted.setdefault(name, (file, line, backend))
+        if not _ships(backend):
+            for name, file, line in _imported_by(backend):
+                wanted.setdefault(name, (file, line, backend))
     for name in _missing(sorted(wanted), installation):
         file, line, backend = wanted[name]
         raise ConfigurationError(
@@ -52,8 +47,29 @@ def _ships(backend: PythonBackend) -> bool:
     return backend.folder.is_relative_to(bundled.search_path(None)[0] / "python_backends")
 
 
+def _imported_by(backend: PythonBackend) -> Iterator[tuple[str, Path, int]]:
+    """What its files import that is not beside them, by first names, with the place.
+
+    Of what it shares with others, only the modules that it comes to.
+    """
+    files = {place: file for file, place in backend.code() if file.suffix == ".py"}
+    beside = {Path(place).parts[0].removesuffix(".py") for place in files}
+    waiting = [place for place in files if Path(place).parts[0] not in backend.shared_folders]
+    seen = {*waiting}
+    while waiting:
+        file = files[waiting.pop()]
+        for name, line in _imported(file):
+            first = name.partition(".")[0]
+            if first not in beside | _GIVEN:
+                yield first, file, line
+            place = f"{name.replace('.', '/')}.py"
+            if place in files and place not in seen:
+                seen.add(place)
+                waiting.append(place)
+
+
 def _imported(file: Path) -> Iterator[tuple[str, int]]:
-    """The modules that a file imports wherever it is imported itself, by their first name."""
+    """The modules imported whenever the file is; `x` and `x.y` of `from x import y`."""
     try:
         tree = ast.parse(file.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError) as error:  # ValueError: not UTF-8, or with null bytes
@@ -63,9 +79,10 @@ def _imported(file: Path) -> Iterator[tuple[str, int]]:
         ) from error
     for node in tree.body:
         if isinstance(node, ast.Import):
-            yield from ((alias.name.partition(".")[0], node.lineno) for alias in node.names)
+            yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0], node.lineno
+            yield node.module, node.lineno
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
 
 
 def _missing(names: Sequence[str], installation: Installation) -> list[str]:

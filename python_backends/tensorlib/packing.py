@@ -18,6 +18,8 @@ _ALIKE = 512
 # Without a bound of the project's: with more tokens than these a run gets longer, not better.
 _RUNS = 32
 _LEAST_TOKENS = 512
+# No run is free, though one that was measured on a busy machine may seem so.
+_CHEAPEST_RUN = 1.0
 
 
 class Row(Protocol):
@@ -70,6 +72,7 @@ def _cheapest_runs(
 ) -> list[int]:
     """Where runs over rows of ascending lengths end, so that all together cost least."""
     cost, begins = [0.0], [0]
+    run_tokens = max(run_tokens, _CHEAPEST_RUN)
     for end in range(1, len(lengths) + 1):
         longest = lengths[end - 1]
         fit = max(1, min(end, most_rows, most_tokens // max(longest, 1)))

@@ -93,6 +93,12 @@ def test_of_one_length_the_oldest_share_a_run(most_rows: int, most_tokens: int) 
     assert [one.arrived for one in run] == [1.0, 2.0]
 
 
+def test_a_run_is_never_free() -> None:
+    """Measured on a busy machine it may seem so: equal lengths share one all the same."""
+    waiting = texts(7, 7, 7, 30)
+    assert [one.length for one in packed(waiting, waiting[0], MOST, 1000, 0.0)] == [7, 7, 7]
+
+
 def test_up_to_512_tokens_the_oldest_goes_first() -> None:
     """Their cost is not worth an order of its own."""
     old, young = Text(500, 0.0), Text(5, 0.1)

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
+from tritonctl.project.schema import Project
 from tritonctl.protocol.tensors import infer_request, infer_response
 from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.proof_check import Cases, reference_check
+from tritonctl.smoke.proof_check import Cases, cases_of, reference_check
 from tritonctl.smoke.recording_client import Answer, RecordingClient
 from tritonctl.smoke.subject import Subject
 
@@ -220,3 +222,16 @@ def test_an_output_that_is_missing_fails() -> None:
     """A model of another task has been put in its place."""
     outcome, _ = checked(lambda _: {"other": [1.0]}, EMBEDDINGS)
     assert (outcome.status, "no output embedding" in outcome.detail) == ("fail", True)
+
+
+def test_a_proof_that_cannot_be_read_is_said() -> None:
+    """Not built here: the check is skipped with its reason. The task tensors has no proof."""
+    model = {"checkpoint": "gone", "engine": {"builder": "onnxruntime", "precision": "fp32"}}
+    tasks = {"m": model | {"task": "embedding"}, "t": model | {"task": "tensors"}}
+    project = Project.at(Path("nowhere"), {"schema": "tritonctl/v1", "models": tasks})
+    reason = cases_of(project, "m")
+    assert isinstance(reason, str)
+    assert "gone" in reason
+    assert cases_of(project, "t") is None
+    assert cases_of(project, "foreign") is None
+    assert cases_of(None, "m") is None

@@ -26,7 +26,7 @@ from tritonctl.smoke.inputs import Arrays
 from tritonctl.smoke.outcomes import Outcome
 from tritonctl.smoke.subject import Request, Subject
 
-_CHECK = "reference"
+CHECK = "reference"
 _FILE = Path("proof", "cases.json")
 _DATA_URL = "data:image/*;base64,"
 # Of these the bound is a share of the answers; of the others each has to keep it.
@@ -42,18 +42,22 @@ class Cases:
     cases: Sequence[Mapping[str, Any]]
 
 
-def cases_of(project: Project | None, model: str) -> Cases | None:
-    """The proof of a project's model; None where its task has none, or nothing is built here."""
+def cases_of(project: Project | None, model: str) -> Cases | str | None:
+    """The proof of a project's model, or why it cannot be read; None where its task has none."""
     entry = project.models.get(model) if project else None
-    if project is None or entry is None:
+    if project is None or entry is None or entry.task == "tensors":
         return None
     try:
         artefact = built_engines(project.only([model]))[model]
+        proof = artefact.manifest.result.proof
+        if proof is None:
+            return None
         record = json.loads((artefact.folder / _FILE).read_text(encoding="utf-8"))
-    except (TritonctlError, OSError, ValueError):
-        return None
-    proof = artefact.manifest.result.proof
-    if proof is None or record["task"] != entry.task:  # steps of the user's own may say otherwise
+    except TritonctlError as error:
+        return error.problem
+    except (OSError, ValueError) as error:
+        return f"{_FILE} of its engine cannot be read: {error}"
+    if record["task"] != entry.task:  # steps of the user's own may answer otherwise
         return None
     return Cases(proof.reference, record["bounds"], record["cases"])
 
@@ -70,7 +74,7 @@ def reference_check(subject: Subject, proof: Cases) -> Outcome:
         asked = _request(subject, group)
         [answer] = subject.client.ask(asked.message, stream=False)
         if problem := failure_of(answer, subject.client.seconds):
-            return subject.failed(_CHECK, f"a request of {len(group)}: {problem}", asked)
+            return subject.failed(CHECK, f"a request of {len(group)}: {problem}", asked)
         answered = infer_response(answer.responses[0])
         for measure, problem in _differences(answered, group, proof.bounds):
             compared[measure] += 1
@@ -83,7 +87,7 @@ def reference_check(subject: Subject, proof: Cases) -> Outcome:
         if len(problems) > (1 - _share(measure, proof.bounds)) * compared[measure]
     ]
     right = f"{len(proof.cases)} answers as {proof.reference} gives them, alone and in batches"
-    return subject.judged(_CHECK, too_many, right, request or asked)
+    return subject.judged(CHECK, too_many, right, request or asked)
 
 
 def _share(measure: str, bounds: Mapping[str, float]) -> float:

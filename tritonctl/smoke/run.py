@@ -18,7 +18,7 @@ from tritonctl.smoke.batch_check import batch_check, not_batched, step_outcomes
 from tritonctl.smoke.cancel_check import cancel_check
 from tritonctl.smoke.inputs import is_text
 from tritonctl.smoke.outcomes import Outcome, SmokeReport
-from tritonctl.smoke.proof_check import cases_of, reference_check
+from tritonctl.smoke.proof_check import CHECK, cases_of, reference_check
 from tritonctl.smoke.recording_client import RecordingClient
 from tritonctl.smoke.single_request import first_prompt
 from tritonctl.smoke.stream_checks import stream_checks
@@ -130,7 +130,10 @@ def _first_checks(subject: Subject, plan: Plan) -> Iterator[Outcome]:
         yield from stream_checks(subject)
     else:
         yield from tensor_checks(subject)
-        if proof := cases_of(plan.project, subject.name):
+        proof = cases_of(plan.project, subject.name)
+        if isinstance(proof, str):
+            yield subject.skipped(CHECK, proof)
+        elif proof:
             yield reference_check(subject, proof)
 
 

@@ -79,7 +79,7 @@ def tokenizer_for(name: str, length: int) -> Any:
 
 
 def encoder(name: str, config: dict[str, Any]) -> Any:
-    """A small model of the class, weights large enough that inputs are told apart."""
+    """A small model of the class, with weights large enough to tell inputs apart."""
     kind = getattr(transformers, name)
     sizes = {**(DISTIL_SIZES if name.startswith("DistilBert") else SIZES)}
     sizes["vocab_size"] = VOCABULARY

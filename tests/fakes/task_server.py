@@ -58,7 +58,7 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     """Plays Triton. `before`: called with each request, to wait, or fail it by `context.abort`.
 
     `looked_at`: how often a client asked what a model takes. `vague`: it names no bad item.
-    `factor`: of the last place of vectors, by which one model is told from another.
+    `factor`: scales the last place of vectors, so that two models differ.
     """
 
     url: str = ""

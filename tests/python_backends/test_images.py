@@ -276,7 +276,7 @@ def test_a_thousand_images_of_one_request_and_one_bad_one() -> None:
 
 
 def test_decoded_pixels_are_bounded_together() -> None:
-    """Who does not fit waits, and nobody waits for ever."""
+    """An image that does not fit waits until another has ended."""
     budget, inside, most = PixelBudget(10), 0, 0
     lock = threading.Lock()
 

@@ -165,7 +165,7 @@ def test_two_engines_between_steps_of_the_projects_own(
 
 
 def test_truncation_is_visible(client: TritonClient) -> None:
-    """In every answer; a client that wants none is told the counts."""
+    """In every answer; a client that refuses truncation gets the counts in the error."""
     given = ["play", "play " * 200]
     answer = ask(client, "embedding", text_input=given)
     assert answer["truncated"].tolist() == [[False], [True]]

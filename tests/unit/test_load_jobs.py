@@ -117,7 +117,7 @@ class _Restricted(_Triton):
 def test_a_model_over_http(
     sandbox: Sandbox, server: type[_Triton], model: str, known: bool
 ) -> None:
-    """A model of the index may be asked although nothing else is told of it."""
+    """A model that the index lists is accepted, even without metadata."""
     asked = scenario("tensors").model_copy(update={"model": model, "protocol": "http"})
     with listening(server) as url:
         if known:

@@ -204,7 +204,7 @@ def test_a_full_queue_is_asked_again(server: TaskServer, call: Call) -> None:
 
 @both
 def test_a_queue_that_stays_full(server: TaskServer, call: Call) -> None:
-    """Not for ever: ServerBusyError after the agreed time."""
+    """ServerBusyError once the retry time is over."""
     server.before = lambda _, context: context.abort(
         grpc.StatusCode.UNAVAILABLE, "Exceeds maximum queue size"
     )

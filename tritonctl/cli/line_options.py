@@ -172,7 +172,7 @@ def ask(console: Console, at: Endpoint, question: Question, lines: LineOptions) 
 def _interrupted_between_calls(run: Run) -> Iterator[None]:
     """Have the first signal to end heard where no call is half started; a second one at once.
 
-    Raised amid the start of a call, KeyboardInterrupt leaves grpcio waiting for it for ever.
+    Raised amid the start of a call, KeyboardInterrupt leaves grpcio waiting without an end.
     """
     before = {number: signal.getsignal(number) for number in _ENDING}
     before = {number: way for number, way in before.items() if way is not signal.SIG_IGN}

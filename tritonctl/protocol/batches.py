@@ -108,7 +108,7 @@ class Batches:
         return rows_request(self.served, batch.rows, self.options)
 
     def answered(self, batch: Batch, response: Any, now: float) -> list[Outcome]:
-        """The outcome of each row. Raises ServerError for an answer that is none."""
+        """The outcome of each row. Raises ServerError for an answer without its tensors."""
         self._answered_at = now
         self._allowed = min(self._allowed + 1 / self._allowed, self.delivery.in_flight)
         results = read_rows(self.served, response, len(batch.rows))

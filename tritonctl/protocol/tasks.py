@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoders, classifiers and rerankers on the wire: rows of a request in, typed results out.
 
-The tensors are the public ones of docs/reference/tensors.md, batch dimension first. A model's task
-is told by them, so that any server's model with such tensors answers, ours or not.
+The tensors are the public ones of docs/reference/tensors.md, batch dimension first. They
+identify a model's task, so any server's model with such tensors answers, ours or not.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ Result = Embedding | Classification | TokenClassification | Relevance
 
 @dataclass(frozen=True)
 class Task:
-    """A task: the inputs of each row, and the outputs by which it is told from the others."""
+    """A task: the inputs of each row, and the outputs that identify it."""
 
     name: str
     inputs: tuple[str, ...]

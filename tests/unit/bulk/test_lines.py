@@ -52,7 +52,7 @@ def test_reading_goes_on_at_the_end_of_any_line(content: bytes, at: int) -> None
 
 
 def test_a_line_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told to be too long, and the next one is read as usual."""
+    """It is an error that names the line; the next one is read as usual."""
     monkeypatch.setattr(lines_module, "MOST_LINE_BYTES", 10)
     first, second, third = read(b"x" * 30 + b"\nshort\n" + b"y" * 11, [7, 7, 7])
     assert (first.too_long, first.content, first.end) == (True, b"", 31)

@@ -209,6 +209,7 @@ def test_two_builds_are_equal_byte_for_byte(
     assert again.result["durations_seconds"]["evaluate"] == 0
 
 
+@pytest.mark.exhaustive
 def test_options_of_int4(build: Build, evaluated: Callable[[str], Built]) -> None:
     # Most rows of this model have 128 weights: those layers get a smaller group, none fails.
     coarse = build(precision="int4", options={"group_size": 256}, evaluation=None)

@@ -219,7 +219,7 @@ def cancelled(client: TritonClient) -> None:
     stream.close()
 
 
-@pytest.mark.parametrize("lose", [refused, cancelled])
+@pytest.mark.parametrize("lose", [refused, pytest.param(cancelled, marks=pytest.mark.exhaustive)])
 def test_a_lost_request_does_not_hold_up_other_settings(
     project: Project, server: EmbeddedServer, lose: Callable[[TritonClient], None]
 ) -> None:

@@ -2,7 +2,8 @@
 """What transformers' `apply_chat_template` makes of conversations, in the builder's environment.
 
 Usage: chat_reference.py CASES.json ANSWERS.json
-A case is {"folder": ..., "messages": [...]}; its answer a list of ids, or the text of the error.
+A case is {"folder": ..., "messages": [...], "tools": [...] or null}; its answer a list of ids, or
+the text of the error.
 """
 
 import json
@@ -20,7 +21,10 @@ def main(cases: str, answers: str) -> None:
         try:
             found.append(
                 tokenizer.apply_chat_template(
-                    case["messages"], add_generation_prompt=True, return_dict=False
+                    case["messages"],
+                    tools=case["tools"],
+                    add_generation_prompt=True,
+                    return_dict=False,
                 )
             )
         except Exception as error:

@@ -17,15 +17,18 @@ def has_chat_template(folder: Path) -> bool:
     )
 
 
-def template_source(folder: Path) -> str:
-    """The default template. chat_template.jinja wins, as in transformers."""
+def template_source(folder: Path, *, tools: bool = False) -> str:
+    """The template. chat_template.jinja wins, as in transformers.
+
+    tools: the one for conversations with tools, where a checkpoint has one of its own for them.
+    """
     path = folder / "chat_template.jinja"
     if path.is_file():
         return path.read_text(encoding="utf-8")
     value = _object(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(value, list):
         named = {item.get("name"): item.get("template") for item in value if isinstance(item, dict)}
-        value = named.get("default")
+        value = named.get("tool_use") if tools and "tool_use" in named else named.get("default")
     if not isinstance(value, str):
         raise ConfigurationError("the checkpoint has no chat template called default")
     return value

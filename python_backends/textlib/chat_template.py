@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
 from jinja2.ext import Extension, loopcontrols
@@ -16,6 +16,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from textlib.chat_files import special_tokens, template_source
+from textlib.chat_messages import Conversation, Message
 from textlib.errors import ConfigurationError, RequestError
 
 MOST_BYTES = 10_000_000
@@ -27,21 +28,38 @@ class ChatTemplate:
 
     def __init__(self, folder: Path) -> None:
         self._tokens = special_tokens(folder)
-        try:
-            self._template = _environment().from_string(template_source(folder))
-        except TemplateSyntaxError as error:
-            reason = str(error).rstrip(".")
-            raise ConfigurationError(
-                f"line {error.lineno} of the checkpoint's chat template is not Jinja: {reason}"
-            ) from error
+        self._plain = _Template(template_source(folder))
+        with_tools = template_source(folder, tools=True)
+        self._with_tools = (
+            self._plain if with_tools == self._plain.source else _Template(with_tools)
+        )
 
-    def render(self, messages: Sequence[Mapping[str, str]]) -> bytes:
+    def render(self, conversation: Conversation) -> bytes:
         """The prompt up to where the answer begins, UTF-8. Raises RequestError."""
+        template = self._plain if conversation.tools is None else self._with_tools
+        messages = conversation.messages
+        if not template.takes_parts:
+            messages = [_with_joined_parts(message) for message in messages]
+        calls = any(message.get("tool_calls") for message in messages)
+        try:
+            return self._rendered(template, _with_read_arguments(messages), conversation.tools)
+        except RequestError:
+            if not calls:
+                raise
+            try:  # some families' templates take the arguments of earlier calls as text
+                return self._rendered(template, messages, conversation.tools)
+            except RequestError:
+                pass
+            raise
+
+    def _rendered(
+        self, template: "_Template", messages: Sequence[Message], tools: Sequence[Any] | None
+    ) -> bytes:
         try:
             return _joined(
-                self._template.generate(
+                template.compiled.generate(
                     messages=messages,
-                    tools=None,
+                    tools=tools,
                     documents=None,
                     add_generation_prompt=True,
                     **self._tokens,
@@ -55,6 +73,62 @@ class ChatTemplate:
             raise _refused("it takes too much memory") from error
         except Exception as error:  # a template is a program: anything can come out of it
             raise _refused(f"{type(error).__name__}: {error}") from error
+
+
+class _Template:
+    """takes_parts: it goes through the parts of a message's content by itself."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        environment = _environment()
+        try:
+            self.compiled = environment.from_string(source)
+            loops = environment.parse(source).find_all(nodes.For)
+        except TemplateSyntaxError as error:
+            reason = str(error).rstrip(".")
+            raise ConfigurationError(
+                f"line {error.lineno} of the checkpoint's chat template is not Jinja: {reason}"
+            ) from error
+        self.takes_parts = any(_is_content(loop.iter) for loop in loops)
+
+
+def _is_content(node: nodes.Node) -> bool:
+    """`message.content`, `message['content']`, or a variable of that name."""
+    if isinstance(node, nodes.Getattr):
+        return node.attr == "content"
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return isinstance(node, nodes.Name) and node.name == "content"
+
+
+def _with_joined_parts(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, list):
+        return message
+    return {**message, "content": "\n".join(part["text"] for part in content)}
+
+
+def _with_read_arguments(messages: Sequence[Message]) -> list[Message]:
+    """OpenAI's clients send the arguments of a call as JSON text, most templates want the value."""
+    return [
+        {**message, "tool_calls": [_read_call(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else message
+        for message in messages
+    ]
+
+
+def _read_call(call: Mapping[str, Any]) -> Mapping[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        value = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    if not isinstance(value, dict):
+        return call
+    return {**call, "function": {**function, "arguments": value}}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:

@@ -5,9 +5,10 @@ import json
 import os
 import resource
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textlib.chat_files import has_chat_template, special_tokens, template_source
@@ -49,6 +50,32 @@ CONVERSATIONS = [
     [{"role": "judge", "content": "order"}, user("?")],
 ]
 
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "weather",
+            "description": "Today's <weather> & more",
+            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+        },
+    }
+]
+
+
+def calls(arguments: object, content: str | None = None) -> dict[str, object]:
+    """What the model says when it calls a tool."""
+    function = {"name": "weather", "arguments": arguments}
+    call = {"id": "call_1", "type": "function", "function": function}
+    return {"role": "assistant", "content": content, "tool_calls": [call]}
+
+
+RESULT = {"role": "tool", "tool_call_id": "call_1", "name": "weather", "content": "rain"}
+WITH_TOOLS = [
+    [user("Weather in Paris?")],
+    [SYSTEM, user("Weather?"), calls({"city": "Paris"}), RESULT],
+    [user("Weather?"), calls({"city": "巴黎 <\"'>"}, "I look."), RESULT, model("Rain."), user("?")],
+]
+
 MakeFolder = Callable[..., Path]
 Start = Callable[[Path], ChatRenderer]
 
@@ -88,7 +115,11 @@ def folders(make_folder: MakeFolder) -> dict[str, Path]:
         for name in TEMPLATES
     }
     made = {name: make_folder(text) for name, text in texts.items()}
-    named = [{"name": "rag", "template": "-"}, {"name": "default", "template": texts["llama3"]}]
+    named = [
+        {"name": "rag", "template": "-"},
+        {"name": "default", "template": texts["llama3"]},
+        {"name": "tool_use", "template": texts["hermes"]},
+    ]
     made["list"] = make_folder(named)
     made["file"] = make_folder("not this one", added_tokens_decoder={})
     (made["file"] / "chat_template.jinja").write_text(texts["mistral"], encoding="utf-8")
@@ -100,7 +131,7 @@ def folders(make_folder: MakeFolder) -> dict[str, Path]:
     return made
 
 
-def ids_of(start: Start, folder: Path, conversations: list[list[Message]]) -> list[list[int] | str]:
+def ids_of(start: Start, folder: Path, conversations: Sequence[Any]) -> list[list[int] | str]:
     """Ids of each conversation, or the error's text."""
     encoder = PromptEncoder(
         folder / "tokenizer.json", max_input_len=10_000, add_special_tokens=True
@@ -121,11 +152,12 @@ def ids_of(start: Start, folder: Path, conversations: list[list[Message]]) -> li
 def test_ids_equal_those_of_transformers(
     start: Start, folders: dict[str, Path], openvino_environment: Path, tmp_path: Path
 ) -> None:
-    """Every template on every conversation; what transformers refuses, so do we."""
+    """Every template on every conversation, tools included; what transformers refuses, so do we."""
     cases = [
-        {"folder": str(folder), "messages": conversation}
+        {"folder": str(folder), "messages": conversation, "tools": tools}
         for folder in folders.values()
-        for conversation in CONVERSATIONS
+        for conversations, tools in ((CONVERSATIONS, None), (WITH_TOOLS, TOOLS))
+        for conversation in conversations
     ]
     (tmp_path / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
     subprocess.run(
@@ -139,8 +171,10 @@ def test_ids_equal_those_of_transformers(
         env=os.environ | {"HF_HUB_OFFLINE": "1"},
     )
     answers = json.loads((tmp_path / "answers.json").read_text(encoding="utf-8"))
-    found = [ids for folder in folders.values() for ids in ids_of(start, folder, CONVERSATIONS)]
-    assert len(found) == len(answers) == len(folders) * len(CONVERSATIONS)
+    with_tools = [{"messages": each, "tools": TOOLS} for each in WITH_TOOLS]
+    asked = [*CONVERSATIONS, *with_tools]
+    found = [ids for folder in folders.values() for ids in ids_of(start, folder, asked)]
+    assert len(found) == len(answers) == len(folders) * len(asked)
     for case, ours, theirs in zip(cases, found, answers, strict=True):
         if isinstance(theirs, str):
             assert isinstance(ours, str), case
@@ -230,22 +264,91 @@ def test_a_killed_worker_is_replaced(start: Start, make_folder: MakeFolder) -> N
     assert renderer.render(raw) == b"fine"
 
 
+def rendered(start: Start, folder: Path, messages: list[Any], tools: object = None) -> str:
+    """The prompt, or the refusal."""
+    conversation = {"messages": messages} | ({"tools": tools} if tools else {})
+    answer = start(folder).render(json.dumps(conversation).encode())
+    return answer.decode() if isinstance(answer, bytes) else str(answer)
+
+
+def test_arguments_as_clients_send_them(start: Start, folders: dict[str, Path]) -> None:
+    """OpenAI's JSON text of earlier calls is the prompt of the value itself, as transformers'."""
+    as_value = [user("?"), calls({"city": "Paris", "days": 1}), RESULT]
+    as_text = [user("?"), calls('{"city":"Paris",  "days":1}'), RESULT]
+    hermes = folders["hermes"]
+    prompt = rendered(start, hermes, as_value, TOOLS)
+    assert prompt == rendered(start, hermes, as_text, TOOLS)
+    assert '{"name": "weather", "arguments": {"city": "Paris", "days": 1}}' in prompt
+    assert "<tool_response>\nrain" in prompt
+    # What is no object stays as it is.
+    assert '"arguments": "Paris"' in rendered(start, hermes, [user("?"), calls("Paris")], TOOLS)
+
+
+def test_templates_that_want_arguments_as_text(start: Start, make_folder: MakeFolder) -> None:
+    """DeepSeek's family adds them to its own text: they reach it as they were sent."""
+    folder = make_folder(
+        "{% for m in messages %}{% for c in m.tool_calls %}"
+        "{{ 'call ' + c.function.arguments }}{% endfor %}{% endfor %}"
+    )
+    assert rendered(start, folder, [calls('{"city":  1}')]) == 'call {"city":  1}'
+    assert "the checkpoint's chat template cannot" in rendered(start, folder, [calls({"a": 1})])
+
+
+def test_the_template_for_tools(start: Start, make_folder: MakeFolder) -> None:
+    """A checkpoint may have one of its own for conversations with tools."""
+    folder = make_folder(
+        [
+            {"name": "default", "template": "plain"},
+            {"name": "tool_use", "template": "{{ tools[0].function.name }}"},
+        ]
+    )
+    assert rendered(start, folder, [user("?")]) == "plain"
+    assert rendered(start, folder, [user("?")], TOOLS) == "weather"
+    alone = make_folder("{{ 'none' if tools is none else tools[0].type }}")
+    assert rendered(start, alone, [user("?")]) == "none"
+    assert rendered(start, alone, [user("?")], TOOLS) == "function"
+
+
+def test_content_in_parts(start: Start, make_folder: MakeFolder) -> None:
+    """Parts reach a template that goes through them; others get one text, a part a line."""
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    messages = [{"role": "user", "content": parts}]
+    plain = make_folder("{% for m in messages %}{{ m.content + '.' }}{% endfor %}")
+    assert rendered(start, plain, messages) == "one\ntwo."
+    for each in ("m.content", "m['content']"):
+        folder = make_folder(
+            f"{{% for m in messages %}}{{% for part in {each} %}}({{{{ part.text }}}})"
+            "{% endfor %}{% endfor %}"
+        )
+        assert rendered(start, folder, messages) == "(one)(two)"
+
+
 BAD = {
     b"": "not valid JSON",
     b"{": "not valid JSON",
     b"\xff\xfe": "not valid UTF-8: byte 0xff at offset 0",
     b"null": "messages is missing or null, expected a JSON array",
     b'"hello"': "messages is text, expected a JSON array",
-    b"{}": "messages is an object, expected a JSON array",
+    b"{}": "messages is missing or null, expected a JSON array",
+    b'{"messages": [], "tools": null}': "messages is empty",
+    b'{"tool": []}': "messages has the key 'tool', expected",
+    b'{"messages": [{"role": "user", "content": "x"}], "tools": []}': "messages: tools is an array",
+    b'{"messages": [{"role": "user", "content": "x"}], "tools": [1]}': "messages: tools[0] is a nu",
     b"[]": "messages is empty",
     b"[1]": "messages[0] is a number, expected an object",
     b'[{"role": "user"}]': "messages[0].content is missing or null, expected text",
     b'[{"role": "user", "content": null}]': "messages[0].content is missing or null",
-    b'[{"role": "user", "content": ["x"]}]': "messages[0].content is an array, expected text",
+    b'[{"role": "user", "content": 1}]': "messages[0].content is a number, expected text",
+    b'[{"role": "user", "content": ["x"]}]': "messages[0].content[0] is text, expected an object",
+    b'[{"role": "user", "content": [{"type": "image_url"}]}]': "messages[0].content[0] is of type",
+    b'[{"role": "user", "content": [{"type": "text"}]}]': "messages[0].content[0].text is missing",
+    b'[{"role": "assistant", "content": null, "tool_calls": []}]': "messages[0].content is missing",
+    b'[{"role": "assistant", "tool_calls": {}}]': "messages[0].tool_calls is an object, expected",
+    b'[{"role": "assistant", "tool_calls": [1]}]': "messages[0].tool_calls[0] is a number",
     b'[{"role": 1, "content": "x"}]': "messages[0].role is a number, expected text",
     b'[{"role": true, "content": "x"}]': "messages[0].role is a boolean, expected text",
     b'[{"role": "", "content": "x"}]': "messages[0].role is empty",
-    b'[{"role": "user", "content": "x", "name": "y"}]': "messages[0] has the key 'name'",
+    b'[{"role": "user", "content": "x", "nam": "y"}]': "messages[0] has the key 'nam'",
     b'[{"role": "user", "content": "\\ud83d"}]': "messages[0].content has half a surrogate pair",
     b"[" * 100_000: "messages is nested too deeply",
     b"[" + b"1" * 10_000 + b"]": "messages is not valid JSON",

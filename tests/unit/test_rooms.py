@@ -22,6 +22,7 @@ ROOMS = (
     "doctor",
     "bundle",
     "loadtest",
+    "frontend",
     "server",
     "observe",
     "bulk",

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""JSON that a model writes: where a value ends while it comes in pieces, and what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+_STRUCTURE = re.compile(r'["{}\[\]]')
+_IN_STRING = re.compile(r'["\\]')
+
+
+class JsonEnd:
+    """Finds the end of an object or array; every character is looked at once.
+
+    Brackets are counted, not matched: whether the value is JSON is for `read_json` to say.
+    """
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._escaped = False
+        self.in_string = False
+
+    def feed(self, text: str, start: int = 0, stop: int | None = None) -> int | None:
+        """The index behind the value if it ends in text[start:stop], else None."""
+        end = len(text) if stop is None else stop
+        place = start
+        while place < end:
+            if self._escaped:
+                self._escaped = False
+                place += 1
+                continue
+            found = (_IN_STRING if self.in_string else _STRUCTURE).search(text, place, end)
+            if found is None:
+                return None
+            place = found.end()
+            if self._take(found.group()):
+                return place
+        return None
+
+    def _take(self, character: str) -> bool:
+        """Whether this character ends the value."""
+        if character == "\\":
+            self._escaped = True
+        elif character == '"':
+            self.in_string = not self.in_string
+        elif character in "{[":
+            self._depth += 1
+        else:
+            self._depth -= 1
+            return self._depth <= 0
+        return False
+
+
+def read_json(text: str) -> Any:
+    """The value; raises ValueError, for numbers that JSON cannot write and for depth, too."""
+    try:
+        return json.loads(text, parse_constant=_no_number, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text:.40} is too large")
+    return value
+
+
+def write_json(value: Any) -> str:
+    """A value as the argument text of a call; raises ValueError."""
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except (RecursionError, TypeError) as error:
+        raise ValueError(str(error)) from None

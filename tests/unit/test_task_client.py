@@ -312,6 +312,18 @@ def test_a_client_asks_once_what_a_model_takes(server: TaskServer) -> None:
     assert server.looked_at == 2
 
 
+def test_calls_at_once_ask_no_more_than_one(server: TaskServer) -> None:
+    """What is known of a model stays known while calls are under way."""
+
+    async def calls() -> None:
+        async with AsyncTritonClient(server.url) as client:
+            await client.embed("encoder", ["a"])
+            await asyncio.gather(*(client.embed("encoder", [f"{n}"]) for n in range(8)))
+
+    asyncio.run(calls())
+    assert server.looked_at == 1
+
+
 @pytest.mark.parametrize(
     "numbers",
     [{"in_flight": 0}, {"rows": 0}, {"timeout": -1.0}, {"retry_seconds": float("nan")}],

@@ -210,9 +210,12 @@ class TaskCalls(ABC):
         connection = self._task_connection()
         served = self._served.get(call.model) or served_task(connection, call.model)
         batches, rows = call.prepared(served)
-        # Kept for the next call once it has served one: it may be another model then.
-        self._served.pop(call.model, None)
-        answers = ask(connection, batches, rows)
+        try:
+            answers = ask(connection, batches, rows)
+        except BaseException:
+            # It may be another model by now.
+            self._served.pop(call.model, None)
+            raise
         self._served[call.model] = served
         return answers
 
@@ -303,7 +306,10 @@ class AsyncTaskCalls(ABC):
         connection = self._task_connection()
         served = self._served.get(call.model) or await served_task_async(connection, call.model)
         batches, rows = call.prepared(served)
-        self._served.pop(call.model, None)
-        answers = await ask_async(connection, batches, rows)
+        try:
+            answers = await ask_async(connection, batches, rows)
+        except BaseException:
+            self._served.pop(call.model, None)
+            raise
         self._served[call.model] = served
         return answers

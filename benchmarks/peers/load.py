@@ -27,6 +27,7 @@ from meter import Meter
 from tritonctl import AsyncTritonClient, SamplingParameters, TritonctlError
 
 TOLERANCE, PATIENCE_SECONDS = 1e-3, 10
+LEAST_COSINE = 0.9999
 Case = dict[str, Any]
 Ask = Callable[[Case], Awaitable[tuple[float, Any]]]  # when the first piece came, the answer
 
@@ -90,9 +91,13 @@ async def one(ask: Ask, case: Case, meter: Meter, due: float | None = None) -> N
 
 
 def is_right(case: Case, answer: Any) -> bool:
-    """The same text, or the same vector within rounding."""
+    """The same text, or the same vector within rounding or the least cosine."""
     if "text" in case:
         return bool(answer == case["text"])
+    if "content" in case:
+        got, wanted = np.ravel(answer), np.asarray(case["vector"])
+        lengths = np.linalg.norm(got) * np.linalg.norm(wanted)
+        return bool(got.shape == wanted.shape and got @ wanted >= LEAST_COSINE * lengths)
     near = np.allclose(np.asarray(answer).ravel(), case["vector"], atol=TOLERANCE)
     return bool(near)
 
@@ -115,7 +120,11 @@ async def grpc_client(job: dict[str, Any]) -> AsyncIterator[Ask]:
             answer = await client.infer(job["model"], padded([case["row"]]), [job["output"]])
             return time.perf_counter(), answer[job["output"]]
 
-        yield text if job["subject"] == "text" else vector
+        async def embedding(case: Case) -> tuple[float, Any]:
+            [answer] = await client.embed(job["model"], [case["content"]])
+            return time.perf_counter(), answer.vector
+
+        yield {"text": text, "encoder": vector, "texts": embedding}[job["subject"]]
 
 
 @asynccontextmanager
@@ -138,7 +147,19 @@ async def http_client(job: dict[str, Any]) -> AsyncIterator[Ask]:
                 answer = await response.json()
             return time.perf_counter(), answer
 
-        yield text if job["subject"] == "text" else vector
+        async def embedding(case: Case) -> tuple[float, Any]:
+            async with session.post(job["url"], json={"texts": [case["content"]]}) as response:
+                answer = await response.json()
+            return time.perf_counter(), answer
+
+        async def openai(case: Case) -> tuple[float, Any]:
+            asked = {"model": job["model"], "input": [case["content"]]}
+            async with session.post(job["url"], json=asked) as response:
+                answer = await response.json()
+            return time.perf_counter(), answer["data"][0]["embedding"]
+
+        texts = openai if job["protocol"] == "openai" else embedding
+        yield {"text": text, "encoder": vector, "texts": texts}[job["subject"]]
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import random
 import statistics
@@ -25,7 +24,6 @@ import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +32,7 @@ sys.path += [str(BENCHMARKS), str(BENCHMARKS / "streaming"), str(BENCHMARKS.pare
 
 from bench import MODEL, PROMPTS, SILENT, awake, heading, read_lines, say, write_project  # noqa: E402
 from real_engine import engine_settings  # noqa: E402
+from rounds import Load, Result, measured, ratio, write  # noqa: E402
 from servers import (  # noqa: E402
     HERE,
     SERVERS,
@@ -72,19 +71,6 @@ FIGURES = {
 }
 TEXT_ONLY = {"inline", "fused", "fused_single", "bentoml_gathered", "ray"}
 ANYTHING = "wrong", "failed"
-Result = dict[str, float]
-
-
-@dataclass(frozen=True)
-class Load:
-    """A closed loop of `streams` over the cases of a file, or arrivals at a rate."""
-
-    title: str
-    cases: Path
-    streams: int = 0
-    rate: float = 0.0
-
-
 Results = dict[tuple[Load, str], list[Result]]
 
 
@@ -142,12 +128,6 @@ def prepare_encoder(folder: Path) -> Subject:
     return subject
 
 
-def write(file: Path, record: Any) -> Path:
-    """A record for a child process."""
-    file.write_text(json.dumps(record), encoding="utf-8")
-    return file
-
-
 def answered(subject: Subject, file: Path, cases: Sequence[dict[str, Any]]) -> None:
     """Complete the cases by the answers of the engine in process."""
     write(file, cases)
@@ -176,7 +156,7 @@ def measure(
             marker = f"{name}-{number}-{os.getpid()}"
             with SERVERS[name](subject, marker) as up:
                 for load in loads:
-                    result = measured(subject, up, load, arguments.seconds, number)
+                    result = measured(subject, up, load, job(arguments.seconds, number))
                     results[load, name].append(result)
                     sys.stderr.write(f"round {number + 1}, {name}, {load.title}: {result}\n")
                 if arguments.rate and up.protocol != "none":
@@ -186,27 +166,12 @@ def measure(
         print_capacities(names, capacities)
 
 
-def measured(subject: Subject, up: Up, load: Load, seconds: float, seed: int) -> Result:
-    """One measurement, in a process of its own."""
-    job = {
-        "subject": subject.name, "protocol": up.protocol, "url": up.url, "marker": up.marker,
-        "model": MODEL, "output": OUTPUT, "max_tokens": MAX_TOKENS, "cases": str(load.cases),
-        "streams": load.streams, "rate": load.rate, "warm_up": WARM_UP, "seconds": seconds,
-        "seed": seed,
+def job(seconds: float, seed: int) -> dict[str, Any]:
+    """What all measurements have in common."""
+    return {
+        "model": MODEL, "output": OUTPUT, "max_tokens": MAX_TOKENS, "warm_up": WARM_UP,
+        "seconds": seconds, "seed": seed,
     }  # fmt: skip
-    file = write(subject.folder / "job.json", job)
-    if up.protocol == "none":
-        command = [python_of("engine"), HERE / "in_process.py", subject.name, "load", file]
-        marker = up.marker
-    else:
-        command, marker = [python_of("client"), HERE / "load.py", file], "client"
-    done = subprocess.run(
-        command, env=environment(subject, marker), check=False, stdout=subprocess.PIPE, text=True
-    )
-    if done.returncode:
-        raise SystemExit(f"{up.marker}, {load.title}: the load failed")
-    result: Result = json.loads(done.stdout)
-    return result
 
 
 def capacity(subject: Subject, up: Up, seconds: float, seed: int) -> float:
@@ -214,7 +179,7 @@ def capacity(subject: Subject, up: Up, seconds: float, seed: int) -> float:
 
     def holds(rate: float) -> bool:
         load = Load(f"{rate:.0f}/s", subject.folder / "cases.json", rate=rate)
-        result = measured(subject, up, load, seconds, seed)
+        result = measured(subject, up, load, job(seconds, seed))
         sys.stderr.write(f"{up.marker}, {rate:.0f}/s: TTFT P99 {result['ttft_p99']:.0f} ms\n")
         return result["ttft_p99"] <= MOST_TTFT_MS and not result["failed"]
 
@@ -250,12 +215,6 @@ def print_capacities(names: Sequence[str], capacities: dict[str, list[float]]) -
     base = capacities.get(names[0]) or next(iter(capacities.values()))
     for name, rates in capacities.items():
         say(name, f"{statistics.median(rates):.0f}", ratio(rates, base))
-
-
-def ratio(values: Sequence[float], base: Sequence[float]) -> str:
-    """Paired ratios: median [lowest to highest]."""
-    ratios = [value / max(other, 1e-9) for value, other in zip(values, base, strict=True)]
-    return f"{statistics.median(ratios):.2f} [{min(ratios):.2f} to {max(ratios):.2f}]"
 
 
 if __name__ == "__main__":

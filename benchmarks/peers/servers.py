@@ -46,11 +46,15 @@ class Subject:
 
 @dataclass(frozen=True)
 class Up:
-    """A server that answers. marker: in the environment of its processes."""
+    """A server that answers. marker: in the environment of its processes.
+
+    program: the command that is load and engine in one, without a server; a job's file follows.
+    """
 
     protocol: str
     url: str
     marker: str
+    program: tuple[str | Path, ...] = ()
 
 
 Serving = Callable[[Subject, str], AbstractContextManager[Up]]
@@ -129,20 +133,31 @@ def ray(subject: Subject, marker: str) -> AbstractContextManager[Up]:
 
 
 @contextmanager
-def peer(subject: Subject, marker: str, name: str, command: list[str]) -> Iterator[Up]:
-    """A peer's program, its port as the last argument, once it answers."""
+def peer(
+    subject: Subject,
+    marker: str,
+    name: str,
+    command: list[str],
+    *,
+    folder: Path = HERE,
+    protocol: str = "http",
+) -> Iterator[Up]:
+    """A peer's program, its port as the last argument, once it answers.
+
+    name: of its environment. folder: of its program.
+    """
     port = free_port()
     log = subject.folder / f"{name}.log"
     with log.open("a") as out:
         process = subprocess.Popen(
             [str(python_of(name)), *command, str(port)],
-            cwd=HERE, env=environment(subject, marker), stdout=out, stderr=out,
+            cwd=folder, env=environment(subject, marker), stdout=out, stderr=out,
             start_new_session=True,
         )  # fmt: skip
     try:
         url = f"http://127.0.0.1:{port}{subject.path}"
         wait_for_answer(process, url, subject.probe, log)
-        yield Up("http", url, marker)
+        yield Up(protocol, url, marker)
     finally:
         end(process, marker)
 
@@ -180,9 +195,10 @@ def end(process: subprocess.Popen[bytes], marker: str) -> None:
 
 
 @contextmanager
-def in_process(_: Subject, marker: str) -> Iterator[Up]:
+def in_process(subject: Subject, marker: str) -> Iterator[Up]:
     """No server: in_process.py is load and engine."""
-    yield Up("none", "", marker)
+    program = (python_of("engine"), HERE / "in_process.py", subject.name, "load")
+    yield Up("none", "", marker, program)
 
 
 SERVERS: dict[str, Serving] = {

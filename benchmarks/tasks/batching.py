@@ -83,7 +83,7 @@ def measured(engine: Path) -> Machine:
 
     Of one thread, in seconds of its processor: whatever else the machine does is not in them.
     """
-    import onnxruntime  # noqa: TID251 - the server's environment, where this runs
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

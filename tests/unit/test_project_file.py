@@ -95,8 +95,8 @@ def test_unknown_key_like_nothing_lists_the_valid_ones(tmp_path: Path) -> None:
     error = _refused(tmp_path, VALID + "zzz: 1\n")
     assert error.problem == "tritonctl.yaml:16: unknown key `zzz` in the file"
     assert error.remedy == (
-        "valid keys: docker, engines, ensembles, gateway, loadtests, model_repository, models, "
-        "profiles, schema, server"
+        "valid keys: docker, engines, ensembles, frontend, gateway, loadtests, model_repository, "
+        "models, profiles, schema, server"
     )
 
 
@@ -387,6 +387,7 @@ def test_json_schema_knows_every_key() -> None:
         "server",
         "docker",
         "gateway",
+        "frontend",
         "loadtests",
         "profiles",
     }

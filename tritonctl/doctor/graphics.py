@@ -9,7 +9,7 @@ from tritonctl.doctor.findings import GPU, Finding, GpuReport
 from tritonctl.doctor.profiles import Profiles
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.gpus import InstalledGpu
-from tritonctl.project.schema import Engine
+from tritonctl.project.engine import Engine
 
 _GPU_BUILDERS = ("tensorrt", "tensorrt_llm")
 _WHY_GPU = "TensorRT and TensorRT-LLM build and run engines on NVIDIA GPUs only"

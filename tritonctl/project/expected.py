@@ -74,7 +74,7 @@ def of_one_value(error: ValidationError) -> str | None:
     first = error.errors()[0]
     if first["type"] not in _EXPECTED:
         return None
-    return f"{_expected(dict(first))}, got `{first['input']}`"
+    return f"{expected(dict(first))}, got `{first['input']}`"
 
 
 def worst_first(error: ValidationError) -> list[dict[str, Any]]:
@@ -104,7 +104,7 @@ def explained(
         return _explained_choice(item, path)
     # A whole section is too long to repeat: the user can read it in the file.
     got = "" if isinstance(item["input"], Mapping) else f", got `{item['input']}`"
-    return f"`{path}`: {_expected(item)}{got}", None
+    return f"`{path}`: {expected(item)}{got}", None
 
 
 def _explained_choice(item: dict[str, Any], path: str) -> tuple[str, str]:
@@ -117,7 +117,8 @@ def _explained_choice(item: dict[str, Any], path: str) -> tuple[str, str]:
     return f"`{path}.{key}`: unknown {key} `{tag}`", choices(tag, sorted(known), "expected one of")
 
 
-def _expected(item: dict[str, Any]) -> str:
+def expected(item: dict[str, Any]) -> str:
+    """What one of pydantic's errors expected, in words."""
     if item["type"] in _OWN_WORDS:
         return str(item["ctx"]["error"])
     known = _EXPECTED.get(item["type"], "another value")

@@ -20,7 +20,7 @@ from tritonctl.project.yaml import Location, YamlSource, read_yaml
 FILE_NAME = "tritonctl.yaml"
 # TRITONCTL_SERVER__GRPC_PORT=0 sets server.grpc_port. Only these sections: other variables
 # (TRITONCTL_CACHE_DIR) must not be mistaken for fields.
-_ENVIRONMENT_SECTIONS = ("SERVER__", "MODELS__", "MODEL_REPOSITORY")
+_ENVIRONMENT_SECTIONS = ("SERVER__", "FRONTEND__", "MODELS__", "MODEL_REPOSITORY")
 
 
 def find_project_file(start: Path) -> Path:

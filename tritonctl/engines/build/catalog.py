@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
+from tritonctl.project.engine import Engine
 from tritonctl.project.expected import reason
-from tritonctl.project.schema import Engine
 
 RunnerName = Literal["current", "venv", "container"]
 

@@ -15,8 +15,9 @@ from tritonctl.compatibility.table import table
 from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
 from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.errors import ConfigurationError, UsageError, choices
-from tritonctl.project.schema import Calibration as ProjectCalibration
-from tritonctl.project.schema import Engine, Evaluation, Model, Project
+from tritonctl.project.engine import Calibration as ProjectCalibration
+from tritonctl.project.engine import Engine
+from tritonctl.project.schema import Evaluation, Model, Project
 from tritonctl.project.tasks import engine_task
 
 # Builders make one kind of engine for each of these, and need not be told.

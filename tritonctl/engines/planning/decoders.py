@@ -23,7 +23,8 @@ from tritonctl.engines.estimates.table import BuilderFigures, EstimateTable, Sto
 from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.engines.planning.records import Device, Fit
 from tritonctl.errors import ConfigurationError
-from tritonctl.project.schema import Engine, Model, Project
+from tritonctl.project.engine import Engine
+from tritonctl.project.schema import Model, Project
 
 
 @dataclass(frozen=True)

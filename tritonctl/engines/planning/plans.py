@@ -32,7 +32,8 @@ from tritonctl.engines.planning.graphs import graph_subject
 from tritonctl.engines.planning.records import HOST, Device, Fit, ModelPlan, ProjectPlan
 from tritonctl.errors import ConfigurationError, HostError, TritonctlError, UsageError, choices
 from tritonctl.host.resources import host_memory
-from tritonctl.project.schema import Engine, Model, Project
+from tritonctl.project.engine import Engine
+from tritonctl.project.schema import Model, Project
 
 # Beyond this factor of size an earlier build says nothing of the next one's time.
 _COMPARABLE = 4.0

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answers to one request for text: one gRPC stream each, their chunks as they come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from tritonctl.errors import TritonctlError
+from tritonctl.frontend import errors
+from tritonctl.frontend.errors import ApiError
+from tritonctl.frontend.exchange import Exchange
+from tritonctl.frontend.models import Target
+from tritonctl.frontend.sampling import of_choice
+from tritonctl.frontend.upstream import Replica, Router
+from tritonctl.protocol.generation import Chunk, Prompt, SamplingParameters
+
+# Finish reasons of the ensemble's that are OpenAI's, too.
+FINISHED = ("stop", "length")
+_WAITING_CHUNKS = 64  # of all streams of a request, before they are held up
+
+
+@dataclass(frozen=True)
+class TextAsked:
+    """What one request asks of a model. `prompt_field`: what the client calls its prompt.
+
+    `choices`: answers to each prompt; answer i of prompt p has the index p * choices + i.
+    """
+
+    target: Target
+    prompts: tuple[Prompt, ...]
+    sampling: SamplingParameters
+    choices: int
+    prompt_field: str
+
+
+@dataclass
+class Usage:
+    """Tokens as the server counted them. Several answers to a prompt read it once."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def record(self) -> dict[str, int]:
+        """OpenAI's `usage`."""
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+        }
+
+
+class Answers:
+    """Asks for text. The one place where a request passes all parts between body and answer."""
+
+    def __init__(self, router: Router) -> None:
+        self._router = router
+
+    async def ask(
+        self, exchange: Exchange, asked: TextAsked, usage: Usage
+    ) -> AsyncGenerator[tuple[int, Chunk], None]:
+        """Chunks by the answer's index; `usage` is complete at the end. Raises ApiError."""
+        latest: dict[int, Chunk] = {}
+        try:
+            async with (
+                self._router.choose(asked.target.model) as replica,
+                aclosing(_merged(_streams(replica, asked))) as chunks,
+            ):
+                async for index, chunk in chunks:
+                    latest[index] = chunk
+                    if exchange.facts.first_token is None and chunk.num_output_tokens:
+                        exchange.facts.first_token = chunk.received_ns / 1e9
+                    yield index, chunk
+        except TritonctlError as error:
+            raise errors.of_tritonctl(error, asked.prompt_field) from error
+        finally:
+            _count(latest, asked, usage)
+            exchange.facts.prompt_tokens = usage.prompt_tokens
+            exchange.facts.output_tokens = usage.completion_tokens
+            exchange.facts.resumes = sum(chunk.resumes for chunk in latest.values())
+        _check_finished(latest, asked)
+
+
+def _streams(replica: Replica, asked: TextAsked) -> list[AsyncIterator[Chunk]]:
+    return [
+        replica.client.stream(asked.target.model, prompt, of_choice(asked.sampling, choice))
+        for prompt in asked.prompts
+        for choice in range(asked.choices)
+    ]
+
+
+def _count(latest: dict[int, Chunk], asked: TextAsked, usage: Usage) -> None:
+    read = {index // asked.choices: chunk.num_input_tokens for index, chunk in latest.items()}
+    usage.prompt_tokens = sum(read.values())
+    usage.completion_tokens = sum(chunk.num_output_tokens for chunk in latest.values())
+
+
+def _check_finished(latest: dict[int, Chunk], asked: TextAsked) -> None:
+    """Raises ApiError for an answer that stopped without a reason that OpenAI has."""
+    for index in range(len(asked.prompts) * asked.choices):
+        if index not in latest or latest[index].finish_reason not in FINISHED:
+            raise ApiError(
+                503,
+                "The model's server ended the answer before it was complete",
+                type=errors.SERVER,
+                code="incomplete_answer",
+            )
+
+
+async def _merged(
+    streams: Sequence[AsyncIterator[Chunk]],
+) -> AsyncGenerator[tuple[int, Chunk], None]:
+    """Chunks of all streams as they come. The first error ends them all."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                yield 0, chunk
+        return
+    queue: asyncio.Queue[tuple[int, Chunk] | BaseException | None] = asyncio.Queue(_WAITING_CHUNKS)
+    tasks = [asyncio.create_task(_read(i, stream, queue)) for i, stream in enumerate(streams)]
+    running = len(tasks)
+    try:
+        while running:
+            item = await queue.get()
+            if item is None:
+                running -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _read(
+    index: int,
+    stream: AsyncIterator[Chunk],
+    queue: asyncio.Queue[tuple[int, Chunk] | BaseException | None],
+) -> None:
+    try:
+        async with aclosing(stream) as chunks:  # type: ignore[type-var]
+            async for chunk in chunks:
+                await queue.put((index, chunk))
+    except Exception as error:  # the reader of the queue raises it
+        await queue.put(error)
+    else:
+        await queue.put(None)

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ASGI application: routes to endpoints, and the parts that they share, built once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from tritonctl.frontend import chat, completions, errors
+from tritonctl.frontend.answers import Answers
+from tritonctl.frontend.bodies import parse, read_body
+from tritonctl.frontend.chat import ChatChoices, ChatRequest
+from tritonctl.frontend.choices import Choices
+from tritonctl.frontend.completions import CompletionChoices, CompletionRequest
+from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.errors import ApiError
+from tritonctl.frontend.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send
+from tritonctl.frontend.health import Health
+from tritonctl.frontend.models import Models
+from tritonctl.frontend.text_fields import TextFields
+from tritonctl.frontend.upstream import Connect, FirstServer
+
+_LOG = logging.getLogger("tritonctl.frontend")
+_CANCELLED = "cancelled"
+Handle = Callable[[Exchange, "Parts"], Awaitable[None]]
+
+
+@dataclass
+class Parts:
+    """What endpoints share; made when the application starts, in its event loop."""
+
+    config: FrontendConfig
+    connect: Connect | None = None
+    in_flight: int = field(default=0, init=False)
+
+    async def open(self) -> None:
+        """Make them."""
+        self.router = FirstServer(self.config, self.connect)
+        self.models = Models(self.config, self.router)
+        self.answers = Answers(self.router)
+        self.health = Health(self.config, self.router)
+
+    async def close(self) -> None:
+        """Close connections."""
+        await self.router.close()
+
+
+def build_app(config: FrontendConfig, *, connect: Connect | None = None) -> Starlette:
+    """The application. `connect`: makes the client for a server; tests have their own."""
+    parts = Parts(config, connect)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        await parts.open()
+        try:
+            yield
+        finally:
+            await parts.close()
+
+    routes = [
+        Route(path, Endpoint(path, parts, handle), methods=[method])
+        for method, path, handle in _ROUTES
+    ]
+    return Starlette(
+        routes=routes,
+        lifespan=lifespan,
+        exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
+    )
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One route as an ASGI application: errors in OpenAI's shape, whatever happens."""
+
+    path: str
+    parts: Parts
+    handle: Handle
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = Exchange(scope, receive, send)
+        exchange.facts.endpoint = self.path
+        parts = self.parts
+        parts.in_flight += 1
+        try:
+            if parts.in_flight > parts.config.settings.max_requests:
+                raise _too_many(parts.config.settings.max_requests)
+            await self.handle(exchange, parts)
+        except ClientGoneError:
+            exchange.facts.outcome = _CANCELLED
+        except ApiError as error:
+            await exchange.refuse(error)
+        except Exception:
+            _LOG.exception("%s %s failed", exchange.id, self.path)
+            await exchange.refuse(errors.internal())
+        finally:
+            parts.in_flight -= 1
+
+
+async def _chat(exchange: Exchange, parts: Parts) -> None:
+    request = await _read(exchange, parts, ChatRequest, chat.UNSUPPORTED)
+    asked = request.asked(parts.models.target(request.model))
+    choices = ChatChoices(asked, include_usage=request.include_usage)
+    await _respond(exchange, parts, request, choices)
+
+
+async def _completions(exchange: Exchange, parts: Parts) -> None:
+    request = await _read(exchange, parts, CompletionRequest, completions.UNSUPPORTED)
+    asked = request.asked(parts.models.target(request.model))
+    choices = CompletionChoices(asked, include_usage=request.include_usage, echo=bool(request.echo))
+    await _respond(exchange, parts, request, choices)
+
+
+async def _models(exchange: Exchange, parts: Parts) -> None:
+    await parts.models.listing(exchange)
+
+
+async def _model(exchange: Exchange, parts: Parts) -> None:
+    await parts.models.one(exchange)
+
+
+async def _live(exchange: Exchange, parts: Parts) -> None:
+    await parts.health.live(exchange)
+
+
+async def _ready(exchange: Exchange, parts: Parts) -> None:
+    await parts.health.ready(exchange)
+
+
+_ROUTES: Sequence[tuple[str, str, Handle]] = (
+    ("POST", "/v1/chat/completions", _chat),
+    ("POST", "/v1/completions", _completions),
+    ("GET", "/v1/models", _models),
+    ("GET", "/v1/models/{name:path}", _model),
+    ("GET", "/health/live", _live),
+    ("GET", "/health/ready", _ready),
+)
+
+
+async def _read(exchange: Exchange, parts: Parts, kind: Any, unsupported: Any) -> Any:
+    settings = parts.config.settings
+    body = await read_body(
+        exchange, most_bytes=settings.max_body_bytes, seconds=settings.body_timeout_seconds
+    )
+    return parse(kind, body, unsupported)
+
+
+async def _respond(exchange: Exchange, parts: Parts, request: TextFields, choices: Choices) -> None:
+    target = choices.asked.target
+    exchange.facts.model, exchange.facts.adapter = target.model, target.adapter
+    exchange.facts.stream = bool(request.stream)
+    async with exchange.connected():
+        if request.stream:
+            await choices.stream(exchange, parts.answers)
+        else:
+            await choices.answer(exchange, parts.answers)
+
+
+def _too_many(most: int) -> ApiError:
+    return ApiError(
+        429,
+        f"{most} requests are in flight, as many as may be. Try again soon.",
+        type=errors.SERVER,
+        code="server_overloaded",
+        headers=((b"retry-after", b"1"),),
+    )
+
+
+async def _http_error(request: Request, error: HTTPException) -> Response:
+    """Starlette's own: no such route, no such method."""
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        text = f"{request.method} is not for {request.url.path}"
+    else:
+        text = f"there is no {request.url.path}: GET /openapi.json describes what there is"
+    told = ApiError(error.status_code, text, code="not_found")
+    headers = {key.decode(): value.decode() for key, value in JSON} | dict(error.headers or {})
+    return Response(told.body, status_code=error.status_code, headers=headers)

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which model a name is: a public one, an alias, `MODEL:ADAPTER`; and GET /v1/models."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tritonctl.errors import TritonctlError
+from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.errors import ApiError, unavailable, unknown_model
+from tritonctl.frontend.exchange import Exchange
+from tritonctl.frontend.upstream import Router
+from tritonctl.protocol.asking import WAYS
+
+# The endpoint that asks a model of a task.
+ENDPOINTS: Mapping[str, str] = {
+    "text_generation": "/v1/chat/completions or /v1/completions",
+    "embedding": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+}
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a request's `model` is. `shown`: the name as it was asked for, which answers repeat."""
+
+    model: str
+    shown: str
+    adapter: str | None = None
+
+
+class Models:
+    """The names that there are."""
+
+    def __init__(
+        self, config: FrontendConfig, router: Router, *, created: int | None = None
+    ) -> None:
+        self._public = frozenset(config.models)
+        self._aliases = config.settings.aliases
+        self._router = router
+        self._created = int(time.time()) if created is None else created
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, models first."""
+        return [*sorted(self._public), *sorted(self._aliases)]
+
+    def target(self, name: str) -> Target:
+        """Raises ApiError 404 for a name that no model has."""
+        meant = self._aliases.get(name, name)
+        if meant in self._public:
+            return Target(meant, name)
+        base, _, adapter = meant.partition(":")
+        base = self._aliases.get(base, base)
+        if adapter and base in self._public:
+            return Target(base, name, adapter)
+        raise unknown_model(name)
+
+    async def listing(self, exchange: Exchange) -> None:
+        """GET /v1/models: those that are ready."""
+        ready = await self._ready()
+        data = [self._record(name) for name in self.names if self.target(name).model in ready]
+        await exchange.answer_json({"object": "list", "data": data})
+
+    async def one(self, exchange: Exchange) -> None:
+        """GET /v1/models/NAME, whether it is ready or not."""
+        name = str(exchange.scope["path_params"]["name"])
+        self.target(name)
+        await exchange.answer_json(self._record(name))
+
+    async def _ready(self) -> set[str]:
+        async with self._router.choose("") as replica:
+            try:
+                answers = await asyncio.gather(*map(replica.client.model_ready, self._public))
+            except TritonctlError as error:
+                raise unavailable() from error
+        return {name for name, ready in zip(self._public, answers, strict=True) if ready}
+
+    def _record(self, name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "tritonctl",
+        }
+
+
+def refuse_other_task(target: Target, task: str, wanted: str) -> None:
+    """Raises ApiError 400 where the model is for another endpoint than this one's task."""
+    if task == wanted:
+        return
+    does = WAYS[task].does if task in WAYS else "does something else"
+    endpoint = f": ask it by {ENDPOINTS[task]}" if task in ENDPOINTS else ""
+    raise ApiError(
+        400,
+        f"the model `{target.shown}` {does} (task {task}){endpoint}",
+        code="model_not_supported",
+        param="model",
+    )

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The part of the project file that says how the OpenAI API is served."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Annotated
+
+from pydantic import Field
+
+from tritonctl.project.base import AboveZero, Positive, Strict
+from tritonctl.project.server import Port
+
+# As OpenAI's own and those of a hub; a colon would separate an adapter.
+Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$", max_length=200)]
+
+
+class Frontend(Strict):
+    """The OpenAI API over the public models: `tritonctl frontend`, and `up` starts it."""
+
+    address: str = Field("127.0.0.1", description="loopback by default")
+    port: Port = Field(9000, description="of the HTTP API; 0 lets the system choose a free one")
+    aliases: dict[Alias, str] = Field(
+        {},
+        description="further names of models, e.g. `gpt-4o-mini: speller`; "
+        "`MODEL:ADAPTER` for one with a LoRA adapter",
+    )
+    max_body_bytes: Positive = Field(
+        10_000_000, description="longest request body; beyond: 413. The tokenizer takes as much"
+    )
+    body_timeout_seconds: AboveZero = Field(
+        30.0, description="for a request's head, and again for its body; beyond: 408"
+    )
+    max_requests: Positive = Field(
+        1024, description="in flight; beyond: 429, before anything of the request is read"
+    )
+
+    def refuse_unknown_models(self, public: Collection[str]) -> None:
+        """Raises ValueError for an alias that is a model's name, or of a model that is none."""
+        for alias, target in self.aliases.items():
+            if alias in public:
+                raise ValueError(f"the alias `{alias}` is the name of a model")
+            if target.partition(":")[0] not in public:
+                known = ", ".join(sorted(public))
+                raise ValueError(f"the alias `{alias}` is of `{target}`, expected one of {known}")

@@ -11,7 +11,6 @@ from typing import Any
 
 from tritonctl.errors import RequestRejectedError, TritonctlError
 from tritonctl.protocol.generation import Chunk, Prompt, SamplingParameters
-from tritonctl.protocol.tasks import TASKS, ServedTask
 
 Step = Chunk | float | TritonctlError
 WORDS = ("seven ", "thousand ", "三", "百")
@@ -39,7 +38,6 @@ class FakeEnsemble:
     words: Sequence[str] = WORDS
     script: Sequence[Step] | None = None
     ready: bool = True
-    inputs: tuple[str, ...] = ("text_input", "messages", "lora_name")
     failure: TritonctlError | None = None
     asked: list[Asked] = field(default_factory=list)
     open: int = 0
@@ -59,12 +57,6 @@ class FakeEnsemble:
         if self.failure is not None:
             raise self.failure
         return self.ready and model in self.models
-
-    async def described(self, model: str) -> ServedTask:
-        """As the client's."""
-        if self.failure is not None:
-            raise self.failure
-        return ServedTask(model, TASKS["text_generation"], frozenset(self.inputs), 1, "1")
 
     async def stream(
         self, model: str, prompt: Prompt, sampling: SamplingParameters, **more: Any

@@ -37,8 +37,17 @@ STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     "tritonctl/server/restarts.py": set[str](),
     "tritonctl/server/ports.py": {"tritonctl.errors"},
     "tritonctl/server/embedded/ended.py": {"tritonctl.server.restarts"},
+    "tritonctl/server/embedded/detached.py": {"tritonctl.server.supervisor"},
+    "tritonctl/server/embedded/supervise_frontend.py": {
+        "tritonctl.server.embedded.detached",
+        "tritonctl.server.embedded.ended",
+        "tritonctl.server.readiness",
+        "tritonctl.server.restarts",
+        "tritonctl.server.supervisor",
+    },
     "tritonctl/server/embedded/supervise.py": {
         "tritonctl.errors",
+        "tritonctl.server.embedded.detached",
         "tritonctl.server.embedded.ended",
         "tritonctl.server.ports",
         "tritonctl.server.readiness",

@@ -41,7 +41,7 @@ STATE = EmbeddedServer(
     exit_timeout_seconds=30,
 )
 
-_EMBEDDED_ONLY = {"process_started", "shm_prefix", "readiness_port"}
+_EMBEDDED_ONLY = {"process_started", "shm_prefix", "readiness_port", "frontend"}
 
 
 @pytest.fixture

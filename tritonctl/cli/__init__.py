@@ -22,7 +22,7 @@ from tritonctl.host.version import __version__
 PANELS = {
     "Start": ("quickstart", "init", "new", "fetch", "doctor", "schema"),
     "Build": ("plan", "build", "render", "check", "graph", "artefacts"),
-    "Serve": ("up", "reload", "status", "logs", "down"),
+    "Serve": ("up", "reload", "status", "logs", "frontend", "down"),
     "Ask": ("generate", "chat", "embed", "classify", "rerank", "infer", "smoke"),
     "Measure": ("top", "tune", "loadtest"),
     "Operate": ("bundle", "certs", "deploy"),

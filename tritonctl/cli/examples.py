@@ -24,6 +24,7 @@ EXAMPLES = {
     "reload": ("speller", "speller --no-smoke"),
     "status": ("", "--json"),
     "logs": ("", "--lines 200 --follow"),
+    "frontend": ("", "--url 127.0.0.1:8001 --port 9000"),
     "down": ("", "--json"),
     "generate": ('speller "515 in Thai:"', 'speller "7 in English:" --max-tokens 8'),
     "chat": ("speller", 'speller --system "Answer briefly."'),

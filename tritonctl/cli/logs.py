@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.server.state import Server
 
+_FRONTEND = "frontend"
 _SEARCHED = 5000  # lines of containers' logs among which those of one model are sought
 
 
@@ -25,7 +26,10 @@ def command(
     *,
     model: Annotated[
         str | None,
-        typer.Argument(help="a model, or a step of one: only its lines", show_default="all"),
+        typer.Argument(
+            help="a model, or a step of one: only its lines; or frontend: its log",
+            show_default="all",
+        ),
     ] = None,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="lines from the end")] = 50,
     follow: Annotated[
@@ -42,13 +46,15 @@ def command(
     loaded = project.load()
     files = ServerFiles.of(loaded)
     log, state = files.log, read_state(files)
+    if model == _FRONTEND and model not in loaded.public:
+        log, model = files.frontend_log, None
     wanted = _chooser(loaded, state, model)
 
     def write(line: str) -> None:
         if wanted(line):
             console.result({"line": line}, line)
 
-    if isinstance(state, ContainerServer):
+    if isinstance(state, ContainerServer) and log == files.log:
         from tritonctl.server.containers.lifecycle import print_log
 
         asked = max(lines, _SEARCHED) if model else lines
@@ -57,7 +63,8 @@ def command(
             console.note("the containers have ended; `tritonctl up` starts them")
         return
     if not log.exists():
-        raise ServerError("this project has no server log yet", remedy="run `tritonctl up`")
+        which = "server" if log == files.log else _FRONTEND
+        raise ServerError(f"this project has no {which} log yet", remedy="run `tritonctl up`")
     with closing(LogReader(log)) as reader:
         for line in reader.last_lines(lines, wanted):
             console.result({"line": line}, line)

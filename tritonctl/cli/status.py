@@ -29,7 +29,7 @@ def command(
     console = voice.console()
     loaded = project.load()
     servers = status(loaded)
-    ready = all(server.health.ready for server in servers)
+    ready = all(server.health.ready and server.frontend is not False for server in servers)
     first = max(servers, key=lambda server: server.health.ready)
     served = _served(loaded, first)
     record = {
@@ -38,6 +38,7 @@ def command(
         **_addresses(first),
         "models": first.health.models,
         "served": served,
+        "frontend": _frontend(first),
         "crashes": [asdict(crash) for crash in first.crashes],
         "servers": [
             {"ready": server.health.ready, "container": server.container, **_addresses(server)}
@@ -63,6 +64,11 @@ def _failure(servers: Sequence[Status], first: Status) -> ServerError:
         problem = f"not ready: {', '.join(behind)}"
     elif not first.health.live:
         problem = f"Triton does not answer at {first.state.grpc_url}"
+    elif not names and first.frontend is False:
+        problem = "the frontend is not ready"
+        return ServerError(
+            problem, remedy="`tritonctl logs frontend` shows why; `tritonctl up` starts it again"
+        )
     else:
         problem = f"not ready: {', '.join(names) or 'Triton'}"
     return ServerError(problem, remedy="`tritonctl logs` shows why; `tritonctl up` starts it again")
@@ -77,6 +83,16 @@ def _addresses(server: Status) -> dict[str, Any]:
         "metrics": state.metrics_url,
         "readiness": _readiness(state),
     }
+
+
+def _frontend(server: Status) -> dict[str, Any] | None:
+    """Where the OpenAI API beside an embedded server is, and whether it is ready."""
+    from tritonctl.server.state import EmbeddedServer
+
+    if not isinstance(server.state, EmbeddedServer) or server.state.frontend is None:
+        return None
+    process = server.state.frontend
+    return {"url": process.api_url, "pid": process.pid, "ready": bool(server.frontend)}
 
 
 def _readiness(state: Server) -> str | None:
@@ -106,6 +122,8 @@ def _where(server: Status, *, alone: bool) -> Iterator[str]:
     urls = {"gRPC": state.grpc_url, "HTTP": state.http_url, "metrics": state.metrics_url}
     if readiness := _readiness(state):
         urls["readiness"] = readiness
+    if frontend := _frontend(server):
+        urls["OpenAI"] = frontend["url"] + ("" if frontend["ready"] else "  NOT READY")
     if not alone and not state.grpc_port:
         yield f"  {server.container}: no port"
         return

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tritonctl.cli import options
+
+if TYPE_CHECKING:
+    from tritonctl.server.state import Server
 
 
 @options.expand_options
@@ -30,6 +33,7 @@ def command(
     loaded = options.chosen(project.load([f"server.mode={on}"] if on else ()), models)
     require_machine(loaded)
     state, started = start(loaded, render(loaded, console), console)
+    frontend = _frontend(state)
     record = {
         "started": started,
         "pid": state.pid,
@@ -37,11 +41,19 @@ def command(
         "grpc": state.grpc_url,
         "http": state.http_url,
         "metrics": state.metrics_url,
+        "frontend": frontend,
         "models": state.models,
     }
     word = "ready" if started else "already running"
     console.result(
         record,
         f"Triton is {word}: gRPC {state.grpc_url}, HTTP {state.http_url}, "
-        f"metrics {state.metrics_url}",
+        f"metrics {state.metrics_url}" + (f", OpenAI {frontend}" if frontend else ""),
     )
+
+
+def _frontend(state: Server) -> str | None:
+    from tritonctl.server.state import EmbeddedServer
+
+    process = state.frontend if isinstance(state, EmbeddedServer) else None
+    return process.api_url if process else None

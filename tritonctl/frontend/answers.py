@@ -7,18 +7,21 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from tritonctl.errors import TritonctlError
 from tritonctl.frontend import errors
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.models import Target
+from tritonctl.frontend.observed import Call
 from tritonctl.frontend.sampling import of_choice
 from tritonctl.frontend.upstream import Replica, Router
 from tritonctl.protocol.generation import Chunk, Prompt, SamplingParameters
 
 # Finish reasons of the ensemble's that are OpenAI's, too.
 FINISHED = ("stop", "length")
+_NOTHING = Chunk("", 0, 0, "", 0)
 _WAITING_CHUNKS = 64  # of all streams of a request, before they are held up
 
 
@@ -64,32 +67,66 @@ class Answers:
     ) -> AsyncGenerator[tuple[int, Chunk], None]:
         """Chunks by the answer's index; `usage` is complete at the end. Raises ApiError."""
         latest: dict[int, Chunk] = {}
+        facts, observed = exchange.facts, exchange.observed
+        calls = [
+            observed.call(_requested(asked)) for _ in range(len(asked.prompts) * asked.choices)
+        ]
+        if observed.keeps_text:
+            facts.text |= {"prompts": asked.prompts, "answers": [""] * len(calls)}
         try:
             async with (
                 self._router.choose(asked.target.model) as replica,
-                aclosing(_merged(_streams(replica, asked))) as chunks,
+                aclosing(_merged(_streams(replica, asked, calls))) as chunks,
             ):
                 async for index, chunk in chunks:
                     latest[index] = chunk
+                    calls[index].tokens(chunk.num_output_tokens, chunk.received_ns)
+                    if observed.keeps_text:
+                        facts.text["answers"][index] += chunk.text
                     if exchange.facts.first_token is None and chunk.num_output_tokens:
                         exchange.facts.first_token = chunk.received_ns / 1e9
                     yield index, chunk
         except TritonctlError as error:
             raise errors.of_tritonctl(error, asked.prompt_field) from error
         finally:
+            for index, call in enumerate(calls):
+                last = latest.get(index, _NOTHING)
+                call.end(last.num_input_tokens, last.num_output_tokens, last.finish_reason)
             _count(latest, asked, usage)
             exchange.facts.prompt_tokens = usage.prompt_tokens
             exchange.facts.output_tokens = usage.completion_tokens
             exchange.facts.resumes = sum(chunk.resumes for chunk in latest.values())
         _check_finished(latest, asked)
+        exchange.facts.outcome = latest[len(calls) - 1].finish_reason
 
 
-def _streams(replica: Replica, asked: TextAsked) -> list[AsyncIterator[Chunk]]:
+def _streams(
+    replica: Replica, asked: TextAsked, calls: Sequence[Call]
+) -> list[AsyncIterator[Chunk]]:
     return [
-        replica.client.stream(asked.target.model, prompt, of_choice(asked.sampling, choice))
-        for prompt in asked.prompts
-        for choice in range(asked.choices)
+        replica.client.stream(
+            asked.target.model,
+            asked.prompts[index // asked.choices],
+            of_choice(asked.sampling, index % asked.choices),
+            traceparent=call.traceparent,
+        )
+        for index, call in enumerate(calls)
     ]
+
+
+def _requested(asked: TextAsked) -> dict[str, Any]:
+    """Of a request, what GenAI's conventions have a name for."""
+    sampling = asked.sampling
+    return {
+        "max_tokens": sampling.max_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "frequency_penalty": sampling.frequency_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "seed": sampling.random_seed,
+        "choice.count": asked.choices if asked.choices > 1 else None,
+    }
 
 
 def _count(latest: dict[int, Chunk], asked: TextAsked, usage: Usage) -> None:

@@ -16,26 +16,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tritonctl.frontend import chat, completions, embeddings, errors, rerank
+from tritonctl.frontend import chat, completions, errors, metrics
 from tritonctl.frontend.answers import Answers
 from tritonctl.frontend.bodies import parse, read_body
 from tritonctl.frontend.chat import ChatChoices, ChatRequest
 from tritonctl.frontend.choices import Choices
 from tritonctl.frontend.completions import CompletionChoices, CompletionRequest
 from tritonctl.frontend.config import FrontendConfig
-from tritonctl.frontend.embeddings import EmbeddingRequest
+from tritonctl.frontend.draining import Draining
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send
 from tritonctl.frontend.health import Health
-from tritonctl.frontend.models import Models, Target
-from tritonctl.frontend.rerank import RerankRequest
-from tritonctl.frontend.rows import Rows
+from tritonctl.frontend.models import Models
+from tritonctl.frontend.observing import observing
 from tritonctl.frontend.text_fields import TextFields
 from tritonctl.frontend.upstream import Connect, FirstServer
 
 _LOG = logging.getLogger("tritonctl.frontend")
 _CANCELLED = "cancelled"
-_TEXT = "text_generation"
 Handle = Callable[[Exchange, "Parts"], Awaitable[None]]
 
 
@@ -45,24 +43,31 @@ class Parts:
 
     config: FrontendConfig
     connect: Connect | None = None
+    draining: Draining = field(default_factory=Draining)
     in_flight: int = field(default=0, init=False)
 
     async def open(self) -> None:
         """Make them."""
+        self.observer = observing(self.config)
         self.router = FirstServer(self.config, self.connect)
         self.models = Models(self.config, self.router)
         self.answers = Answers(self.router)
-        self.rows = Rows(self.router)
-        self.health = Health(self.config, self.router)
+        self.health = Health(self.config, self.router, self.draining)
 
     async def close(self) -> None:
         """Close connections."""
         await self.router.close()
+        await self.observer.close()
 
 
-def build_app(config: FrontendConfig, *, connect: Connect | None = None) -> Starlette:
-    """The application. `connect`: makes the client for a server; tests have their own."""
-    parts = Parts(config, connect)
+def build_app(
+    config: FrontendConfig, *, connect: Connect | None = None, draining: Draining | None = None
+) -> Starlette:
+    """The application. `connect`: makes the client for a server; tests have their own.
+
+    `draining`: says when it is to end, where somebody else decides that.
+    """
+    parts = Parts(config, connect, draining or Draining())
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -76,6 +81,7 @@ def build_app(config: FrontendConfig, *, connect: Connect | None = None) -> Star
         Route(path, Endpoint(path, parts, handle), methods=[method])
         for method, path, handle in _ROUTES
     ]
+    routes += [Route(path, Probe(parts, handle), methods=["GET"]) for path, handle in _PROBES]
     return Starlette(
         routes=routes,
         lifespan=lifespan,
@@ -95,6 +101,7 @@ class Endpoint:
         """Answer one request."""
         exchange = Exchange(scope, receive, send)
         exchange.facts.endpoint = self.path
+        self.parts.observer.begin(exchange)
         parts = self.parts
         parts.in_flight += 1
         try:
@@ -110,43 +117,43 @@ class Endpoint:
             await exchange.refuse(errors.internal())
         finally:
             parts.in_flight -= 1
+            parts.observer.end(exchange)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A route for operators: not counted, not logged, and open while `max_requests` are busy."""
+
+    parts: Parts
+    handle: Handle
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self.handle(exchange, self.parts)
+        except ApiError as error:
+            await exchange.refuse(error)
+
+
+async def _metrics(exchange: Exchange, parts: Parts) -> None:
+    kind = (b"content-type", metrics.CONTENT_TYPE.encode("ascii"))
+    await exchange.start(200, (kind,))
+    await exchange.finish(parts.observer.metrics.page())
 
 
 async def _chat(exchange: Exchange, parts: Parts) -> None:
     request = await _read(exchange, parts, ChatRequest, chat.UNSUPPORTED)
-    asked = request.asked(await _target(exchange, parts, request.model, _TEXT))
+    asked = request.asked(parts.models.target(request.model))
     choices = ChatChoices(asked, include_usage=request.include_usage)
     await _respond(exchange, parts, request, choices)
 
 
 async def _completions(exchange: Exchange, parts: Parts) -> None:
     request = await _read(exchange, parts, CompletionRequest, completions.UNSUPPORTED)
-    asked = request.asked(await _target(exchange, parts, request.model, _TEXT))
+    asked = request.asked(parts.models.target(request.model))
     choices = CompletionChoices(asked, include_usage=request.include_usage, echo=bool(request.echo))
     await _respond(exchange, parts, request, choices)
-
-
-async def _embeddings(exchange: Exchange, parts: Parts) -> None:
-    request = await _read(exchange, parts, EmbeddingRequest, embeddings.UNSUPPORTED)
-    target = await _target(exchange, parts, request.model, "embedding")
-    async with exchange.connected():
-        await embeddings.answer(exchange, request, target, parts.rows)
-
-
-async def _rerank(exchange: Exchange, parts: Parts) -> None:
-    request = await _read(exchange, parts, RerankRequest, rerank.UNSUPPORTED)
-    target = await _target(exchange, parts, request.model, "rerank")
-    with_texts = exchange.facts.endpoint == "/v1/rerank"
-    async with exchange.connected():
-        await rerank.answer(exchange, request, target, parts.rows, with_texts=with_texts)
-
-
-async def _target(exchange: Exchange, parts: Parts, name: str, task: str) -> Target:
-    """The model, which has to be of this task. Raises ApiError."""
-    target = parts.models.target(name)
-    exchange.facts.model, exchange.facts.adapter = target.model, target.adapter
-    await parts.models.check(target, task)
-    return target
 
 
 async def _models(exchange: Exchange, parts: Parts) -> None:
@@ -168,13 +175,13 @@ async def _ready(exchange: Exchange, parts: Parts) -> None:
 _ROUTES: Sequence[tuple[str, str, Handle]] = (
     ("POST", "/v1/chat/completions", _chat),
     ("POST", "/v1/completions", _completions),
-    ("POST", "/v1/embeddings", _embeddings),
-    ("POST", "/v1/rerank", _rerank),
-    ("POST", "/v2/rerank", _rerank),
     ("GET", "/v1/models", _models),
     ("GET", "/v1/models/{name:path}", _model),
-    ("GET", "/health/live", _live),
-    ("GET", "/health/ready", _ready),
+)
+_PROBES: Sequence[tuple[str, Handle]] = (
+    ("/health/live", _live),
+    ("/health/ready", _ready),
+    ("/metrics", _metrics),
 )
 
 
@@ -187,7 +194,10 @@ async def _read(exchange: Exchange, parts: Parts, kind: Any, unsupported: Any) -
 
 
 async def _respond(exchange: Exchange, parts: Parts, request: TextFields, choices: Choices) -> None:
+    target = choices.asked.target
+    exchange.facts.model, exchange.facts.adapter = target.model, target.adapter
     exchange.facts.stream = bool(request.stream)
+    exchange.observed.admitted()
     async with exchange.connected():
         if request.stream:
             await choices.stream(exchange, parts.answers)

@@ -17,6 +17,7 @@ from tritonctl.project.base import Frozen
 from tritonctl.project.expected import reason
 from tritonctl.project.frontend import Frontend
 from tritonctl.project.schema import Project
+from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls
 
 
@@ -24,22 +25,42 @@ class FrontendConfig(Frozen):
     """`servers`: host:port of each replica's gRPC endpoint. `models`: the public names.
 
     `settings`: the `frontend:` section of the project. `tls`: paths of PEM files by their fields in
-    ClientTls, for all servers.
+    ClientTls, for all servers; `api_key`: of a gateway before them. `exit_timeout_seconds`: how
+    long streams may take to finish at the end.
     """
 
     servers: Annotated[tuple[str, ...], Field(min_length=1)]
     models: tuple[str, ...]
     settings: Frontend = Frontend()
     tls: Mapping[str, str | None] | None = None
+    api_key: ApiKey | None = None
+    exit_timeout_seconds: int = 30
 
     @classmethod
-    def of(cls, project: Project, servers: Sequence[str], *, tls: ClientTls | None = None) -> Self:
-        """For a project whose replicas listen at these addresses."""
+    def of(
+        cls,
+        project: Project,
+        servers: Sequence[str],
+        *,
+        tls: ClientTls | None = None,
+        api_key: ApiKey | None = None,
+        address: str | None = None,
+        port: int | None = None,
+    ) -> Self:
+        """For a project whose replicas listen at these addresses.
+
+        address, port: where it is to listen, instead of what the project says.
+        """
+        settings = project.frontend or Frontend()
+        place = {"address": address, "port": port}
+        changed = {name: value for name, value in place.items() if value is not None}
         return cls(
             servers=tuple(servers),
             models=tuple(project.public),
-            settings=project.frontend or Frontend(),
+            settings=settings.model_copy(update=changed),
             tls=tls and tls.to_record(),
+            api_key=api_key,
+            exit_timeout_seconds=project.server.exit_timeout_seconds,
         )
 
     @classmethod
@@ -53,6 +74,17 @@ class FrontendConfig(Frozen):
                 f"{file} is no configuration of the frontend: {why}",
                 remedy="start the frontend with `tritonctl frontend`, which writes it",
             ) from error
+
+    @property
+    def url(self) -> str:
+        """Where it listens, as clients write it."""
+        address = self.settings.address
+        return f"http://{f'[{address}]' if ':' in address else address}:{self.settings.port}"
+
+    def at(self, address: str, port: int) -> Self:
+        """The same, listening elsewhere."""
+        changed = self.settings.model_copy(update={"address": address, "port": port})
+        return self.model_copy(update={"settings": changed})
 
     def write(self, file: Path) -> None:
         """As JSON."""

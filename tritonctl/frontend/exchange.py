@@ -15,6 +15,8 @@ from typing import Any
 import orjson
 
 from tritonctl.frontend.errors import ApiError, Headers
+from tritonctl.frontend.facts import Facts
+from tritonctl.frontend.observed import Observed
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -29,35 +31,18 @@ class ClientGoneError(Exception):
 
 
 @dataclass
-class Facts:
-    """What became of a request, for metrics, traces and the access log; filled in as it passes.
-
-    Times are seconds of `time.monotonic`. `model`: the one that was asked, an alias resolved.
-    `outcome`: the finish reason, an error's code, or `cancelled` for a client that went away.
-    """
-
-    received: float
-    endpoint: str = ""
-    model: str = ""
-    adapter: str | None = None
-    stream: bool = False
-    status: int = 0
-    outcome: str = ""
-    first_token: float | None = None
-    prompt_tokens: int = 0
-    output_tokens: int = 0
-    resumes: int = 0
-
-
-@dataclass
 class Exchange:
-    """A request over ASGI. `id` goes back as `x-request-id`; a client's own is kept."""
+    """A request over ASGI. `id` goes back as `x-request-id`; a client's own is kept.
+
+    `observed`: where metrics and traces take what happens to it; set by Observer.begin.
+    """
 
     scope: MutableMapping[str, Any]
     receive: Receive
     send: Send
     id: str = ""
     facts: Facts = field(default_factory=lambda: Facts(time.monotonic()))
+    observed: Observed = field(init=False)
     started: bool = False
     finished: bool = False
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from tritonctl.errors import TritonctlError
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.draining import Draining
 from tritonctl.frontend.errors import unavailable
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.upstream import Router
 
 
 class Health:
-    """`draining`: the process is about to end; requests under way go on."""
+    """`draining`: whether the process is about to end; requests under way go on."""
 
-    def __init__(self, config: FrontendConfig, router: Router) -> None:
+    def __init__(self, config: FrontendConfig, router: Router, draining: Draining) -> None:
         self._models = config.models
         self._router = router
-        self.draining = False
+        self._draining = draining
 
     async def live(self, exchange: Exchange) -> None:
         """GET /health/live: 200 while the event loop runs."""
@@ -24,7 +25,8 @@ class Health:
 
     async def ready(self, exchange: Exchange) -> None:
         """GET /health/ready: 200 where a model answers, 503 otherwise."""
-        if self.draining:
+        self._draining.asked((exchange.header(b"user-agent") or b"").decode("latin-1"))
+        if self._draining.began:
             raise unavailable("The frontend is ending. Send requests to another one.")
         if not await self._answers():
             raise unavailable()

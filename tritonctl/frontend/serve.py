@@ -3,31 +3,73 @@
 
 from __future__ import annotations
 
+import logging
+import signal
+import sys
+from types import FrameType
+
 import uvicorn
 
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.draining import Draining
 
 _KEEP_ALIVE_SECONDS = 75
+_LOG = logging.getLogger("tritonctl.frontend")
 
 
-def server(config: FrontendConfig, *, exit_timeout_seconds: int = 30) -> uvicorn.Server:
-    """A server that has not begun; `run()` serves until SIGTERM or SIGINT."""
-    return uvicorn.Server(
-        uvicorn.Config(
-            build_app(config),
-            host=config.settings.address,
-            port=config.settings.port,
-            loop="uvloop",
-            http="httptools",
-            ws="none",
-            lifespan="on",
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            log_config=None,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=exit_timeout_seconds,
-            backlog=2048,
-        )
+class _Draining(uvicorn.Server):
+    """Ends in order: not ready, still answering, no longer listening, streams finished."""
+
+    def __init__(self, config: uvicorn.Config, draining: Draining) -> None:
+        super().__init__(config)
+        self._draining = draining
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002 - uvicorn's
+        """The first signal begins the end, the second cuts streams off."""
+        if self._draining.began:
+            self.should_exit = self.force_exit = True
+        else:
+            _LOG.info("%s: draining", signal.Signals(sig).name)
+            self._draining.begin()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second."""
+        if self._draining.is_seen:
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def server(config: FrontendConfig) -> uvicorn.Server:
+    """A server that has not begun; `run()` serves until SIGTERM or SIGINT, then drains."""
+    draining = Draining()
+    settings = uvicorn.Config(
+        build_app(config, draining=draining),
+        host=config.settings.address,
+        port=config.settings.port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        log_config=None,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=config.exit_timeout_seconds,
+        backlog=2048,
     )
+    return _Draining(settings, draining)
+
+
+def run(config: FrontendConfig) -> bool:
+    """Serve until SIGTERM or SIGINT; whether it came up. Its own words go to standard error."""
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    serving = server(config)
+    serving.run()
+    return serving.started

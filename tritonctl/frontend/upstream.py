@@ -65,6 +65,6 @@ def connecting(config: FrontendConfig) -> Connect:
 
     def connect(url: str) -> AsyncTritonClient:
         others = tuple(each for each in config.servers if each != url)
-        return AsyncTritonClient(url, tls=tls, resume_on=others or url)
+        return AsyncTritonClient(url, tls=tls, api_key=config.api_key, resume_on=others or url)
 
     return connect

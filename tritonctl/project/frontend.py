@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tritonctl.project.base import AboveZero, Positive, Strict
-from tritonctl.project.server import Port
+from tritonctl.project.server import Port, Tracing
 
 # As OpenAI's own and those of a hub; a colon would separate an adapter.
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$", max_length=200)]
@@ -33,6 +33,16 @@ class Frontend(Strict):
     )
     max_requests: Positive = Field(
         1024, description="in flight; beyond: 429, before anything of the request is read"
+    )
+
+    access_log: bool = Field(
+        True, description="a line of JSON for each request, without what was asked and answered"
+    )
+    log_prompts: bool = Field(
+        False, description="the access log has prompts and answers, too: to debug, not to serve"
+    )
+    tracing: Tracing | None = Field(
+        None, description="where traces go, by OpenTelemetry's GenAI conventions; none when absent"
     )
 
     def refuse_unknown_models(self, public: Collection[str]) -> None:

@@ -17,6 +17,7 @@ from tritonctl.repository.publish import Rendered
 from tritonctl.server.containers import lifecycle as containers
 from tritonctl.server.containers.presence import at
 from tritonctl.server.containers.presence import containers as containers_of
+from tritonctl.server.embedded import frontend
 from tritonctl.server.embedded import lifecycle as embedded
 from tritonctl.server.health import Health, health
 from tritonctl.server.presence import current, current_server
@@ -54,15 +55,37 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
                     "a server is already running, with other settings or models than the project's",
                     remedy=f"run `tritonctl down`, then `tritonctl up{alone}` again",
                 )
-            return running, False
+            return _with_frontend(project, running, files, progress), False
         if project.chosen is None and (none := without_config(project)):
             where = project.model_repository
             progress.note(f"no model, for want of config.pbtxt: {', '.join(none)} in {where}")
         _refuse_names(rendered)
         tls = checked_tls(project)
         verify_repository(project, rendered.plan, progress)
-        begin = containers.start if docker else embedded.start
-        return begin(project, rendered, _settings(project), files, progress, tls), True
+        settings = _settings(project)
+        if docker:
+            return containers.start(project, rendered, settings, files, progress, tls), True
+        with frontend.held_port(project) as port:
+            server = embedded.start(project, rendered, settings, files, progress, tls)
+            if port is None:
+                return server, True
+            try:
+                return frontend.start(project, server, port, files, progress), True
+            except BaseException:
+                _end(read_state(files) or server, files)
+                raise
+
+
+def _with_frontend(
+    project: Project, running: Server, files: ServerFiles, progress: Progress
+) -> Server:
+    """A running server with its frontend, started again where that has ended for good."""
+    if not isinstance(running, EmbeddedServer) or running.frontend is None:
+        return running
+    if frontend.is_alive(running.frontend):
+        return running
+    with frontend.held_port(project) as port:
+        return running if port is None else frontend.start(project, running, port, files, progress)
 
 
 def _refuse_names(rendered: Rendered) -> None:
@@ -121,13 +144,15 @@ def _crashed(files: ServerFiles) -> str:
 class Status:
     """One server, where it is now and how it is. `container`: Docker's word for its state.
 
-    `crashes`: of an embedded server since `up`.
+    `crashes`: of an embedded server since `up`. `frontend`: whether the one beside it is ready;
+    None without one.
     """
 
     state: Server
     health: Health
     container: str | None = None
     crashes: Sequence[Crash] = ()
+    frontend: bool | None = None
 
 
 def status(project: Project) -> list[Status]:
@@ -135,7 +160,8 @@ def status(project: Project) -> list[Status]:
     state = running_server(project)
     if isinstance(state, EmbeddedServer):
         crashes = read_restarts(ServerFiles.of(project).restarts)
-        return [Status(state, health(state), crashes=crashes)]
+        answering = frontend.is_answering(state.frontend) if state.frontend else None
+        return [Status(state, health(state), crashes=crashes, frontend=answering)]
     return [
         Status(server, health(server), container.status)
         for container in containers_of(state.deployment)
@@ -154,14 +180,18 @@ def _running(files: ServerFiles) -> Server | None:
 
 def _settings(project: Project) -> str:
     settings = project.server.model_dump(mode="json")
+    if project.frontend is not None:
+        settings |= {"frontend": project.frontend.model_dump(mode="json")}
     if project.server.mode == "docker":
         settings |= {"docker": project.docker.model_dump(mode="json")}
     return json.dumps(settings, sort_keys=True)
 
 
 def _end(server: Server, files: ServerFiles) -> None:
-    """End a server and everything it started, then forget it."""
+    """End a server and everything it started, then forget it: first what still asks it."""
     if isinstance(server, EmbeddedServer):
+        if server.frontend is not None:
+            frontend.stop(server.frontend, files, server.exit_timeout_seconds)
         embedded.stop(server, files)
     else:
         containers.stop(server, files)

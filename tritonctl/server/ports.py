@@ -13,16 +13,21 @@ from tritonctl.errors import ConfigurationError, HostError
 
 
 @contextmanager
-def held_ports(address: str, wanted: Mapping[str, int]) -> Iterator[list[int]]:
+def held_ports(
+    address: str, wanted: Mapping[str, int], section: str = "server"
+) -> Iterator[list[int]]:
     """A usable port for each wanted one, 0 replaced by a free one; reserved during the context.
 
-    `wanted` maps the field of `server` to its port. Raises HostError naming the field whose
-    port is taken. Meanwhile the system assigns none of them to another process;
+    `wanted` maps the field of a section of tritonctl.yaml to its port. Raises HostError naming the
+    field whose port is taken. Meanwhile the system assigns none of them to another process;
     a server that sets SO_REUSEADDR, as nearly all do, can listen on them.
     """
     with ExitStack() as held:
         with ExitStack() as probes:
-            ports = [_claim(held, probes, address, *each) for each in wanted.items()]
+            ports = [
+                _claim(held, probes, address, f"{section}.{field}", port)
+                for field, port in wanted.items()
+            ]
         yield ports
 
 
@@ -70,13 +75,14 @@ def _bound(sockets: ExitStack, address: str, port: int) -> socket.socket:
 
 
 def _refusal(error: OSError, address: str, field: str, port: int) -> HostError:
+    section = field.partition(".")[0]
     if error.errno == errno.EADDRINUSE:
         return HostError(
-            f"port {port} (server.{field}) is taken on {address}",
+            f"port {port} ({field}) is taken on {address}",
             remedy=f"stop what listens there (`ss -ltnp | grep :{port}`), or let the system "
-            f"choose: --set server.{field}=0",
+            f"choose: --set {field}=0",
         )
     return HostError(
-        f"cannot listen on {address}:{port} (server.{field}): {error.strerror}",
-        remedy="set server.address to an address of this machine and ports above 1023",
+        f"cannot listen on {address}:{port} ({field}): {error.strerror}",
+        remedy=f"set {section}.address to an address of this machine and ports above 1023",
     )

@@ -88,6 +88,27 @@ class _Server:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FrontendProcess:
+    """The OpenAI API beside an embedded server; `pid` and `process_started`: of its supervisor."""
+
+    pid: int
+    process_started: int
+    address: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        """Of the HTTP API, without a path."""
+        host = f"[{self.address}]" if ":" in self.address else self.address
+        return f"http://{host}:{self.port}"
+
+    @property
+    def api_url(self) -> str:
+        """What clients of OpenAI's API call their base URL."""
+        return f"{self.url}/v1"
+
+
+@dataclass(frozen=True, kw_only=True)
 class EmbeddedServer(_Server):
     """A tritonserver of this environment. `process_started`: the kernel's, ticks since boot.
 
@@ -98,6 +119,7 @@ class EmbeddedServer(_Server):
     process_started: int
     shm_prefix: str
     readiness_port: int | None = None
+    frontend: FrontendProcess | None = None
 
     @property
     def readiness_url(self) -> str | None:
@@ -120,6 +142,7 @@ _ABSENT: dict[str, Any] = {
     "process_started": 0,
     "shm_prefix": "",
     "readiness_port": None,
+    "frontend": None,
     "deployment": None,
 }
 
@@ -133,7 +156,10 @@ def from_record(record: Mapping[str, Any]) -> Server:
     """The server that `to_record` made plain. Raises TypeError for another record."""
     deployment = record.get("deployment")
     if deployment is None:
-        return EmbeddedServer(**{k: v for k, v in record.items() if k != "deployment"})
+        known = {k: v for k, v in record.items() if k != "deployment"}
+        frontend = known.get("frontend")
+        known["frontend"] = FrontendProcess(**frontend) if frontend else None
+        return EmbeddedServer(**known)
     known = {k: v for k, v in record.items() if k not in _ABSENT}
     return ContainerServer(**known, deployment=Deployment(**deployment))
 
@@ -168,6 +194,12 @@ class ServerFiles:
     beside = _File("beside")
     # Where an embedded server runs, and finds what it cannot name otherwise.
     paths = _File("paths")
+    # The same of the frontend beside an embedded server, and what it reads.
+    frontend_config = _File("frontend.json")
+    frontend_log = _File("frontend.log")
+    frontend_specification = _File("frontend-supervisor.json")
+    frontend_restarts = _File("frontend-restarts.json")
+    frontend_exit = _File("frontend-exit.json")
     lock = _File("lock")  # held while a server is started or stopped
 
 

@@ -8,18 +8,17 @@ only, and what it imports: it lives as long as the server does.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import HostError
+from tritonctl.server.embedded.detached import detach, logging_failure
 from tritonctl.server.embedded.ended import record_end, status_words
 from tritonctl.server.ports import held_ports
 from tritonctl.server.readiness import Readiness, is_ready
@@ -47,29 +46,12 @@ def main(specification: Path) -> int:
 
     Prints the process id under which it continues in the background.
     """
-    _detach()
+    detach()
     spec = json.loads(specification.read_text(encoding="utf-8"))
     supervised = _Supervised(spec, _readiness(spec))
-    try:
+    with logging_failure(Path(spec["log"])):
         supervised.run()
-    except Exception:
-        with Path(spec["log"]).open("a", encoding="utf-8") as log:  # our standard error is nowhere
-            traceback.print_exc(file=log)
-        raise
     return 0
-
-
-def _detach() -> None:
-    """Leave caller, session and terminal: nothing waits for us, no Ctrl-C reaches us."""
-    hold_signals()  # once our process id is known, one may come any time
-    daemon = os.fork()
-    if daemon:
-        os.write(sys.stdout.fileno(), f"{daemon}\n".encode())
-        os._exit(0)
-    os.setsid()
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for stream in (sys.stdin, sys.stdout, sys.stderr):
-        os.dup2(nowhere, stream.fileno())
 
 
 def _readiness(spec: dict[str, Any]) -> Readiness | None:

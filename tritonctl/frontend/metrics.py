@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the frontend counts for Prometheus, by tenant and model: requests, tokens, budgets, times.
+
+Counting is a dictionary and one bisection, because a token costs it; `prometheus_client` writes the
+page when it is asked for. Labels are bounded: tenants and models are those that the frontend has
+resolved, never what a client sent, and beyond `MOST_NAMES` of either they count as `other`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+MOST_NAMES = 500
+OTHER, NONE = "other", "none"
+
+REQUESTS = "tritonctl_frontend_requests"
+REFUSALS = "tritonctl_frontend_refusals"
+PROMPT_TOKENS = "tritonctl_frontend_prompt_tokens"
+OUTPUT_TOKENS = "tritonctl_frontend_output_tokens"
+RESERVED_TOKENS = "tritonctl_frontend_reserved_tokens"
+REFUNDED_TOKENS = "tritonctl_frontend_refunded_tokens"
+IN_FLIGHT = "tritonctl_frontend_in_flight"
+TTFT = "tritonctl_frontend_time_to_first_token_seconds"
+ITL = "tritonctl_frontend_inter_token_latency_seconds"
+DURATION = "tritonctl_frontend_request_duration_seconds"
+
+# How a request ended. `ok`: answers that have no finish reason; `refused`: with a status below 500.
+OUTCOMES = ("stop", "length", "tool_calls", "ok", "cancelled", "refused", "error")
+# Why one was refused or failed, by what somebody can do about it.
+REASONS = (
+    *("invalid", "too_long", "unauthorised", "unknown_model", "over_budget"),
+    *("overloaded", "unavailable", "failed"),
+)
+COUNTERS = {
+    REQUESTS: "Requests by endpoint and outcome",
+    REFUSALS: "Requests answered with an error, by reason",
+    PROMPT_TOKENS: "Tokens of prompts that a model has read",
+    OUTPUT_TOKENS: "Tokens of answers",
+    RESERVED_TOKENS: "Tokens reserved at admission: the prompt's and the most the answer may have",
+    REFUNDED_TOKENS: "Tokens of these that were not used, given back",
+}
+GAUGES = {IN_FLIGHT: "Requests that are being answered"}
+HISTOGRAMS = {
+    TTFT: "From the request's head to the first token of its answer",
+    ITL: "Time per token after the first",
+    DURATION: "From the request's head to the end of its answer",
+}
+LABELS = {
+    REQUESTS: ("tenant", "model", "endpoint", "outcome"),
+    REFUSALS: ("tenant", "model", "reason"),
+}
+_BY = ("tenant", "model")
+# As the engines' own (python_backends/textlib/engine_metrics.py), to compare the two.
+BOUNDS = {
+    TTFT: (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+    ITL: (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1, 2.5),
+    DURATION: (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600),
+}
+
+Labels = tuple[str, ...]
+
+
+@dataclass
+class _Histogram:
+    """Cumulative only when read."""
+
+    bounds: tuple[float, ...]
+    counts: list[int] = field(init=False)
+    total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.counts = [0] * (len(self.bounds) + 1)
+
+    def add(self, seconds: float, times: int) -> None:
+        """Count an event of so many seconds so many times."""
+        self.counts[bisect_left(self.bounds, seconds)] += times
+        self.total += seconds * times
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """As `HistogramMetricFamily` takes them: (le, events up to it)."""
+        found, so_far = [], 0
+        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
+            so_far += count
+            found.append((str(bound), float(so_far)))
+        return found
+
+
+class _Names:
+    """Label values, at most `MOST_NAMES` of them."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = {OTHER, NONE}
+
+    def of(self, name: str | None) -> str:
+        if not name:
+            return NONE
+        if name not in self._known:
+            if len(self._known) >= MOST_NAMES:
+                return OTHER
+            self._known.add(name)
+        return name
+
+
+class Metrics(Collector):
+    """All that one frontend has counted since it started. For one thread: the event loop's."""
+
+    def __init__(self) -> None:
+        self._tenants, self._models = _Names(), _Names()
+        self._values: dict[str, dict[Labels, float]] = {name: {} for name in (*COUNTERS, *GAUGES)}
+        self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def labels(self, tenant: str | None, model: str | None) -> tuple[str, str]:
+        """The bounded label values of a tenant and a model; `none` where there is none."""
+        return self._tenants.of(tenant), self._models.of(model)
+
+    def add(self, name: str, labels: Labels, value: float = 1) -> None:
+        """Add to a counter, or to a gauge."""
+        values = self._values[name]
+        values[labels] = values.get(labels, 0) + value
+
+    def observe(self, name: str, labels: Labels, seconds: float, times: int = 1) -> None:
+        """Count events of so many seconds in a histogram."""
+        known = self._histograms[name]
+        if (histogram := known.get(labels)) is None:
+            histogram = known[labels] = _Histogram(BOUNDS[name])
+        histogram.add(seconds, times)
+
+    def page(self) -> bytes:
+        """The page that Prometheus reads, in its text format (`CONTENT_TYPE`)."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """The families, for `prometheus_client`."""
+        for table, kind in ((COUNTERS, CounterMetricFamily), (GAUGES, GaugeMetricFamily)):
+            for name, text in table.items():
+                family = kind(name, text, labels=LABELS.get(name, _BY))
+                for labels, value in self._values[name].items():
+                    family.add_metric(labels, value)
+                yield family
+        for name, text in HISTOGRAMS.items():
+            histograms = HistogramMetricFamily(name, text, labels=_BY)
+            for labels, histogram in self._histograms[name].items():
+                histograms.add_metric(labels, histogram.buckets(), histogram.total)
+            yield histograms

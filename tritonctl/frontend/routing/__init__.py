@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Which replica a request goes to: their load, their health, and the choice."""

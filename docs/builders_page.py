@@ -17,7 +17,7 @@ BUILDERS = Path(__file__).parents[1] / "builders"
 PROVEN = {
     "onnxruntime": "CPU",
     "openvino": "CPU",
-    "tensorrt": "nothing yet: it needs a GPU",
+    "tensorrt": "exporting tasks on a CPU; compiling against a stand-in, no GPU yet",
     "tensorrt_llm": "quantising on a CPU; compiling and serving against a stand-in with the real "
     "signatures, no GPU yet",
 }

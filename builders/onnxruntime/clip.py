@@ -40,7 +40,8 @@ class ClipBuild:
 def checked_clip(request: Request, options: Options) -> ClipBuild:
     """Compile the task and check what the request asks besides. Raises BuildError."""
     if options.calibration == "static" or request.evaluation is not None:
-        asked = "evaluation" if request.evaluation is not None else "calibration: static"
+        static = "precision int8 of a plan" if options.compiled else "calibration: static"
+        asked = "evaluation" if request.evaluation is not None else static
         raise BuildError(
             f"{asked} is set, which CLIP's tower of texts does not have",
             remedy="Remove it; the proof compares with transformers all the same.",
@@ -115,4 +116,4 @@ def _prove(asked: ClipBuild, model: Any) -> dict[str, Any]:
         bounds=asked.options.bounds,
     )
     remedy = remedy_for(asked.request.precision, asked.options)
-    return prove_clip(subject, artefact.PROOF, remedy=remedy)
+    return prove_clip(subject, artefact.PROOF, remedy=remedy, keep=asked.options.compiled)

@@ -40,6 +40,10 @@ _METHODS = {
 # Where the weights are. Quantised sums and activations cost accuracy and save nothing here.
 _OPERATORS = ["MatMul", "Gemm", "Conv", "Gather"]
 _DYNAMIC_OPERATORS = ["MatMul", "Gemm", "Gather"]
+# What TensorRT takes of Q/DQ: zero points of 0, signed activations, biases as they are; a table of
+# embeddings in int8 would save nothing where it is read.
+_COMPILED_OPERATORS = ["MatMul", "Gemm", "Conv"]
+_SYMMETRIC = {"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False}
 # Protobuf ends at 2 GiB; the graph itself needs some room.
 _INSIDE_BYTES = 1_800_000_000
 _ERRORS_ONLY = 3
@@ -128,13 +132,15 @@ def _quantise(source: Path, target: Path, options: Options, feeds: list[Feed]) -
         _forget_shapes_of_weights(source)
         quantize_dynamic(source, target, op_types_to_quantize=_DYNAMIC_OPERATORS, **shared)
         return
+    if options.compiled:
+        shared["extra_options"] |= _SYMMETRIC
     quantize_static(
         source,
         target,
         _Feeds(feeds),
         quant_format=QuantFormat.QDQ,
-        activation_type=QuantType.QUInt8,
-        op_types_to_quantize=_OPERATORS,
+        activation_type=QuantType.QInt8 if options.compiled else QuantType.QUInt8,
+        op_types_to_quantize=_COMPILED_OPERATORS if options.compiled else _OPERATORS,
         calibrate_method=_METHODS[options.calibration_method],
         **shared,
     )

@@ -147,7 +147,7 @@ def _feeds(asked: ImageBuild) -> list[dict[str, Any]]:
     from tasklib.image_settings import ImageSettings
     from tasklib.item_errors import ItemError
 
-    from taskproof.image_proof import served_pixels
+    from taskproof.image_scene import served_pixels
 
     settings = ImageSettings(**asked.task.image)
     feeds = []
@@ -180,4 +180,4 @@ def _prove(asked: ImageBuild, model: Any, tensors: dict[str, Any]) -> dict[str, 
         bounds=asked.options.bounds,
     )
     remedy = remedy_for(asked.request.precision, asked.options)
-    return prove_images(subject, artefact.PROOF, remedy=remedy)
+    return prove_images(subject, artefact.PROOF, remedy=remedy, keep=asked.options.compiled)

@@ -12,6 +12,12 @@ from taskcompile.sentence_modules import MODES
 from taskproof.figures import check_bounds
 
 PRECISIONS = ("fp32", "fp16", "int8")
+# The stage of the builder tensorrt that is run here, and its options that matter to it.
+EXPORT = "export"
+_OF_EXPORT = (
+    *("pooling", "normalize", "opset_version", "bounds"),
+    *("calibration_method", "per_channel", "external_data"),
+)
 
 _CHOICES = {
     "calibration": ("dynamic", "static"),
@@ -55,6 +61,15 @@ class Options:
     # What may be fed where no texts or samples are given: sizes of variable dimensions by name.
     dimensions: dict[str, int] = field(default_factory=dict)
 
+    @property
+    def compiled(self) -> bool:
+        """Whether the graph is for TensorRT to compile, not for ONNX Runtime to serve."""
+        return isinstance(self, ExportOptions)
+
+
+class ExportOptions(Options):
+    """Of a graph for TensorRT: ONNX's own operators, what int8 needs measured beforehand."""
+
 
 def read_options(request: Request) -> Options:
     """Return the request's options.
@@ -62,6 +77,8 @@ def read_options(request: Request) -> Options:
     Raises:
         BuildError: the request asks for what this builder cannot.
     """
+    if request.stage == EXPORT:
+        return _export_options(request)
     known_precision(request, "onnxruntime", PRECISIONS)
     if request.kv_cache_dtype is not None:
         raise BuildError(
@@ -79,6 +96,36 @@ def read_options(request: Request) -> Options:
     if request.task is None:  # what a task's vectors are, its checkpoint says
         _check_pooling(options)
     _check_task(raw, request.task)
+    check_bounds(options.bounds)
+    return options
+
+
+def _export_options(request: Request) -> Options:
+    """The compile stage knows the other options, and refuses what neither does."""
+    if request.precision not in PRECISIONS:
+        raise BuildError(
+            f"the task {request.task} has no precision {request.precision}: nothing here makes its "
+            "scales",
+            remedy=f"Set engine.precision to one of: {', '.join(PRECISIONS)}.",
+        )
+    raw = {key: value for key, value in request.options.items() if key in _OF_EXPORT}
+    for key, value in raw.items():
+        _check(key, value)
+    _belongs(raw, request.precision)
+    calibrated = request.precision == "int8"
+    if calibrated and request.calibration is None and request.evaluation is None:
+        raise BuildError(
+            "precision int8 of a plan needs ranges, and the project has no calibration data",
+            remedy="Set engine.calibration.data to a file of texts or a folder of images, or use "
+            "fp16.",
+        )
+    options = ExportOptions(
+        **raw,
+        calibration="static" if calibrated else "dynamic",
+        reduce_range=False,
+        padding=False,
+        graph_optimization_level="basic",
+    )
     check_bounds(options.bounds)
     return options
 

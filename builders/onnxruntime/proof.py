@@ -123,7 +123,8 @@ def prove_task(
         either_side=source.either_side and task.name in (EMBEDDING, TAGGING),
         bounds=options.bounds,
     )
-    return prove(subject, folder, remedy=remedy_for(request.precision, options))
+    remedy = remedy_for(request.precision, options)
+    return prove(subject, folder, remedy=remedy, keep=options.compiled)
 
 
 def _onnx_run(file: Path) -> Run:

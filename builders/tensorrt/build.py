@@ -7,10 +7,13 @@ The contract (request, result, progress lines, exit codes) is in builders/README
 
 import dataclasses
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "shared"))
+# Serving's own code is what a proof runs.
+sys.path.append(str(Path(__file__).resolve().parents[2] / "python_backends"))
 
 from buildlib import artefact
 from buildlib.problems import BuildError
@@ -21,7 +24,7 @@ from buildlib.weights import refuse_pointer
 from gpu import Gpu, this_gpu
 from network import Network
 from options import Options, read_options
-from profiles import resolve_profiles
+from profiles import Profile, resolve_profiles
 from rules import (
     check_border,
     check_calibration_data,
@@ -31,13 +34,23 @@ from rules import (
     check_typing,
     check_version,
 )
+from tasks import TaskParts, copy_parts, profiles_of, read_parts
 
 MODEL = "model.onnx"
 PLAN = "model.plan"
 _ENGINE, _TIMING = Path("engine"), Path("timing")
-_FOLDERS = (_ENGINE, _TIMING)
 _TIMING_CACHE = "timing.cache"
 _RANGES = "calibration.cache"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a request means. `model`: the graph; of a task, that of the stage before."""
+
+    request: Request
+    options: Options
+    model: Path
+    samples: list[Path]
 
 
 def build(file: Path, stages: Stages) -> dict[str, Any]:
@@ -49,32 +62,41 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     Raises:
         BuildError: the build cannot be done; anything else raised is a bug or the machine's.
     """
-    request, options, model, samples = checked(file)
+    asked = checked(file)
+    request, options = asked.request, asked.options
     gpu = _check_gpu(request, options)
     with stages.stage("load"):
-        compiler = _parsed(request, options, model, calibrated=bool(samples))
+        parts = read_parts(request)
+        compiler = _parsed(asked)
         network = compiler.description
-        profiles = resolve_profiles(network, options.profiles, request.limits.max_batch_size)
-        cached = read_timing_cache(model, options)
-    artefact.prepare(_FOLDERS)
+        shapes = options.profiles or profiles_of(network, parts, request.limits)
+        profiles = resolve_profiles(network, shapes, request.limits.max_batch_size)
+        cached = read_timing_cache(request.checkpoint, options)
+    folders = (_ENGINE, _TIMING, *(parts.folders if parts else ()))
+    artefact.prepare(folders)
     with stages.stage("compile"):
-        calibrator = _calibrator(request, options, network, samples)
+        calibrator = _calibrator(request, options, network, asked.samples)
         plan, timing = compiler.plan(
             request.precision, options, profiles, calibrator=calibrator, timing_cache=cached
         )
         (_ENGINE / PLAN).write_bytes(plan)
         (_TIMING / _TIMING_CACHE).write_bytes(timing)
         made = compiler.inspect(plan)
-    shapes = [{name: dataclasses.asdict(s) for name, s in p.items()} for p in profiles]
+    with stages.stage("evaluate"):
+        proof = _prove(asked, parts, plan, profiles) if parts else None
     return {
-        "files": artefact.files(_FOLDERS),
+        "files": artefact.files(folders),
         "tensors": {
             "inputs": [tensor.spec() for tensor in made.inputs],
             "outputs": [tensor.spec() for tensor in made.outputs],
         },
-        "limits": dataclasses.asdict(request.limits),
+        "limits": dataclasses.asdict(request.limits) | (parts.lengths if parts else {}),
         "model": None,
-        "runtime": {"model_file": (_ENGINE / PLAN).as_posix(), "profiles": shapes},
+        "runtime": {
+            "model_file": (_ENGINE / PLAN).as_posix(),
+            "profiles": [_as_shapes(profile) for profile in profiles],
+            **(parts.facts if parts else {}),
+        },
         "versions": {**versions(()), "tensorrt": compiler.version},
         "hardware": {
             "cpu": cpu_name(),
@@ -82,7 +104,28 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
             "compute_capability": gpu.compute_capability,
         },
         "durations_seconds": stages.durations,
+        "proof": proof,
     }
+
+
+def _as_shapes(profile: Profile) -> dict[str, Any]:
+    return {name: dataclasses.asdict(shapes) for name, shapes in profile.items()}
+
+
+def _prove(asked: Checked, parts: TaskParts, plan: bytes, profiles: list[Profile]) -> Any:
+    # What imports TensorRT, and what reads texts and images.
+    from plan import RunningPlan
+    from taskproof.compiled import Compiled, prove_compiled
+
+    copy_parts(parts)
+    subject = Compiled(
+        request=asked.request,
+        source=parts.source,
+        precision=parts.column(asked.request.precision),
+        engine=RunningPlan(plan, profiles),
+        bounds=asked.options.bounds,
+    )
+    return prove_compiled(subject, artefact.PROOF, remedy=parts.remedy(asked.request.precision))
 
 
 def _check_gpu(request: Request, options: Options) -> Gpu:
@@ -94,15 +137,19 @@ def _check_gpu(request: Request, options: Options) -> Gpu:
     return gpu
 
 
-def _parsed(request: Request, options: Options, model: Path, *, calibrated: bool) -> Any:
+def _parsed(asked: Checked) -> Any:
     """The parsed graph, found buildable."""
     import tensorrt
 
+    request, options, calibrated = asked.request, asked.options, bool(asked.samples)
     installed = str(tensorrt.__version__)
     check_version(request.target.tensorrt if request.target else None, installed, options)
-    check_typing(request.precision, options, installed, calibrated=calibrated)
+    # An exported task has the types of its precision already.
+    flagged = "fp32" if request.task else request.precision
+    check_typing(flagged, options, installed, calibrated=calibrated)
     from compiler import Compiler
 
+    model = given_graph(asked.model)
     compiler = Compiler.parse(model, strongly_typed=options.strongly_typed)
     check_border(compiler.description)
     check_quantisation(request.precision, compiler.description, calibrated=calibrated)
@@ -125,15 +172,16 @@ def given_graph(checkpoint: Path) -> Path:
     return model
 
 
-def read_timing_cache(model: Path, options: Options) -> bytes:
-    """Return the timing cache beside the graph; empty where none is asked for.
+def read_timing_cache(checkpoint: Path, options: Options) -> bytes:
+    """Return the timing cache in the checkpoint's folder; empty where none is asked for.
 
     Raises:
         BuildError: it is not there.
     """
     if options.timing_cache is None:
         return b""
-    file = model.parent / options.timing_cache
+    folder = checkpoint if checkpoint.is_dir() else checkpoint.parent
+    file = folder / options.timing_cache
     if not file.is_file():
         raise BuildError(
             f"timing cache {file} does not exist",
@@ -144,8 +192,8 @@ def read_timing_cache(model: Path, options: Options) -> bytes:
 
 
 def _calibrator(request: Request, options: Options, network: Network, samples: list[Path]) -> Any:
-    if request.calibration is None:
-        return None
+    if request.calibration is None or request.task is not None:
+        return None  # a task's graph has its scales
     try:
         from calibrate import calibrator
     except ModuleNotFoundError as error:
@@ -159,16 +207,21 @@ def _calibrator(request: Request, options: Options, network: Network, samples: l
     return calibrator(options.calibrator, chosen, network, _TIMING / _RANGES)
 
 
-def checked(file: Path) -> tuple[Request, Options, Path, list[Path]]:
+def checked(file: Path) -> Checked:
     """Return what the request means, without TensorRT and its GPU. Raises BuildError."""
     request = read_request(file)
     options = read_options(request)
-    model = given_graph(request.checkpoint)
-    samples = check_calibration_data(request.calibration.data) if request.calibration else []
+    samples: list[Path] = []
+    if request.task is None:
+        model = given_graph(request.checkpoint)
+        if request.calibration:
+            samples = check_calibration_data(request.calibration.data)
+    else:  # of the stage before, which may not have run yet
+        model = (request.source or Path()) / _ENGINE
     asked = request.target.compute_capability if request.target else None
     check_compute_capability(request.precision, asked)
-    read_timing_cache(model, options)
-    return request, options, model, samples
+    read_timing_cache(request.checkpoint, options)
+    return Checked(request, options, model, samples)
 
 
 if __name__ == "__main__":
@@ -176,7 +229,7 @@ if __name__ == "__main__":
         run_program(
             build,
             description="Build a TensorRT plan from an ONNX graph.",
-            stages=("load", "compile"),
+            stages=("load", "compile", "evaluate"),
             check=checked,
         )
     )

@@ -8,10 +8,19 @@ from typing import Any
 from buildlib.limits import require_single
 from buildlib.problems import BuildError, nearest
 from buildlib.request import Request, known_keys, known_precision
+from taskproof.figures import check_bounds
 
 PRECISIONS = ("fp32", "fp16", "int8", "fp8")
 HARDWARE_COMPATIBILITY = ("none", "ampere_plus", "same_compute_capability")
 CALIBRATORS = ("minmax", "entropy")
+
+# Of a task: what the stage `export` takes, and checks.
+_OF_EXPORT = (
+    *("pooling", "normalize", "opset_version"),
+    *("calibration_method", "per_channel", "external_data"),
+)
+# Of a graph of one's own alone: the export of a task gives its graph the types that it has.
+_OF_GRAPHS = ("strongly_typed", "calibrator")
 
 _HIGHEST_LEVEL = 5
 _DEFAULT_WORKSPACE_MIB = 4096
@@ -36,6 +45,8 @@ class Options:
     version_compatible: bool = False
     # A timing cache of an earlier build, in the checkpoint's folder; the new one is in timing/.
     timing_cache: str | None = None
+    # Of tasks: other bounds of the proof, by measure.
+    bounds: dict[str, float] = field(default_factory=dict)
 
 
 def read_options(request: Request) -> Options:
@@ -52,12 +63,24 @@ def read_options(request: Request) -> Options:
         )
     require_single(request.limits, Path(__file__).parent)
     raw = dict(request.options)
-    known_keys(raw, tuple(Options.__dataclass_fields__), "engine.options")
+    known_keys(raw, _known(request.task), "engine.options")
+    raw = {key: value for key, value in raw.items() if key not in _OF_EXPORT}
     if isinstance(raw.get("profiles"), dict):
         raw["profiles"] = [raw["profiles"]]
     for key, value in raw.items():
         _check(key, value)
+    check_bounds(raw.get("bounds", {}))
+    if request.task is not None:
+        # The bounds of fp32 are finer than TF32.
+        raw = {"strongly_typed": True, "tf32": False} | raw
     return Options(**raw)
+
+
+def _known(task: str | None) -> tuple[str, ...]:
+    own = tuple(Options.__dataclass_fields__)
+    if task is None:
+        return tuple(key for key in own if key != "bounds")
+    return (*(key for key in own if key not in _OF_GRAPHS), *_OF_EXPORT)
 
 
 def _check(key: str, value: Any) -> None:
@@ -81,6 +104,9 @@ def _check(key: str, value: Any) -> None:
     elif key == "timing_cache":
         text = value is None or (isinstance(value, str) and "/" not in value)
         _require(text, key, value, "the name of a file in the checkpoint's folder")
+    elif key == "bounds":
+        words = "a number by measure, for example {cosine: 0.9}"
+        _require(isinstance(value, dict), key, value, words)
     else:
         objects = isinstance(value, list) and all(isinstance(item, dict) for item in value)
         words = "shapes by input, or a list of them: {x: {min: [1, 8], opt: [8, 8], max: [32, 8]}}"

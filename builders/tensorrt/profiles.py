@@ -13,6 +13,8 @@ from buildlib.problems import BuildError, nearest
 from network import Network, NetworkTensor
 
 _PARTS = ("min", "opt", "max")
+# Tokens of the first profile of texts, and how much longer each next one's may be.
+_SHORTEST, _MAGNITUDE = 32, 4
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,30 @@ def resolve_profiles(
     for number, profile in enumerate(profiles):
         check_shared_batch(profile, f"engine.options.profiles[{number}]")
     return profiles
+
+
+def token_profiles(
+    names: Sequence[str], max_batch_size: int, longest: int, tokens: int
+) -> list[dict[str, Any]]:
+    """Profiles of a graph of texts, [batch, tokens] a row: one for each magnitude of their length.
+
+    A plan is fastest at `opt`: as many rows of the profile's longest text as make up `tokens`. Each
+    begins at one token, so that none is without one.
+    """
+    lengths = [_SHORTEST]
+    while lengths[-1] < longest:
+        lengths.append(min(lengths[-1] * _MAGNITUDE, longest))
+    return [
+        {
+            name: {
+                "min": [1, 1],
+                "opt": [min(max_batch_size, max(1, tokens // length)), length],
+                "max": [max_batch_size, length],
+            }
+            for name in names
+        }
+        for length in (min(length, longest) for length in lengths)
+    ]
 
 
 def _profile(

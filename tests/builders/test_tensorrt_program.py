@@ -113,7 +113,7 @@ def test_a_plan_with_its_border_and_profiles(build: Build) -> None:
     assert done.plan["profiles"] == [{name: list(shapes.values()) for name in ("x", "mask")}]
     assert done.result["hardware"]["gpu"] == "NVIDIA H100 80GB HBM3"
     assert done.result["versions"]["tensorrt"] == "10.14.1.48"
-    assert list(done.result["durations_seconds"]) == ["load", "compile"]
+    assert list(done.result["durations_seconds"]) == ["load", "compile", "evaluate"]
     assert "@stage compile\nBuilding Engine (1 steps)\n" in done.output
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders.conftest import Refusal, modules_of
 
-NAMES = ("network", "options", "profiles", "rules", "gpu", "build")
+NAMES = ("network", "options", "profiles", "rules", "gpu", "tasks", "build")
 BATCH = 32
 
 
@@ -68,6 +68,62 @@ def test_options_that_are_refused(
 ) -> None:
     request = asked(builder, precision, options=raw)
     assert words in refusal(lambda: builder.options.read_options(request))
+
+
+@pytest.mark.parametrize(
+    ("task", "raw", "words"),
+    [
+        (None, {"pooling": "mean"}, "unknown key 'pooling'"),
+        (None, {"bounds": {}}, "unknown key 'bounds'"),
+        ("embedding", {"calibrator": "entropy"}, "unknown key 'calibrator'"),
+        ("embedding", {"strongly_typed": False}, "unknown key 'strongly_typed'"),
+        ("embedding", {"bounds": [1]}, "engine.options.bounds is [1]"),
+        ("embedding", {"bounds": {"cosin": 1}}, "(did you mean cosine?)"),
+    ],
+)
+def test_options_of_tasks_and_of_graphs(
+    builder: SimpleNamespace, refusal: Refusal, task: str | None, raw: dict[str, Any], words: str
+) -> None:
+    request = asked(builder, options=raw, task=task)
+    assert words in refusal(lambda: builder.options.read_options(request))
+
+
+def test_a_task_s_types_are_those_of_its_graph(builder: SimpleNamespace) -> None:
+    """TF32 would break the bounds of fp32, so it is asked for or left."""
+    read = builder.options.read_options
+    given = read(asked(builder, task="rerank", options={"pooling": "mean", "bounds": {"score": 1}}))
+    assert (given.strongly_typed, given.tf32, given.bounds) == (True, False, {"score": 1})
+    assert read(asked(builder, task="rerank", options={"tf32": True})).tf32 is True
+    assert read(asked(builder)).tf32 is True
+
+
+def test_profiles_by_tokens(builder: SimpleNamespace) -> None:
+    """One for each magnitude of a text's length, fastest at so many tokens a run."""
+    made = builder.profiles.token_profiles(["x", "mask"], BATCH, 200, 1024)
+    assert [one["x"] for one in made] == [
+        shapes([1, 1], [32, 32], [BATCH, 32]),
+        shapes([1, 1], [8, 128], [BATCH, 128]),
+        shapes([1, 1], [5, 200], [BATCH, 200]),
+    ]
+    assert all(one["mask"] == one["x"] for one in made)
+    [only] = builder.profiles.token_profiles(["x"], 2, 16, 8)
+    assert only["x"] == shapes([1, 1], [1, 16], [2, 16])
+
+
+def test_a_task_without_its_export(
+    builder: SimpleNamespace, refusal: Refusal, tmp_path: Path
+) -> None:
+    read = builder.tasks.read_parts
+    assert read(asked(builder)) is None
+    assert "names no source" in refusal(lambda: read(asked(builder, task="rerank")))
+    (tmp_path / "task").mkdir()
+    record = tmp_path / "task" / "task.json"
+    record.write_text('{"task": "embedding", "text": {"max_seq_len": 8}}', encoding="utf-8")
+    other = asked(builder, task="rerank", source=tmp_path)
+    assert "of another task than rerank" in refusal(lambda: read(other))
+    parts = read(asked(builder, task="embedding", source=tmp_path))
+    assert (parts.lengths["max_seq_len"], parts.facts) == (8, {})
+    assert [str(folder) for folder in parts.folders] == ["tokenizer", "task", "proof"]
 
 
 def test_kv_cache_and_several_gpus(builder: SimpleNamespace, refusal: Refusal) -> None:

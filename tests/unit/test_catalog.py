@@ -11,6 +11,7 @@ import pytest
 
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.build.engine import build_engine
+from tritonctl.engines.build.runners import builder_recipe
 from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
@@ -29,7 +30,7 @@ def test_shipped_builders_and_backends_are_well_formed() -> None:
         builder = builder_named(name)
         assert builder.name == name
         for stage in builder.stages or builder.stages_for(None):
-            assert (builder.folder / stage.script).is_file()
+            assert builder.program(stage).is_file()
         served_by_triton = builder.python_backend in NATIVE
         assert served_by_triton or "engine" in backend_named(builder.python_backend).files
     backends = bundled.names("python_backends", "/backend.toml")
@@ -39,6 +40,23 @@ def test_shipped_builders_and_backends_are_well_formed() -> None:
         assert backend.name == name
         assert backend.requirements == (backend.folder / "requirements.txt",)
         assert all(source.is_file() for source, _ in backend.code())
+
+
+def test_a_stage_that_is_another_builder_s_program(sandbox: Sandbox) -> None:
+    """Of a task alone; its script, sources and environment are the other's."""
+    tensorrt, onnxruntime = builder_named("tensorrt"), builder_named("onnxruntime")
+    export, compiled = tensorrt.stages_for(None, "embedding")
+    assert tensorrt.stages_for(None) == [compiled]
+    assert tensorrt.program(export) == onnxruntime.folder / "build.py"
+    assert tensorrt.owner(export).folders == onnxruntime.folders
+    assert builder_recipe(tensorrt, export) == builder_recipe(onnxruntime)
+    assert tensorrt.owner(compiled) is tensorrt
+    assert tensorrt.exports("rerank") == onnxruntime.architectures
+    assert tensorrt.exports("tensors") == []
+    own = sandbox.root / "builders" / "tensorrt"
+    shutil.copytree(tensorrt.folder, own)
+    with pytest.raises(ConfigurationError, match=r"onnxruntime/builder\.toml does not exist"):
+        builder_named("tensorrt", sandbox.root).owner(export)
 
 
 def test_a_project_s_own_backend_uses_the_shipped_library(sandbox: Sandbox) -> None:

@@ -32,12 +32,12 @@ GRAPH = onnx_file({"image": (FLOAT, ["batch", 3, "h", "w"])}, {"scores": (FLOAT,
 
 
 def _plan(sandbox: Sandbox, *, graph: str = "model.onnx", served_by: str = "onnxruntime_engine",
-          task: str = "tensors") -> Plan:  # fmt: skip
+          task: str = "tensors", **made: Any) -> Plan:  # fmt: skip
     file = sandbox.root / "builders" / "scripted" / "builder.toml"
     text = file.read_text(encoding="utf-8").replace("openvino_engine", served_by)
     file.write_text(text.replace('"text_generation"', '"text_generation", "tensors"'))
     sandbox.data["models"][MODEL]["task"] = task
-    sandbox.behave("makes_a_graph", graph=graph, content=GRAPH.hex())
+    sandbox.behave("makes_a_graph", graph=graph, content=GRAPH.hex(), **made)
     project = sandbox.load()
     build_engine(project, MODEL, Silent())
     return plan_repository(project)
@@ -173,6 +173,16 @@ def test_a_plan_is_served_by_triton_s_tensorrt_backend(sandbox: Sandbox) -> None
     sandbox.serving["instance_group"] = [{"kind": "KIND_CPU"}]
     with pytest.raises(ConfigurationError, match="tensorrt runs on GPUs, not as KIND_CPU"):
         plan_repository(sandbox.load())
+
+
+def test_every_profile_of_a_plan_is_served(sandbox: Sandbox) -> None:
+    """Triton takes the nearest of those that are listed, and the first alone where none is."""
+    shape = {"image": {"min": [1], "opt": [1], "max": [1]}}
+    plan = _plan(sandbox, graph="model.plan", served_by="tensorrt", profiles=[shape] * 3)
+    group = {"kind": "KIND_GPU", "count": 1, "profile": ["0", "1", "2"]}
+    assert _config(plan)["instance_group"] == [group]
+    plan = _plan(sandbox, graph="model.plan", served_by="tensorrt", profiles=[shape])
+    assert _config(plan)["instance_group"] == [{"kind": "KIND_GPU", "count": 1}]
 
 
 def test_a_backend_that_cannot_serve_this_engine(sandbox: Sandbox) -> None:

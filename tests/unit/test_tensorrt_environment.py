@@ -17,6 +17,9 @@ from tritonctl.host.environments import Recipe, environment_python, folder_of
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
 
+# What the proof of a task reads texts and images with.
+PROOF = ("-r", "requirements.txt")
+
 
 @pytest.fixture
 def plan(sandbox: Sandbox) -> Sandbox:
@@ -46,7 +49,7 @@ def recipe(sandbox: Sandbox, **target: Any) -> Recipe:
 def test_tensorrt_of_the_server(plan: Sandbox, release: str, tensorrt: str, package: str) -> None:
     """Its very version, for the CUDA of its image; the probe looks at what was installed."""
     made = recipe(plan, release=release, tensorrt=tensorrt)
-    assert made.installs == ((package,),)
+    assert made.installs == ((package,), PROOF)
     assert f"startswith('{tensorrt}')" in made.probe
 
 
@@ -61,7 +64,7 @@ def test_an_environment_for_each_version(plan: Sandbox) -> None:
 def test_a_version_newer_than_the_table_is_left_to_pip(plan: Sandbox) -> None:
     """The index grows; the table does not know how."""
     made = recipe(plan, release="26.08", tensorrt="12.0.0.1")
-    assert made.installs == (("tensorrt-cu13==12.0.0.1.*",),)
+    assert made.installs == (("tensorrt-cu13==12.0.0.1.*",), PROOF)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +114,27 @@ def test_a_recipe_never_keeps_a_placeholder(plan: Sandbox) -> None:
         builder_recipe(builder_named("tensorrt"))
     made = recipe(plan, release="26.07", tensorrt="10.16.1.11")
     assert not {"{", "}"} & set("".join((*made.installs[0], made.probe)))
+
+
+def test_a_task_is_exported_once(plan: Sandbox) -> None:
+    """Another profile or GPU compiles again; other pooling does both. Options are not by stage."""
+
+    def made(**changes: Any) -> list[str]:
+        plan.engine.update(changes)
+        return [build.fingerprint.digest for build in plan_stages(plan.load(), "speller")]
+
+    plan.data["models"]["speller"]["task"] = "embedding"
+    del plan.engine["runner"]
+    first = made(options={"pooling": "mean"}, target={"gpu": "H100"})
+    assert len(first) == 2
+    shape = {"input_ids": {"min": [1, 1], "opt": [4, 8], "max": [8, 16]}}
+    profiled = made(options={"pooling": "mean", "profiles": shape})
+    other = made(target={"gpu": "L4"})
+    assert first[0] == profiled[0] == other[0]
+    assert len({first[1], profiled[1], other[1]}) == 3
+    assert made(options={"pooling": "cls"})[0] != first[0]
+    export, _ = plan_stages(plan.load(), "speller")
+    assert (export.runner, export.request.options) == ("venv", {"pooling": "cls"})
 
 
 def test_tensorrt_llm_has_its_own(plan: Sandbox) -> None:

@@ -172,7 +172,9 @@ def _plan_native(
         outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
         dynamic_batching=_batching(model, 0)
         | native_batching(model.serving.queue, model.engine.max_batch_size),
-        instance_group=_groups(backend.instance_group(model.serving, f"models.{owner}")),
+        instance_group=_of_profiles(
+            _groups(backend.instance_group(model.serving, f"models.{owner}")), artefact
+        ),
     )
     settings = {"default_model_filename": file, **backend.settings(model.serving.session)}
     merged = _with_raw(config, deep_merge(settings, model.serving.config.get(step) or {}))
@@ -317,6 +319,17 @@ def _instance_group(step: str, serving: Serving) -> tuple[dict[str, Any], ...]:
 def _groups(groups: Sequence[InstanceGroup]) -> tuple[dict[str, Any], ...]:
     records = (group.model_dump() for group in groups)
     return tuple({k: v for k, v in record.items() if v} for record in records)
+
+
+def _of_profiles(
+    groups: tuple[dict[str, Any], ...], artefact: Artefact
+) -> tuple[dict[str, Any], ...]:
+    """With all optimisation profiles of a plan: without a list, Triton uses the first alone."""
+    profiles = artefact.manifest.result.runtime.get("profiles")
+    count = len(profiles) if isinstance(profiles, list) else 0
+    if count < 2:  # noqa: PLR2004 - the first is the default
+        return groups
+    return tuple(group | {"profile": [str(at) for at in range(count)]} for group in groups)
 
 
 def _artefact_files(artefact: Artefact, folders: list[str]) -> list[tuple[Path, str]]:

@@ -5,7 +5,6 @@ As for other texts, but for what CLIP is: it reads from left to right and takes 
 text's end, so what stands behind it, padding or not, changes nothing.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +13,16 @@ from typing import Any
 import numpy as np
 import torch
 import transformers
-from tasklib.text_encoding import EncodedText
 
 from buildlib.program import say
 from taskcompile.task import Task
-from taskproof.answers import Answer, alone_and_together, compared, read_alike
-from taskproof.cases import Case, cases_of
+from taskproof.answers import Answer, compared, read_alike
+from taskproof.cases import Case
 from taskproof.figures import FP32, Figure, caught, report, require
-from taskproof.served import Run, Served, served
+from taskproof.inputs import Inputs, figures_of, read_cases, write_cases
+from taskproof.kept import keep_answers
+from taskproof.served import Run, served
 
-_SCHEMA = "tritonctl.proof/1"
-_FILE = "cases.json"
 _REPORT = "The conventions differ, whatever the precision: report it with build.log."
 _SMALLEST = 1e-12
 
@@ -46,50 +44,38 @@ class ClipSubject:
     bounds: dict[str, float]
 
 
-def prove_clip(subject: ClipSubject, folder: Path, *, remedy: str) -> dict[str, Any]:
+def prove_clip(
+    subject: ClipSubject, folder: Path, *, remedy: str, keep: bool = False
+) -> dict[str, Any]:
     """The `proof` of the build result; its cases are written into `folder`.
+
+    `keep`: the reference's answers, too, for the proof of what is compiled of the engine.
 
     Raises:
         BuildError: the engine does not answer as the reference does, or a mistake is not seen.
     """
     task, steps = subject.task, served(subject.task, subject.folder)
     name = f"transformers {transformers.__version__}"
-    wanted = cases_of(task)
-    made = zip(wanted, steps.rows(wanted), strict=True)
-    pairs = [(case, row) for case, row in made if row is not None]
-    cases, rows = [case for case, _ in pairs], [row for _, row in pairs]
+    cases, rows = read_cases(steps)
     expected = _reference(subject, cases)
-    got = steps.answers(rows, cases, subject.plain)
-    figures = _figures(subject, steps, rows, expected, got, subject.plain, FP32, {})
+    inputs = Inputs(steps, cases, rows, expected)
+    figures = figures_of(inputs, subject.plain, FP32, {}, either_side=False)
     require(figures, FP32, name, remedy=_REPORT)
+    got = steps.answers(rows, cases, subject.plain)
     seen = []
     for mistake, broken in _mistakes(subject, cases, expected, got):
         seen.append(caught(mistake, broken))
         say(f"seen: {mistake} ({seen[-1].figure} {seen[-1].value:.6g})")
-    got = steps.answers(rows, cases, subject.engine)
-    figures = _figures(
-        subject, steps, rows, expected, got, subject.engine, subject.precision, subject.bounds
+    figures = figures_of(
+        inputs, subject.engine, subject.precision, subject.bounds, either_side=False
     )
     say(f"{', '.join(f'{one.name} {one.value:.6g}' for one in figures)}; as {name}")
     require(figures, subject.precision, name, remedy=remedy)
-    record = {
-        "schema": _SCHEMA,
-        "task": task.name,
-        "bounds": {one.name: one.bound for one in figures},
-        "cases": [
-            {"input": {"text_input": case.text}, "expected": _expected(row, answer)}
-            for case, row, answer in zip(cases, rows, expected, strict=True)
-        ],
-    }
-    text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
-    (folder / _FILE).write_text(text, encoding="utf-8")
-    return report(task.name, name, len(cases), figures, seen, None)
-
-
-def _expected(row: EncodedText, answer: Answer) -> dict[str, Any]:
-    vector = [float(f"{value:.8g}") for value in answer.values]
-    tokens = len(answer.ids)
-    return {"num_input_tokens": tokens, "truncated": row.truncated, "embedding": vector}
+    write_cases(folder, inputs, figures)
+    made = report(task.name, name, len(cases), figures, seen, None)
+    if keep:
+        keep_answers(folder, expected, made, either_side=False)
+    return made
 
 
 def _reference(subject: ClipSubject, cases: Sequence[Case]) -> list[Answer]:
@@ -108,22 +94,6 @@ def _reference(subject: ClipSubject, cases: Sequence[Case]) -> list[Answer]:
             vector = vector / max(float(np.linalg.norm(vector)), _SMALLEST)
         answers.append(Answer(tuple(tokens["input_ids"][0].tolist()), None, vector))
     return answers
-
-
-def _figures(
-    subject: ClipSubject,
-    steps: Served,
-    rows: Sequence[EncodedText],
-    expected: Sequence[Answer],
-    got: Sequence[Answer],
-    run: Run,
-    precision: str,
-    moved: dict[str, float],
-) -> list[Figure]:
-    alone = [answer.values for answer in got]
-    together = steps.together(rows, run)
-    batch = alone_and_together(subject.task, alone, together, precision, moved)
-    return [*compared(subject.task, expected, got, precision, moved), batch]
 
 
 def _mistakes(

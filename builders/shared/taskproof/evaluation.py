@@ -15,7 +15,6 @@ from buildlib.request import Request
 from taskcompile.task import CLASSIFICATION, EMBEDDING, RERANK, Task
 from taskproof.cases import Case
 from taskproof.own_set import OwnSet, read_set
-from taskproof.reference import Reference
 from taskproof.served import Run, Served
 
 _RECALL_AT = {EMBEDDING: 10, RERANK: 1}
@@ -30,9 +29,11 @@ Answers = Callable[[Sequence[Case]], Sequence[Any]]
 
 
 def evaluate(
-    request: Request, task: Task, steps: Served, reference: Reference, engine: Run
+    request: Request, task: Task, steps: Served, reference: Answers | float, engine: Run
 ) -> dict[str, Any] | None:
     """The `evaluation` of the proof; None without a set.
+
+    `reference`: how the reference library answers, or its score where that is known.
 
     Raises:
         BuildError: the set cannot be read, or the engine is below the minimum.
@@ -54,7 +55,8 @@ def evaluate(
 
     at = asked.recall_at or _RECALL_AT.get(task.name, 1)
     metric = "accuracy" if task.name == CLASSIFICATION else f"recall@{at}"
-    before, after = (_score(task, own, side, at) for side in (reference.values, served))
+    before = reference if isinstance(reference, float) else _score(task, own, reference, at)
+    after = _score(task, own, served, at)
     say(f"{metric} of {len(own.first)}: {after:.4g}, of the checkpoint {before:.4g}")
     if asked.min_score is not None and after < asked.min_score:
         raise BuildError(

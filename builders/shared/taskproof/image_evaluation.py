@@ -5,7 +5,7 @@ Needs numpy and Pillow.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from tasklib.item_errors import ItemError
 from buildlib.problems import BuildError
 from buildlib.program import say
 from buildlib.request import Request
-from taskcompile.image_task import IMAGE_CLASSIFICATION, ImageTask
-from taskproof.image_reference import ImageReference
+from taskcompile.image_task import IMAGE_CLASSIFICATION
 
 _EXAMPLE = 'Write each line as {"image": "FILE", "label": "..."}, FILE as seen from this file.'
 _MOST_PIXELS = 50_000_000
@@ -26,12 +25,15 @@ _MOST_PIXELS = 50_000_000
 
 def evaluate(
     request: Request,
-    task: ImageTask,
+    task: str,
+    labels: Sequence[str],
     settings: ImageSettings,
-    reference: ImageReference,
+    reference: Callable[[bytes], int] | float,
     engine: Callable[[Any], Any],
 ) -> dict[str, Any] | None:
     """The `evaluation` of the proof; None without a set.
+
+    `reference`: the label that the reference gives an image, or its accuracy where that is known.
 
     Raises:
         BuildError: the set cannot be read, or the engine is below the minimum.
@@ -39,42 +41,44 @@ def evaluate(
     asked = request.evaluation
     if asked is None:
         return None
-    if task.name != IMAGE_CLASSIFICATION:
+    if task != IMAGE_CLASSIFICATION:
         raise BuildError(
-            f"evaluation is set, and the task {task.name} has no measure for it",
+            f"evaluation is set, and the task {task} has no measure for it",
             remedy="Remove evaluation; the proof compares with transformers all the same.",
         )
     processor = ImageProcessor(settings, max_pixels=_MOST_PIXELS)
     before = after = samples = 0
     for where, file, label in islice(_lines(asked.prompts), asked.max_prompts):
-        if label not in task.labels:
+        if label not in labels:
             raise BuildError(
                 f"{where}: has the label {label!r:.80}, which the model does not have",
-                remedy=f"Use its labels: {', '.join(task.labels):.400}.",
+                remedy=f"Use its labels: {', '.join(labels):.400}.",
             )
         try:
             pixels = processor.pixels(file)
         except ItemError as error:
             raise BuildError(f"{where}: {error}", remedy="Replace or remove the file.") from error
-        right = task.labels.index(label)
+        right = labels.index(label)
         samples += 1
-        before += int(reference.ask([file]).answers[0].argmax()) == right
+        if not isinstance(reference, float):
+            before += reference(file) == right
         after += int(engine(pixels[None])[0].argmax()) == right
     if not samples:
         raise BuildError(f"{asked.prompts}: holds no lines", remedy=_EXAMPLE)
     accuracy = after / samples
+    known = reference if isinstance(reference, float) else before / samples
     own = {
         "metric": "accuracy",
         "samples": samples,
-        "reference": before / samples,
+        "reference": known,
         "engine": accuracy,
         "least": asked.min_score,
     }
-    say(f"accuracy of {samples}: {accuracy:.4g}, of the checkpoint {before / samples:.4g}")
+    say(f"accuracy of {samples}: {accuracy:.4g}, of the checkpoint {known:.4g}")
     if asked.min_score is not None and accuracy < asked.min_score:
         raise BuildError(
             f"the {request.precision} engine has an accuracy of {accuracy:.4g} on "
-            f"{asked.prompts} (the checkpoint {before / samples:.4g}), and evaluation.min_score "
+            f"{asked.prompts} (the checkpoint {known:.4g}), and evaluation.min_score "
             f"asks for {asked.min_score:.4g}",
             remedy="Set engine.precision to a finer one, or lower evaluation.min_score.",
         )

@@ -6,7 +6,6 @@ Needs torch, transformers and Pillow.
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,9 @@ from PIL import Image
 from transformers.image_utils import load_image
 
 from taskcompile.image_task import CLS, IMAGE_CLASSIFICATION, ImageTask
+from taskproof.image_scene import Reference
 
 _SMALLEST = 1e-12
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Pixel values FP32[images, 3, height, width], and scores or vectors FP32[images, n]."""
-
-    pixels: Any
-    answers: Any
 
 
 class ImageReference:

@@ -6,29 +6,25 @@ the library does, and mistakes made on purpose are seen. Then what the precision
 own bounds.
 """
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tasklib.text_encoding import EncodedText
 
 from buildlib.problems import BuildError
 from buildlib.program import say
 from buildlib.request import Request
-from taskcompile.task import CLASSIFICATION, EMBEDDING, RERANK, Task
-from taskproof.answers import Answer, alone_and_together, compared
-from taskproof.cases import Case, cases_of
+from taskcompile.task import Task
 from taskproof.controls import Scene, controls
 from taskproof.evaluation import evaluate
-from taskproof.figures import FP32, HIGHER, Figure, report, require
+from taskproof.figures import FP32, report, require
+from taskproof.inputs import Inputs, figures_of, read_cases, write_cases
+from taskproof.kept import keep_answers
 from taskproof.reference import Reference, version_of
-from taskproof.served import Run, Served, served
+from taskproof.served import Run, served
 
-SCHEMA = "tritonctl.proof/1"
-FILE = "cases.json"
 _REPORT = "The conventions differ, whatever the precision: report it with build.log."
 _SHOWN = 60  # characters of a text in a message
 
@@ -52,18 +48,10 @@ class Subject:
     bounds: dict[str, float]
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """What both sides answer, and what the reference does."""
-
-    steps: Served
-    cases: Sequence[Case]
-    rows: Sequence[EncodedText]
-    expected: Sequence[Answer]
-
-
-def prove(subject: Subject, folder: Path, *, remedy: str) -> dict[str, Any]:
+def prove(subject: Subject, folder: Path, *, remedy: str, keep: bool = False) -> dict[str, Any]:
     """The `proof` of the build result; its cases are written into `folder`.
+
+    `keep`: the reference's answers, too, for the proof of what is compiled of the engine.
 
     Raises:
         BuildError: the engine does not answer as the reference does, or a mistake is not seen.
@@ -71,10 +59,12 @@ def prove(subject: Subject, folder: Path, *, remedy: str) -> dict[str, Any]:
     task, checkpoint = subject.task, subject.request.checkpoint
     reference = Reference(task, subject.request)
     name = f"{task.library} {version_of(task)}"
-    inputs = _inputs(task, served(task, checkpoint), reference)
+    steps = served(task, checkpoint)
+    cases, rows = read_cases(steps)
+    inputs = Inputs(steps, cases, rows, reference.answers(cases))
     _require_numbers(inputs, checkpoint, name)
     _require_tokens(inputs, checkpoint, name)
-    figures = _figures(subject, inputs, subject.plain, FP32, {})
+    figures = figures_of(inputs, subject.plain, FP32, {}, either_side=subject.either_side)
     require(figures, FP32, name, remedy=_REPORT)
     scene = Scene(
         task=task,
@@ -87,23 +77,24 @@ def prove(subject: Subject, folder: Path, *, remedy: str) -> dict[str, Any]:
         changed=subject.changed,
     )
     seen = controls(scene)
-    figures = _figures(subject, inputs, subject.engine, subject.precision, subject.bounds)
+    figures = figures_of(
+        inputs,
+        subject.engine,
+        subject.precision,
+        subject.bounds,
+        either_side=subject.either_side,
+    )
     say(f"{', '.join(f'{one.name} {one.value:.6g}' for one in figures)}; as {name}")
     require(figures, subject.precision, name, remedy=remedy)
-    own = evaluate(subject.request, task, inputs.steps, reference, subject.engine)
-    _write_cases(folder / FILE, task, inputs, figures)
-    return report(task.name, name, len(inputs.cases), figures, seen, own)
+    own = evaluate(subject.request, task, inputs.steps, reference.values, subject.engine)
+    write_cases(folder, inputs, figures)
+    made = report(task.name, name, len(inputs.cases), figures, seen, own)
+    if keep:
+        keep_answers(folder, inputs.expected, made, either_side=subject.either_side)
+    return made
 
 
-def _inputs(task: Task, steps: Served, reference: Reference) -> _Inputs:
-    wanted = cases_of(task)
-    rows = steps.rows(wanted)
-    kept = [(case, row) for case, row in zip(wanted, rows, strict=True) if row is not None]
-    cases = [case for case, _ in kept]
-    return _Inputs(steps, cases, [row for _, row in kept], reference.answers(cases))
-
-
-def _require_numbers(inputs: _Inputs, checkpoint: Path, name: str) -> None:
+def _require_numbers(inputs: Inputs, checkpoint: Path, name: str) -> None:
     """Raise BuildError for a checkpoint that answers infinity or what is no number."""
     for case, answer in zip(inputs.cases, inputs.expected, strict=True):
         if answer.values is not None and not np.isfinite(answer.values).all():
@@ -113,7 +104,7 @@ def _require_numbers(inputs: _Inputs, checkpoint: Path, name: str) -> None:
             )
 
 
-def _require_tokens(inputs: _Inputs, checkpoint: Path, name: str) -> None:
+def _require_tokens(inputs: Inputs, checkpoint: Path, name: str) -> None:
     """Raise BuildError for the first text that the served tokenizer reads otherwise."""
     for case, row, want in zip(inputs.cases, inputs.rows, inputs.expected, strict=True):
         ids = tuple(row.ids.tolist())
@@ -129,66 +120,3 @@ def _require_tokens(inputs: _Inputs, checkpoint: Path, name: str) -> None:
             remedy="Save the tokenizer again as that library reads it: "
             "AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER).",
         )
-
-
-def _figures(
-    subject: Subject, inputs: _Inputs, run: Run, precision: str, moved: dict[str, float]
-) -> list[Figure]:
-    got = inputs.steps.answers(inputs.rows, inputs.cases, run)
-    figures = compared(subject.task, inputs.expected, got, precision, moved)
-    mixed = [
-        (row, a.values) for row, a in zip(inputs.rows, got, strict=True) if a.values is not None
-    ]
-    alone = [values for _, values in mixed]
-    batches = []
-    for left in (False, True) if subject.either_side else (False,):
-        together = inputs.steps.together([row for row, _ in mixed], run, left=left)
-        batches.append(alone_and_together(subject.task, alone, together, precision, moved))
-    return [*figures, min(batches, key=_goodness)]
-
-
-def _goodness(one: Figure) -> float:
-    return one.value if one.better == HIGHER else -one.value
-
-
-def _write_cases(file: Path, task: Task, inputs: _Inputs, figures: Sequence[Figure]) -> None:
-    """Inputs and the reference's answers, for whoever asks the served model the same."""
-    cases = [
-        {"input": _input(task, case), "expected": _expected(task, row, answer)}
-        for case, row, answer in zip(inputs.cases, inputs.rows, inputs.expected, strict=True)
-    ]
-    bounds = {one.name: one.bound for one in figures}
-    record = {"schema": SCHEMA, "task": task.name, "bounds": bounds, "cases": cases}
-    file.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def _input(task: Task, case: Case) -> dict[str, str]:
-    """By the names of the public tensors."""
-    first, second = ("query", "text_input") if task.name == RERANK else ("text_input", "text_pair")
-    given = {first: case.text, second: case.pair, "prompt_name": case.prompt}
-    return {name: text for name, text in given.items() if text is not None}
-
-
-def _expected(task: Task, row: EncodedText, answer: Answer) -> dict[str, Any]:
-    """By the names of the public tensors; the values are absent for a very long text."""
-    made: dict[str, Any] = {
-        "num_input_tokens": len(answer.ids),
-        "truncated": row.truncated,
-    }
-    if answer.values is None:
-        return made
-    if task.name == EMBEDDING:
-        return made | {"embedding": _short(answer.values)}
-    if task.name == RERANK:
-        return made | {"score": _short(answer.values)}
-    if task.name == CLASSIFICATION:
-        order = np.argsort(-answer.values, kind="stable")
-        labels = [task.labels[at] for at in order]
-        return made | {"label": labels, "score": _short(answer.values[order])}
-    names = ("label", "start", "end")
-    return made | {"entities": [dict(zip(names, one, strict=True)) for one in answer.entities]}
-
-
-def _short(values: Any) -> list[float]:
-    """As many digits as an fp32 has."""
-    return [float(f"{value:.8g}") for value in values]

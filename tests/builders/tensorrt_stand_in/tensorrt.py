@@ -3,7 +3,8 @@
 
 Only what the builder uses, with the parameters, results and refusals that the module's own
 documentation states; everything else is an AttributeError. A "graph" is JSON: inputs and outputs
-as [name, type, shape], `quantised` as types of Q layers.
+as [name, type, shape], `quantised` as types of Q layers. An ONNX file is one, too, where onnx and
+ONNX Runtime are, which runs it (onnx_plan.py).
 """
 
 from __future__ import annotations
@@ -75,6 +76,16 @@ class ILogger:
         self.made = True
 
 
+class Logger(ILogger):
+    """tensorrt.Logger."""
+
+    WARNING = ILogger.Severity.WARNING
+
+    def __init__(self, min_severity: ILogger.Severity) -> None:
+        super().__init__()
+        self.min_severity = min_severity
+
+
 class IProgressMonitor:
     """tensorrt.IProgressMonitor: to be subclassed."""
 
@@ -93,7 +104,8 @@ class IInt8MinMaxCalibrator:
 
 def nptype(data_type: DataType) -> type:
     """NumPy's type."""
-    return {"FLOAT": np.float32, "BOOL": np.bool_, "INT64": np.int64}[data_type.name]
+    types = {"FLOAT": np.float32, "HALF": np.float16, "BOOL": np.bool_, "INT64": np.int64}
+    return types[data_type.name]
 
 
 def init_libnvinfer_plugins(logger: ILogger, namespace: str) -> bool:
@@ -162,6 +174,10 @@ class _Error:
         return self._words
 
 
+# The first field of an ONNX file: ir_version.
+_PROTOBUF = b"\x08"
+
+
 class OnnxParser:
     """tensorrt.OnnxParser."""
 
@@ -172,10 +188,20 @@ class OnnxParser:
     def parse_from_file(self, model: str) -> bool:
         """False and errors for what is no graph."""
         try:
-            self._network.content = json.loads(Path(model).read_text(encoding="utf-8"))
-        except ValueError:
-            self._errors = [_Error("Failed to parse ONNX model")]
+            self._network.content = self._parsed(Path(model))
+        except ValueError as error:
+            self._errors = [_Error(f"Failed to parse ONNX model: {error}")]
         return not self._errors
+
+    def _parsed(self, file: Path) -> dict[str, Any]:
+        raw = file.read_bytes()
+        if raw.startswith(_PROTOBUF):
+            import onnx_plan
+
+            content: dict[str, Any] = onnx_plan.description(file)
+        else:
+            content = json.loads(raw)
+        return content
 
     @property
     def num_errors(self) -> int:
@@ -330,6 +356,7 @@ class Builder:
 
 class _Engine:
     def __init__(self, content: dict[str, Any]) -> None:
+        self._content = content
         self._inputs: dict[str, Any] = {t[0]: t for t in content["inputs"]}
         self._outputs: dict[str, Any] = {t[0]: t for t in content["outputs"]}
 
@@ -353,6 +380,14 @@ class _Engine:
     def get_tensor_mode(self, name: str) -> TensorIOMode:
         """By name."""
         return TensorIOMode.INPUT if name in self._inputs else TensorIOMode.OUTPUT
+
+    def create_execution_context(self) -> Any:
+        """Of a plan that was made from an ONNX file."""
+        import onnx_plan
+
+        names = [*self._inputs, *self._outputs]
+        types = {name: nptype(self.get_tensor_dtype(name)) for name in names}
+        return onnx_plan.Context(self._content, types)
 
 
 class Runtime:

@@ -132,6 +132,7 @@ def makes_a_graph(request: Record, result: Path) -> int:
     """Make a tensor engine: one file of the name in `options.graph`, tensors of its own.
 
     `options.content`: what is in it, in hexadecimal digits. `options.tensors`: others.
+    `options.profiles`: of its runtime.
     """
     content = bytes.fromhex(request["options"].get("content", b"a graph\n".hex()))
     Path("engine", request["options"]["graph"]).write_bytes(content)
@@ -141,7 +142,9 @@ def makes_a_graph(request: Record, result: Path) -> int:
     }
     tensors = request["options"].get("tensors", tensors)
     parity = {"samples": 3, "max_abs_error": 0.5, "prediction_match": None}
-    _write(result, _result(request) | {"model": None, "tensors": tensors, "parity": parity})
+    made = _result(request) | {"model": None, "tensors": tensors, "parity": parity}
+    made["runtime"] |= {"profiles": request["options"].get("profiles")}
+    _write(result, made)
     return 0
 
 

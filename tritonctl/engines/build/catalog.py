@@ -31,10 +31,12 @@ class BuilderEnvironment(BaseModel):
 class Stage(BaseModel):
     """One program of a builder; the artefact of each is the source of the next.
 
-    `when`: only for targets of that world. `ignores`: dotted fields of the request that do not
-    shape this stage's artefact: changing them does not rebuild it. `writes`: options
-    that name a folder which outlives the build; a container may write there. `reads`: dotted
-    options that name files or folders (one, or a list) whose content shapes the artefact.
+    `of`: another builder, beside this one, whose program and environment it has. `when`: only for
+    targets of that world. `tasks`: only for these, where there are any. `ignores`: dotted fields
+    of the request that do not shape this stage's artefact: changing them does not rebuild it.
+    `writes`: options that name a folder which outlives the build; a container may write there.
+    `reads`: dotted options that name files or folders (one, or a list) whose content shapes the
+    artefact.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,9 +44,11 @@ class Stage(BaseModel):
     name: str
     summary: str = ""
     script: str = "build.py"
+    of: str | None = None
     runners: list[RunnerName] = Field(min_length=1)
     environment: BuilderEnvironment | None = None
     when: dict[Literal["world"], str] = {}
+    tasks: list[str] = []
     ignores: list[str] = []
     writes: list[str] = []
     reads: list[str] = []
@@ -77,6 +81,7 @@ class Builder(BaseModel):
     needs_gpu: bool = False
     checks_requests: bool = False
     stages: list[Stage] = []
+    options_by_stage: bool = True  # else every stage gets all of `engine.options`
     folder: Path = Path()
 
     @model_validator(mode="after")
@@ -101,8 +106,25 @@ class Builder(BaseModel):
         table = self.folder.parent / "compatibility.toml"
         return [table] if self.targets and table.is_file() else []
 
-    def stages_for(self, world: str | None) -> list[Stage]:
-        """The stages in their order; one called `build` where builder.toml names none."""
+    def owner(self, stage: Stage) -> Builder:
+        """The builder whose program a stage runs: this one, or the one beside it that it names."""
+        return _read(self.folder.parent / stage.of / "builder.toml") if stage.of else self
+
+    def program(self, stage: Stage) -> Path:
+        """The file that a stage runs."""
+        return self.owner(stage).folder / stage.script
+
+    def exports(self, task: str) -> list[str]:
+        """The architectures of checkpoints that it takes for a task."""
+        stages = [stage for stage in self.stages if stage.of and task in stage.tasks]
+        beside = [name for stage in stages for name in self.owner(stage).architectures]
+        return [*self.architectures, *beside]
+
+    def stages_for(self, world: str | None, task: str | None = None) -> list[Stage]:
+        """The stages in their order; one called `build` where builder.toml names none.
+
+        task: None for a graph of its own tensors and for text generation.
+        """
         if not self.stages:
             return [
                 Stage(
@@ -113,7 +135,11 @@ class Builder(BaseModel):
                     checks_requests=self.checks_requests,
                 )
             ]
-        return [stage for stage in self.stages if stage.when.get("world", world) == world]
+        return [
+            stage
+            for stage in self.stages
+            if stage.when.get("world", world) == world and (not stage.tasks or task in stage.tasks)
+        ]
 
     def accept(self, engine: Engine, task: str, task_file: Path | None = None) -> None:
         """Refuse what this builder cannot make, before anything runs.
@@ -158,10 +184,18 @@ def builder_named(name: str, project_root: Path | None = None) -> Builder:
         raise ConfigurationError(
             f"unknown builder `{name}`", remedy=choices(name, available, "expected one of")
         )
-    file = bundled.find(f"builders/{name}/builder.toml", project_root)
+    return _read(bundled.find(f"builders/{name}/builder.toml", project_root))
+
+
+def _read(file: Path) -> Builder:
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         return Builder.model_validate({**data, "folder": file.parent})
+    except FileNotFoundError as error:  # of a builder beside one of the project's own
+        raise ConfigurationError(
+            f"{file} does not exist, and a builder beside it has a stage of it",
+            remedy=f"copy tritonctl's builders/{file.parent.name} there",
+        ) from error
     except ValueError as error:  # not UTF-8, not TOML, or not this schema
         raise ConfigurationError(
             f"{file} is malformed: {reason(error)}", remedy="compare it with builders/README.md"

@@ -39,7 +39,7 @@ def planned_runs(stages: list[StageBuild], *, force: bool = False) -> list[Plann
 
 def _commands(build: StageBuild) -> Iterator[tuple[str, ...]]:
     staging = build.state / "staging" / f"{build.name}-{build.folder.name}"
-    script = str(build.builder.folder / build.stage.script)
+    script = str(build.builder.program(build.stage))
     files = ("--request", str(staging / "request.json"), "--result", str(staging / "result.json"))
     yield (*_prefix(build, staging), script, *files)
     if build.stage.prints_commands:

@@ -132,7 +132,7 @@ def _inputs(
             inputs["calibration"] = content_hash(Path(request.calibration.data), hashes)
         for option, path in given_files(stage, request.options).items():
             inputs[f"options.{option}"] = content_hash(path, hashes)
-        for folder in builder.folders:
+        for folder in builder.owner(stage).folders:
             inputs[f"builder.{folder.name}"] = folder_hash(folder, hashes)
     return {name: digest for name, digest in inputs.items() if name not in stage.ignores}
 

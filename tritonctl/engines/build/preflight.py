@@ -26,9 +26,9 @@ def check_request(project: Project, name: str) -> None:
     asked = asked_of_builder(project, name)
     source: Path | None = None
     for stage in asked.stages:
-        request = request_of(asked.request, stage, source)
+        request = request_of(asked, stage, source)
         if stage.checks_requests:
-            ask_program(name, asked.builder.folder / stage.script, request, "--check")
+            ask_program(name, asked.builder.program(stage), request, "--check")
         # Where the stage before would leave its artefact: nothing is there yet.
         source = project.state / "engines" / name / stage.name
 

@@ -43,7 +43,7 @@ class Workplace:
 
     def command(self, build: StageBuild, request: Path, result: Path) -> list[str]:
         """The command line of a stage."""
-        script = build.builder.folder / build.stage.script
+        script = build.builder.program(build.stage)
         return [*self.prefix, str(script), "--request", str(request), "--result", str(result)]
 
 
@@ -84,7 +84,7 @@ def _container(build: StageBuild, staging: Path, progress: Progress) -> Workplac
 
 
 def _check_image(build: StageBuild, staging: Path, engine: ContainerEngine, image: str) -> None:
-    environment = build.stage.environment or build.builder.environment
+    environment = build.stage.environment or build.builder.owner(build.stage).environment
     if environment is None or not environment.probe:
         return
     others = [name for name in build.stage.runners if name != "container"]
@@ -158,7 +158,7 @@ def container_image(build: StageBuild) -> str:
 def container_command(program: str, build: StageBuild, staging: Path, name: str) -> list[str]:
     """`docker run` for a stage; every path is the same inside as outside."""
     checkpoint = Path(build.request.checkpoint)
-    folders = [*build.builder.folders, *build.builder.tables, checkpoint]
+    folders = [*build.builder.owner(build.stage).folders, *build.builder.tables, checkpoint]
     folders += named_in(checkpoint) if checkpoint.is_file() else []
     if checkpoint.parent.name == "snapshots":  # in a hub's cache, whose files are links
         folders.append(checkpoint.parents[1])
@@ -215,6 +215,8 @@ def builder_recipe(
     Raises ConfigurationError for a version that the target lacks, HostError without a Python that
     the builder runs in.
     """
+    if stage is not None and stage.of:
+        return builder_recipe(builder.owner(stage))
     environment = _environment(builder, stage)
     filled = partial(_filled, builder.name, target)
     own = stage is not None and stage.environment is not None and bool(builder.stages)
@@ -267,7 +269,7 @@ RUNNERS: dict[str, Runner] = {"current": _current, "venv": _venv, "container": _
 
 def write_reproduce_script(staging: Path, workplace: Workplace, build: StageBuild) -> None:
     """Leave `reproduce.sh` beside the artefact: the same build, by hand, in an empty folder."""
-    argv = [*workplace.prefix, str(build.builder.folder / build.stage.script)]
+    argv = [*workplace.prefix, str(build.builder.program(build.stage))]
     script = " ".join(_quoted(argument, staging) for argument in argv)
     settings = " ".join(f"{key}={value}" for key, value in _SETTINGS.items())
     text = (

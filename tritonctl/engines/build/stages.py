@@ -98,7 +98,7 @@ def asked_of_builder(project: Project, name: str) -> Asked:
     warnings: tuple[str, ...] = ()
     if builder.targets:
         request, warnings = with_target(request, model.engine, builder.targets, project.root)
-    stages = builder.stages_for(request.target.world if request.target else None)
+    stages = builder.stages_for(request.target.world if request.target else None, request.task)
     _refuse_unknown_options(name, model, builder)
     return Asked(builder, stages, request, warnings)
 
@@ -150,7 +150,7 @@ def _planned(
     project: Project, name: str, asked: Asked, stage: Stage, before: list[StageBuild]
 ) -> StageBuild:
     source = before[-1] if before else None
-    request = request_of(asked.request, stage, source.folder if source else None)
+    request = request_of(asked, stage, source.folder if source else None)
     memory = project.state / "hashes.json"
     previous = source.fingerprint.digest if source else None
     fingerprint = build_fingerprint(request, asked.builder, stage, memory, previous)
@@ -170,18 +170,19 @@ def _planned(
     )
 
 
-def request_of(request: BuildRequest, stage: Stage, source: Path | None) -> BuildRequest:
+def request_of(asked: Asked, stage: Stage, source: Path | None) -> BuildRequest:
     """The request of one stage; `source` is the artefact of the stage before."""
-    if stage.name == "build" and source is None:
-        return request
+    if not asked.builder.stages:
+        return asked.request
     changes: dict[str, Any] = {"stage": stage.name, "source": str(source) if source else None}
-    changes["options"] = request.options.get(stage.name) or {}
-    return request.model_copy(update=changes)
+    if asked.builder.options_by_stage:
+        changes["options"] = asked.request.options.get(stage.name) or {}
+    return asked.request.model_copy(update=changes)
 
 
 def _refuse_unknown_options(name: str, model: Model, builder: Builder) -> None:
     """Options of a staged builder lie under their stage's name."""
-    stages = {stage.name for stage in builder.stages}
+    stages = {stage.name for stage in builder.stages if builder.options_by_stage}
     for key, value in model.engine.options.items() if stages else ():
         if key not in stages or not isinstance(value, dict):
             raise ConfigurationError(

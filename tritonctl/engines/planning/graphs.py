@@ -179,7 +179,7 @@ def graph_subject(
 ) -> GraphSubject:
     """Read what a model is made from. Raises ConfigurationError."""
     model = project.models[name]
-    known = builder_named(model.engine.builder, project.root).architectures
+    known = builder_named(model.engine.builder, project.root).exports(model.task)
     checkpoint = checkpoint_of(project, model)
     source: Encoder | OnnxWeights
     graph = checkpoint.suffix == ".onnx" or (checkpoint / _MODEL).is_file()

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tasks as TensorRT plans: exported and proven for real on a CPU, compiled by a stand-in.
+
+The stand-in of TensorRT runs the exported graph with ONNX Runtime in memory that a stand-in of the
+GPU's driver gives, so profiles, addresses and the proof of a plan are what a GPU would see. Real
+plans are in test_tensorrt_build.py, which needs one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine_cache import content, kept
+from tests.sample_images import encoded, smooth
+
+pytestmark = pytest.mark.engine
+exhaustive = pytest.mark.exhaustive
+
+TESTS = Path(__file__).resolve().parents[1]
+ROOT = TESTS.parent
+STAND_IN = TESTS / "builders" / "tensorrt_stand_in"
+BUILD = ROOT / "builders" / "tensorrt" / "build.py"
+SOURCES = (
+    *("builders/onnxruntime", "builders/shared", "python_backends/tasklib"),
+    *(
+        "tests/tiny_encoder.py",
+        "tests/tiny_task.py",
+        "tests/tiny_vision.py",
+        "tests/task_builds.py",
+    ),
+)
+TARGET = {
+    "release": "26.07",
+    "triton": "2.71.0",
+    "world": "engine",
+    "tensorrt": "10.14.1.48",
+    "compute_capability": "9.0",
+}
+ROWS = 4
+TEXTS = ["Paris is the capital of France.", "A cat sits on the mat.", "it rains", "3 + 4 = 7"]
+POOLED = {"steps": [["Pooling", {"pooling_mode": "mean"}], ["Normalize", {}]]}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An artefact of the first stage: its folder, the request that made it."""
+
+    folder: Path
+    request: dict[str, Any]
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The build's."""
+        made: dict[str, Any] = json.loads((self.folder.parent / "S.json").read_text("utf-8"))
+        return made
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One run of the second."""
+
+    result: dict[str, Any]
+    folder: Path
+
+
+Export = Callable[..., Exported]
+Compile = Callable[..., Compiled]
+
+
+@pytest.fixture(scope="session")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What int8 is calibrated on: a file of texts, a folder of images."""
+    folder = tmp_path_factory.mktemp("calibration")
+    (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (folder / "images").mkdir()
+    for seed in range(4):
+        (folder / "images" / f"{seed}.png").write_bytes(encoded(smooth(48 + seed, 40), "PNG"))
+    return {"texts": folder / "texts.txt", "images": folder / "images"}
+
+
+@pytest.fixture(scope="session")
+def export(
+    onnxruntime_environment: Path,
+    calibration: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Export:
+    """Runs the first stage on a checkpoint of tests/tiny_task.py or tests/tiny_vision.py."""
+
+    def run(task: str, checkpoint: Any, precision: str = "fp16") -> Exported:
+        request: dict[str, Any] = {
+            "task": task,
+            "precision": precision,
+            "stage": "export",
+            "limits": {"max_batch_size": ROWS},
+        }
+        if precision == "int8":
+            data = calibration["images" if task.startswith("image") else "texts"]
+            limits = {"samples": 8, "max_seq_len": 24, "batch_size": 1, "seed": 1}
+            request["calibration"] = {"data": str(data), **limits}
+
+        def make(entry: Path) -> None:
+            given = checkpoint
+            if isinstance(checkpoint, str):
+                given = str(entry / "checkpoint")
+                script = TESTS / "tiny_vision.py"
+                subprocess.run([onnxruntime_environment, script, checkpoint, given], check=True)
+            one = {"name": "one", "checkpoint": given, "request": request}
+            done = subprocess.run(
+                [onnxruntime_environment, TESTS / "task_builds.py", entry],
+                input=json.dumps([one]),
+                capture_output=True,
+                encoding="utf-8",
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr[-6000:]
+
+        inputs = {
+            "sources": [content(ROOT / source) for source in SOURCES],
+            "python": onnxruntime_environment.parents[1].name,
+            "checkpoint": checkpoint,
+            "request": {key: value for key, value in request.items() if key != "calibration"},
+        }
+        into = tmp_path_factory.mktemp("export") / "made"
+        made = Exported(kept("exported", inputs, make, into) / "one" / "staging", request)
+        assert made.result["status"] == "ok", made.result
+        return made
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with nvidia-smi, and with the library of a GPU's driver."""
+    folder = tmp_path_factory.mktemp("driver")
+    if (compiler := shutil.which("cc")) is None:
+        pytest.skip("NO COMPILER: the stand-in of the GPU's driver is written in C")
+    command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Wextra", "-Werror"]
+    source = STAND_IN / "cuda_driver.c"
+    subprocess.run([*command, "-o", folder / "libcuda.so.1", source], check=True)
+    (folder / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 9.0'\n")
+    (folder / "nvidia-smi").chmod(0o755)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def compiled(
+    onnxruntime_environment: Path, driver: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Compile:
+    """Runs the second stage, where ONNX Runtime is; `noise`: how wrong the plan answers."""
+
+    def run(source: Exported, *, noise: float = 0, libraries: str = "", **changes: Any) -> Compiled:
+        folder = tmp_path_factory.mktemp("compile")
+        asked = {
+            "schema": "tritonctl.build/1",
+            "model": "m",
+            "checkpoint": str(source.folder),
+            **source.request,
+            "stage": "compile",
+            "source": str(source.folder),
+            "target": TARGET,
+            **changes,
+        }
+        (folder / "R.json").write_text(json.dumps(asked), encoding="utf-8")
+        (folder / "staging").mkdir()
+        files = ["--request", "../R.json", "--result", "../S.json"]
+        environment = os.environ | {
+            "PATH": f"{driver}{os.pathsep}{os.environ['PATH']}",
+            "LD_LIBRARY_PATH": libraries or str(driver),
+            "PYTHONPATH": str(STAND_IN),
+            "STAND_IN_NOISE": str(noise),
+        }
+        subprocess.run(
+            [onnxruntime_environment, BUILD, *files],
+            cwd=folder / "staging",
+            env=environment,
+            capture_output=True,
+            check=False,
+        )
+        result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
+        return Compiled(result, folder / "staging")
+
+    return run
+
+
+def figures(result: dict[str, Any]) -> dict[str, float]:
+    """The measures of the proof."""
+    assert result["status"] == "ok", result
+    return {one["name"]: one["value"] for one in result["proof"]["figures"]}
+
+
+@pytest.fixture(scope="session")
+def encoder(export: Export) -> Exported:
+    """A small sentence encoder in fp16."""
+    return export("embedding", {"class": "BertModel", **POOLED})
+
+
+def test_a_plan_of_a_task_is_proven_and_whole(encoder: Exported, compiled: Compile) -> None:
+    """With what its steps need, profiles by tokens, and the proof of the export carried on."""
+    done = compiled(encoder)
+    measured = figures(done.result)
+    assert measured["tokens"] == 1
+    assert 1 - 1e-4 < measured["cosine"] <= 1
+    before = encoder.result["proof"]
+    assert done.result["proof"]["controls"] == before["controls"]
+    assert done.result["proof"]["reference"] == before["reference"]
+    assert [one["path"] for one in done.result["files"] if "tokenizer" not in one["path"]] == [
+        "engine/model.plan",
+        "proof/cases.json",
+        "task/task.json",
+        "timing/timing.cache",
+    ]
+    assert (done.folder / "tokenizer" / "tokenizer.json").is_file()
+    plan = json.loads((done.folder / "engine" / "model.plan").read_bytes())
+    assert (plan["flags"], plan["strongly_typed"]) == ([], True)
+    longest = done.result["limits"]["max_seq_len"]
+    shapes = [one["input_ids"] for one in done.result["runtime"]["profiles"]]
+    assert shapes[0] == {"min": [1, 1], "opt": [ROWS, 32], "max": [ROWS, 32]}
+    assert shapes[-1]["max"] == [ROWS, longest]
+    assert done.result["tensors"] == encoder.result["tensors"]
+
+
+def test_a_plan_that_answers_otherwise_fails(encoder: Exported, compiled: Compile) -> None:
+    """Told with the measure and its bound; a bound of the user's own moves it."""
+    wrong = compiled(encoder, noise=0.05).result
+    assert wrong["status"] == "failed"
+    assert "the fp16 engine does not answer as sentence-transformers" in wrong["problem"]
+    assert "cosine is 0.9" in wrong["problem"]
+    assert "engine.options.bounds" in wrong["remedy"]
+
+
+def test_profiles_that_the_task_outgrows(encoder: Exported, compiled: Compile) -> None:
+    """Texts longer than the project's own profile."""
+    shape = {"min": [1, 1], "opt": [ROWS, 8], "max": [ROWS, 8]}
+    names = [tensor["name"] for tensor in encoder.result["tensors"]["inputs"]]
+    done = compiled(encoder, options={"profiles": dict.fromkeys(names, shape)}).result
+    assert "no profile of the plan takes" in done["problem"]
+
+
+@exhaustive
+def test_a_machine_without_a_driver(encoder: Exported, compiled: Compile, tmp_path: Path) -> None:
+    """nvidia-smi alone is no GPU."""
+    done = compiled(encoder, libraries=str(tmp_path)).result
+    assert "the driver's library cannot be loaded: libcuda.so.1" in done["problem"]
+
+
+@exhaustive
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize(
+    ("task", "checkpoint"),
+    [
+        ("embedding", {"class": "ModernBertModel", **POOLED}),
+        (
+            "classification",
+            {"class": "DebertaV2ForSequenceClassification", "config": {"num_labels": 3}},
+        ),
+        ("rerank", {"class": "RobertaForSequenceClassification", "config": {"num_labels": 1}}),
+        (
+            "token_classification",
+            {"class": "BertForTokenClassification", "config": {"num_labels": 5}},
+        ),
+        ("image_classification", "ResNetForImageClassification"),
+        ("image_classification", "ConvNextForImageClassification"),
+        ("image_embedding", "ViTModel"),
+        ("image_embedding", "CLIPVisionModelWithProjection"),
+    ],
+)
+def test_every_task(
+    export: Export, compiled: Compile, task: str, checkpoint: Any, precision: str
+) -> None:
+    """Exported with operators that TensorRT parses, and the same answers as a plan."""
+    source = export(task, checkpoint, precision)
+    assert figures(compiled(source).result) == pytest.approx(figures(source.result), abs=1e-4)
+
+
+@exhaustive
+def test_clip_s_texts(export: Export, compiled: Compile) -> None:
+    """The other tower, which is not quantised here."""
+    source = export("embedding", "CLIPModel")
+    assert figures(compiled(source).result)["cosine"] > 0.999

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 from textlib.chat_messages import CPU_SECONDS, MOST_BYTES, OK
@@ -21,10 +22,11 @@ _SILENCE_SECONDS = 10.0
 
 
 class ChatRenderer:
-    """The chat template of the tokenizer in `folder`. Not thread-safe: a stub has one thread."""
+    """The chat template of the tokenizer in `folder`. Safe to share between threads."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()
         self._start()
 
     def render(self, messages: bytes) -> bytes | TextPathError:
@@ -34,13 +36,14 @@ class ChatRenderer:
                 f"messages has {len(messages)} bytes, the limit is {MOST_BYTES}. "
                 "Leave out old messages."
             )
-        try:
-            write_frame(self._socket, messages)
-            answer = read_frame(self._socket)
-        except OSError:  # it has died, or says nothing
-            answer = None
-        if answer is None:
-            return self._restarted()
+        with self._lock:
+            try:
+                write_frame(self._socket, messages)
+                answer = read_frame(self._socket)
+            except OSError:  # it has died, or says nothing
+                answer = None
+            if answer is None:
+                return self._restarted()
         content = answer[len(OK) :]
         return content if answer.startswith(OK) else RequestError(content.decode("utf-8"))
 

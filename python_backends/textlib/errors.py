@@ -3,6 +3,7 @@
 
     TextPathError                    answered to one client as a TritonError with the class's code
     ├── RequestError                 INVALID_ARG   the client can repair its request
+    │   └── PromptTooLongError       INVALID_ARG   more tokens than the model takes
     ├── RequestCancelledError        CANCELLED     the client asked us to stop, or went away
     ├── EngineUnavailableError       UNAVAILABLE   the model is closing, or its engine is dead
     │   └── QueueFullError           UNAVAILABLE   as many requests wait as may
@@ -37,6 +38,10 @@ class RequestError(TextPathError):
 
     code = "INVALID_ARG"
     reason = "invalid"
+
+
+class PromptTooLongError(RequestError):
+    """The prompt has more tokens, or more bytes, than the model takes."""
 
 
 class RequestCancelledError(TextPathError):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from textlib.errors import ConfigurationError, RequestError
+from textlib.errors import ConfigurationError, PromptTooLongError, RequestError
 from textlib.request_tensors import check_prompt_length
 
 Encoded = NDArray[np.int32] | RequestError
@@ -69,7 +69,7 @@ class PromptEncoder:
         if not prompt:
             return RequestError(f"{tensor} is empty: the prompt needs at least one character.")
         if len(prompt) > self._max_bytes:  # not even as the longest tokens would it fit
-            return RequestError(
+            return PromptTooLongError(
                 f"{tensor} has {len(prompt)} bytes, which is more than {self._max_input_len} "
                 "tokens (max_input_len). Shorten the prompt."
             )

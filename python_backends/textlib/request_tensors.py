@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from textlib.errors import RequestError, TextPathError
+from textlib.errors import PromptTooLongError, RequestError, TextPathError
 from textlib.sampling import NO_END_TOKEN, Number, SamplingParams, resolve_sampling
 from textlib.stop_words import check_words
 
@@ -228,9 +228,9 @@ def _prompt(read: ReadTensor, limits: SequenceLimits) -> NDArray[np.int32]:
 
 
 def check_prompt_length(length: int, max_input_len: int, tensor: str = "text_input") -> None:
-    """Raises RequestError if a prompt of `length` tokens is longer than the model takes."""
+    """Raises PromptTooLongError if `length` tokens are more than the model takes."""
     if length > max_input_len:
-        raise RequestError(
+        raise PromptTooLongError(
             f"{tensor} has {length} tokens, the limit is {max_input_len} (max_input_len). "
             "Shorten the prompt."
         )

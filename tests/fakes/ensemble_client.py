@@ -11,6 +11,7 @@ from typing import Any
 
 from tritonctl.errors import RequestRejectedError, TritonctlError
 from tritonctl.protocol.generation import Chunk, Prompt, SamplingParameters
+from tritonctl.protocol.tasks import TASKS, ServedTask
 
 Step = Chunk | float | TritonctlError
 WORDS = ("seven ", "thousand ", "三", "百")
@@ -38,6 +39,7 @@ class FakeEnsemble:
     words: Sequence[str] = WORDS
     script: Sequence[Step] | None = None
     ready: bool = True
+    inputs: tuple[str, ...] = ("text_input", "messages", "lora_name")
     failure: TritonctlError | None = None
     asked: list[Asked] = field(default_factory=list)
     open: int = 0
@@ -57,6 +59,12 @@ class FakeEnsemble:
         if self.failure is not None:
             raise self.failure
         return self.ready and model in self.models
+
+    async def described(self, model: str) -> ServedTask:
+        """As the client's."""
+        if self.failure is not None:
+            raise self.failure
+        return ServedTask(model, TASKS["text_generation"], frozenset(self.inputs), 1, "1")
 
     async def stream(
         self, model: str, prompt: Prompt, sampling: SamplingParameters, **more: Any

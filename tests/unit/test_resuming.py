@@ -348,7 +348,7 @@ def test_leaving_the_loop_does_not_move_on() -> None:
     async def leave(urls: list[str]) -> None:
         async with (
             AsyncTritonClient(urls[0], resume_on=urls[1:]) as client,
-            aclosing(client.stream("speller", "72")) as chunks,  # type: ignore[type-var]
+            aclosing(client.stream("speller", "72")) as chunks,
         ):
             async for chunk in chunks:
                 if chunk.resumes:

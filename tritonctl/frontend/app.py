@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from tritonctl.frontend import chat, completions, errors, metrics
+from tritonctl.frontend import chat, completions, embeddings, errors, metrics, rerank
 from tritonctl.frontend.answers import Answers
 from tritonctl.frontend.bodies import parse, read_body
 from tritonctl.frontend.chat import ChatChoices, ChatRequest
@@ -24,16 +24,20 @@ from tritonctl.frontend.choices import Choices
 from tritonctl.frontend.completions import CompletionChoices, CompletionRequest
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.draining import Draining
+from tritonctl.frontend.embeddings import EmbeddingRequest
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send
 from tritonctl.frontend.health import Health
-from tritonctl.frontend.models import Models
+from tritonctl.frontend.models import Models, Target
 from tritonctl.frontend.observing import observing
+from tritonctl.frontend.rerank import RerankRequest
+from tritonctl.frontend.rows import Rows
 from tritonctl.frontend.text_fields import TextFields
 from tritonctl.frontend.upstream import Connect, FirstServer
 
 _LOG = logging.getLogger("tritonctl.frontend")
 _CANCELLED = "cancelled"
+_TEXT = "text_generation"
 Handle = Callable[[Exchange, "Parts"], Awaitable[None]]
 
 
@@ -52,6 +56,7 @@ class Parts:
         self.router = FirstServer(self.config, self.connect)
         self.models = Models(self.config, self.router)
         self.answers = Answers(self.router)
+        self.rows = Rows(self.router)
         self.health = Health(self.config, self.router, self.draining)
 
     async def close(self) -> None:
@@ -144,16 +149,40 @@ async def _metrics(exchange: Exchange, parts: Parts) -> None:
 
 async def _chat(exchange: Exchange, parts: Parts) -> None:
     request = await _read(exchange, parts, ChatRequest, chat.UNSUPPORTED)
-    asked = request.asked(parts.models.target(request.model))
+    asked = request.asked(await _target(exchange, parts, request.model, _TEXT))
     choices = ChatChoices(asked, include_usage=request.include_usage)
     await _respond(exchange, parts, request, choices)
 
 
 async def _completions(exchange: Exchange, parts: Parts) -> None:
     request = await _read(exchange, parts, CompletionRequest, completions.UNSUPPORTED)
-    asked = request.asked(parts.models.target(request.model))
+    asked = request.asked(await _target(exchange, parts, request.model, _TEXT))
     choices = CompletionChoices(asked, include_usage=request.include_usage, echo=bool(request.echo))
     await _respond(exchange, parts, request, choices)
+
+
+async def _embeddings(exchange: Exchange, parts: Parts) -> None:
+    request = await _read(exchange, parts, EmbeddingRequest, embeddings.UNSUPPORTED)
+    target = await _target(exchange, parts, request.model, "embedding")
+    async with exchange.connected():
+        await embeddings.answer(exchange, request, target, parts.rows)
+
+
+async def _rerank(exchange: Exchange, parts: Parts) -> None:
+    request = await _read(exchange, parts, RerankRequest, rerank.UNSUPPORTED)
+    target = await _target(exchange, parts, request.model, "rerank")
+    with_texts = exchange.facts.endpoint == "/v1/rerank"
+    async with exchange.connected():
+        await rerank.answer(exchange, request, target, parts.rows, with_texts=with_texts)
+
+
+async def _target(exchange: Exchange, parts: Parts, name: str, task: str) -> Target:
+    """The model, which has to be of this task. Raises ApiError."""
+    target = parts.models.target(name)
+    exchange.facts.model, exchange.facts.adapter = target.model, target.adapter
+    await parts.models.check(target, task)
+    exchange.observed.admitted()
+    return target
 
 
 async def _models(exchange: Exchange, parts: Parts) -> None:
@@ -175,6 +204,9 @@ async def _ready(exchange: Exchange, parts: Parts) -> None:
 _ROUTES: Sequence[tuple[str, str, Handle]] = (
     ("POST", "/v1/chat/completions", _chat),
     ("POST", "/v1/completions", _completions),
+    ("POST", "/v1/embeddings", _embeddings),
+    ("POST", "/v1/rerank", _rerank),
+    ("POST", "/v2/rerank", _rerank),
     ("GET", "/v1/models", _models),
     ("GET", "/v1/models/{name:path}", _model),
 )
@@ -194,10 +226,7 @@ async def _read(exchange: Exchange, parts: Parts, kind: Any, unsupported: Any) -
 
 
 async def _respond(exchange: Exchange, parts: Parts, request: TextFields, choices: Choices) -> None:
-    target = choices.asked.target
-    exchange.facts.model, exchange.facts.adapter = target.model, target.adapter
     exchange.facts.stream = bool(request.stream)
-    exchange.observed.admitted()
     async with exchange.connected():
         if request.stream:
             await choices.stream(exchange, parts.answers)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,10 @@ from tritonctl.frontend.errors import ApiError, unavailable, unknown_model
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.upstream import Router
 from tritonctl.protocol.asking import WAYS
+from tritonctl.protocol.tasks import ServedTask
 
+_BELIEVED_SECONDS = 30.0
+_ADAPTER = "lora_name"
 # The endpoint that asks a model of a task.
 ENDPOINTS: Mapping[str, str] = {
     "text_generation": "/v1/chat/completions or /v1/completions",
@@ -37,12 +40,19 @@ class Models:
     """The names that there are."""
 
     def __init__(
-        self, config: FrontendConfig, router: Router, *, created: int | None = None
+        self,
+        config: FrontendConfig,
+        router: Router,
+        *,
+        created: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._public = frozenset(config.models)
         self._aliases = config.settings.aliases
         self._router = router
         self._created = int(time.time()) if created is None else created
+        self._clock = clock
+        self._known: dict[str, tuple[float, ServedTask]] = {}
 
     @property
     def names(self) -> list[str]:
@@ -59,6 +69,30 @@ class Models:
         if adapter and base in self._public:
             return Target(base, name, adapter)
         raise unknown_model(name)
+
+    async def check(self, target: Target, task: str) -> None:
+        """Raises ApiError for a model that is for another endpoint, or takes no adapters.
+
+        What a server that does not answer now serves, the request itself will tell.
+        """
+        try:
+            served = await self._described(target.model)
+        except TritonctlError:
+            return
+        if served.task.name != task:
+            raise _of_another_task(target, served.task.name)
+        if target.adapter is not None and _ADAPTER not in served.inputs:
+            raise unknown_model(target.shown)
+
+    async def _described(self, model: str) -> ServedTask:
+        """A model changes rarely: what was true is believed for a while."""
+        since, served = self._known.get(model, (0.0, None))
+        now = self._clock()
+        if served is None or now - since > _BELIEVED_SECONDS:
+            async with self._router.choose(model) as replica:
+                served = await replica.client.described(model)
+            self._known[model] = now, served
+        return served
 
     async def listing(self, exchange: Exchange) -> None:
         """GET /v1/models: those that are ready."""
@@ -89,13 +123,10 @@ class Models:
         }
 
 
-def refuse_other_task(target: Target, task: str, wanted: str) -> None:
-    """Raises ApiError 400 where the model is for another endpoint than this one's task."""
-    if task == wanted:
-        return
+def _of_another_task(target: Target, task: str) -> ApiError:
     does = WAYS[task].does if task in WAYS else "does something else"
     endpoint = f": ask it by {ENDPOINTS[task]}" if task in ENDPOINTS else ""
-    raise ApiError(
+    return ApiError(
         400,
         f"the model `{target.shown}` {does} (task {task}){endpoint}",
         code="model_not_supported",

@@ -34,6 +34,7 @@ OPERATIONS = {
     "/v1/completions": "text_completion",
     "/v1/embeddings": "embeddings",
     "/v1/rerank": "rerank",
+    "/v2/rerank": "rerank",
 }
 _BY_STATUS = {401: "unauthorised", 403: "unauthorised", 429: "over_budget", 503: "unavailable"}
 

@@ -18,6 +18,7 @@ MOST_CHOICES = 128
 _MOST_INT32 = 2**31 - 1
 _MOST_WORDS, _MOST_WORD = 4, 256  # engines': bytes of a stop word
 
+ModelName = Annotated[str, Field(min_length=1, max_length=512)]
 Nothing = Annotated[dict[str, Any], Field(max_length=0)]
 NoList = Annotated[list[Any], Field(max_length=0)]
 Tokens = Annotated[int, Field(ge=1, le=_MOST_INT32)]
@@ -47,9 +48,7 @@ class StreamOptions(Body):
 class TextFields(Body):
     """Of both endpoints for text; null is the same as leaving a field out."""
 
-    model: Annotated[str, Field(min_length=1, max_length=512)] = Field(
-        description="a model or an alias; MODEL:ADAPTER for a LoRA adapter"
-    )
+    model: ModelName = Field(description="a model or an alias; MODEL:ADAPTER for a LoRA adapter")
     stream: bool | None = Field(None, description="send the text as it comes, by SSE")
     stream_options: StreamOptions | None = Field(None, description="only with `stream`")
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(

@@ -15,8 +15,10 @@ import asyncio
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import grpc
@@ -41,7 +43,7 @@ from tritonctl.protocol.generation import (
     Queueing,
     SamplingParameters,
 )
-from tritonctl.protocol.resuming import ResumableAnswer, Route
+from tritonctl.protocol.resuming import Itinerary, ResumableAnswer, Route
 from tritonctl.protocol.task_client import AsyncTaskCalls, TaskCalls
 
 if TYPE_CHECKING:
@@ -71,6 +73,7 @@ class _Client(ABC, Generic[_C]):
         max_resumes: int | None = None,
     ) -> None:
         self.url = url
+        self._tls, self._api_key = tls, api_key
         self._route = Route.of(url, resume_on, max_resumes)
         self._connections: dict[str, _C] = {
             each: self._connect(Endpoint(each, tls, api_key=api_key)) for each in self._route.urls
@@ -220,6 +223,19 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
     def _connect(endpoint: Endpoint) -> AsyncConnection:
         return AsyncConnection(endpoint)
 
+    def reach(self, url: str) -> None:
+        """One more endpoint, with the TLS and the key of the others."""
+        if url not in self._connections:
+            endpoint = Endpoint(url, self._tls, api_key=self._api_key)
+            self._connections[url] = self._connect(endpoint)
+
+    def at(self, url: str) -> Self:
+        """This client, asking another of its endpoints; they share their connections."""
+        other = copy(self)
+        other.url = url
+        other._route = replace(self._route, urls=(url, *(u for u in self._route.urls if u != url)))
+        return other
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -237,6 +253,12 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
         answer = await self._connections[self.url].ask(request, seconds=_PROBE_SECONDS)
         return bool(answer.ready)
 
+    async def server_ready(self, seconds: float = _PROBE_SECONDS) -> bool:
+        """Whether the server takes requests. Raises ServerError without an answer in time."""
+        request = service_pb2.ServerReadyRequest()
+        answer = await self._connections[self.url].ask(request, seconds=seconds)
+        return bool(answer.ready)
+
     async def stream(
         self,
         model: str,
@@ -246,9 +268,14 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
         timeout: float | None = None,
         queueing: Queueing = FIRST_COME,
         traceparent: str | None = None,
-    ) -> AsyncIterator[Chunk]:
-        """Yield the answer as it comes; errors and cancellation as in `TritonClient.stream`."""
-        answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
+        route: Itinerary | None = None,
+    ) -> AsyncGenerator[Chunk, None]:
+        """Yield the answer as it comes; errors and cancellation as in `TritonClient.stream`.
+
+        `route`: where to ask for this answer, among the client's endpoints, instead of at `url` and
+        then those of `resume_on`.
+        """
+        answer = ResumableAnswer(route or self._route, model, prompt, sampling, queueing, timeout)
         metadata = _trace(traceparent)
         while not answer.complete:
             await asyncio.sleep(answer.pause)

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tritonctl.errors import (
     RequestRejectedError,
@@ -35,6 +35,20 @@ _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 1.0
 # With these pauses half a minute: a crashed server is started again meanwhile.
 _RESUMES_ON_ITSELF = 30
+
+
+class Itinerary(Protocol):
+    """Where an answer is asked for, one attempt after another."""
+
+    @property
+    def endpoints(self) -> int:
+        """How many there are: once all have failed, an answer waits for them."""
+
+    def next(self, failed: Sequence[str]) -> str:
+        """The endpoint of an attempt. `failed`: those of the attempts before it."""
+
+    def most_resumes(self, tokens: int) -> int:
+        """How often an answer of which so many tokens have come may go on."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +77,19 @@ class Route:
             max_resumes = _RESUMES_ON_ITSELF if others == (url,) else len(others)
         return cls((url, *others), max_resumes)
 
+    @property
+    def endpoints(self) -> int:
+        """As Itinerary."""
+        return len(set(self.urls))
+
+    def next(self, failed: Sequence[str]) -> str:
+        """As Itinerary."""
+        return self.urls[len(failed) % len(self.urls)]
+
+    def most_resumes(self, tokens: int) -> int:  # noqa: ARG002 - the same for all
+        """As Itinerary."""
+        return self.max_resumes
+
 
 class ResumableAnswer:
     """One answer from one endpoint after another: the endpoint to ask, and what it has sent.
@@ -74,7 +101,7 @@ class ResumableAnswer:
 
     def __init__(
         self,
-        route: Route,
+        route: Itinerary,
         model: str,
         prompt: Prompt,
         sampling: SamplingParameters,
@@ -83,6 +110,8 @@ class ResumableAnswer:
     ) -> None:
         self.complete = self.ended = False
         self._route = route
+        self._failed: list[str] = []
+        self.url = route.next(self._failed)  # the endpoint to ask now
         self._asked = (model, prompt, sampling)
         self._queueing = queueing
         self._deadline = None if timeout is None else time.monotonic() + timeout
@@ -94,14 +123,9 @@ class ResumableAnswer:
         self._ids_before = 0  # ids at the latest break
 
     @property
-    def url(self) -> str:
-        """The endpoint to ask now."""
-        return self._route.urls[len(self._failures) % len(self._route.urls)]
-
-    @property
     def pause(self) -> float:
         """Seconds to wait before the next attempt: 0 unless all endpoints have just failed."""
-        rounds, rest = divmod(self._fruitless, len(set(self._route.urls)))
+        rounds, rest = divmod(self._fruitless, self._route.endpoints)
         if rest or not rounds:
             return 0.0
         pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(rounds - 1, 8), _LONGEST_PAUSE_SECONDS)
@@ -137,12 +161,18 @@ class ResumableAnswer:
         if self._last is not None and self._last.finish_reason:
             self.complete = True  # only the empty final response is missing
             return
-        if not resumable or len(self._failures) >= self._route.max_resumes:
+        if not resumable or len(self._failures) >= self._most_resumes:
             self._give_up(error)
         self._failures.append(error)
+        self._failed.append(self.url)
         self._fruitless = self._fruitless + 1 if len(self._ids) == self._ids_before else 0
         self._ids_before = len(self._ids)
         self._log_prob = (self._last and self._last.cum_log_prob) or 0.0
+        self.url = self._route.next(self._failed)
+
+    @property
+    def _most_resumes(self) -> int:
+        return self._route.most_resumes(len(self._ids))
 
     def _joined(self, chunk: Chunk) -> Chunk:
         """The chunk as part of the whole answer."""
@@ -172,6 +202,6 @@ class ResumableAnswer:
         problems = (text + (f" ({n} times)" if n > 1 else "") for text, n in counts.items())
         raise ServerError(
             f"{'; then '.join(problems)}. The answer had {len(self._ids)} tokens and was continued "
-            f"{len(self._failures)} times (max_resumes {self._route.max_resumes})",
+            f"{len(self._failures)} times (max_resumes {self._most_resumes})",
             remedy=first.remedy,
         ) from error

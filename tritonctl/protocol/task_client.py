@@ -300,11 +300,20 @@ class AsyncTaskCalls(ABC):
         call = _rerank(model, query, texts, delivery, truncate=truncate)
         return _best_first(await self._answers(call))
 
+    async def described(self, model: str) -> ServedTask:
+        """What a model is served for.
+
+        Raises RequestRejectedError where there is none of that name, ServerError without an answer.
+        """
+        from tritonctl.protocol.row_calls import served_task_async
+
+        return await served_task_async(self._task_connection(), model)
+
     async def _answers(self, call: _Call) -> list[Any]:
-        from tritonctl.protocol.row_calls import ask_async, served_task_async
+        from tritonctl.protocol.row_calls import ask_async
 
         connection = self._task_connection()
-        served = self._served.get(call.model) or await served_task_async(connection, call.model)
+        served = self._served.get(call.model) or await self.described(call.model)
         batches, rows = call.prepared(served)
         try:
             answers = await ask_async(connection, batches, rows)

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tritonctl.protocol.engine_gauges import ACTIVE, KV_FREE, KV_USED, WAITING, Sources
 from tritonctl.top.counters import Increases, Reading, sum_known
 from tritonctl.top.histograms import Times
-
-# Series with the labels to match.
-_Sources = Sequence[tuple[str, Mapping[str, str]]]
 
 _SUCCESS = "nv_inference_request_success"
 _FAILURE = "nv_inference_request_failure"
@@ -34,18 +32,6 @@ _ITL = {
 }
 _E2E = {"tritonctl_request_duration_seconds": 1e3, "vllm:e2e_request_latency_seconds": 1e3}
 _TOKENS = ("tritonctl_output_tokens", "vllm:generation_tokens")
-_REQUESTS, _BLOCKS = "nv_trt_llm_request_metrics", "nv_trt_llm_kv_cache_block_metrics"
-_ACTIVE: _Sources = (("tritonctl_active_streams", {}), (_REQUESTS, {"request_type": "active"}))
-# In Triton's queues and in the engines' own.
-_WAITING: _Sources = (
-    (f"{_TRITON}pending_request_count", {}),
-    ("tritonctl_waiting_streams", {}),
-    (_REQUESTS, {"request_type": "waiting"}),
-)
-_KV_USED, _KV_FREE = (
-    (("tritonctl_kv_blocks", {"state": state}), (_BLOCKS, {"kv_cache_block_type": state}))
-    for state in ("used", "free")
-)
 
 
 @dataclass(frozen=True)
@@ -158,7 +144,7 @@ class _Window:
         requests, count = self._rise(_SUCCESS, [name]), self._rise(f"{_TRITON}count", [name])
         executions = self._rise(f"{_TRITON}exec_count", [name])
         tokens = [self._rise(series, workers) for series in _TOKENS]
-        used, free = self._gauge(_KV_USED, workers), self._gauge(_KV_FREE, workers)
+        used, free = self._gauge(KV_USED, workers), self._gauge(KV_FREE, workers)
         hits, lookups = self._lookups([name, *(step.model for step in steps)])
         return ModelFigures(
             model=name,
@@ -168,12 +154,12 @@ class _Window:
             latency_ms=_ratio(self._us("request", [name]), requests, 1e-3),
             queue_share=_ratio(self._us("queue", workers), self._us("request", workers)),
             batch_factor=None if steps else _ratio(count, executions),
-            waiting=self._gauge(_WAITING, workers),
+            waiting=self._gauge(WAITING, workers),
             ttft=self._times(_TTFT, workers),
             itl=self._times(_ITL, workers),
             e2e=self._times(_E2E, workers),
             tokens_per_s=next((t / self.seconds for t in tokens if t is not None), None),
-            active_streams=self._gauge(_ACTIVE, workers),
+            active_streams=self._gauge(ACTIVE, workers),
             kv_used=_ratio(used, None if used is None or free is None else used + free),
             cache_hits=_ratio(hits, lookups),
             instances=None if steps else self._instances(name),
@@ -245,7 +231,7 @@ class _Window:
         lives = self.grown.series("tritonctl_uptime_seconds", model=model)
         return sum(rise == 0 for _, rise in lives)
 
-    def _gauge(self, sources: _Sources, models: Sequence[str]) -> float | None:
+    def _gauge(self, sources: Sources, models: Sequence[str]) -> float | None:
         sums = [
             sum_known(
                 reading.total(name, model=m, **labels) for name, labels in sources for m in models

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that counts a model's prompts: started, asked, and started again when it dies.
+
+It runs the code of the model's own tokenizer step (python_backends/countlib), so that its counts
+are the server's. Many requests may ask at once: what has gathered in the pipe is counted together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+_Pipe = TypeVar("_Pipe")
+Tensors = Mapping[str, Sequence[Any]]
+
+_START_SECONDS = 60.0
+_MOST_LINE_BYTES = 1 << 20  # of an answer
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 30.0
+
+
+class CountRefusedError(Exception):
+    """The tokenizer step would refuse this request; the text says why."""
+
+
+class TooLongToCountError(Exception):
+    """The prompt has more than `more_than` tokens: it was not counted to its end."""
+
+    def __init__(self, more_than: int) -> None:
+        super().__init__(f"more than {more_than} tokens")
+        self.more_than = more_than
+
+
+class CountUnavailableError(Exception):
+    """The process is not there, or died over this request; the text says why."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a worker counts with. folder: the version folder of the step that tokenises.
+
+    max_input_len, add_special_tokens: that step's parameters, where it has them.
+    """
+
+    folder: Path
+    max_input_len: int = 1
+    add_special_tokens: str = "true"
+
+    def command(self) -> list[str]:
+        """The worker's command line."""
+        return [
+            *(sys.executable, "-m", "countlib", str(self.folder)),
+            *("--max-input-len", str(self.max_input_len)),
+            *("--add-special-tokens", self.add_special_tokens),
+        ]
+
+
+class CountingWorker:
+    """One model's process. `library`: the folder that countlib lies in.
+
+    Starts with the first request, and again after a pause when it has died: each failure in a row
+    doubles the pause, up to half a minute.
+    """
+
+    def __init__(
+        self, source: Source, library: Path, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._source = source
+        self._library = library
+        self._clock = clock
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._asked: dict[int, asyncio.Future[list[int]]] = {}
+        self._numbers = itertools.count(1)
+        self._failures = 0
+        self._not_before = 0.0
+        self.problem = ""
+
+    async def count(self, tensors: Tensors) -> list[int]:
+        """Tokens of each item. Raises one of this module's errors."""
+        process = self._process or await self._started()
+        number = next(self._numbers)
+        answer: asyncio.Future[list[int]] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        line = json.dumps({"id": number, "tensors": tensors}, separators=(",", ":"))
+        try:
+            into = _pipe(process.stdin)
+            into.write(line.encode() + b"\n")
+            if len(line) > _MOST_LINE_BYTES:
+                await into.drain()
+            return await answer
+        except (ConnectionError, RuntimeError) as error:
+            raise CountUnavailableError(self.problem or str(error)) from error
+        finally:
+            self._asked.pop(number, None)
+
+    async def start(self) -> None:
+        """Load the tokenizer now. Raises CountUnavailableError."""
+        await self._started()
+
+    async def close(self) -> None:
+        """End the process; requests under way are CountUnavailableError."""
+        process, self._process = self._process, None
+        self._not_before = float("inf")
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+        if self._reader is not None:
+            await self._reader
+            self._reader = None
+
+    async def _started(self) -> asyncio.subprocess.Process:
+        async with self._starting:
+            if self._process is not None:
+                return self._process
+            if self._clock() < self._not_before:
+                raise CountUnavailableError(self.problem or "closed")
+            process = await self._spawn()
+            try:
+                async with asyncio.timeout(_START_SECONDS):
+                    await self._ready(process)
+            except (TimeoutError, CountUnavailableError) as error:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+                self._failed(str(error) or f"not ready within {_START_SECONDS:.0f} s")
+                raise CountUnavailableError(self.problem) from error
+            self._process, self.problem = process, ""
+            self._reader = asyncio.create_task(self._read(process))
+            return process
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        environment = {"PYTHONPATH": str(self._library), "PYTHONUTF8": "1"}
+        return await asyncio.create_subprocess_exec(
+            *self._source.command(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=os.environ | environment,
+            limit=_MOST_LINE_BYTES,
+        )
+
+    async def _ready(self, process: asyncio.subprocess.Process) -> None:
+        line = await _pipe(process.stdout).readline()
+        if not line:
+            said = (await _pipe(process.stderr).read()).decode(errors="replace").strip()
+            raise CountUnavailableError(said.rpartition("\n")[2] or "it ended at once")
+        first = json.loads(line)
+        if "error" in first:
+            raise CountUnavailableError(str(first["error"]))
+
+    async def _read(self, process: asyncio.subprocess.Process) -> None:
+        """Hand out answers until the process ends; then fail what it has not answered."""
+        said = asyncio.create_task(_pipe(process.stderr).read())
+        while line := await _pipe(process.stdout).readline():
+            self._answered(json.loads(line))
+            self._failures = 0
+        status = await process.wait()
+        text = (await said).decode(errors="replace").strip().rpartition("\n")[2]
+        if self._process is process:
+            self._process = None
+            self._failed(text or f"it ended with status {status}")
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(CountUnavailableError(self.problem or "closed"))
+
+    def _answered(self, line: dict[str, Any]) -> None:
+        answer = self._asked.get(line["id"])
+        if answer is None or answer.done():  # its client has gone
+            return
+        if "tokens" in line:
+            answer.set_result(line["tokens"])
+        elif "more_than" in line:
+            answer.set_exception(TooLongToCountError(line["more_than"]))
+        else:
+            answer.set_exception(CountRefusedError(line["error"]))
+
+    def _failed(self, problem: str) -> None:
+        self.problem = problem
+        pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16), _LONGEST_PAUSE_SECONDS)
+        self._failures += 1
+        self._not_before = self._clock() + pause
+
+
+def _pipe(stream: _Pipe | None) -> _Pipe:
+    if stream is None:
+        raise CountUnavailableError("its process has no pipe")
+    return stream

@@ -27,7 +27,9 @@ PATIENCE_SECONDS = 60.0
 _MODEL = {"checkpoint": "unused", "engine": {"builder": "unused", "precision": "fp32"}}
 
 
-def on_this_host(project: Project, upstreams: Sequence[Upstream]) -> Placement:
+def on_this_host(
+    project: Project, upstreams: Sequence[Upstream], frontend: tuple[str, int] | None = None
+) -> Placement:
     """A process beside the servers; the metrics always on loopback."""
     gateway = gateway_of(project)
     return Placement(
@@ -37,6 +39,7 @@ def on_this_host(project: Project, upstreams: Sequence[Upstream]) -> Placement:
         admin_address="127.0.0.1",
         admin_port=gateway.admin_port,
         secrets={name: str(path) for name, path in secret_files(project).items()},
+        frontend=frontend,
     )
 
 
@@ -82,6 +85,7 @@ class Envoy:
         server: Any = None,
         concurrency: int = 1,
         launcher: Sequence[str | Path] = (),
+        frontend: tuple[str, int] | None = None,
     ) -> None:
         self._held = ExitStack()  # the ports, for as long as it may be started again
         wanted = held_ports("127.0.0.1", {"port": 0, "admin_port": 0})
@@ -89,7 +93,9 @@ class Envoy:
         ports = {"port": self.port, "admin_port": self.admin_port}
         project = project_with({**(gateway or {}), **ports}, root, server)
         self.log, self.file = root / "envoy.log", root / "envoy.yaml"
-        self.file.write_text(configuration_text(project, on_this_host(project, upstreams)))
+        self.file.write_text(
+            configuration_text(project, on_this_host(project, upstreams, frontend))
+        )
         self._options = ["--concurrency", str(concurrency)]
         self._launcher = launcher
         self.process: subprocess.Popen[bytes] | None = None

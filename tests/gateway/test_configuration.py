@@ -84,6 +84,14 @@ def test_envoy_accepts_the_settings(settings: dict[str, Any], root: Path) -> Non
     assert SECRET not in text
 
 
+@pytest.mark.parametrize("more", [{}, {"frontend_secret_file": "bob.key"}], ids=["keys", "word"])
+def test_envoy_accepts_the_frontend(more: dict[str, str], root: Path) -> None:
+    """With its own check of keys, and with the gateway's word."""
+    project = project_with({"tenants": {"alice": LIMITED}, **more}, root)
+    placement = on_this_host(project, UPSTREAMS[0], ("localhost", 9010))
+    assert_accepted(configuration_text(project, placement), root)
+
+
 @pytest.mark.parametrize("upstreams", UPSTREAMS, ids=str)
 @pytest.mark.parametrize("tls", [None, SERVER_TLS, SERVER_TLS | MUTUAL], ids=["plain", "tls", "m"])
 def test_envoy_accepts_the_upstreams(

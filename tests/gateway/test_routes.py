@@ -12,15 +12,19 @@ from tritonctl.project.server import Gateway
 from tritonctl.server.gateway.routes import routes
 from tritonctl.server.gateway.tenants import GUARD, KEYS, LIMIT
 
+FRONTEND_PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/a/b")
 TENANTS = {"alice": {"api_key_file": "alice.key", "requests_per_minute": 60}}
 OPEN, CLOSED = Gateway(), Gateway.model_validate({"tenants": TENANTS})
 SERVICE = "/inference.GRPCInferenceService/"
 EVERYTHING = {KEYS, GUARD, LIMIT}
 
 
-def route_of(gateway: Gateway, path: str, *, grpc: bool = False) -> dict[str, Any]:
+def route_of(
+    gateway: Gateway, path: str, *, grpc: bool = False, frontend: bool = False
+) -> dict[str, Any]:
     """The first route that matches."""
-    return next(route for route in routes(gateway) if _matches(route["match"], path, grpc=grpc))
+    made = routes(gateway, frontend=frontend)
+    return next(route for route in made if _matches(route["match"], path, grpc=grpc))
 
 
 def _matches(match: dict[str, Any], path: str, *, grpc: bool) -> bool:
@@ -125,6 +129,19 @@ def test_rest_that_may_pass(path: str) -> None:
         route = route_of(gateway, path)
         assert route["route"]["cluster"] == "triton_rest"
         assert switched_off(route) == off
+
+
+@pytest.mark.parametrize("path", FRONTEND_PATHS)
+def test_the_frontend_s(path: str) -> None:
+    """It counts by itself; keys are the gateway's business only where it has its secret."""
+    telling = CLOSED.model_copy(update={"frontend_secret_file": "secret"})
+    for gateway, off in ((OPEN, set[str]()), (CLOSED, EVERYTHING), (telling, {LIMIT})):
+        route = route_of(gateway, path, frontend=True)
+        assert route["route"]["cluster"] == "frontend"
+        assert switched_off(route) == off
+        assert route_of(gateway, path)["direct_response"]["status"] == 403
+        for other in ("/v1", "/health/ready", "/metrics"):
+            assert "direct_response" in route_of(gateway, other, frontend=True)
 
 
 @pytest.mark.parametrize("gateway", [OPEN, CLOSED], ids=["open", "tenants"])

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import grpc
@@ -19,11 +21,13 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.envoy_process import Envoy
 from tritonctl.errors import UsageError
+from tritonctl.frontend.budgets.keys import Keys
+from tritonctl.frontend.budgets.tenant import Tenant
 from tritonctl.protocol.api_key import HEADER, ApiKey
 from tritonctl.protocol.client import TritonClient
 from tritonctl.server.gateway.placement import Upstream
 
-KEY = "5ecret-of-alice"
+KEY, SECRET = "5ecret-of-alice", "5ecret-of-the-gateway"
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = "vendor=1"
 Headers = dict[str, str]
@@ -52,7 +56,7 @@ def upstream() -> Iterator[tuple[Upstream, list[Headers]]]:
         protocol_version = "HTTP/1.1"
 
         def _asked(self) -> None:
-            if not self.path.startswith("/v2/health"):
+            if "/health/" not in self.path:
                 self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 seen.append({name.lower(): value for name, value in self.headers.items()})
             self.send_response(200)
@@ -82,8 +86,10 @@ def upstream() -> Iterator[tuple[Upstream, list[Headers]]]:
 @contextmanager
 def gateway(root: Path, **settings: Any) -> Iterator[tuple[str, list[Headers]]]:
     """Where Envoy answers, and what it let through."""
-    with upstream() as (behind, seen), Envoy(root, [behind], settings) as envoy:
-        yield envoy.url, seen
+    with upstream() as (behind, seen):
+        frontend = ("127.0.0.1", behind.http_port)
+        with Envoy(root, [behind], settings, frontend=frontend) as envoy:
+            yield envoy.url, seen
 
 
 def ask_both(url: str) -> None:
@@ -128,3 +134,37 @@ def test_our_client_has_a_key_of_a_tenant(tmp_path: Path) -> None:
                     client.infer("m", inputs)
                 assert "--api-key-file" in caught.value.remedy
     assert [HEADER in headers for headers in seen] == [False]
+
+
+@pytest.mark.parametrize("telling", [False, True], ids=["keys", "word"])
+def test_what_the_frontend_learns_of_the_tenant(telling: bool, tmp_path: Path) -> None:
+    """The gateway's word beside its secret, or the client's key; never a client's word."""
+    files = {"alice": KEY, "word": SECRET}
+    for name, text in files.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    settings: dict[str, Any] = {"tenants": {"alice": {"api_key_file": "alice"}}}
+    if telling:
+        settings |= {"frontend_secret_file": "word"}
+    lies = {"x-tritonctl-tenant": "bob", "x-tritonctl-gateway": "guess"}
+    tenants = {"alice": Tenant("alice"), "bob": Tenant("bob")}
+    keys = Keys(tenants, {"alice": tmp_path / "alice"}, tmp_path / "word" if telling else None)
+    with gateway(tmp_path, **settings) as (url, seen):
+        for path in ("v1/chat/completions", "v2/models/m/infer"):
+            asked = Request(f"http://{url}/{path}", b"{}", {**lies, "x-api-key": KEY})
+            with urlopen(asked, timeout=30) as answer:  # noqa: S310
+                assert answer.status == 200
+        stranger = Request(f"http://{url}/v1/models", headers={**lies, "x-api-key": "guess"})
+        if telling:
+            with pytest.raises(HTTPError) as caught:
+                urlopen(stranger, timeout=30)  # noqa: S310
+            assert json.load(caught.value)["error"]["code"] == "invalid_api_key"
+        else:
+            urlopen(stranger, timeout=30).close()  # noqa: S310
+    found = [
+        keys.tenant_of([(name.encode(), value.encode()) for name, value in headers.items()])
+        for headers in seen
+    ]
+    assert found[0] is tenants["alice"]
+    assert found[2:] == ([] if telling else [None])
+    to_triton = seen[1]
+    assert not {"x-api-key", "x-tritonctl-tenant", "x-tritonctl-gateway"} & set(to_triton)

@@ -58,6 +58,8 @@ def _redaction(project: Project | None, environment: Mapping[str, str]) -> Redac
     state = read_state(ServerFiles.of(project))
     tenants = project.gateway.tenants.values() if project.gateway else ()
     keys = [project.path(tenant.api_key_file) for tenant in tenants]
+    if project.gateway and project.gateway.frontend_secret_file:
+        keys.append(project.path(project.gateway.frontend_secret_file))
     return Redaction.of(environment, keys, [state.token] if state else [])
 
 

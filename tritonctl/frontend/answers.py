@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tritonctl.errors import TritonctlError
 from tritonctl.frontend import errors
+from tritonctl.frontend.budgets.admission import Budgets, Grant
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.models import Target
 from tritonctl.frontend.observed import Call
 from tritonctl.frontend.sampling import of_choice
+from tritonctl.frontend.sizes import Sizes
 from tritonctl.frontend.upstream import Replica, Router
-from tritonctl.protocol.generation import Chunk, Prompt, SamplingParameters
+from tritonctl.protocol.generation import Chunk, Prompt, Queueing, SamplingParameters
 
 # Finish reasons of the ensemble's that are OpenAI's, too.
 FINISHED = ("stop", "length")
@@ -59,8 +61,10 @@ class Usage:
 class Answers:
     """Asks for text. The one place where a request passes all parts between body and answer."""
 
-    def __init__(self, router: Router) -> None:
+    def __init__(self, router: Router, budgets: Budgets, sizes: Sizes) -> None:
         self._router = router
+        self._budgets = budgets
+        self._sizes = sizes
 
     async def ask(
         self, exchange: Exchange, asked: TextAsked, usage: Usage
@@ -75,11 +79,14 @@ class Answers:
             facts.text |= {"prompts": asked.prompts, "answers": [""] * len(calls)}
         try:
             async with (
+                self._admitted(exchange, asked, latest) as grant,
                 self._router.choose(asked.target.model) as replica,
-                aclosing(_merged(_streams(replica, asked, calls))) as chunks,
+                aclosing(_merged(_streams(replica, asked, calls, grant))) as chunks,
             ):
                 async for index, chunk in chunks:
+                    before = latest[index].num_output_tokens if index in latest else 0
                     latest[index] = chunk
+                    grant.output(chunk.num_output_tokens - before)
                     calls[index].tokens(chunk.num_output_tokens, chunk.received_ns)
                     if observed.keeps_text:
                         facts.text["answers"][index] += chunk.text
@@ -99,15 +106,52 @@ class Answers:
         _check_finished(latest, asked)
         exchange.facts.outcome = latest[len(calls) - 1].finish_reason
 
+    @asynccontextmanager
+    async def _admitted(
+        self, exchange: Exchange, asked: TextAsked, latest: dict[int, Chunk]
+    ) -> AsyncIterator[Grant]:
+        """Within the tenant's budgets; what was not used is given back at the end.
+
+        A client that leaves before the first token pays for its prompt, which may have been read.
+        """
+        prompt, answer = await self._sizes.of(asked)
+        if answer is None and exchange.tenant.tokens_per_minute is not None:
+            raise ApiError(
+                400,
+                "this key has a limit of tokens, and the longest answer of this model is not "
+                "known: say how many tokens it may have, `max_tokens`",
+                code="invalid_value",
+                param="max_tokens",
+            )
+        answers = (answer or 0) * len(asked.prompts)
+        async with self._budgets.admit(exchange.tenant, prompt, answers, asked.choices) as grant:
+            exchange.headers = grant.headers
+            facts = exchange.facts
+            facts.reserved_tokens = grant.claim.reserved
+            try:
+                yield grant
+            except TritonctlError:
+                if not latest:
+                    grant.settle(0, 0)
+                raise
+            finally:
+                if latest:
+                    used = Usage()
+                    _count(latest, asked, used)
+                    grant.settle(used.prompt_tokens, used.completion_tokens)
+                facts.refunded_tokens = grant.claim.reserved - grant.used
+
 
 def _streams(
-    replica: Replica, asked: TextAsked, calls: Sequence[Call]
+    replica: Replica, asked: TextAsked, calls: Sequence[Call], grant: Grant
 ) -> list[AsyncIterator[Chunk]]:
+    queueing = Queueing(priority=grant.priority)
     return [
         replica.client.stream(
             asked.target.model,
             asked.prompts[index // asked.choices],
             of_choice(asked.sampling, index % asked.choices),
+            queueing=queueing,
             traceparent=call.traceparent,
         )
         for index, call in enumerate(calls)

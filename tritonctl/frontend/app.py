@@ -19,6 +19,8 @@ from starlette.routing import Route
 from tritonctl.frontend import chat, completions, embeddings, errors, metrics, rerank
 from tritonctl.frontend.answers import Answers
 from tritonctl.frontend.bodies import parse, read_body
+from tritonctl.frontend.budgets.headers import stranger
+from tritonctl.frontend.budgets.of_config import budgets_of, keys_of
 from tritonctl.frontend.chat import ChatChoices, ChatRequest
 from tritonctl.frontend.choices import Choices
 from tritonctl.frontend.completions import CompletionChoices, CompletionRequest
@@ -32,12 +34,14 @@ from tritonctl.frontend.models import Models, Target
 from tritonctl.frontend.observing import observing
 from tritonctl.frontend.rerank import RerankRequest
 from tritonctl.frontend.rows import Rows
+from tritonctl.frontend.sizes import BytesAsTokens
 from tritonctl.frontend.text_fields import TextFields
 from tritonctl.frontend.upstream import Connect, FirstServer
 
 _LOG = logging.getLogger("tritonctl.frontend")
 _CANCELLED = "cancelled"
 _TEXT = "text_generation"
+_FOR_TENANTS = "/v1/"  # others are open: health
 Handle = Callable[[Exchange, "Parts"], Awaitable[None]]
 
 
@@ -53,14 +57,18 @@ class Parts:
     async def open(self) -> None:
         """Make them."""
         self.observer = observing(self.config)
+        self.keys = keys_of(self.config)
+        self.budgets = budgets_of(self.config)
+        self.budgets.start()
         self.router = FirstServer(self.config, self.connect)
         self.models = Models(self.config, self.router)
-        self.answers = Answers(self.router)
         self.rows = Rows(self.router)
+        self.answers = Answers(self.router, self.budgets, BytesAsTokens())
         self.health = Health(self.config, self.router, self.draining)
 
     async def close(self) -> None:
         """Close connections."""
+        await self.budgets.close()
         await self.router.close()
         await self.observer.close()
 
@@ -112,6 +120,8 @@ class Endpoint:
         try:
             if parts.in_flight > parts.config.settings.max_requests:
                 raise _too_many(parts.config.settings.max_requests)
+            if self.path.startswith(_FOR_TENANTS):
+                _identify(exchange, parts)
             await self.handle(exchange, parts)
         except ClientGoneError:
             exchange.facts.outcome = _CANCELLED
@@ -145,6 +155,14 @@ async def _metrics(exchange: Exchange, parts: Parts) -> None:
     kind = (b"content-type", metrics.CONTENT_TYPE.encode("ascii"))
     await exchange.start(200, (kind,))
     await exchange.finish(parts.observer.metrics.page())
+
+
+def _identify(exchange: Exchange, parts: Parts) -> None:
+    tenant = parts.keys.tenant_of(exchange.scope["headers"])
+    if tenant is None:
+        raise stranger()
+    exchange.tenant = tenant
+    exchange.facts.tenant = tenant.name or None
 
 
 async def _chat(exchange: Exchange, parts: Parts) -> None:

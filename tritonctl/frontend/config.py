@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError
 
@@ -17,8 +17,26 @@ from tritonctl.project.base import Frozen
 from tritonctl.project.expected import reason
 from tritonctl.project.frontend import Frontend
 from tritonctl.project.schema import Project
+from tritonctl.project.server import Gateway, Tenant
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls
+
+# Names of secrets, where compose puts them; the first two are the gateway's, too.
+API_KEY, GATEWAY_SECRET = "gateway_api_key_", "gateway_frontend_secret"
+REDIS_PASSWORD, REDIS_CA = "frontend_redis_password", "frontend_redis_ca"
+
+
+def secret_files(project: Project) -> dict[str, Path]:
+    """Every file with a secret that the frontend reads, absolute, by its name there."""
+    gateway = project.gateway or Gateway()
+    ledger = project.frontend.ledger if project.frontend else None
+    files: dict[str, Path | None] = {
+        f"{API_KEY}{name}": tenant.api_key_file for name, tenant in gateway.tenants.items()
+    }
+    files[GATEWAY_SECRET] = gateway.frontend_secret_file
+    if ledger is not None:
+        files |= {REDIS_PASSWORD: ledger.password_file, REDIS_CA: ledger.ca}
+    return {name: project.path(file) for name, file in files.items() if file is not None}
 
 
 class FrontendConfig(Frozen):
@@ -26,7 +44,8 @@ class FrontendConfig(Frozen):
 
     `settings`: the `frontend:` section of the project. `tls`: paths of PEM files by their fields in
     ClientTls, for all servers; `api_key`: of a gateway before them. `exit_timeout_seconds`: how
-    long streams may take to finish at the end.
+    long streams may take to finish at the end. `tenants`: those of the gateway, with the paths of
+    their keys.
     """
 
     servers: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -35,6 +54,8 @@ class FrontendConfig(Frozen):
     tls: Mapping[str, str | None] | None = None
     api_key: ApiKey | None = None
     exit_timeout_seconds: int = 30
+    tenants: Mapping[str, Tenant] = {}
+    gateway_secret_file: Path | None = None
 
     @classmethod
     def of(
@@ -46,14 +67,21 @@ class FrontendConfig(Frozen):
         api_key: ApiKey | None = None,
         address: str | None = None,
         port: int | None = None,
+        folder: Path | None = None,
     ) -> Self:
         """For a project whose replicas listen at these addresses.
 
-        address, port: where it is to listen, instead of what the project says.
+        address, port: where it is to listen, instead of what the project says. folder: where the
+        files of `secret_files` lie by their names, in a container; None: as the project says.
         """
-        settings = project.frontend or Frontend()
+        files = secret_files(project)
+        paths = {name: folder / name if folder else file for name, file in files.items()}
+        settings, gateway = project.frontend or Frontend(), project.gateway or Gateway()
         place = {"address": address, "port": port}
-        changed = {name: value for name, value in place.items() if value is not None}
+        changed: dict[str, Any] = {name: it for name, it in place.items() if it is not None}
+        if settings.ledger is not None:
+            placed = {"password_file": paths.get(REDIS_PASSWORD), "ca": paths.get(REDIS_CA)}
+            changed["ledger"] = settings.ledger.model_copy(update=placed)
         return cls(
             servers=tuple(servers),
             models=tuple(project.public),
@@ -61,6 +89,11 @@ class FrontendConfig(Frozen):
             tls=tls and tls.to_record(),
             api_key=api_key,
             exit_timeout_seconds=project.server.exit_timeout_seconds,
+            tenants={
+                name: tenant.model_copy(update={"api_key_file": paths[f"{API_KEY}{name}"]})
+                for name, tenant in gateway.tenants.items()
+            },
+            gateway_secret_file=paths.get(GATEWAY_SECRET),
         )
 
     @classmethod

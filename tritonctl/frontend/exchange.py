@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from tritonctl.frontend.budgets.tenant import EVERYBODY, Tenant
 from tritonctl.frontend.errors import ApiError, Headers
 from tritonctl.frontend.facts import Facts
 from tritonctl.frontend.observed import Observed
@@ -34,7 +35,8 @@ class ClientGoneError(Exception):
 class Exchange:
     """A request over ASGI. `id` goes back as `x-request-id`; a client's own is kept.
 
-    `observed`: where metrics and traces take what happens to it; set by Observer.begin.
+    `headers`: further ones of its response, whatever it is. `observed`: where metrics and traces
+    take what happens to it; set by Observer.begin.
     """
 
     scope: MutableMapping[str, Any]
@@ -45,6 +47,8 @@ class Exchange:
     observed: Observed = field(init=False)
     started: bool = False
     finished: bool = False
+    tenant: Tenant = EVERYBODY
+    headers: Headers = ()
 
     def __post_init__(self) -> None:
         """Choose the id."""
@@ -62,8 +66,17 @@ class Exchange:
         self.facts.status = status
         own = ((b"x-request-id", self.id.encode("ascii")),)
         await self.send(
-            {"type": "http.response.start", "status": status, "headers": [*headers, *own]}
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, *self._further(headers), *own],
+            }
         )
+
+    def _further(self, headers: Headers) -> Headers:
+        """`self.headers` without those that are told already."""
+        told = {name for name, _ in headers}
+        return tuple((name, value) for name, value in self.headers if name not in told)
 
     async def write(self, data: bytes) -> None:
         """A piece of the response's body."""

@@ -4,15 +4,46 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tritonctl.project.base import AboveZero, Positive, Strict
 from tritonctl.project.server import Port, Tracing
 
 # As OpenAI's own and those of a hub; a colon would separate an adapter.
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_./-]*$", max_length=200)]
+
+
+class Ledger(Strict):
+    """Where several frontends keep one account for each tenant; one frontend needs none.
+
+    Redis 6.2 or later, or Valkey.
+    """
+
+    redis: str = Field(
+        description="e.g. redis://10.0.0.5:6379/0, rediss:// with TLS; never with a password",
+        pattern=r"^rediss?://[^\s]+$",
+    )
+    password_file: Path | None = Field(
+        None, description="a file of one line, Redis' password", strict=False
+    )
+    ca: Path | None = Field(
+        None, description="the authority that signed Redis' certificate", strict=False
+    )
+    when_unreachable: Literal["refuse", "allow"] = Field(
+        "refuse",
+        description="refuse: 503 to tenants with limits until it answers again; allow: each "
+        "frontend counts for itself meanwhile",
+    )
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> Self:
+        if urlsplit(self.redis).password is not None:
+            raise ValueError("redis has a password in it: write it to a file, `password_file`")
+        return self
 
 
 class Frontend(Strict):
@@ -43,6 +74,9 @@ class Frontend(Strict):
     )
     tracing: Tracing | None = Field(
         None, description="where traces go, by OpenTelemetry's GenAI conventions; none when absent"
+    )
+    ledger: Ledger | None = Field(
+        None, description="of tenants' budgets; in the process, for one frontend, when absent"
     )
 
     def refuse_unknown_models(self, public: Collection[str]) -> None:

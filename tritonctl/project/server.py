@@ -156,13 +156,30 @@ class Docker(Strict):
 
 
 class Tenant(Strict):
-    """Who may use the gateway. The API key is read from a file, one line."""
+    """Who may use the service, through the gateway and through the frontend, and how much of it."""
 
     api_key_file: Path = Field(
         description="a file of one line, the key that this tenant sends", strict=False
     )
-    requests_per_minute: Positive | None = Field(None, description="beyond: RESOURCE_EXHAUSTED")
-    burst: Positive | None = Field(None, description="at once; requests_per_minute when absent")
+    requests_per_minute: Positive | None = Field(
+        None, description="beyond: RESOURCE_EXHAUSTED at the gateway, 429 at the frontend"
+    )
+    burst: Positive | None = Field(
+        None, description="at once at the gateway; requests_per_minute when absent"
+    )
+    tokens_per_minute: Positive | None = Field(
+        None,
+        description="at the frontend, in no 60 seconds more: prompt and `max_tokens` of every "
+        "choice are reserved at admission, what was not used is given back; beyond: 429",
+    )
+    concurrency: Positive | None = Field(
+        None, description="requests in flight at the frontend; beyond: 429"
+    )
+    priority: Positive | None = Field(
+        None,
+        description="of its requests at the frontend: 1 goes first, the model's default level "
+        "when absent",
+    )
 
     @model_validator(mode="after")
     def _burst_of_something(self) -> Self:
@@ -180,7 +197,13 @@ class Gateway(Strict):
     image: str | None = Field(None, description="of Envoy, best by digest")
     tls: EdgeTls | None = Field(None, description="at the edge")
     tenants: dict[TenantName, Tenant] = Field(
-        {}, description="none: open to everyone who reaches the port"
+        {}, description="of the frontend, too; none: open to everyone who reaches the port"
+    )
+    frontend_secret_file: Path | None = Field(
+        None,
+        description="a file of one line, by which the frontend knows the gateway and takes its "
+        "word for a tenant; when absent, the frontend gets the keys and checks them itself",
+        strict=False,
     )
     max_requests: Positive = Field(
         1024, description="in flight, of gRPC and of REST each; beyond: UNAVAILABLE"

@@ -3,7 +3,7 @@
 
 async with budgets.admit(tenant, prompt_tokens, max_new_tokens) as grant:
     ...                            # answer; headers: grant.headers
-    grant.output(tokens_so_far)    # with each part of a stream
+    grant.output(tokens)           # with each part of a stream
     grant.settle(prompt, output)   # what `usage` says
 """
 
@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
-from tritonctl.frontend.budgets.headers import UNREACHABLE, Refusal, over_budget, rate_limits
+from tritonctl.frontend.budgets.headers import over_budget, rate_limits, unreachable
 from tritonctl.frontend.budgets.ledger import (
     Claim,
     Ledger,
@@ -26,19 +26,12 @@ from tritonctl.frontend.budgets.ledger import (
     Standing,
 )
 from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.errors import Headers
 
 RENEW_SECONDS = 1.0
 _LAST_SECONDS = 5.0  # for what is to be given back when the process ends
 
 log = logging.getLogger(__name__)
-
-
-class RefusedError(Exception):
-    """The request is not admitted, or may not go on."""
-
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(refusal.message)
-        self.refusal = refusal
 
 
 @dataclass
@@ -55,7 +48,7 @@ class Grant:
     settled: tuple[int, int] | None = None
 
     @property
-    def headers(self) -> dict[str, str]:
+    def headers(self) -> Headers:
         """Of the answer, as of the last operation."""
         return rate_limits(self.claim.tenant, self.standing)
 
@@ -65,26 +58,19 @@ class Grant:
         return self.claim.tenant.priority
 
     @property
-    def refunded(self) -> int:
-        """Tokens that were reserved and not used; right after the end."""
-        return max(0, self.claim.reserved - self.used)
-
-    @property
     def used(self) -> int:
-        """Tokens so far; 0 before the first output."""
-        if self.settled is not None:
-            return sum(self.settled)
-        return self.prompt + self.output_so_far if self.output_so_far else 0
+        """Tokens so far, the prompt's among them."""
+        return sum(self.settled or (self.prompt, self.output_so_far))
 
-    def output(self, total: int) -> None:
-        """Output tokens so far, all choices together.
+    def output(self, tokens: int) -> None:
+        """So many more have come, of whichever choice.
 
-        Raises RefusedError, 503, when Redis has not answered for so long that what is held for this
+        Raises ApiError 503 when Redis has not answered for so long that what is held for this
         request may be another's by now.
         """
-        self.output_so_far = total
+        self.output_so_far += tokens
         if self.clock() > self.covered_until:
-            raise RefusedError(UNREACHABLE)
+            raise unreachable()
 
     def settle(self, prompt: int, output: int) -> None:
         """What was really used, as in `usage`; (0, 0) for a request that went nowhere."""
@@ -92,14 +78,13 @@ class Grant:
 
     def end(self) -> None:
         """Nothing more comes."""
-        if self.settled is None:
-            self.settled = (self.prompt, self.output_so_far)
-        self.claim.used = sum(self.settled)
+        self.settled = self.settled or (self.prompt, self.output_so_far)
+        self.claim.used = self.used
 
 
 @dataclass
 class Budgets:
-    """One for a process: `async with Budgets(ledger)` renews leases until its end.
+    """One for a process: it renews leases from `start` to `close`.
 
     `fallback`: counts while `ledger` cannot be reached, in this process alone; None: refuse then.
     """
@@ -114,11 +99,12 @@ class Budgets:
     _heart: asyncio.Task[None] | None = None
     _boundless: Ledger = field(default_factory=MemoryLedger)
 
-    async def __aenter__(self) -> Budgets:
+    def start(self) -> None:
+        """Begin; in an event loop."""
         self._heart = asyncio.create_task(self._beat())
-        return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def close(self) -> None:
+        """Settle what can be settled in five seconds, close connections."""
         if self._heart is not None:
             self._heart.cancel()
             with suppress(asyncio.CancelledError):
@@ -135,7 +121,7 @@ class Budgets:
     ) -> AsyncIterator[Grant]:
         """Reserve (prompt + new) * n tokens for the length of the block.
 
-        Raises RefusedError: 429 over a limit, 503 where Redis does not answer and must.
+        Raises ApiError: 429 over a limit, 503 where Redis does not answer and must.
         """
         reserved = (prompt_tokens + max_new_tokens) * n
         claim = Claim(tenant, uuid.uuid4().hex, reserved)
@@ -157,7 +143,7 @@ class Budgets:
             # It may hold all the same, where only the answer was lost.
             self._unsettled[claim.grant] = (replace(claim), began + ledger.lease)
             if self.fallback is None:
-                raise RefusedError(UNREACHABLE) from error
+                raise unreachable() from error
             ledger = self.fallback
             standing = await ledger.reserve(claim)
         except BaseException:
@@ -165,7 +151,7 @@ class Budgets:
             self._spawn(self._settle(ledger, claim))
             raise
         if standing.over is not None:
-            raise RefusedError(over_budget(claim, standing))
+            raise over_budget(claim, standing)
         covered = began + ledger.lease if self.fallback is None else float("inf")
         return Grant(claim, prompt, standing, ledger, covered, self.clock)
 
@@ -217,7 +203,8 @@ class Budgets:
     async def _renew(self) -> None:
         began, grants = self.clock(), list(self._open.values())
         for grant in grants:
-            grant.claim.used = grant.used
+            # Before the first token nobody knows whether the prompt has been read.
+            grant.claim.used = grant.used if grant.output_so_far else 0
         for ledger in (self._boundless, self.fallback, self.ledger):
             mine = [grant for grant in grants if grant.ledger is ledger]
             if ledger is None or not mine:

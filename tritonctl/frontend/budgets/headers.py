@@ -4,84 +4,75 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from tritonctl.frontend.budgets.ledger import Claim, Standing
 from tritonctl.frontend.budgets.tenant import Tenant
+from tritonctl.frontend.errors import SERVER, ApiError, Headers
 
+_CODE = "rate_limit_exceeded"
 _WORDS = {"tokens": "tokens per min (TPM)", "requests": "requests per min (RPM)"}
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """An answer in OpenAI's shape. `reason`: for metrics, one word."""
-
-    status: int
-    type: str
-    code: str
-    message: str
-    reason: str
-    headers: Mapping[str, str] = field(default_factory=dict)
+def stranger() -> ApiError:
+    """401: no key, or none that counts."""
+    return ApiError(
+        401,
+        "Incorrect API key provided. Send yours as `authorization: Bearer KEY`.",
+        code="invalid_api_key",
+        headers=((b"www-authenticate", b"Bearer"),),
+    )
 
 
-STRANGER = Refusal(
-    401,
-    "invalid_request_error",
-    "invalid_api_key",
-    "Incorrect API key provided. Send yours as `authorization: Bearer KEY`.",
-    "unknown_key",
-    {"www-authenticate": "Bearer"},
-)
-UNREACHABLE = Refusal(
-    503,
-    "server_error",
-    "budgets_unavailable",
-    "The store of token budgets cannot be reached. Please retry your request.",
-    "budgets_unavailable",
-    {"retry-after": "1"},
-)
+def unreachable() -> ApiError:
+    """503: nobody can say what is left."""
+    return ApiError(
+        503,
+        "The store of token budgets cannot be reached. Try again soon.",
+        type=SERVER,
+        code="budgets_unavailable",
+        headers=((b"retry-after", b"1"),),
+    )
 
 
-def rate_limits(tenant: Tenant, standing: Standing) -> dict[str, str]:
+def rate_limits(tenant: Tenant, standing: Standing) -> Headers:
     """`x-ratelimit-*` of those limits that the tenant has. What is held does not remain."""
-    headers = {}
+    told: dict[str, str] = {}
     parts = (
         ("requests", tenant.requests_per_minute, standing.requests, standing.reset_requests),
         ("tokens", tenant.tokens_per_minute, standing.used + standing.held, standing.reset_tokens),
     )
     for what, most, spent, reset in parts:
         if most is not None:
-            headers[f"x-ratelimit-limit-{what}"] = str(most)
-            headers[f"x-ratelimit-remaining-{what}"] = str(max(0, most - spent))
-            headers[f"x-ratelimit-reset-{what}"] = duration(reset)
-    return headers
+            told[f"x-ratelimit-limit-{what}"] = str(most)
+            told[f"x-ratelimit-remaining-{what}"] = str(max(0, most - spent))
+            told[f"x-ratelimit-reset-{what}"] = duration(reset)
+    return tuple((name.encode(), value.encode()) for name, value in told.items())
 
 
-def over_budget(claim: Claim, standing: Standing) -> Refusal:
-    """Status 429: which limit, what is used of it, and when to come again, if ever."""
+def over_budget(claim: Claim, standing: Standing) -> ApiError:
+    """429: which limit, what is used of it, and when to come again, if ever."""
     tenant, over = claim.tenant, standing.over
     headers = rate_limits(tenant, standing)
     if over == "size":
         # No waiting helps, so that clients must not retry: OpenAI's do by themselves.
-        return Refusal(
+        return ApiError(
             429,
-            "tokens",
-            "rate_limit_exceeded",
             f"Request too large on tokens per min (TPM): Limit {tenant.tokens_per_minute}, "
             f"Requested {claim.reserved}. The prompt and `max_tokens` of all choices must fit; "
             "ask for fewer.",
-            "size",
-            {**headers, "x-should-retry": "false"},
+            type="tokens",
+            code=_CODE,
+            headers=(*headers, (b"x-should-retry", b"false")),
         )
-    headers["retry-after"] = str(max(1, math.ceil(standing.retry_after)))
+    wait = str(max(1, math.ceil(standing.retry_after)))
+    headers = (*headers, (b"retry-after", wait.encode()))
     again = f"Please try again in {duration(standing.retry_after)}."
     if over == "concurrency":
         message = (
             f"Rate limit reached on requests in flight: Limit {tenant.concurrency}, "
             f"In flight {standing.under_way}. {again}"
         )
-        return Refusal(429, "requests", "rate_limit_exceeded", message, "concurrency", headers)
+        return ApiError(429, message, type="requests", code=_CODE, headers=headers)
     if over == "tokens":
         most, spent, asked = tenant.tokens_per_minute, standing.used + standing.held, claim.reserved
     else:
@@ -90,7 +81,7 @@ def over_budget(claim: Claim, standing: Standing) -> Refusal:
         f"Rate limit reached on {_WORDS[over]}: Limit {most}, Used {spent}, "
         f"Requested {asked}. {again}"
     )
-    return Refusal(429, over, "rate_limit_exceeded", message, over, headers)
+    return ApiError(429, message, type=over, code=_CODE, headers=headers)
 
 
 def duration(seconds: float) -> str:

@@ -42,7 +42,7 @@ class RedisLedger:
     def __init__(
         self,
         url: str,
-        password: Callable[[], str] | None = None,
+        password: str | None = None,
         ca: Path | None = None,
         *,
         prefix: str = "tritonctl",
@@ -55,7 +55,7 @@ class RedisLedger:
         self._prefix, self._minute = prefix, minute
         self._clock, self._now = clock, now
         self._down_until = -float("inf")
-        secrets: dict[str, Any] = {} if password is None else {"password": password()}
+        secrets: dict[str, Any] = {} if password is None else {"password": password}
         if ca is not None:
             secrets["ssl_ca_certs"] = str(ca)
         pool = BlockingConnectionPool.from_url(

@@ -16,7 +16,7 @@ from tritonctl.server.gateway.placement import Placement, Upstream, triton
 
 Message = dict[str, Any]  # a protobuf message of Envoy's API, by field name
 
-GRPC, REST, ADMIN = "triton_grpc", "triton_rest", "admin"
+GRPC, REST, FRONTEND, ADMIN = "triton_grpc", "triton_rest", "frontend", "admin"
 ADMIN_SOCKET = "@tritonctl-gateway-admin-{port}"
 _HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 _PLAIN = {"plain": True}
@@ -26,7 +26,8 @@ _PERCENT_THAT_MAY_BE_EJECTED = 50
 
 def clusters(gateway: Gateway, placement: Placement) -> list[Message]:
     """All of them."""
-    return [_grpc(gateway, placement), _rest(gateway, placement), _admin(placement)]
+    triton_s = [_grpc(gateway, placement), _rest(gateway, placement)]
+    return [*triton_s, *_frontend(gateway, placement), _admin(placement)]
 
 
 def typed(name: str, **fields: Any) -> Message:
@@ -47,6 +48,19 @@ def _rest(gateway: Gateway, placement: Placement) -> Message:
     # As for health checks: a kept connection would hold up the end of a server that drains.
     common = {"common_http_protocol_options": {"idle_timeout": "2s"}}
     return _replicas(REST, gateway, ports, {"http_protocol_options": {}}, **common)
+
+
+def _frontend(gateway: Gateway, placement: Placement) -> list[Message]:
+    """The OpenAI API: any number of frontends behind one name."""
+    if placement.frontend is None:
+        return []
+    host, port = placement.frontend
+    upstream = Upstream(host, http_port=port)
+    common = {"common_http_protocol_options": {"idle_timeout": "2s"}}
+    cluster = _replicas(
+        FRONTEND, gateway, [(upstream, port)], {"http_protocol_options": {}}, **common
+    )
+    return [cluster | {"health_checks": [_health_check("/health/ready")]}]
 
 
 def _replicas(
@@ -90,7 +104,7 @@ def _replicas(
     }
 
 
-def _health_check() -> Message:
+def _health_check(path: str = "/v2/health/ready") -> Message:
     return {
         "timeout": "2s",
         "interval": "1s",
@@ -98,7 +112,7 @@ def _health_check() -> Message:
         "unhealthy_threshold": 2,
         "healthy_threshold": 1,
         "reuse_connection": False,  # Triton does not end while its HTTP port has one
-        "http_health_check": {"path": "/v2/health/ready"},
+        "http_health_check": {"path": path},
         "transport_socket_match_criteria": _PLAIN,
     }
 

@@ -6,7 +6,15 @@ from __future__ import annotations
 from typing import Any
 
 from tritonctl.project.server import Gateway
-from tritonctl.server.gateway.clusters import ADMIN, Message, admin_address, clusters, socket, typed
+from tritonctl.server.gateway.clusters import (
+    ADMIN,
+    FRONTEND,
+    Message,
+    admin_address,
+    clusters,
+    socket,
+    typed,
+)
 from tritonctl.server.gateway.placement import Placement, edge
 from tritonctl.server.gateway.routes import routes
 from tritonctl.server.gateway.tenants import KEYS, TENANT, tenant_filters, tenant_metadata
@@ -69,8 +77,10 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
         "name": "triton",
         "domains": ["*"],
         "routes": [
-            route | tenant_metadata(gateway, placement) if "route" in route else route
-            for route in routes(gateway)
+            route | tenant_metadata(gateway, placement, frontend=_to_frontend(route))
+            if "route" in route
+            else route
+            for route in routes(gateway, frontend=placement.frontend is not None)
         ],
     }
     # Triton traces every request with a `traceparent`, at any rate.
@@ -90,6 +100,10 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
         "http2_protocol_options": _http2(gateway),
         "access_log": [{"name": "envoy.access_loggers.stdout", "typed_config": log}],
     }
+
+
+def _to_frontend(route: Message) -> bool:
+    return bool(route["route"]["cluster"] == FRONTEND)
 
 
 def _server(name: str) -> Message:

@@ -10,13 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tritonctl.project.frontend import Frontend
 from tritonctl.project.schema import Project
 from tritonctl.project.server import EdgeTls, Gateway, Tls
 
 SECRETS = "/run/secrets"
+FRONTEND_SERVICE = "frontend"  # of compose: its DNS name has the address of every frontend
 _KEY = "gateway_api_key_"
 _EDGE = "gateway_tls_"
 _TRITON = "triton_tls_"
+FRONTEND_SECRET = "gateway_frontend_secret"  # noqa: S105 - the secret's name
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,10 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Placement:
-    """Addresses as Envoy itself sees them; `secrets`: the path of each file in `secret_files`."""
+    """Addresses as Envoy itself sees them; `secrets`: the path of each file in `secret_files`.
+
+    frontend: host and port of the OpenAI API; None where the project has none.
+    """
 
     upstreams: tuple[Upstream, ...]
     address: str
@@ -44,6 +50,7 @@ class Placement:
     admin_address: str
     admin_port: int
     secrets: Mapping[str, str]
+    frontend: tuple[str, int] | None = None
 
 
 def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:
@@ -56,7 +63,12 @@ def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:
         admin_address="0.0.0.0",  # noqa: S104 - same
         admin_port=gateway.admin_port,
         secrets={name: f"{SECRETS}/{name}" for name in secret_files(project)},
+        frontend=_frontend(project.frontend) if project.frontend else None,
     )
+
+
+def _frontend(settings: Frontend) -> tuple[str, int]:
+    return FRONTEND_SERVICE, settings.port or Frontend().port
 
 
 def secret_files(project: Project) -> dict[str, Path]:
@@ -67,6 +79,8 @@ def secret_files(project: Project) -> dict[str, Path]:
     gateway = gateway_of(project)
     tenants = gateway.tenants.items()
     files = {api_key(name): tenant.api_key_file for name, tenant in tenants}
+    if gateway.frontend_secret_file is not None:
+        files[FRONTEND_SECRET] = gateway.frontend_secret_file
     files |= _of(_EDGE, gateway.tls, ("certificate", "key", "client_ca"))
     files |= _of(_TRITON, project.server.tls, ("ca", "client_certificate", "client_key"))
     return {name: project.path(path) for name, path in files.items()}

@@ -8,7 +8,7 @@ server's operators, who reach it directly.
 from __future__ import annotations
 
 from tritonctl.project.server import Gateway
-from tritonctl.server.gateway.clusters import GRPC, REST, Message, typed
+from tritonctl.server.gateway.clusters import FRONTEND, GRPC, REST, Message, typed
 from tritonctl.server.gateway.tenants import GUARD, KEYS, LIMIT, switched_off
 
 _SERVICE = "/inference.GRPCInferenceService/"
@@ -20,18 +20,21 @@ _MODEL = r"/v2/models/[A-Za-z0-9_.-]+(/versions/[0-9]+)?"
 _INFERENCE = rf"{_MODEL}/(infer|generate|generate_stream)"
 _METADATA = rf"/v2/?|{_MODEL}(/ready)?"
 _HEALTH = "/v2/health/(live|ready)"
+_OPENAI = "/v1/"
 # The statistics of all models look like the metadata of one.
 _NO_MODEL = r"/v2/models/stats(/.*)?"
 # Before the first token only: once a server's headers are through, Envoy cannot retry any more.
 _RETRY_ON = {
     GRPC: "connect-failure,refused-stream,reset,unavailable",
     REST: "connect-failure,refused-stream,reset,gateway-error",
+    # What it answers is for the client: 503 may be a tenant's, a model's.
+    FRONTEND: "connect-failure,refused-stream,reset",
 }
 _REFUSAL = "not through the gateway: only inference, health and metadata are; ask Triton directly"
 
 
-def routes(gateway: Gateway) -> list[Message]:
-    """In the order in which Envoy tries them."""
+def routes(gateway: Gateway, *, frontend: bool = False) -> list[Message]:
+    """In the order in which Envoy tries them; frontend: whether there is one."""
     unlimited, exempt = {}, {}
     if gateway.tenants:
         unlimited = {"typed_per_filter_config": switched_off(LIMIT)}
@@ -45,6 +48,7 @@ def routes(gateway: Gateway) -> list[Message]:
         _rest(_INFERENCE, gateway),
         _rest(_METADATA, gateway) | unlimited,
         _rest(_HEALTH, gateway) | exempt,
+        *(_openai(gateway) if frontend else []),
         _refused({"prefix": "/"}),
     ]
 
@@ -55,6 +59,17 @@ def _grpc(path: str, gateway: Gateway) -> Message:
 
 def _rest(pattern: str, gateway: Gateway) -> Message:
     return {"match": {"safe_regex": {"regex": pattern}}, "route": _route(REST, gateway)}
+
+
+def _openai(gateway: Gateway) -> list[Message]:
+    """The frontend refuses by itself, in OpenAI's shape: it counts requests, and without the
+    gateway's secret it looks at keys.
+    """
+    route: Message = {"match": {"prefix": _OPENAI}, "route": _route(FRONTEND, gateway)}
+    if gateway.tenants:
+        off = (LIMIT,) if gateway.frontend_secret_file is not None else (KEYS, GUARD, LIMIT)
+        route["typed_per_filter_config"] = switched_off(*off)
+    return [route]
 
 
 def _route(cluster: str, gateway: Gateway) -> Message:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tritonctl.project.server import Gateway, Tenant
 from tritonctl.server.gateway.clusters import Message, typed
-from tritonctl.server.gateway.placement import Placement, api_key
+from tritonctl.server.gateway.placement import FRONTEND_SECRET, Placement, api_key
 
 KEYS, GUARD, LIMIT = "tritonctl.tenants", "tritonctl.guard", "tritonctl.limit"
 TENANT = "tenant"  # in the dynamic metadata that tenants.lua writes
@@ -34,12 +34,16 @@ def tenant_filters(gateway: Gateway) -> list[Message]:
     return [*filters, _limit(limited)]
 
 
-def tenant_metadata(gateway: Gateway, placement: Placement) -> Message:
-    """For tenants.lua: where each tenant's key is, as Envoy sees it."""
+def tenant_metadata(gateway: Gateway, placement: Placement, *, frontend: bool) -> Message:
+    """For tenants.lua: where each tenant's key is, as Envoy sees it; frontend: of its route."""
     if not gateway.tenants:
         return {}
-    files = {name: placement.secrets[api_key(name)] for name in gateway.tenants}
-    return {"metadata": {"filter_metadata": {KEYS: {"api_key_files": files}}}}
+    told: Message = {
+        "api_key_files": {name: placement.secrets[api_key(name)] for name in gateway.tenants}
+    }
+    if frontend and FRONTEND_SECRET in placement.secrets:
+        told["frontend_secret_file"] = placement.secrets[FRONTEND_SECRET]
+    return {"metadata": {"filter_metadata": {KEYS: told}}}
 
 
 def switched_off(*filters: str) -> Message:

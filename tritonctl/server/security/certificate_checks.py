@@ -94,6 +94,9 @@ def check_gateway(project: Project, dialled: str, *, now: datetime | None = None
         return
     for name, tenant in gateway.tenants.items():
         _refuse_no_key(f"gateway.tenants.{name}.api_key_file", project.path(tenant.api_key_file))
+    if gateway.frontend_secret_file is not None:
+        secret = project.path(gateway.frontend_secret_file)
+        _refuse_no_key("gateway.frontend_secret_file", secret)
     if gateway.tls is not None:
         pem = _read("gateway.tls.certificate", project.path(gateway.tls.certificate))
         _refuse_out_of_date(pem, now)

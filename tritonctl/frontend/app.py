@@ -32,6 +32,7 @@ from tritonctl.frontend.exchange import JSON, ClientGoneError, Exchange, Message
 from tritonctl.frontend.health import Health
 from tritonctl.frontend.models import Models, Target
 from tritonctl.frontend.observing import observing
+from tritonctl.frontend.openapi import Operation, document
 from tritonctl.frontend.rerank import RerankRequest
 from tritonctl.frontend.rows import Rows
 from tritonctl.frontend.sizes import BytesAsTokens
@@ -219,12 +220,28 @@ async def _ready(exchange: Exchange, parts: Parts) -> None:
     await parts.health.ready(exchange)
 
 
+async def _openapi(exchange: Exchange, _: Parts) -> None:
+    await exchange.answer_json(document(OPERATIONS))
+
+
+OPERATIONS: Sequence[Operation] = (
+    Operation("POST", "/v1/chat/completions", "Answer a conversation", ChatRequest, events=True),
+    Operation("POST", "/v1/completions", "Continue a text", CompletionRequest, events=True),
+    Operation("POST", "/v1/embeddings", "Texts to vectors", EmbeddingRequest),
+    Operation("POST", "/v1/rerank", "Rank documents by a query", RerankRequest),
+    Operation("POST", "/v2/rerank", "Rank documents, without their texts", RerankRequest),
+    Operation("GET", "/v1/models", "The models that are ready, and their aliases"),
+    Operation("GET", "/v1/models/{name:path}", "One model"),
+    Operation("GET", "/health/live", "Whether this process runs"),
+    Operation("GET", "/health/ready", "Whether a model answers"),
+)
 _ROUTES: Sequence[tuple[str, str, Handle]] = (
     ("POST", "/v1/chat/completions", _chat),
     ("POST", "/v1/completions", _completions),
     ("POST", "/v1/embeddings", _embeddings),
     ("POST", "/v1/rerank", _rerank),
     ("POST", "/v2/rerank", _rerank),
+    ("GET", "/openapi.json", _openapi),
     ("GET", "/v1/models", _models),
     ("GET", "/v1/models/{name:path}", _model),
 )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -68,7 +69,7 @@ async def read_body(exchange: Exchange, *, most_bytes: int, seconds: float) -> b
 
 
 def _check_type(exchange: Exchange) -> None:
-    kind = (exchange.header(b"content-type") or b"application/json").partition(b";")[0]
+    kind = (exchange.header(b"content-type") or b"").partition(b";")[0]
     if kind.strip().lower() != b"application/json":
         raise ApiError(
             415, "send JSON, with the header `content-type: application/json`", code="media_type"
@@ -140,7 +141,10 @@ def _shown(value: Any) -> str:
         return "an object"
     if isinstance(value, list | tuple):
         return f"a list of {len(value)}"
-    text = orjson.dumps(value, default=str).decode("utf-8", "replace")
+    try:
+        text = json.dumps(value, ensure_ascii=False, default=str)
+    except ValueError:  # Python writes out no number of more than 4300 digits
+        return "a number"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 

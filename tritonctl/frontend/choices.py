@@ -33,6 +33,7 @@ class Choices(ABC):
         self._include_usage = include_usage
         self._head: dict[str, Any] = {
             "id": f"{self.prefix}-{secrets.token_hex(12)}",
+            "object": self.piece,
             "created": int(time.time()),
             "model": asked.target.shown,
         }
@@ -51,7 +52,7 @@ class Choices(ABC):
 
     def chunk_event(self, choice: dict[str, Any]) -> dict[str, Any]:
         """An event's data around a choice."""
-        data = {**self._head, "object": self.piece, "choices": [choice]}
+        data = {**self._head, "choices": [choice]}
         return {**data, "usage": None} if self._include_usage else data
 
     def template(self, choice: dict[str, Any]) -> Template:
@@ -84,7 +85,7 @@ class Choices(ABC):
     def _last(self) -> bytes:
         if not self._include_usage:
             return DONE
-        data = {**self._head, "object": self.piece, "choices": [], "usage": self.usage.record}
+        data = {**self._head, "choices": [], "usage": self.usage.record}
         return event(data) + DONE
 
 

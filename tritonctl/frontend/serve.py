@@ -6,15 +6,20 @@ from __future__ import annotations
 import logging
 import signal
 import sys
+from functools import partial
 from types import FrameType
 
 import uvicorn
+from starlette.applications import Starlette
 
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.connections import BoundedConnection
 from tritonctl.frontend.draining import Draining
 
 _KEEP_ALIVE_SECONDS = 75
+# A client may stop reading for so long.
+_READ_SECONDS = 60.0
 _LOG = logging.getLogger("tritonctl.frontend")
 
 
@@ -40,15 +45,19 @@ class _Draining(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def server(config: FrontendConfig) -> uvicorn.Server:
-    """A server that has not begun; `run()` serves until SIGTERM or SIGINT, then drains."""
-    draining = Draining()
-    settings = uvicorn.Config(
-        build_app(config, draining=draining),
+def configured(config: FrontendConfig, app: Starlette) -> uvicorn.Config:
+    """How uvicorn serves it."""
+    return uvicorn.Config(
+        app,
         host=config.settings.address,
         port=config.settings.port,
         loop="uvloop",
-        http="httptools",
+        # A function that makes connections is as good as their class.
+        http=partial(  # type: ignore[arg-type]
+            BoundedConnection,
+            head_seconds=config.settings.body_timeout_seconds,
+            read_seconds=_READ_SECONDS,
+        ),
         ws="none",
         lifespan="on",
         access_log=False,
@@ -59,7 +68,12 @@ def server(config: FrontendConfig) -> uvicorn.Server:
         timeout_graceful_shutdown=config.exit_timeout_seconds,
         backlog=2048,
     )
-    return _Draining(settings, draining)
+
+
+def server(config: FrontendConfig) -> uvicorn.Server:
+    """A server that has not begun; `run()` serves until SIGTERM or SIGINT, then drains."""
+    draining = Draining()
+    return _Draining(configured(config, build_app(config, draining=draining)), draining)
 
 
 def run(config: FrontendConfig) -> bool:

@@ -57,7 +57,7 @@ class TextFields(Body):
     stop: Word | Annotated[list[Word], Field(max_length=_MOST_WORDS)] | None = Field(
         None, description="text that ends the answer, and is not part of it; up to 4"
     )
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**64)] | None = Field(
+    seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = Field(
         None, description="equal seed, equal text; answer number i has seed + i"
     )
     temperature: Annotated[float, Field(ge=0, le=2)] | None = Field(

@@ -320,3 +320,39 @@ def test_many_inside_each_other(tmp_path: Path) -> None:
     assert {finding.rule for finding in found} == {"TC307"}
     assert len(found) == 400
     assert found[0].message == "e0 contains itself: e0 → e399 → e398 → e397 → e396 → e395 → … → e0"
+
+
+def without(rule: str, *changes: tuple[str, str, str]) -> list[str]:
+    """What is found in the bad example of a rule with pieces of its files exchanged."""
+    files = dict(RULES[rule].bad)
+    for name, old, new in changes:
+        text = files[name]
+        assert isinstance(text, str)
+        assert old in text
+        files[name] = text.replace(old, new)
+    return rules(files)
+
+
+def test_a_mask_that_nobody_needs() -> None:
+    """Nothing is taken for text without padding or a batch; a mask may be optional."""
+    config = "encoder/config.pbtxt"
+    ids = '"input_ids" data_type: TYPE_INT64 dims: [ -1 ]'
+    assert without("TC351") == ["TC351"]
+    alone = [
+        (name, "max_batch_size: 8", "max_batch_size: 1") for name in (config, "m/config.pbtxt")
+    ]
+    assert without("TC351", *alone) == []
+    assert without("TC351", (config, ids, ids.replace("-1", "8"))) == []
+    mask = ids.replace("input_ids", "attention_mask").replace("[ -1 ]", "[ -1 ] optional: true")
+    optional = (config, f"[ {{ name: {ids} }} ]", f"[ {{ name: {ids} }}, {{ name: {mask} }} ]")
+    assert without("TC351", optional) == ["TC351"]
+
+
+def test_task_files_that_say_nothing() -> None:
+    """One that is no JSON, without labels or a size, or of a size that varies."""
+    labels, image = "label/1/task/task.json", "image/1/task/task.json"
+    for old, new in (('"labels"', '"label"'), ("{", "{{"), ('["bad", "good"]', "[]")):
+        assert without("TC352", (labels, old, new)) == [], new
+    for old, new in (('"height": 256', '"height": "256"'), ('"image":', '"picture":')):
+        assert without("TC353", (image, old, new)) == [], new
+    assert without("TC353", ("engine/config.pbtxt", "224, 224", "-1, -1")) == []

@@ -34,12 +34,16 @@ Script = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class ReplayModel:
-    """What a model says. streams: taken at a time; serving: its section of the project file."""
+    """What a model says. streams: taken at a time; serving: its section of the project file.
+
+    chat_template: makes prompts of conversations.
+    """
 
     tokenizer_json: Path
     scripts: Sequence[Script]
     streams: int = STREAMS
     serving: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
 
 
 def replay_project(
@@ -67,7 +71,7 @@ def replay_models(
     _override_contents(folder)
     entries = {}
     for name, model in models.items():
-        _write_checkpoint(folder / name, model.tokenizer_json, model.scripts)
+        _write_checkpoint(folder / name, model)
         engine = {
             "builder": "replay",
             "precision": "fp32",
@@ -94,10 +98,12 @@ def _override_contents(folder: Path) -> None:
         file.write(text[text.index("[[inputs]]") :])
 
 
-def _write_checkpoint(folder: Path, tokenizer_json: Path, scripts: Sequence[Script]) -> None:
+def _write_checkpoint(folder: Path, model: ReplayModel) -> None:
     folder.mkdir()
-    shutil.copyfile(tokenizer_json, folder / "tokenizer.json")
-    vocabulary = Tokenizer.from_file(str(tokenizer_json)).get_vocab()
+    shutil.copyfile(model.tokenizer_json, folder / "tokenizer.json")
+    vocabulary = Tokenizer.from_file(str(model.tokenizer_json)).get_vocab()
     config = {"model_type": "replay", "vocab_size": max(vocabulary.values()) + 1}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    (folder / "scripts.json").write_text(json.dumps(scripts), encoding="utf-8")
+    (folder / "scripts.json").write_text(json.dumps(model.scripts), encoding="utf-8")
+    settings = {"chat_template": model.chat_template} if model.chat_template else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")

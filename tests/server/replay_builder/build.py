@@ -11,7 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-FILES = {"scripts.json": "engine", "tokenizer.json": "tokenizer"}
+FILES = {
+    "scripts.json": "engine",
+    "tokenizer.json": "tokenizer",
+    "tokenizer_config.json": "tokenizer",
+}
 
 
 def main() -> int:

@@ -45,11 +45,29 @@ class FakeEnsemble:
     open: int = 0
     cancelled: int = 0
     urls: list[str] = field(default_factory=list)
+    configs: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def connect(self, url: str) -> Any:
         """The `connect` of build_app."""
         self.urls.append(url)
         return self
+
+    def reach(self, url: str) -> None:
+        """As the client's."""
+
+    def at(self, url: str) -> FakeEnsemble:
+        """As the client's: every server is this one."""
+        return self
+
+    async def server_ready(self, seconds: float) -> bool:
+        """As the client's."""
+        if self.failure is not None:
+            raise self.failure
+        return self.ready
+
+    async def model_config(self, model: str) -> dict[str, Any]:
+        """As the client's."""
+        return self.configs.get(model, {"name": model})
 
     async def close(self) -> None:
         """As the client's."""
@@ -70,6 +88,7 @@ class FakeEnsemble:
         self, model: str, prompt: Prompt, sampling: SamplingParameters, **more: Any
     ) -> AsyncIterator[Chunk]:
         """As the client's."""
+        more.pop("route", None)
         self.asked.append(Asked(model, prompt, sampling, more))
         if model not in self.models:
             raise RequestRejectedError(

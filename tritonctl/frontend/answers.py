@@ -9,21 +9,30 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tritonctl.errors import TritonctlError
+from tritonctl.errors import RequestRejectedError, TritonctlError
 from tritonctl.frontend import errors
 from tritonctl.frontend.budgets.admission import Budgets, Grant
+from tritonctl.frontend.counting.context import ContextLengthError
+from tritonctl.frontend.counting.prompts import Count
+from tritonctl.frontend.counting.worker import CountRefusedError
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.models import Target
 from tritonctl.frontend.observed import Call
 from tritonctl.frontend.sampling import of_choice
-from tritonctl.frontend.sizes import Sizes
-from tritonctl.frontend.upstream import Replica, Router
-from tritonctl.protocol.generation import Chunk, Prompt, Queueing, SamplingParameters
+from tritonctl.frontend.upstream import Servers
+from tritonctl.protocol.generation import (
+    Chunk,
+    Prompt,
+    Queueing,
+    SamplingParameters,
+    prompt_tensor,
+)
 
 # Finish reasons of the ensemble's that are OpenAI's, too.
 FINISHED = ("stop", "length")
 _NOTHING = Chunk("", 0, 0, "", 0)
+CONTEXT_LENGTH = "context_length_exceeded"
 _WAITING_CHUNKS = 64  # of all streams of a request, before they are held up
 
 
@@ -39,6 +48,21 @@ class TextAsked:
     sampling: SamplingParameters
     choices: int
     prompt_field: str
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A prompt whose length is known, before a replica is chosen for its answers.
+
+    content: as it is sent. room: tokens that each answer may have; None where nobody knows.
+    work: tokens of an answer's prompt and of the answer that is expected.
+    """
+
+    prompt: Prompt
+    content: bytes
+    count: Count
+    room: int | None
+    work: int
 
 
 @dataclass
@@ -61,10 +85,9 @@ class Usage:
 class Answers:
     """Asks for text. The one place where a request passes all parts between body and answer."""
 
-    def __init__(self, router: Router, budgets: Budgets, sizes: Sizes) -> None:
-        self._router = router
+    def __init__(self, servers: Servers, budgets: Budgets) -> None:
+        self._servers = servers
         self._budgets = budgets
-        self._sizes = sizes
 
     async def ask(
         self, exchange: Exchange, asked: TextAsked, usage: Usage
@@ -72,6 +95,7 @@ class Answers:
         """Chunks by the answer's index; `usage` is complete at the end. Raises ApiError."""
         latest: dict[int, Chunk] = {}
         facts, observed = exchange.facts, exchange.observed
+        planned = await asyncio.gather(*(self._planned(asked, p) for p in asked.prompts))
         calls = [
             observed.call(_requested(asked)) for _ in range(len(asked.prompts) * asked.choices)
         ]
@@ -79,9 +103,8 @@ class Answers:
             facts.text |= {"prompts": asked.prompts, "answers": [""] * len(calls)}
         try:
             async with (
-                self._admitted(exchange, asked, latest) as grant,
-                self._router.choose(asked.target.model) as replica,
-                aclosing(_merged(_streams(replica, asked, calls, grant))) as chunks,
+                self._admitted(exchange, asked, planned, latest) as grant,
+                aclosing(_merged(self._streams(exchange, asked, planned, calls, grant))) as chunks,
             ):
                 async for index, chunk in chunks:
                     before = latest[index].num_output_tokens if index in latest else 0
@@ -108,14 +131,18 @@ class Answers:
 
     @asynccontextmanager
     async def _admitted(
-        self, exchange: Exchange, asked: TextAsked, latest: dict[int, Chunk]
+        self,
+        exchange: Exchange,
+        asked: TextAsked,
+        planned: Sequence[Planned],
+        latest: dict[int, Chunk],
     ) -> AsyncIterator[Grant]:
         """Within the tenant's budgets; what was not used is given back at the end.
 
         A client that leaves before the first token pays for its prompt, which may have been read.
         """
-        prompt, answer = await self._sizes.of(asked)
-        if answer is None and exchange.tenant.tokens_per_minute is not None:
+        rooms = [plan.room for plan in planned]
+        if None in rooms and exchange.tenant.tokens_per_minute is not None:
             raise ApiError(
                 400,
                 "this key has a limit of tokens, and the longest answer of this model is not "
@@ -123,7 +150,8 @@ class Answers:
                 code="invalid_value",
                 param="max_tokens",
             )
-        answers = (answer or 0) * len(asked.prompts)
+        prompt = sum(plan.count.at_most for plan in planned)
+        answers = sum(room or 0 for room in rooms)
         async with self._budgets.admit(exchange.tenant, prompt, answers, asked.choices) as grant:
             exchange.headers = grant.headers
             facts = exchange.facts
@@ -141,21 +169,65 @@ class Answers:
                     grant.settle(used.prompt_tokens, used.completion_tokens)
                 facts.refunded_tokens = grant.claim.reserved - grant.used
 
+    async def _planned(self, asked: TextAsked, prompt: Prompt) -> Planned:
+        """Raises ApiError for a prompt that cannot fit, or that the tokenizer step would refuse."""
+        model, most = asked.target.model, asked.sampling.max_tokens
+        counter = self._servers.counter
+        tensor, content = prompt_tensor(prompt)
+        try:
+            text = content.decode("utf-8", "surrogatepass")
+            count = await counter.count(model, {tensor: [text]})
+            room = counter.limits(model).answer_room(count.tokens, most) if count.exact else most
+        except CountRefusedError as error:
+            told = RequestRejectedError(str(error), remedy="")
+            raise errors.of_tritonctl(told, asked.prompt_field) from error
+        except ContextLengthError as error:
+            param = asked.prompt_field if error.prompt_alone or most is None else "max_tokens"
+            raise ApiError(400, str(error), code=CONTEXT_LENGTH, param=param) from error
+        work = count.tokens + self._servers.expected.of(model, room)
+        return Planned(prompt, content, count, room, work)
 
-def _streams(
-    replica: Replica, asked: TextAsked, calls: Sequence[Call], grant: Grant
-) -> list[AsyncIterator[Chunk]]:
-    queueing = Queueing(priority=grant.priority)
-    return [
-        replica.client.stream(
-            asked.target.model,
-            asked.prompts[index // asked.choices],
-            of_choice(asked.sampling, index % asked.choices),
-            queueing=queueing,
-            traceparent=call.traceparent,
-        )
-        for index, call in enumerate(calls)
-    ]
+    def _streams(
+        self,
+        exchange: Exchange,
+        asked: TextAsked,
+        planned: Sequence[Planned],
+        calls: Sequence[Call],
+        grant: Grant,
+    ) -> list[AsyncIterator[Chunk]]:
+        queueing = Queueing(priority=grant.priority)
+        return [
+            self._stream(
+                exchange,
+                planned[index // asked.choices],
+                asked.target.model,
+                of_choice(asked.sampling, index % asked.choices),
+                queueing=queueing,
+                traceparent=call.traceparent,
+            )
+            for index, call in enumerate(calls)
+        ]
+
+    async def _stream(
+        self,
+        exchange: Exchange,
+        plan: Planned,
+        model: str,
+        sampling: SamplingParameters,
+        **options: Any,
+    ) -> AsyncGenerator[Chunk, None]:
+        """One answer, from the replica that is chosen for it and, if that breaks, from others."""
+        last = None
+        async with (
+            self._servers.router.choose(model, work=plan.work, beginning=plan.content) as placement,
+            aclosing(placement.stream(plan.prompt, sampling, **options)) as chunks,
+        ):
+            async for last in chunks:
+                exchange.facts.replica = placement.url
+                yield last
+        if last is not None:
+            self._servers.expected.learn(model, last.num_output_tokens)
+            await self._servers.counter.served(model, plan.count, last.num_input_tokens)
 
 
 def _requested(asked: TextAsked) -> dict[str, Any]:

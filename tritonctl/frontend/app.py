@@ -35,9 +35,8 @@ from tritonctl.frontend.observing import observing
 from tritonctl.frontend.openapi import Operation, document
 from tritonctl.frontend.rerank import RerankRequest
 from tritonctl.frontend.rows import Rows
-from tritonctl.frontend.sizes import BytesAsTokens
 from tritonctl.frontend.text_fields import TextFields
-from tritonctl.frontend.upstream import Connect, FirstServer
+from tritonctl.frontend.upstream import Connect, Servers
 
 _LOG = logging.getLogger("tritonctl.frontend")
 _CANCELLED = "cancelled"
@@ -61,16 +60,17 @@ class Parts:
         self.keys = keys_of(self.config)
         self.budgets = budgets_of(self.config)
         self.budgets.start()
-        self.router = FirstServer(self.config, self.connect)
-        self.models = Models(self.config, self.router)
-        self.rows = Rows(self.router)
-        self.answers = Answers(self.router, self.budgets, BytesAsTokens())
-        self.health = Health(self.config, self.router, self.draining)
+        self.servers = Servers(self.config, self.connect)
+        await self.servers.open()
+        self.models = Models(self.config, self.servers.router)
+        self.rows = Rows(self.servers)
+        self.answers = Answers(self.servers, self.budgets)
+        self.health = Health(self.config, self.servers.router, self.draining)
 
     async def close(self) -> None:
         """Close connections."""
         await self.budgets.close()
-        await self.router.close()
+        await self.servers.close()
         await self.observer.close()
 
 

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.base import Frozen
 from tritonctl.project.expected import reason
-from tritonctl.project.frontend import Frontend
+from tritonctl.project.frontend import Frontend, Pool
 from tritonctl.project.schema import Project
 from tritonctl.project.server import Gateway, Tenant
 from tritonctl.protocol.api_key import ApiKey
@@ -45,7 +45,8 @@ class FrontendConfig(Frozen):
     `settings`: the `frontend:` section of the project. `tls`: paths of PEM files by their fields in
     ClientTls, for all servers; `api_key`: of a gateway before them. `exit_timeout_seconds`: how
     long streams may take to finish at the end. `tenants`: those of the gateway, with the paths of
-    their keys.
+    their keys. `metrics_ports`: of servers whose metrics can be read, by server. `pools`: of models
+    that have them. `repository`: the model repository, where it can be read.
     """
 
     servers: Annotated[tuple[str, ...], Field(min_length=1)]
@@ -56,6 +57,9 @@ class FrontendConfig(Frozen):
     exit_timeout_seconds: int = 30
     tenants: Mapping[str, Tenant] = {}
     gateway_secret_file: Path | None = None
+    metrics_ports: Mapping[str, int] = {}
+    pools: Mapping[str, Mapping[str, Pool]] = {}
+    repository: Path | None = None
 
     @classmethod
     def of(
@@ -68,8 +72,9 @@ class FrontendConfig(Frozen):
         address: str | None = None,
         port: int | None = None,
         folder: Path | None = None,
+        metrics_ports: Mapping[str, int] | None = None,
     ) -> Self:
-        """For a project whose replicas listen at these addresses.
+        """For a project whose replicas listen at these addresses, unless it names its own.
 
         address, port: where it is to listen, instead of what the project says. folder: where the
         files of `secret_files` lie by their names, in a container; None: as the project says.
@@ -82,8 +87,13 @@ class FrontendConfig(Frozen):
         if settings.ledger is not None:
             placed = {"password_file": paths.get(REDIS_PASSWORD), "ca": paths.get(REDIS_CA)}
             changed["ledger"] = settings.ledger.model_copy(update=placed)
+        ports = {
+            each.url: each.metrics_port
+            for each in settings.upstreams
+            if each.metrics_port is not None
+        }
         return cls(
-            servers=tuple(servers),
+            servers=tuple(each.url for each in settings.upstreams) or tuple(servers),
             models=tuple(project.public),
             settings=settings.model_copy(update=changed),
             tls=tls and tls.to_record(),
@@ -94,6 +104,13 @@ class FrontendConfig(Frozen):
                 for name, tenant in gateway.tenants.items()
             },
             gateway_secret_file=paths.get(GATEWAY_SECRET),
+            metrics_ports=ports if settings.upstreams else metrics_ports or {},
+            pools={
+                name: model.serving.pools
+                for name, model in project.models.items()
+                if model.serving.pools
+            },
+            repository=project.repository,
         )
 
     @classmethod

@@ -65,6 +65,18 @@ class EmbeddingRequest(Body):
         """All texts."""
         return [self.input] if isinstance(self.input, str) else self.input
 
+    @property
+    def tensors(self) -> Mapping[str, Sequence[Any]]:
+        """The public tensors, as far as the tokenizer step reads them."""
+        texts = self.texts
+        tensors: dict[str, Sequence[Any]] = {
+            "text_input": texts,
+            "truncate": [bool(self.truncate)] * len(texts),
+        }
+        if self.prompt_name is not None:
+            tensors["prompt_name"] = [self.prompt_name] * len(texts)
+        return tensors
+
 
 async def answer(exchange: Exchange, asked: EmbeddingRequest, target: Target, rows: Rows) -> None:
     """The vectors, in the texts' order."""
@@ -72,6 +84,7 @@ async def answer(exchange: Exchange, asked: EmbeddingRequest, target: Target, ro
         exchange,
         target,
         "input" if isinstance(asked.input, str) else "input[{}]",
+        asked.tensors,
         lambda client, delivery: client.embed(
             target.model,
             asked.texts,

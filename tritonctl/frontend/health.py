@@ -8,7 +8,7 @@ from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.draining import Draining
 from tritonctl.frontend.errors import unavailable
 from tritonctl.frontend.exchange import Exchange
-from tritonctl.frontend.upstream import Router
+from tritonctl.frontend.routing.router import Router
 
 
 class Health:

@@ -13,7 +13,7 @@ from tritonctl.errors import TritonctlError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.errors import ApiError, unavailable, unknown_model
 from tritonctl.frontend.exchange import Exchange
-from tritonctl.frontend.upstream import Router
+from tritonctl.frontend.routing.router import Router
 from tritonctl.protocol.asking import WAYS
 from tritonctl.protocol.tasks import ServedTask
 

@@ -67,6 +67,18 @@ class RerankRequest(Body):
         """The documents' texts."""
         return [one if isinstance(one, str) else one.text for one in self.documents]
 
+    @property
+    def tensors(self) -> Mapping[str, Sequence[Any]]:
+        """The public tensors, as far as the tokenizer step reads them."""
+        texts = self.texts
+        tensors: dict[str, Sequence[Any]] = {
+            "query": [self.query] * len(texts),
+            "text_input": texts,
+        }
+        if self.truncate is not None:
+            tensors["truncate"] = [self.truncate] * len(texts)
+        return tensors
+
 
 async def answer(
     exchange: Exchange, asked: RerankRequest, target: Target, rows: Rows, *, with_texts: bool
@@ -77,6 +89,7 @@ async def answer(
         exchange,
         target,
         "documents[{}]",
+        asked.tensors,
         lambda client, delivery: client.rerank(
             target.model, asked.query, texts, truncate=asked.truncate, delivery=delivery
         ),

@@ -3,19 +3,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from tritonctl.errors import ItemsRejectedError, TritonctlError
+from tritonctl.errors import ItemsRejectedError, RequestRejectedError, TritonctlError
 from tritonctl.frontend import errors
+from tritonctl.frontend.counting.worker import CountRefusedError, Tensors
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.models import Target
-from tritonctl.frontend.upstream import Router
+from tritonctl.frontend.upstream import Servers
 from tritonctl.protocol.client import AsyncTritonClient
 from tritonctl.protocol.delivery import Delivery
 
 # A busy server is the client's to ask again: it learns at once.
 _ONCE = Delivery(retry_seconds=0.0)
+# How the tokenizer step names an item: python_backends/tasklib/item_errors.py.
+_ITEM = re.compile(r"^(\w+)\[(\d+)\]")
 
 Ask = Callable[[AsyncTritonClient, Delivery], Awaitable[Sequence[Any]]]
 
@@ -23,17 +27,25 @@ Ask = Callable[[AsyncTritonClient, Delivery], Awaitable[Sequence[Any]]]
 class Rows:
     """Asks models of encoders' tasks."""
 
-    def __init__(self, router: Router) -> None:
-        self._router = router
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
 
-    async def ask(self, exchange: Exchange, target: Target, field: str, ask: Ask) -> Sequence[Any]:
+    async def ask(
+        self, exchange: Exchange, target: Target, field: str, tensors: Tensors, ask: Ask
+    ) -> Sequence[Any]:
         """The results of all items. `field`: of the items, with {} for an item's index.
 
-        Raises ApiError, of the first item that the model refuses.
+        `tensors`: what `ask` sends, whose tokens are counted before a replica is chosen. Raises
+        ApiError, of the first item that the model refuses.
         """
         try:
-            async with self._router.choose(target.model) as replica:
+            count = await self._servers.counter.count(target.model, tensors)
+            async with self._servers.router.choose(target.model, work=count.tokens) as replica:
                 found = await ask(replica.client, _ONCE)
+        except CountRefusedError as error:
+            item = _ITEM.match(str(error))
+            told = RequestRejectedError(_ITEM.sub(r"\1", str(error)), remedy="")
+            raise errors.of_tritonctl(told, field.format(item[2] if item else 0)) from error
         except ItemsRejectedError as error:
             index, first = next(iter(error.errors.items()))
             raise errors.of_tritonctl(first, field.format(index)) from error

@@ -1,70 +1,64 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers behind the frontend, and how one is chosen for a request."""
+"""The servers behind the frontend: clients, router, counters of prompts, made from its settings."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
-from typing import Protocol
+import logging
+from collections.abc import Callable
 
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.counting.expected import ExpectedOutput
+from tritonctl.frontend.counting.prompts import PromptCounter
+from tritonctl.frontend.routing.pools import Pool
+from tritonctl.frontend.routing.router import Router, Settings
+from tritonctl.frontend.routing.watch import Upstream, Watch
+from tritonctl.host import bundled
 from tritonctl.protocol.channel import client_tls
 from tritonctl.protocol.client import AsyncTritonClient
 
-# url → a client for it, which goes on at the others when a stream breaks.
+_LOG = logging.getLogger("tritonctl.frontend")
+# url → a client for it.
 Connect = Callable[[str], AsyncTritonClient]
 
 
-@dataclass(frozen=True)
-class Replica:
-    """A server that answers."""
-
-    url: str
-    client: AsyncTritonClient
-
-
-class Router(Protocol):
-    """Chooses a replica for each request, and counts the request's work while it lasts."""
-
-    def choose(
-        self, model: str, *, work: float = 0.0, prefix_hash: int | None = None
-    ) -> AbstractAsyncContextManager[Replica]:
-        """For a request of so much work: tokens of its prompt and of the expected answer."""
-
-    async def close(self) -> None:
-        """Close the connections."""
-
-
-class FirstServer:
-    """The first server takes everything; broken streams go on at the others, or at itself."""
+class Servers:
+    """All replicas: which one takes a request, how long its prompt is there, how they are."""
 
     def __init__(self, config: FrontendConfig, connect: Connect | None = None) -> None:
-        url = config.servers[0]
-        self._replica = Replica(url, (connect or connecting(config))(url))
+        self._client = (connect or connecting(config))(config.servers[0])
+        pools = {
+            model: [
+                Pool(name, frozenset(pool.upstreams), pool.most_tokens)
+                for name, pool in named.items()
+            ]
+            for model, named in config.pools.items()
+        }
+        settings = Settings(affinity=config.settings.prefix_affinity)
+        self.router = Router(self._client, config.servers, pools, settings)
+        library = bundled.find("python_backends")
+        self.counter = PromptCounter(config.repository, library, _LOG.warning)
+        self.expected = ExpectedOutput()
+        upstreams = [
+            Upstream(host, int(port), config.metrics_ports.get(url))
+            for url in config.servers
+            for host, _, port in [url.rpartition(":")]
+        ]
+        self._watch = Watch(
+            self.router, self._client, upstreams, config.models, self.counter, _LOG.info
+        )
 
-    @asynccontextmanager
-    async def choose(
-        self,
-        model: str,  # noqa: ARG002 - there is no choice
-        *,
-        work: float = 0.0,  # noqa: ARG002
-        prefix_hash: int | None = None,  # noqa: ARG002
-    ) -> AsyncIterator[Replica]:
-        """The one."""
-        yield self._replica
+    async def open(self) -> None:
+        """Look at them for the first time."""
+        await self._watch.start()
 
     async def close(self) -> None:
-        """Close its connections."""
-        await self._replica.client.close()
+        """Close connections, end processes."""
+        await self._watch.close()
+        await self.counter.close()
+        await self._client.close()
 
 
 def connecting(config: FrontendConfig) -> Connect:
     """Clients for the configured servers."""
     tls = client_tls(config.tls)
-
-    def connect(url: str) -> AsyncTritonClient:
-        others = tuple(each for each in config.servers if each != url)
-        return AsyncTritonClient(url, tls=tls, api_key=config.api_key, resume_on=others or url)
-
-    return connect
+    return lambda url: AsyncTritonClient(url, tls=tls, api_key=config.api_key)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -46,6 +46,33 @@ class Ledger(Strict):
         return self
 
 
+class Upstream(Strict):
+    """A server that the frontend sends requests to."""
+
+    host: str = Field(description="name or address; a name with several addresses is several")
+    grpc_port: Port = Field(8001, description="of inference over gRPC")
+    metrics_port: Port | None = Field(
+        8002, description="of its metrics, which say how busy it is; null: they are not read"
+    )
+
+    @property
+    def url(self) -> str:
+        """`host:port` of gRPC."""
+        return f"{self.host}:{self.grpc_port}"
+
+
+class Pool(Strict):
+    """Replicas for requests up to a length; each length goes to the tightest pool that takes it."""
+
+    upstreams: list[str] = Field(
+        description="of `frontend.upstreams`, as host:grpc_port", min_length=1
+    )
+    most_tokens: Positive | None = Field(
+        None,
+        description="of a request, its prompt and the answer that is expected; any when absent",
+    )
+
+
 class Frontend(Strict):
     """The OpenAI API over the public models: `tritonctl frontend`, and `up` starts it."""
 
@@ -55,6 +82,14 @@ class Frontend(Strict):
         {},
         description="further names of models, e.g. `gpt-4o-mini: speller`; "
         "`MODEL:ADAPTER` for one with a LoRA adapter",
+    )
+    upstreams: list[Upstream] = Field(
+        [], description="the servers; the project's own, or the replicas of compose, when absent"
+    )
+    prefix_affinity: bool = Field(
+        True,
+        description="prompts with an equal beginning go to one server, whose cache may have it, "
+        "as long as that one is not busier than the others",
     )
     max_body_bytes: Positive = Field(
         10_000_000, description="longest request body; beyond: 413. The tokenizer takes as much"
@@ -78,6 +113,30 @@ class Frontend(Strict):
     ledger: Ledger | None = Field(
         None, description="of tenants' budgets; in the process, for one frontend, when absent"
     )
+
+    @model_validator(mode="after")
+    def _upstreams_once(self) -> Self:
+        urls = [each.url for each in self.upstreams]
+        if twice := next((url for url in urls if urls.count(url) > 1), None):
+            raise ValueError(f"upstreams has {twice} twice")
+        return self
+
+    def refuse_unknown_upstreams(self, model: str, pools: Mapping[str, Pool]) -> None:
+        """Raises ValueError for a pool of servers that are none, or for no long requests."""
+        known = [each.url for each in self.upstreams]
+        for name, pool in pools.items():
+            for url in pool.upstreams:
+                if url not in known:
+                    expected = f"one of {', '.join(known)}" if known else "none: there are none"
+                    raise ValueError(
+                        f"models.{model}.serving.pools.{name} names `{url}`; frontend.upstreams "
+                        f"has {expected}"
+                    )
+        if pools and all(pool.most_tokens is not None for pool in pools.values()):
+            raise ValueError(
+                f"models.{model}.serving.pools: no pool takes the longest requests; leave "
+                "`most_tokens` out of one"
+            )
 
     def refuse_unknown_models(self, public: Collection[str]) -> None:
         """Raises ValueError for an alias that is a model's name, or of a model that is none."""

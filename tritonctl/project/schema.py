@@ -16,7 +16,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from tritonctl.errors import ConfigurationError
 from tritonctl.project.base import Positive, Slo, Strict
 from tritonctl.project.engine import Engine
-from tritonctl.project.frontend import Frontend
+from tritonctl.project.frontend import Frontend, Pool
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.server import Docker, Gateway, Server
 
@@ -150,6 +150,11 @@ class Serving(Strict):
         False,
         description="also serve `<model>_unary`, which answers once: for ModelInfer, HTTP infer "
         "and clients that cannot stream. It asks the model itself, and has no engine of its own",
+    )
+    pools: dict[str, Pool] = Field(
+        {},
+        description="servers of the frontend by the length of requests, by any name; one pool "
+        "when absent",
     )
     backend: Literal["python", "onnxruntime", "tensorrt", "tensorrtllm"] | None = Field(
         None,
@@ -301,6 +306,8 @@ class Project(Strict):
     def _aliases_of_models(self) -> Self:
         if self.frontend is not None:
             self.frontend.refuse_unknown_models({*self.models, *self.ensembles})
+        for name, model in self.models.items():
+            (self.frontend or Frontend()).refuse_unknown_upstreams(name, model.serving.pools)
         return self
 
     def typed(self, *location: str | int) -> bool:

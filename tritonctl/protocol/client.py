@@ -253,6 +253,15 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
         answer = await self._connections[self.url].ask(request, seconds=_PROBE_SECONDS)
         return bool(answer.ready)
 
+    async def model_config(self, model: str) -> dict[str, Any]:
+        """The configuration that the server runs, ModelConfig's JSON form. Errors as `stream`."""
+        from google.protobuf.json_format import MessageToDict
+
+        request = service_pb2.ModelConfigRequest(name=model)
+        answer = await self._connections[self.url].ask(request, seconds=_PROBE_SECONDS)
+        config: dict[str, Any] = MessageToDict(answer.config, preserving_proto_field_name=True)
+        return config
+
     async def server_ready(self, seconds: float = _PROBE_SECONDS) -> bool:
         """Whether the server takes requests. Raises ServerError without an answer in time."""
         request = service_pb2.ServerReadyRequest()

@@ -189,7 +189,7 @@ def generation_request(
     request = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     request.parameters["triton_enable_empty_final_response"].bool_param = True
     _queue(request, queueing)
-    name, text = _prompt_tensor(prompt)
+    name, text = prompt_tensor(prompt)
     _add(request, name, "BYTES", struct.pack("<I", len(text)) + text)
     # A stream never repeats its prompt: an answer that begins with it comes in one response.
     _add(request, "stream", "BOOL", b"\0" if sampling.exclude_input_in_output is False else b"\1")
@@ -227,8 +227,11 @@ def _queue(request: Any, queueing: Queueing) -> None:
         request.parameters["timeout"].int64_param = math.ceil(timeout * _US_PER_SECOND)
 
 
-def _prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
-    """Name and content. What is not UTF-8 goes out as it is: the server says where it is wrong."""
+def prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
+    """The tensor that carries a prompt, and its text.
+
+    What is not UTF-8 goes out as it is: the server says where it is wrong.
+    """
     if isinstance(prompt, bytes):
         return "text_input", prompt
     if isinstance(prompt, str):

@@ -20,6 +20,7 @@ from tritonctl.frontend.counting.worker import (
 from tritonctl.protocol.model_config import Config
 
 _BYTES_A_TOKEN = 4
+_TEMPLATE_TOKENS = 32  # special tokens, and what surrounds messages besides their JSON
 _RESTART_SECONDS = 10.0
 
 
@@ -27,7 +28,7 @@ _RESTART_SECONDS = 10.0
 class Count:
     """Tokens of a request's prompt, or of all its items; a guess unless `exact`.
 
-    at_most: never fewer than there are, guess or not, what a chat template adds aside.
+    at_most: no fewer than there are, guess or not: no token has less than a byte.
     """
 
     tokens: int
@@ -145,4 +146,5 @@ class PromptCounter:
 def _guess(tensors: Tensors) -> Count:
     texts = [value for values in tensors.values() for value in values if isinstance(value, str)]
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return Count(max(1, -(-size // _BYTES_A_TOKEN)), size, exact=False)
+    at_most = size + _TEMPLATE_TOKENS * (1 + len(texts))
+    return Count(max(1, -(-size // _BYTES_A_TOKEN)), at_most, exact=False)

@@ -112,8 +112,7 @@ class CountingWorker:
         process, self._process = self._process, None
         self._not_before = float("inf")
         if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
+            _kill(process)
         if self._reader is not None:
             await self._reader
             self._reader = None
@@ -129,11 +128,13 @@ class CountingWorker:
                 async with asyncio.timeout(_START_SECONDS):
                     await self._ready(process)
             except (TimeoutError, CountUnavailableError) as error:
-                with suppress(ProcessLookupError):
-                    process.kill()
+                _kill(process)
                 await process.wait()
                 self._failed(str(error) or f"not ready within {_START_SECONDS:.0f} s")
                 raise CountUnavailableError(self.problem) from error
+            except asyncio.CancelledError:  # who waited has gone; the next one starts another
+                _kill(process)
+                raise
             self._process, self.problem = process, ""
             self._reader = asyncio.create_task(self._read(process))
             return process
@@ -189,6 +190,11 @@ class CountingWorker:
         pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 16), _LONGEST_PAUSE_SECONDS)
         self._failures += 1
         self._not_before = self._clock() + pause
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
 
 
 def _pipe(stream: _Pipe | None) -> _Pipe:

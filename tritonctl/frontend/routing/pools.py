@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Pool:
-    """Replicas for requests of at most `most_tokens`, prompt and expected answer; None: any."""
+    """Servers for requests of at most `most_tokens`, prompt and expected answer; None: any."""
 
     name: str
-    replicas: frozenset[str]
+    upstreams: frozenset[str]
     most_tokens: int | None = None
 
 

@@ -39,11 +39,13 @@ def slots_of(configs: Iterable[Config]) -> int | None:
 class Replica:
     """Counts of what this frontend has sent there and not got back.
 
-    requests: by model. work: their tokens, prompt and expected answer. elsewhere: requests of
-    others, by its own reports. slots: of each model. pace: seconds between tokens of late.
+    upstream: what it is an address of. requests: by model. work: their tokens, prompt and expected
+    answer. elsewhere: requests of others, by its own reports. slots: of each model. pace: seconds
+    between tokens of late.
     """
 
     url: str
+    upstream: str = ""
     requests: Counter[str] = field(default_factory=Counter)
     work: float = 0.0
     elsewhere: float = 0.0

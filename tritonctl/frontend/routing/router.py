@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,21 +51,24 @@ class Router:
         self._draw = draw
         self._prefixes = PrefixMemory()
         self.replicas: dict[str, Replica] = {}
-        self.set_replicas(urls)
+        self.set_replicas({url: url for url in urls})
 
-    def set_replicas(self, urls: Sequence[str]) -> None:
-        """These are there now. Requests on one that has gone go on there until they end."""
-        for url in [gone for gone in self.replicas if gone not in urls]:
+    def set_replicas(self, upstreams: Mapping[str, str]) -> None:
+        """These are there now, each by the upstream that it is an address of.
+
+        Requests on one that has gone go on there until they end.
+        """
+        for url in [gone for gone in self.replicas if gone not in upstreams]:
             del self.replicas[url]
             self._prefixes.forget(url)
-        for url in urls:
+        for url, upstream in upstreams.items():
             if url not in self.replicas:
                 self._client.reach(url)
-                self.replicas[url] = Replica(url)
+                self.replicas[url] = Replica(url, upstream)
 
     @asynccontextmanager
     async def choose(
-        self, model: str, work: float, beginning: bytes = b""
+        self, model: str, *, work: float = 0.0, beginning: bytes = b""
     ) -> AsyncIterator[Placement]:
         """A place for a request of so many tokens, prompt and expected answer.
 
@@ -84,7 +87,9 @@ class Router:
         now, stale = self._clock(), self._settings.stale_seconds
         pool = pool_of(self._pools.get(model, ()), work)
         views = [each.view(model, now, stale) for each in self.replicas.values()]
-        ask = Ask(pool.replicas if pool else None, self._prefixes.longest(hashes), tried)
+        upstreams = None if pool is None else pool.upstreams
+        wanted = upstreams and {r.url for r in self.replicas.values() if r.upstream in upstreams}
+        ask = Ask(wanted, self._prefixes.longest(hashes), tried)
         choice = choose(views, ask, self._draw)
         self._prefixes.read(hashes, choice.name)
         return choice
@@ -136,7 +141,7 @@ class Placement:
 
     async def stream(
         self, prompt: Prompt, sampling: SamplingParameters, **options: Any
-    ) -> AsyncIterator[Chunk]:
+    ) -> AsyncGenerator[Chunk, None]:
         """As `AsyncTritonClient.stream`, from one replica after another where that is needed.
 
         A replica whose queue is full is left for another one, once each.

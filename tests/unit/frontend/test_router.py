@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests placed on real gRPC servers: counted while they last, moved when their server breaks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from tritonclient.grpc import service_pb2
+
+from tests.unit.test_resuming import NOBODY, WORDS, Replica, serving, vanish
+from tritonctl.errors import ServerBusyError, ServerError
+from tritonctl.frontend.routing.pools import Pool
+from tritonctl.frontend.routing.router import Router, Settings
+from tritonctl.protocol.client import AsyncTritonClient
+from tritonctl.protocol.generation import SamplingParameters
+
+GREEDY = SamplingParameters()
+TEXT = "".join(WORDS)
+
+
+class Full(Replica):
+    """Refuses each request, as Triton's queue does."""
+
+    def ModelStreamInfer(self, requests: Any, context: Any) -> Iterator[Any]:  # noqa: ARG002, N802
+        """A message in the stream."""
+        yield service_pb2.ModelStreamInferResponse(error_message="Exceeds maximum queue size")
+
+
+def routed(
+    urls: list[str], test: Callable[[Router], Awaitable[None]], *, affinity: bool = True
+) -> Router:
+    """Run a test with a router of these replicas; ties go to the first."""
+    made: list[Router] = []
+
+    async def run() -> None:
+        async with AsyncTritonClient(urls[0]) as client:
+            pools = [Pool("short", frozenset(urls[1:]), 100), Pool("any", frozenset(urls))]
+            settings = Settings(affinity=affinity)
+            router = Router(client, urls, {"pooled": pools}, settings, draw=lambda: 0.0)
+            made.append(router)
+            await test(router)
+
+    asyncio.run(run())
+    return made[0]
+
+
+async def ask(router: Router, model: str = "speller", *, work: float = 5.0) -> tuple[str, str]:
+    """The whole text, and the replica that ended it."""
+    async with router.choose(model, work=work) as placement:
+        text = "".join([chunk.text async for chunk in placement.stream("72", GREEDY)])
+        return text, placement.url
+
+
+def test_requests_are_counted_while_they_last() -> None:
+    """Whatever their end is; the next one goes where there are fewer."""
+    with serving(Replica(), Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            async with router.choose("speller", work=9.0) as first:
+                assert router.replicas[first.url].work == 9.0
+                async with router.choose("speller") as second:
+                    assert {first.url, second.url} == set(urls)
+                stream = first.stream("72", GREEDY)
+                async with aclosing(stream) as chunks:
+                    async for _ in chunks:
+                        break
+
+        router = routed(urls, test)
+    assert [each.in_flight for each in router.replicas.values()] == [0, 0]
+    assert [each.work for each in router.replicas.values()] == [0.0, 0.0]
+
+
+def test_a_broken_answer_goes_on_at_another_replica_which_then_has_it() -> None:
+    """And the broken one is left out, until it says that it is ready."""
+    with serving(Replica(2, vanish), Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            text, url = await ask(router)
+            assert (text, url) == (TEXT, urls[1])
+            broken = router.replicas[urls[0]]
+            assert not broken.ready
+            assert broken.in_flight == 0
+            assert (await ask(router))[1] == urls[1]
+
+        routed(urls, test)
+
+
+def test_a_dead_replica_costs_nothing_but_a_try() -> None:
+    """Nobody listens there; with all of them dead each is tried once, and that is an error."""
+    with serving(Replica()) as urls:
+
+        async def one(router: Router) -> None:
+            assert await ask(router) == (TEXT, urls[0])
+
+        routed([NOBODY, *urls], one)
+
+    async def none(router: Router) -> None:
+        with pytest.raises(ServerError, match=r"127\.0\.0\.1:1.*127\.0\.0\.1:2"):
+            await ask(router)
+
+    router = routed([NOBODY, "127.0.0.1:2"], none)
+    assert [each.failures for each in router.replicas.values()] == [1, 0]
+
+
+def test_a_full_queue_is_left_for_another_one() -> None:
+    """Each is tried once; a replica that is busy is not broken."""
+    with serving(Full(), Replica()) as urls:
+
+        async def one(router: Router) -> None:
+            assert await ask(router) == (TEXT, urls[1])
+            assert router.replicas[urls[0]].ready
+
+        routed(urls, one)
+    with serving(Full(), Full()) as urls:
+
+        async def none(router: Router) -> None:
+            with pytest.raises(ServerBusyError):
+                await ask(router)
+
+        routed(urls, none)
+
+
+def test_short_and_long_requests_have_pools_of_their_own() -> None:
+    """Only of the model that has them."""
+    with serving(Replica(), Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            assert (await ask(router, "pooled", work=50))[1] == urls[1]
+            assert (await ask(router, "pooled", work=500))[1] == urls[0]
+            assert (await ask(router, work=50))[1] == urls[0]
+
+        routed(urls, test)
+
+
+def test_equal_beginnings_meet_where_load_allows() -> None:
+    """Switched off, they do not."""
+    prompt = b"once upon a time " * 40
+
+    async def places(router: Router) -> list[str]:
+        found = []
+        async with router.choose("speller") as holding:  # the first replica has one request more
+            for _ in range(2):
+                async with router.choose("speller", beginning=prompt) as placement:
+                    found.append(placement.url)
+            router.replicas[found[-1]].enter("speller", 0)
+            async with router.choose("speller", beginning=prompt) as placement:
+                found.append(placement.url)
+            found.append(holding.url)
+        return found
+
+    async def on(router: Router) -> None:
+        assert await places(router) == ["127.0.0.1:2", "127.0.0.1:2", "127.0.0.1:2", NOBODY]
+
+    async def off(router: Router) -> None:
+        assert await places(router) == ["127.0.0.1:2", "127.0.0.1:2", NOBODY, NOBODY]
+
+    routed([NOBODY, "127.0.0.1:2"], on)
+    routed([NOBODY, "127.0.0.1:2"], off, affinity=False)
+
+
+def test_replicas_come_and_go() -> None:
+    """A request on one that has gone goes on to its end."""
+    with serving(Replica(), Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            async with router.choose("speller") as placement:
+                router.set_replicas({urls[1]: "triton:8001"})
+                text = [chunk.text async for chunk in placement.stream("72", GREEDY)]
+                assert "".join(text) == TEXT
+            assert (await ask(router))[1] == urls[1]
+
+        routed(urls[:1], test)

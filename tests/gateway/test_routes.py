@@ -12,7 +12,7 @@ from tritonctl.project.server import Gateway
 from tritonctl.server.gateway.routes import routes
 from tritonctl.server.gateway.tenants import GUARD, KEYS, LIMIT
 
-FRONTEND_PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/a/b")
+FRONTEND_PATHS = ("/v1/chat/completions", "/v1/models", "/v1/models/a/b", "/v2/rerank")
 TENANTS = {"alice": {"api_key_file": "alice.key", "requests_per_minute": 60}}
 OPEN, CLOSED = Gateway(), Gateway.model_validate({"tenants": TENANTS})
 SERVICE = "/inference.GRPCInferenceService/"

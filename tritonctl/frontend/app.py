@@ -41,7 +41,7 @@ from tritonctl.frontend.upstream import Connect, Servers
 _LOG = logging.getLogger("tritonctl.frontend")
 _CANCELLED = "cancelled"
 _TEXT = "text_generation"
-_FOR_TENANTS = "/v1/"  # others are open: health
+_OPEN = "/openapi.json"  # and probes; everything else is for tenants
 Handle = Callable[[Exchange, "Parts"], Awaitable[None]]
 
 
@@ -121,7 +121,7 @@ class Endpoint:
         try:
             if parts.in_flight > parts.config.settings.max_requests:
                 raise _too_many(parts.config.settings.max_requests)
-            if self.path.startswith(_FOR_TENANTS):
+            if self.path != _OPEN:
                 _identify(exchange, parts)
             await self.handle(exchange, parts)
         except ClientGoneError:

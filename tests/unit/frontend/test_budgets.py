@@ -15,6 +15,7 @@ from starlette.testclient import TestClient
 from tests.fakes.ensemble_client import FakeEnsemble, chunks_of
 from tests.unit.frontend.conftest import CHAT, COMPLETIONS, MODEL
 from tritonctl.errors import ServerError
+from tritonctl.frontend.app import _ROUTES as ROUTES
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig, secret_files
 from tritonctl.project.schema import Project
@@ -57,9 +58,12 @@ def remaining(response: Any) -> int:
 
 
 def test_a_stranger(tmp_path: Path) -> None:
-    """401 in OpenAI's shape for everything but health, before anything is read."""
+    """401 in OpenAI's shape for everything but probes and the description, whatever is sent."""
     ensemble = FakeEnsemble()
     with serving(tmp_path, ensemble) as http:
+        for method, path, _ in ROUTES:
+            response = http.request(method, path, headers={"x-api-key": "x"})
+            assert (response.status_code == 401) is (path != "/openapi.json"), path
         for headers in ({"x-api-key": "x"}, {"x-api-key": "", "x-tritonctl-tenant": "bob"}):
             for response in (complete(http, headers), http.get("/v1/models", headers=headers)):
                 assert response.status_code == 401

@@ -20,7 +20,7 @@ _MODEL = r"/v2/models/[A-Za-z0-9_.-]+(/versions/[0-9]+)?"
 _INFERENCE = rf"{_MODEL}/(infer|generate|generate_stream)"
 _METADATA = rf"/v2/?|{_MODEL}(/ready)?"
 _HEALTH = "/v2/health/(live|ready)"
-_OPENAI = "/v1/"
+_OPENAI = ({"prefix": "/v1/"}, {"path": "/v2/rerank"})
 # The statistics of all models look like the metadata of one.
 _NO_MODEL = r"/v2/models/stats(/.*)?"
 # Before the first token only: once a server's headers are through, Envoy cannot retry any more.
@@ -65,11 +65,11 @@ def _openai(gateway: Gateway) -> list[Message]:
     """The frontend refuses by itself, in OpenAI's shape: it counts requests, and without the
     gateway's secret it looks at keys.
     """
-    route: Message = {"match": {"prefix": _OPENAI}, "route": _route(FRONTEND, gateway)}
+    more: Message = {}
     if gateway.tenants:
         off = (LIMIT,) if gateway.frontend_secret_file is not None else (KEYS, GUARD, LIMIT)
-        route["typed_per_filter_config"] = switched_off(*off)
-    return [route]
+        more = {"typed_per_filter_config": switched_off(*off)}
+    return [{"match": match, "route": _route(FRONTEND, gateway)} | more for match in _OPENAI]
 
 
 def _route(cluster: str, gateway: Gateway) -> Message:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tritonctl.errors import RequestRejectedError, TritonctlError
-from tritonctl.protocol.generation import Chunk, Prompt, SamplingParameters
+from tritonctl.protocol.generation import Chunk, Conversation, Prompt, SamplingParameters
 from tritonctl.protocol.tasks import TASKS, ServedTask
 
 Step = Chunk | float | TritonctlError
@@ -123,7 +123,8 @@ def tokens_of(prompt: Prompt) -> int:
     """Words of a prompt, in place of tokens."""
     if isinstance(prompt, str | bytes):
         return len(prompt.split())
-    return sum(len(message["content"].split()) for message in prompt)
+    messages = prompt.messages if isinstance(prompt, Conversation) else prompt
+    return sum(len(str(message["content"]).split()) for message in messages)
 
 
 def chunks_of(words: Sequence[str], reason: str = "stop", *, prompt_tokens: int = 3) -> list[Chunk]:

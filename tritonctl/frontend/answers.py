@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tritonctl.errors import RequestRejectedError, TritonctlError
@@ -41,6 +41,7 @@ class TextAsked:
     """What one request asks of a model. `prompt_field`: what the client calls its prompt.
 
     `choices`: answers to each prompt; answer i of prompt p has the index p * choices + i.
+    `fields`: what the client calls the ensemble's tensors.
     """
 
     target: Target
@@ -48,6 +49,7 @@ class TextAsked:
     sampling: SamplingParameters
     choices: int
     prompt_field: str
+    fields: Mapping[str, str] = field(default_factory=lambda: errors.FIELDS)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Answers:
                         exchange.facts.first_token = chunk.received_ns / 1e9
                     yield index, chunk
         except TritonctlError as error:
-            raise errors.of_tritonctl(error, asked.prompt_field) from error
+            raise errors.of_tritonctl(error, asked.prompt_field, asked.fields) from error
         finally:
             for index, call in enumerate(calls):
                 last = latest.get(index, _NOTHING)

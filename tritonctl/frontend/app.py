@@ -30,12 +30,14 @@ from tritonctl.frontend.embeddings import EmbeddingRequest
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.exchange import JSON, ClientGoneError, Exchange, Message, Receive, Send
 from tritonctl.frontend.health import Health
+from tritonctl.frontend.logprobs import vocabulary_of
 from tritonctl.frontend.models import Models, Target
 from tritonctl.frontend.observing import observing
 from tritonctl.frontend.openapi import Operation, document
 from tritonctl.frontend.rerank import RerankRequest
 from tritonctl.frontend.rows import Rows
 from tritonctl.frontend.text_fields import TextFields
+from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.upstream import Connect, Servers
 
 _LOG = logging.getLogger("tritonctl.frontend")
@@ -168,15 +170,30 @@ def _identify(exchange: Exchange, parts: Parts) -> None:
 
 async def _chat(exchange: Exchange, parts: Parts) -> None:
     request = await _read(exchange, parts, ChatRequest, chat.UNSUPPORTED)
-    asked = request.asked(await _target(exchange, parts, request.model, _TEXT))
-    choices = ChatChoices(asked, include_usage=request.include_usage)
+    target = await _target(exchange, parts, request.model, _TEXT)
+    text = parts.config.texts.get(target.model, TextModel())
+    use = request.use(target, text)
+    choices = ChatChoices(
+        request.asked(target, use),
+        include_usage=request.include_usage,
+        use=use,
+        vocabulary=vocabulary_of(text.tokenizer) if request.logprobs else None,
+        top_logprobs=request.top_logprobs or 0,
+    )
     await _respond(exchange, parts, request, choices)
 
 
 async def _completions(exchange: Exchange, parts: Parts) -> None:
     request = await _read(exchange, parts, CompletionRequest, completions.UNSUPPORTED)
-    asked = request.asked(await _target(exchange, parts, request.model, _TEXT))
-    choices = CompletionChoices(asked, include_usage=request.include_usage, echo=bool(request.echo))
+    target = await _target(exchange, parts, request.model, _TEXT)
+    text = parts.config.texts.get(target.model, TextModel())
+    choices = CompletionChoices(
+        request.asked(target),
+        include_usage=request.include_usage,
+        echo=bool(request.echo),
+        vocabulary=None if request.logprobs is None else vocabulary_of(text.tokenizer),
+        top_logprobs=request.logprobs or 0,
+    )
     await _respond(exchange, parts, request, choices)
 
 

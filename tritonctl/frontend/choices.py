@@ -6,7 +6,6 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -14,6 +13,8 @@ from tritonctl.frontend.answers import Answers, TextAsked, Usage
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.streaming import DONE, PLACE, Template, event, send
 from tritonctl.protocol.generation import Chunk
+
+_ENOUGH = "stop"  # of an answer that was ended here
 
 
 class Choices(ABC):
@@ -50,6 +51,14 @@ class Choices(ABC):
     def choice(self, index: int, chunks: list[Chunk]) -> dict[str, Any]:
         """A whole answer."""
 
+    def observe(self, index: int, chunk: Chunk) -> None:  # noqa: B027 - most have no use for it
+        """A chunk of an answer that goes out whole."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer is all that was asked for, though the model could go on."""
+        return False
+
     def chunk_event(self, choice: dict[str, Any]) -> dict[str, Any]:
         """An event's data around a choice."""
         data = {**self._head, "choices": [choice]}
@@ -70,13 +79,21 @@ class Choices(ABC):
                     data = self.begin(index) + data
                 if data:
                     await send(exchange, data)
+                if self.complete:
+                    exchange.facts.outcome = _ENOUGH
+                    break
         await exchange.finish(self._last())
 
     async def answer(self, exchange: Exchange, answers: Answers) -> None:
         """Answer by one object."""
         given: list[list[Chunk]] = [[] for _ in range(self.count)]
         async with aclosing(answers.ask(exchange, self.asked, self.usage)) as chunks:
-            await _gather(chunks, given)
+            async for index, chunk in chunks:
+                given[index].append(chunk)
+                self.observe(index, chunk)
+                if self.complete:
+                    exchange.facts.outcome = _ENOUGH
+                    break
         choices = [self.choice(index, chunks) for index, chunks in enumerate(given)]
         await exchange.answer_json(
             {**self._head, "object": self.whole, "choices": choices, "usage": self.usage.record}
@@ -87,13 +104,6 @@ class Choices(ABC):
             return DONE
         data = {**self._head, "choices": [], "usage": self.usage.record}
         return event(data) + DONE
-
-
-async def _gather(
-    chunks: AsyncGenerator[tuple[int, Chunk], None], given: list[list[Chunk]]
-) -> None:
-    async for index, chunk in chunks:
-        given[index].append(chunk)
 
 
 def text_of(chunks: list[Chunk]) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -11,11 +12,13 @@ from pydantic import Field
 from tritonctl.frontend.answers import TextAsked
 from tritonctl.frontend.choices import Choices, text_of
 from tritonctl.frontend.errors import ApiError
+from tritonctl.frontend.logprobs import LogProbs, check_top, completion_record
 from tritonctl.frontend.models import Target
 from tritonctl.frontend.sampling import sampling_of
 from tritonctl.frontend.streaming import PLACE, event
 from tritonctl.frontend.text_fields import MOST_CHOICES, TextFields, Tokens
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
+from tritonctl.frontend.vocabulary import Vocabulary
 from tritonctl.protocol.generation import Chunk
 
 _DEFAULT_TOKENS = 16  # OpenAI's
@@ -23,7 +26,6 @@ _DEFAULT_TOKENS = 16  # OpenAI's
 UNSUPPORTED: Mapping[str, str] = {
     **OF_TEXT,
     "best_of": "every answer is returned: ask for them with `n`",
-    "logprobs": "leave it out",
     "suffix": "models continue text, and insert none; leave it out",
 }
 
@@ -39,7 +41,9 @@ class CompletionRequest(TextFields):
     )
     echo: bool | None = Field(None, description="the answer begins with the prompt")
     best_of: Literal[1] | None = Field(None, description="not supported")
-    logprobs: None = Field(None, description="not supported")
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = Field(
+        None, description="0: of each token; 1 where the choice is greedy"
+    )
     suffix: Literal[""] | None = Field(None, description="not supported")
 
     def asked(self, target: Target) -> TextAsked:
@@ -56,6 +60,9 @@ class CompletionRequest(TextFields):
         sampling = sampling_of(
             self, max_tokens=self.max_tokens or _DEFAULT_TOKENS, adapter=target.adapter
         )
+        if self.logprobs is not None:
+            check_top(self.logprobs, sampling, "logprobs")
+            sampling = replace(sampling, return_log_probs=True)
         return TextAsked(target, prompts, sampling, self.choices, "prompt")
 
 
@@ -66,9 +73,19 @@ class CompletionChoices(Choices):
     whole = "text_completion"
     piece = "text_completion"
 
-    def __init__(self, asked: TextAsked, *, include_usage: bool, echo: bool) -> None:
+    def __init__(
+        self,
+        asked: TextAsked,
+        *,
+        include_usage: bool,
+        echo: bool,
+        vocabulary: Vocabulary | None = None,
+        top_logprobs: int = 0,
+    ) -> None:
         super().__init__(asked, include_usage=include_usage)
         self._echo = echo
+        self._tokens = [LogProbs(vocabulary) for _ in range(self.count)] if vocabulary else []
+        self._top = top_logprobs
         self._templates = [self.template(_choice(index, PLACE)) for index in range(self.count)]
 
     def begin(self, index: int) -> bytes:
@@ -78,7 +95,13 @@ class CompletionChoices(Choices):
 
     def events(self, index: int, chunk: Chunk) -> bytes:
         """Text, and why it ended."""
-        data = self._templates[index].of(chunk.text) if chunk.text else b""
+        if self._tokens:
+            record = self._record(index, [chunk])
+            data = b""
+            if chunk.text or record["tokens"]:
+                data = event(self.chunk_event({**_choice(index, chunk.text), "logprobs": record}))
+        else:
+            data = self._templates[index].of(chunk.text) if chunk.text else b""
         if chunk.finish_reason:
             data += event(self.chunk_event(_choice(index, "", chunk.finish_reason)))
         return data
@@ -86,7 +109,13 @@ class CompletionChoices(Choices):
     def choice(self, index: int, chunks: list[Chunk]) -> dict[str, Any]:
         """The whole text."""
         text = self._echoed(index) + text_of(chunks)
-        return _choice(index, text, chunks[-1].finish_reason)
+        record = self._record(index, chunks) if self._tokens else None
+        return {**_choice(index, text, chunks[-1].finish_reason), "logprobs": record}
+
+    def _record(self, index: int, chunks: list[Chunk]) -> dict[str, Any]:
+        tokens = self._tokens[index]
+        read = [token for chunk in chunks for token in tokens.read(chunk)]
+        return completion_record(read, self._top, start=len(self._echoed(index)))
 
     def _echoed(self, index: int) -> str:
         return str(self.asked.prompts[index // self.asked.choices]) if self._echo else ""

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, ValidationError
 
 from tritonctl.errors import ConfigurationError
+from tritonctl.frontend.text_models import TextModel, text_models
 from tritonctl.project.base import Frozen
 from tritonctl.project.expected import reason
 from tritonctl.project.frontend import Frontend, Pool
@@ -46,12 +47,14 @@ class FrontendConfig(Frozen):
     ClientTls, for all servers; `api_key`: of a gateway before them. `exit_timeout_seconds`: how
     long streams may take to finish at the end. `tenants`: those of the gateway, with the paths of
     their keys. `metrics_ports`: of servers whose metrics can be read, by server. `pools`: of models
-    that have them. `repository`: the model repository, where it can be read.
+    that have them. `repository`: the model repository, where it can be read. `texts`: of models
+    that generate text, what their checkpoints say.
     """
 
     servers: Annotated[tuple[str, ...], Field(min_length=1)]
     models: tuple[str, ...]
     settings: Frontend = Frontend()
+    texts: Mapping[str, TextModel] = {}
     tls: Mapping[str, str | None] | None = None
     api_key: ApiKey | None = None
     exit_timeout_seconds: int = 30
@@ -96,6 +99,7 @@ class FrontendConfig(Frozen):
             servers=tuple(each.url for each in settings.upstreams) or tuple(servers),
             models=tuple(project.public),
             settings=settings.model_copy(update=changed),
+            texts=text_models(project),
             tls=tls and tls.to_record(),
             api_key=api_key,
             exit_timeout_seconds=project.server.exit_timeout_seconds,

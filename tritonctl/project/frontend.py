@@ -73,6 +73,24 @@ class Pool(Strict):
     )
 
 
+# The markup of a family of checkpoints; `none`: tools are refused.
+ToolFormat = Literal[
+    "none",
+    "qwen_coder",
+    "glm",
+    "hermes",
+    "deepseek",
+    "kimi",
+    "mistral",
+    "jamba",
+    "command_r",
+    "granite",
+    "internlm",
+    "pythonic",
+    "llama3",
+]
+
+
 class Frontend(Strict):
     """The OpenAI API over the public models: `tritonctl frontend`, and `up` starts it."""
 
@@ -90,6 +108,10 @@ class Frontend(Strict):
         True,
         description="prompts with an equal beginning go to one server, whose cache may have it, "
         "as long as that one is not busier than the others",
+    )
+    tool_formats: dict[str, ToolFormat] = Field(
+        {},
+        description="how models call tools, by model; found in its chat template when absent",
     )
     max_body_bytes: Positive = Field(
         10_000_000, description="longest request body; beyond: 413. The tokenizer takes as much"
@@ -140,6 +162,10 @@ class Frontend(Strict):
 
     def refuse_unknown_models(self, public: Collection[str]) -> None:
         """Raises ValueError for an alias that is a model's name, or of a model that is none."""
+        for model in self.tool_formats:
+            if model not in public:
+                known = ", ".join(sorted(public))
+                raise ValueError(f"tool_formats has `{model}`, expected one of {known}")
         for alias, target in self.aliases.items():
             if alias in public:
                 raise ValueError(f"the alias `{alias}` is the name of a model")

@@ -21,10 +21,20 @@ from tritonctl.protocol.error_map import refusal
 _NS_PER_MS = 1e6
 _US_PER_SECOND = 1e6
 
-# {"role": "user", "content": "..."}
-Message = Mapping[str, str]
+# {"role": "user", "content": "..."}, and what else chat templates know: tool_calls, tool_call_id.
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Messages, oldest first, and the tools that the model may call, both in OpenAI's form."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]]
+
+
 # Text that the model continues, or a conversation for the checkpoint's chat template to write out.
-Prompt = str | bytes | Sequence[Message]
+Prompt = str | bytes | Sequence[Message] | Conversation
 
 
 @dataclass(frozen=True)
@@ -236,7 +246,11 @@ def prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
         return "text_input", prompt
     if isinstance(prompt, str):
         return "text_input", prompt.encode("utf-8", "surrogatepass")
-    text = json.dumps([dict(message) for message in prompt], ensure_ascii=False)
+    if isinstance(prompt, Conversation):
+        value: Any = {"messages": list(prompt.messages), "tools": list(prompt.tools)}
+    else:
+        value = [dict(message) for message in prompt]
+    text = json.dumps(value, ensure_ascii=False)
     return "messages", text.encode("utf-8", "surrogatepass")
 
 

@@ -134,14 +134,14 @@ def test_sampling(frontend: Served) -> None:
 
 
 def test_messages(frontend: Served) -> None:
-    """Parts become one text; the system's role has its name of old."""
+    """Parts stay parts, for the chat template; the system's role has its name of old."""
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     frontend.chat(
         messages=[{"role": "developer", "content": "be brief"}, {"role": "user", "content": parts}]
     )
     assert frontend.ensemble.asked[0].prompt == [
         {"role": "system", "content": "be brief"},
-        {"role": "user", "content": "a\nb"},
+        {"role": "user", "content": parts},
     ]
 
 

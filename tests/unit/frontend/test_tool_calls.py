@@ -19,7 +19,7 @@ from tritonctl.frontend.tools.calls import (
     Content,
     Event,
     delta,
-    message,
+    message_of,
 )
 from tritonctl.frontend.tools.formats import FORMATS, format_of
 from tritonctl.frontend.tools.stream import CallStream
@@ -292,7 +292,7 @@ def read(markup: str, pieces: Iterable[str], most_calls: int | None = None) -> l
 
 def told(events: Sequence[Event]) -> tuple[str, list[Call]]:
     """The text, and the calls by name and arguments."""
-    whole = message(list(events))
+    whole = message_of(list(events))
     calls = [each["function"] for each in whole.get("tool_calls", [])]
     return whole["content"] or "", [(c["name"], json.loads(c["arguments"])) for c in calls]
 
@@ -409,13 +409,13 @@ def test_deltas_add_up() -> None:
             call["name"] += each["function"].get("name", "")
             call["arguments"] += each["function"].get("arguments", "")
             call |= {key: each[key] for key in ("id", "type") if key in each}
-    whole = message(events)
+    whole = message_of(events)
     assert content == whole["content"]
     assert [{**c["function"], "id": c["id"], "type": c["type"]} for c in whole["tool_calls"]] == [
         calls[0],
         calls[1],
     ]
-    assert message(read("hermes", ["text"])) == {"content": "text"}
+    assert message_of(read("hermes", ["text"])) == {"content": "text"}
 
 
 @pytest.mark.parametrize(

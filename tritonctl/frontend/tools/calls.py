@@ -76,7 +76,7 @@ def delta(event: Event) -> Mapping[str, Any]:
     return {"tool_calls": [call]}
 
 
-def message(events: list[Event]) -> dict[str, Any]:
+def message_of(events: list[Event]) -> dict[str, Any]:
     """`content` and, if there are any, `tool_calls` of a whole answer."""
     text = "".join(event.text for event in events if isinstance(event, Content))
     calls: dict[int, dict[str, Any]] = {}

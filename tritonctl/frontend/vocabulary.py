@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the ids of a tokenizer.json stand for: the bytes that each adds to a text.
+
+Read without any library. Tokenizers whose tokens have no bytes of their own have no vocabulary.
+https://huggingface.co/docs/tokenizers/api/decoders
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from tritonctl.errors import ConfigurationError
+
+_BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
+
+
+class Vocabulary:
+    """Bytes by id; b"" for special tokens, which add no text, and for ids that there are not."""
+
+    def __init__(self, file: Path) -> None:
+        """Raises ConfigurationError for a file that is none, or whose decoder is another one."""
+        try:
+            content = orjson.loads(file.read_bytes())
+            steps = list(_steps(content.get("decoder")))
+            added = content.get("added_tokens") or []
+            tokens = dict(_tokens(content["model"]["vocab"]))
+            special = {token["id"] for token in added if token.get("special")}
+            plain = {token["id"]: token["content"] for token in added if not token.get("special")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{file} is no tokenizer.json: {error}", remedy="check the model's checkpoint"
+            ) from error
+        decode = _decoder(steps)
+        if decode is None:
+            raise ConfigurationError(
+                f"{file}: the decoder {', '.join(steps) or 'none'} gives tokens no bytes",
+                remedy="leave `logprobs` out for this model",
+            )
+        self._data: dict[int, bytes] = {number: decode(token) for number, token in tokens.items()}
+        self._data |= {number: text.encode() for number, text in plain.items()}
+        self._data |= dict.fromkeys(special, b"")
+        self._strips = "Strip" in steps or "Metaspace" in steps
+
+    def data(self, token_id: int, *, first: bool = False) -> bytes:
+        """The bytes of an id. first: it opens the text, where some decoders drop a space."""
+        data = self._data.get(token_id, b"")
+        return data.removeprefix(b" ") if first and self._strips else data
+
+
+def _steps(decoder: Any) -> Iterator[str]:
+    if decoder is None:
+        return
+    if decoder["type"] == "Sequence":
+        for inner in decoder["decoders"]:
+            yield from _steps(inner)
+    else:
+        yield decoder["type"]
+
+
+def _tokens(vocab: Any) -> Iterator[tuple[int, str]]:
+    if isinstance(vocab, Mapping):
+        for token, number in vocab.items():
+            yield number, token
+    else:  # Unigram: [token, score] in the order of ids
+        for number, (token, _score) in enumerate(vocab):
+            yield number, token
+
+
+def _decoder(steps: list[str]) -> Callable[[str], bytes] | None:
+    if steps == ["ByteLevel"]:
+        table = byte_level()
+        return lambda token: _bytes_of(token, table)
+    if steps and set(steps) <= _PIECEWISE:
+        return _piece
+    return None
+
+
+def _bytes_of(token: str, table: Mapping[str, int]) -> bytes:
+    try:
+        return bytes(table[character] for character in token)
+    except KeyError:
+        return token.encode("utf-8", "replace")
+
+
+def _piece(token: str) -> bytes:
+    found = _BYTE.fullmatch(token)
+    return bytes([int(found[1], 16)]) if found else token.replace(_SPACE, " ").encode()
+
+
+def byte_level() -> dict[str, int]:
+    """GPT-2's characters for bytes: printable ones stand for themselves, others from U+0100 on."""
+    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [value for value in range(256) if value not in set(shown)]
+    return {chr(value): value for value in shown} | {
+        chr(256 + place): value for place, value in enumerate(hidden)
+    }

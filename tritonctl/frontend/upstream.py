@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
+from tritonctl.errors import ConfigurationError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.counting.expected import ExpectedOutput
 from tritonctl.frontend.counting.prompts import PromptCounter
@@ -35,8 +37,7 @@ class Servers:
         }
         settings = Settings(affinity=config.settings.prefix_affinity)
         self.router = Router(self._client, config.servers, pools, settings)
-        library = bundled.find("python_backends")
-        self.counter = PromptCounter(config.repository, library, _LOG.warning)
+        self.counter = PromptCounter(config.repository, _library(), _LOG.warning)
         self.expected = ExpectedOutput()
         upstreams = [
             Upstream(host, int(port), config.metrics_ports.get(url))
@@ -56,6 +57,14 @@ class Servers:
         await self._watch.close()
         await self.counter.close()
         await self._client.close()
+
+
+def _library() -> Path | None:
+    """What counts prompts; None where it was not installed."""
+    try:
+        return bundled.find("python_backends/countlib").parent
+    except ConfigurationError:
+        return None
 
 
 def connecting(config: FrontendConfig) -> Connect:

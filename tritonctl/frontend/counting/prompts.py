@@ -53,7 +53,7 @@ class PromptCounter:
     def __init__(
         self,
         repository: Path | None,
-        library: Path,
+        library: Path | None,
         say: Callable[[str], object],
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -69,9 +69,11 @@ class PromptCounter:
     async def configure(self, model: str, configs: Mapping[str, Config]) -> None:
         """Take a model's configuration, and its steps', as the server runs them now."""
         self._limits[model] = ContextLimits.of(configs.values())
-        source = self._repository and source_of(model, configs, self._repository)
+        source = None
+        if self._repository is not None and self._library is not None:
+            source = source_of(model, configs, self._repository)
         known = self._models.get(model)
-        if not source:
+        if source is None or self._library is None:
             await self.forget(model)
             self._once(model, "no tokenizer of it can be read here")
         elif known is None or known.source != source:
@@ -120,7 +122,7 @@ class PromptCounter:
         if now - counted.restarted >= _RESTART_SECONDS:
             counted.restarted = now
             old = counted.worker
-            counted.worker = CountingWorker(counted.source, self._library, clock=self._clock)
+            counted.worker = old.again()
             await old.close()
         return False
 

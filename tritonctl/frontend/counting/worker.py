@@ -103,6 +103,10 @@ class CountingWorker:
         finally:
             self._asked.pop(number, None)
 
+    def again(self) -> CountingWorker:
+        """Another one, which reads the tokenizer again."""
+        return CountingWorker(self._source, self._library, clock=self._clock)
+
     async def start(self) -> None:
         """Load the tokenizer now. Raises CountUnavailableError."""
         await self._started()

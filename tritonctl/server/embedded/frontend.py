@@ -57,7 +57,13 @@ def start(
 
     Raises ServerError, with the end of its log, for one that does not come up.
     """
-    config = FrontendConfig.of(project, [server.grpc_url], tls=server.client_tls, port=port)
+    config = FrontendConfig.of(
+        project,
+        [server.grpc_url],
+        tls=server.client_tls,
+        port=port,
+        metrics_ports={server.grpc_url: server.metrics_port},
+    )
     settings = config.settings
     config.write(files.frontend_config)
     process = FrontendProcess(pid=0, process_started=0, address=settings.address, port=port)

@@ -17,6 +17,7 @@ from textlib.decoder_chain import KINDS, Chain
 from textlib.decoder_rules import Rule, decoder_steps, rule_of
 from textlib.decoder_stages import Step, byte_level_bytes
 from textlib.errors import ConfigurationError
+from textlib.tool_marks import TOOL_MARKS
 
 __all__ = ["TokenBytes", "TokenChain", "TokenTable", "byte_level_bytes", "load_token_bytes"]
 
@@ -168,7 +169,11 @@ def _known_steps(tokenizer: Tokenizer, source: Path) -> list[Step]:
 
 def _special_ids(tokenizer: Tokenizer) -> frozenset[int]:
     added = tokenizer.get_added_tokens_decoder()
-    return frozenset(token_id for token_id, token in added.items() if token.special)
+    return frozenset(
+        token_id
+        for token_id, token in added.items()
+        if token.special and token.content not in TOOL_MARKS
+    )
 
 
 def _encoded(text: str) -> bytes:

@@ -254,3 +254,17 @@ def test_builders_refuse_what_cannot_be_streamed(monkeypatch: pytest.MonkeyPatch
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "builders" / "shared"))
     checkpoint = importlib.import_module("buildlib.checkpoint")
     assert set(checkpoint.DECODERS) == KINDS
+
+
+def test_marks_of_tool_calls_are_text(byte_level: Path, tmp_path: Path) -> None:
+    """Special or not: without them a call could not be told from text. Others add none."""
+    tokenizer = Tokenizer.from_file(str(byte_level))
+    marks = ["[TOOL_CALLS]", "<|python_tag|>", "<｜tool▁calls▁begin｜>"]
+    tokenizer.add_special_tokens([*marks, "<|other|>"])
+    file = tmp_path / "tokenizer.json"
+    tokenizer.save(str(file))
+    table = load_token_bytes(file, skip_special_tokens=True)
+    text = f"a{marks[0]}b<|other|>{marks[1]}{marks[2]}c"
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    said = "".join(decode_chunk(table, chunk) for chunk in chunks(ids, [1]))
+    assert said == text.replace("<|other|>", "")

@@ -16,6 +16,27 @@ import orjson
 
 from tritonctl.errors import ConfigurationError
 
+# Special tokens that the text path keeps (python_backends/textlib/tool_marks.py).
+TOOL_MARKS = frozenset(
+    {
+        # Hermes, Qwen, GLM, Granite 4; Jamba
+        *("<tool_call>", "</tool_call>", "<tool_calls>", "</tool_calls>"),
+        *("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+        # Mistral
+        *("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"),
+        # Llama 3
+        "<|python_tag|>",
+        # DeepSeek
+        *("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>", "<｜tool▁sep｜>"),
+        *("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
+        # Kimi K2
+        *("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
+        *("<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+        # Granite 3, Phi 4 mini; Command R7B; InternLM 2
+        *("<|tool_call|>", "<|/tool_call|>", "<|START_ACTION|>", "<|END_ACTION|>"),
+        *("<|action_start|>", "<|plugin|>", "<|action_end|>"),
+    }
+)
 _BYTE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _PIECEWISE = {"Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
@@ -31,8 +52,9 @@ class Vocabulary:
             steps = list(_steps(content.get("decoder")))
             added = content.get("added_tokens") or []
             tokens = dict(_tokens(content["model"]["vocab"]))
+            names = {token["id"]: token["content"] for token in added}
             special = {token["id"] for token in added if token.get("special")}
-            plain = {token["id"]: token["content"] for token in added if not token.get("special")}
+            special -= {number for number, text in names.items() if text in TOOL_MARKS}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ConfigurationError(
                 f"{file} is no tokenizer.json: {error}", remedy="check the model's checkpoint"
@@ -44,7 +66,7 @@ class Vocabulary:
                 remedy="leave `logprobs` out for this model",
             )
         self._data: dict[int, bytes] = {number: decode(token) for number, token in tokens.items()}
-        self._data |= {number: text.encode() for number, text in plain.items()}
+        self._data |= {number: text.encode() for number, text in names.items()}
         self._data |= dict.fromkeys(special, b"")
         self._strips = "Strip" in steps or "Metaspace" in steps
 

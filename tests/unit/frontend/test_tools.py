@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from tritonctl.frontend.text_models import TextModel, text_models, tool_template
 from tritonctl.frontend.tools.fields import MOST_TOOLS
 from tritonctl.frontend.tools.formats import FORMATS
 from tritonctl.frontend.tools.guided import required_guide
+from tritonctl.frontend.vocabulary import TOOL_MARKS
 from tritonctl.project.file import load_project
 from tritonctl.project.frontend import Frontend, ToolFormat
 from tritonctl.protocol.generation import Chunk, Conversation, generation_request
@@ -441,3 +443,14 @@ def test_models_of_a_project() -> None:
     assert found == TextModel(tokenizer=str(SHIPPED / "tokenizer.json"))
     told = project.model_copy(update={"frontend": Frontend(tool_formats={"speller": "mistral"})})
     assert text_models(told)["speller"].tool_format == "mistral"
+
+
+def test_marks_that_may_be_special_tokens_are_text() -> None:
+    """The text path keeps what parsers look for, and so do log probabilities."""
+    folder = str(ROOT / "python_backends" / "textlib")
+    marks = runpy.run_path(f"{folder}/tool_marks.py")["TOOL_MARKS"]
+    assert marks == TOOL_MARKS
+    for markup in FORMATS.values():
+        for opener in markup.openers:
+            whole = opener.text in marks or opener.first
+            assert whole or opener.text == "<|action_start|><|plugin|>"

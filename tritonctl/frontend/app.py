@@ -65,7 +65,7 @@ class Parts:
         self.servers = Servers(self.config, self.connect)
         await self.servers.open()
         self.models = Models(self.config, self.servers.router)
-        self.rows = Rows(self.servers)
+        self.rows = Rows(self.servers, self.budgets)
         self.answers = Answers(self.servers, self.budgets)
         self.health = Health(self.config, self.servers.router, self.draining)
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from tritonctl.errors import ItemsRejectedError, RequestRejectedError, TritonctlError
 from tritonctl.frontend import errors
+from tritonctl.frontend.budgets.admission import Budgets, Grant
 from tritonctl.frontend.counting.worker import CountRefusedError, Tensors
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.models import Target
@@ -27,8 +29,9 @@ Ask = Callable[[AsyncTritonClient, Delivery], Awaitable[Sequence[Any]]]
 class Rows:
     """Asks models of encoders' tasks."""
 
-    def __init__(self, servers: Servers) -> None:
+    def __init__(self, servers: Servers, budgets: Budgets) -> None:
         self._servers = servers
+        self._budgets = budgets
 
     async def ask(
         self, exchange: Exchange, target: Target, field: str, tensors: Tensors, ask: Ask
@@ -40,8 +43,13 @@ class Rows:
         """
         try:
             count = await self._servers.counter.count(target.model, tensors)
-            async with self._servers.router.choose(target.model, work=count.tokens) as replica:
+            async with (
+                self._admitted(exchange, count.at_most) as grant,
+                self._servers.router.choose(target.model, work=count.tokens) as replica,
+            ):
                 found = await ask(replica.client, _ONCE)
+                exchange.facts.prompt_tokens = sum(one.num_input_tokens or 0 for one in found)
+                grant.settle(exchange.facts.prompt_tokens, 0)
         except CountRefusedError as error:
             item = _ITEM.match(str(error))
             told = RequestRejectedError(_ITEM.sub(r"\1", str(error)), remedy="")
@@ -51,5 +59,18 @@ class Rows:
             raise errors.of_tritonctl(first, field.format(index)) from error
         except TritonctlError as error:
             raise errors.of_tritonctl(error, field.partition("[")[0]) from error
-        exchange.facts.prompt_tokens = sum(one.num_input_tokens or 0 for one in found)
         return found
+
+    @asynccontextmanager
+    async def _admitted(self, exchange: Exchange, tokens: int) -> AsyncIterator[Grant]:
+        """Within the tenant's budgets. What fails as a whole costs nothing, what is left does."""
+        async with self._budgets.admit(exchange.tenant, tokens, 0) as grant:
+            exchange.headers = grant.headers
+            exchange.facts.reserved_tokens = grant.claim.reserved
+            try:
+                yield grant
+            except TritonctlError:
+                grant.settle(0, 0)
+                raise
+            finally:
+                exchange.facts.refunded_tokens = grant.claim.reserved - grant.used

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ from starlette.testclient import TestClient
 from tests.fakes.task_server import LIMIT, TaskServer, task_server, vector
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.project.server import Tenant
 
 MODELS = ("encoder", "reranker", "speller")
 Http = TestClient
@@ -155,3 +157,15 @@ def test_refused_ranks(http: Http, fields: dict[str, Any], param: str) -> None:
     body = {"model": "reranker", "query": "a", "documents": ["x"]} | fields
     answer = http.post("/v1/rerank", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_tokens_of_a_tenant(triton: TaskServer, tmp_path: Path) -> None:
+    """Reserved before they are embedded, bytes and 64 where nobody can count; then as counted."""
+    (tmp_path / "alice").write_text("key")
+    tenants = {"alice": Tenant(api_key_file=tmp_path / "alice", tokens_per_minute=100)}
+    config = FrontendConfig(servers=(triton.url,), models=MODELS, tenants=tenants)
+    with TestClient(build_app(config), headers={"x-api-key": "key"}) as client:
+        answers = [embed(client, text) for text in ("x" * 10, "x" * 27, "x" * 26)]
+    assert [answer.status_code for answer in answers] == [200, 429, 200]
+    remaining = [answer.headers["x-ratelimit-remaining-tokens"] for answer in answers]
+    assert remaining == ["26", "90", "0"]

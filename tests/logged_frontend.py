@@ -3,7 +3,7 @@
 
     python tests/logged_frontend.py CONFIG.json LOG
 
-A line a token: seconds since 1970, tokens (the first has the prompt's, too), requests under way.
+A line a token: seconds since 1970, tokens (with the first, the prompt's, too).
 """
 
 from __future__ import annotations
@@ -36,31 +36,27 @@ class LoggedEnsemble(FakeEnsemble):
     def __init__(self, log: Path) -> None:
         super().__init__()
         self._log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        self._under_way = 0
         self._chance = random.Random(os.getpid())  # noqa: S311 - not a secret
 
     async def stream(
-        self, model: str, prompt: Prompt, sampling: SamplingParameters, **_: Any
+        self, model: str, prompt: Prompt, sampling: SamplingParameters, **more: Any
     ) -> AsyncIterator[Chunk]:
         """As the client's."""
+        del model, more  # there is one, and nothing else counts
         read, most = tokens_of(prompt), sampling.max_tokens or 1
         length = self._chance.randint(1, most)
-        self._under_way += 1
-        try:
-            for number in range(1, length + 1):
-                await asyncio.sleep(_BETWEEN_TOKENS)
-                tokens = 1 + (read if number == 1 else 0)
-                # Before the frontend has it; at once on disk, whatever kills this process.
-                os.write(self._log, f"{time.time():.6f} {tokens} {self._under_way}\n".encode())
-                reason = "" if number < length else "length" if length == most else "stop"
-                yield Chunk("a ", read, number, reason, time.monotonic_ns(), token_ids=(number,))
-        finally:
-            self._under_way -= 1
+        for number in range(1, length + 1):
+            await asyncio.sleep(_BETWEEN_TOKENS)
+            tokens = 1 + (read if number == 1 else 0)
+            # Before the frontend has it; at once in the file, whatever kills this process.
+            os.write(self._log, f"{time.time():.6f} {tokens}\n".encode())
+            reason = "" if number < length else "length" if length == most else "stop"
+            yield Chunk("a ", read, number, reason, time.monotonic_ns(), token_ids=(number,))
 
 
 def main(config: Path, log: Path) -> None:
     """Serve until SIGTERM."""
-    logging.basicConfig(level=logging.WARNING)
+    logging.basicConfig(level=logging.ERROR)
     read = FrontendConfig.read(config)
     app = build_app(read, connect=LoggedEnsemble(log).connect)
     settings = read.settings

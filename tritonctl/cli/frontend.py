@@ -55,6 +55,7 @@ def command(
         api_key=servers[0].api_key,
         address=address,
         port=port,
+        upstreams=url is None,
     )
     settings = config.settings
     with held_ports(settings.address, {"port": settings.port}, section="frontend") as (chosen,):

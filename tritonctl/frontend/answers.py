@@ -98,6 +98,7 @@ class Answers:
         latest: dict[int, Chunk] = {}
         facts, observed = exchange.facts, exchange.observed
         planned = await asyncio.gather(*(self._planned(asked, p) for p in asked.prompts))
+        facts.expected_tokens = sum(plan.work for plan in planned) * asked.choices
         calls = [
             observed.call(_requested(asked)) for _ in range(len(asked.prompts) * asked.choices)
         ]
@@ -224,6 +225,7 @@ class Answers:
             self._servers.router.choose(model, work=plan.work, beginning=plan.content) as placement,
             aclosing(placement.stream(plan.prompt, sampling, **options)) as chunks,
         ):
+            exchange.facts.placements.append((placement.url, placement.reason))
             async for last in chunks:
                 exchange.facts.replica = placement.url
                 yield last

@@ -76,11 +76,13 @@ class FrontendConfig(Frozen):
         port: int | None = None,
         folder: Path | None = None,
         metrics_ports: Mapping[str, int] | None = None,
+        upstreams: bool = True,
     ) -> Self:
-        """For a project whose replicas listen at these addresses, unless it names its own.
+        """For a project whose replicas listen at these addresses, unless it names upstreams.
 
         address, port: where it is to listen, instead of what the project says. folder: where the
         files of `secret_files` lie by their names, in a container; None: as the project says.
+        upstreams: false, and those of the project do not count.
         """
         files = secret_files(project)
         paths = {name: folder / name if folder else file for name, file in files.items()}
@@ -90,13 +92,10 @@ class FrontendConfig(Frozen):
         if settings.ledger is not None:
             placed = {"password_file": paths.get(REDIS_PASSWORD), "ca": paths.get(REDIS_CA)}
             changed["ledger"] = settings.ledger.model_copy(update=placed)
-        ports = {
-            each.url: each.metrics_port
-            for each in settings.upstreams
-            if each.metrics_port is not None
-        }
+        own = settings.upstreams if upstreams else []
+        ports = {each.url: each.metrics_port for each in own if each.metrics_port is not None}
         return cls(
-            servers=tuple(each.url for each in settings.upstreams) or tuple(servers),
+            servers=tuple(each.url for each in own) or tuple(servers),
             models=tuple(project.public),
             settings=settings.model_copy(update=changed),
             texts=text_models(project),
@@ -108,7 +107,7 @@ class FrontendConfig(Frozen):
                 for name, tenant in gateway.tenants.items()
             },
             gateway_secret_file=paths.get(GATEWAY_SECRET),
-            metrics_ports=ports if settings.upstreams else metrics_ports or {},
+            metrics_ports=ports if own else metrics_ports or {},
             pools={
                 name: model.serving.pools
                 for name, model in project.models.items()

@@ -13,7 +13,9 @@ class Facts:
 
     Times are seconds of `time.monotonic`. `model`: the one that was asked, an alias resolved.
     `outcome`: the finish reason, an error's code, or `cancelled` for a client that went away.
-    `replica`: host:port. `text`: what was asked and answered, where the access log is to have it.
+    `expected_tokens`: of all answers and their prompts, before any was placed. `placements`: the
+    replica of each answer, and why it was chosen. `replica`: host:port of the last one. `text`:
+    what was asked and answered, where the access log is to have it.
     """
 
     received: float
@@ -30,5 +32,7 @@ class Facts:
     tenant: str | None = None
     reserved_tokens: int | None = None
     refunded_tokens: int | None = None
+    expected_tokens: int | None = None
     replica: str | None = None
+    placements: list[tuple[str, str]] = field(default_factory=list)
     text: dict[str, Any] = field(default_factory=dict)

@@ -28,6 +28,8 @@ PROMPT_TOKENS = "tritonctl_frontend_prompt_tokens"
 OUTPUT_TOKENS = "tritonctl_frontend_output_tokens"
 RESERVED_TOKENS = "tritonctl_frontend_reserved_tokens"
 REFUNDED_TOKENS = "tritonctl_frontend_refunded_tokens"
+EXPECTED_TOKENS = "tritonctl_frontend_expected_tokens"
+PLACEMENTS = "tritonctl_frontend_placements"
 IN_FLIGHT = "tritonctl_frontend_in_flight"
 TTFT = "tritonctl_frontend_time_to_first_token_seconds"
 ITL = "tritonctl_frontend_inter_token_latency_seconds"
@@ -47,6 +49,8 @@ COUNTERS = {
     OUTPUT_TOKENS: "Tokens of answers",
     RESERVED_TOKENS: "Tokens reserved at admission: the prompt's and the most the answer may have",
     REFUNDED_TOKENS: "Tokens of these that were not used, given back",
+    EXPECTED_TOKENS: "Tokens of prompts and of the answers that were expected, before placing",
+    PLACEMENTS: "Answers placed on a server, by `replica` and `reason`",
 }
 GAUGES = {IN_FLIGHT: "Requests that are being answered"}
 HISTOGRAMS = {
@@ -57,6 +61,7 @@ HISTOGRAMS = {
 LABELS = {
     REQUESTS: ("tenant", "model", "endpoint", "outcome"),
     REFUSALS: ("tenant", "model", "reason"),
+    PLACEMENTS: ("replica", "reason"),
 }
 _BY = ("tenant", "model")
 # As the engines' own (python_backends/textlib/engine_metrics.py), to compare the two.

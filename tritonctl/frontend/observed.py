@@ -115,9 +115,12 @@ class Observed:
             (counted.OUTPUT_TOKENS, facts.output_tokens),
             (counted.RESERVED_TOKENS, facts.reserved_tokens),
             (counted.REFUNDED_TOKENS, facts.refunded_tokens),
+            (counted.EXPECTED_TOKENS, facts.expected_tokens),
         ):
             if value:
                 metrics.add(name, labels, value)
+        for placement in facts.placements:
+            metrics.add(counted.PLACEMENTS, placement)
 
     def _names(self) -> tuple[str, str]:
         return self.metrics.labels(self.facts.tenant, self.facts.model)

@@ -124,6 +124,11 @@ class Placement:
         return self._at().url
 
     @property
+    def reason(self) -> str:
+        """Why it was chosen."""
+        return "" if self.choice is None else str(self.choice.reason)
+
+    @property
     def endpoints(self) -> int:
         """As Itinerary."""
         return max(1, len(self._router.replicas))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,13 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import uvicorn
 
 from tests.fakes.ensemble_client import FakeEnsemble, Step, chunks_of
+from tests.frontend_thread import serving
 from tests.unit.frontend.conftest import CHAT, config_of
-from tritonctl.frontend.app import build_app
 from tritonctl.frontend.connections import MOST_HEAD_BYTES
-from tritonctl.frontend.serve import configured
 
 WaitUntil = Callable[[Callable[[], object]], None]
 FREED_SECONDS = 0.5
@@ -55,21 +52,8 @@ class Listening:
 @contextmanager
 def listening(ensemble: FakeEnsemble, **settings: Any) -> Iterator[Listening]:
     """uvicorn as `tritonctl frontend` runs it, in a thread."""
-    config = config_of(port=0, **settings)
-    server = uvicorn.Server(configured(config, build_app(config, connect=ensemble.connect)))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 30
-    while not server.started:
-        assert thread.is_alive()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    try:
-        yield Listening(server.servers[0].sockets[0].getsockname()[1], ensemble)
-    finally:
-        server.should_exit = True
-        thread.join(30)
-    assert not thread.is_alive()
+    with serving(config_of(port=0, **settings), ensemble.connect) as port:
+        yield Listening(port, ensemble)
 
 
 def request(body: Any, *, path: str = CHAT, close: bool = False) -> bytes:

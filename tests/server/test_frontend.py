@@ -89,7 +89,7 @@ def same(given: tuple[str, str, dict[str, int]], expected: Generation) -> None:
 @pytest.mark.path
 def test_text_is_the_ensemble_s(speller_server: Server, held_out: list[dict[str, str]]) -> None:
     """Byte for byte, streamed and whole, greedy and sampled, cut by tokens and by words."""
-    sampling = {
+    sampling: dict[str, tuple[dict[str, Any], SamplingParameters]] = {
         "greedy": ({}, SamplingParameters(max_tokens=48)),
         "sampled": (
             SAMPLED,

@@ -234,6 +234,41 @@ def test_the_server_gets_a_cache_where_a_model_has_one(graph: Sandbox) -> None:
     assert not caches(found[False])
 
 
+def test_redis_where_the_server_has_it(graph: Sandbox) -> None:
+    """NVIDIA's arguments, and never a lookup without an end; refused elsewhere, but where no model
+    has a cache.
+    """
+    graph.data["server"]["cache_redis"] = "cache.internal:6379"
+    project = graph.load()
+    where: dict[str, Any] = {
+        "repository": "/r",
+        "address": "127.0.0.1",
+        "ports": (1, 2, 3),
+        "token": "t",
+    }
+    found = server_arguments(project, **where, with_cache=True, has_redis_cache=True)
+    assert [one for one in found if "cache" in one] == [
+        "--cache-config=redis,host=cache.internal",
+        "--cache-config=redis,port=6379",
+        "--cache-config=redis,connect_timeout=500",
+        "--cache-config=redis,socket_timeout=500",
+    ]
+    assert caches(found)
+    assert not caches(server_arguments(project, **where))
+    with pytest.raises(ConfigurationError, match="this server has no cache in Redis") as caught:
+        server_arguments(project, **where, with_cache=True)
+    assert "docker.image" in caught.value.remedy
+
+
+@pytest.mark.parametrize("address", ["redis", "redis:", "redis:0", "redis:x", "u:p@redis:1", ":1"])
+def test_no_address_of_a_redis(sandbox: Sandbox, address: str) -> None:
+    """A host and a port, and nothing secret."""
+    sandbox.data["server"]["cache_redis"] = address
+    with pytest.raises(ConfigurationError) as caught:
+        sandbox.load()
+    assert "server.cache_redis" in caught.value.problem
+
+
 @pytest.mark.parametrize(
     ("size", "told"),
     [("64", "64 B is too little for a cache"), ("much", "`much` is not an amount")],

@@ -6,6 +6,7 @@ Paths of keys and certificates are the only thing here about secrets: their cont
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -35,6 +36,20 @@ def _cache_size(text: str) -> str:
 
 
 CacheSize = Annotated[str, AfterValidator(_cache_size)]
+# Of a Redis, as tritonserver takes it.
+_MOST_PORT = 65535
+
+
+def _redis_address(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not re.fullmatch(r"[A-Za-z0-9._-]+", host) or not port.isdecimal():
+        raise ValueError("write it as HOST:PORT, e.g. redis:6379; no password belongs there")
+    if not 0 < int(port) <= _MOST_PORT:
+        raise ValueError(f"{port} is no port: 1 to {_MOST_PORT}")
+    return text
+
+
+RedisAddress = Annotated[str, AfterValidator(_redis_address)]
 
 
 class Tls(Strict):
@@ -120,6 +135,11 @@ class Server(Strict):
         "64MiB",
         description="memory for the answers of all models with `serving.cache`, e.g. 1GiB; set "
         "aside at the start, the answers that were asked for longest ago make room",
+    )
+    cache_redis: RedisAddress | None = Field(
+        None,
+        description="HOST:PORT of a Redis that keeps these answers instead, for all replicas; in "
+        "containers of NVIDIA's images only",
     )
     tls: Tls | None = Field(None, description="of the gRPC port; plain when absent")
     tracing: Tracing | None = Field(None, description="where traces go; none when absent")

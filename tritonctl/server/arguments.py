@@ -6,11 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from tritonctl.errors import ConfigurationError
 from tritonctl.project.schema import Project
 from tritonctl.project.server import Tls
 from tritonctl.protocol.restrictions import restriction_arguments
 
 _CACHE = "--cache-config="
+# An answer that takes longer to look up is computed.
+_REDIS_MS = 500
 
 
 def server_arguments(
@@ -24,6 +27,7 @@ def server_arguments(
     plain_address: str | None = None,
     file: Callable[[Path], str] = str,
     with_cache: bool = False,
+    has_redis_cache: bool = False,
 ) -> list[str]:
     """What a project asks of its server, wherever it runs.
 
@@ -32,7 +36,8 @@ def server_arguments(
     token: of the restricted protocols,
     new with every start, or a placeholder that becomes one. plain_address: of HTTP and metrics,
     where it is not `address`. file: where the server finds a certificate of this machine.
-    with_cache: whether a model has a response cache.
+    with_cache: whether a model has a response cache. has_redis_cache: whether the server's image
+    brings that in Redis; ConfigurationError where it is wanted and missing.
     """
     grpc, http, metrics = ports
     plain_address = plain_address or address
@@ -57,13 +62,35 @@ def server_arguments(
         "--grpc-http2-min-recv-ping-interval-without-data=1000",
         "--grpc-keepalive-permit-without-calls=1",
         *_tracing(project),
-        *([f"{_CACHE}local,size={project.server.cache_bytes}"] if with_cache else ()),
+        *(_caching(project, has_redis=has_redis_cache) if with_cache else ()),
     ]
 
 
 def caches(command: Sequence[str]) -> bool:
     """Whether the server of this command line has a response cache."""
     return any(argument.startswith(_CACHE) for argument in command)
+
+
+def _caching(project: Project, *, has_redis: bool) -> list[str]:
+    address = project.server.cache_redis
+    if address is None:
+        return [f"{_CACHE}local,size={project.server.cache_bytes}"]
+    if not has_redis:
+        raise ConfigurationError(
+            f"server.cache_redis is {address}, and this server has no cache in Redis: only "
+            "NVIDIA's images of Triton bring it",
+            remedy="remove `cache_redis` for a cache in the server's memory; or serve in a "
+            "container of such an image, which models on a GPU get or `docker.image` names",
+        )
+    host, _, port = address.rpartition(":")
+    # By default Triton would wait for a Redis that does not answer without an end.
+    settings = (
+        f"host={host}",
+        f"port={port}",
+        f"connect_timeout={_REDIS_MS}",
+        f"socket_timeout={_REDIS_MS}",
+    )
+    return [f"{_CACHE}redis,{setting}" for setting in settings]
 
 
 def _tls_arguments(tls: Tls | None, place: Callable[[Path], str]) -> list[str]:

@@ -185,6 +185,8 @@ def _command(project: Project, plan: Plan, profile: str) -> list[str]:
         token=TOKEN_PLACEHOLDER,
         file=lambda path: places.get(path, str(path)),
         with_cache=plan.caches,
+        # The image of CPUs is made of a wheel that has the local cache alone.
+        has_redis_cache=profile == "gpu" or project.docker.image is not None,
     )
     if profile == "gpu":  # NVIDIA's images have DCGM
         arguments.remove("--allow-gpu-metrics=false")

@@ -3,7 +3,7 @@
 
 The stand-in of TensorRT runs the exported graph with ONNX Runtime in memory that a stand-in of the
 GPU's driver gives, so profiles, addresses and the proof of a plan are what a GPU would see. Real
-plans are in test_tensorrt_build.py, which needs one.
+plans are marked `gpu`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.builders.runs import run
 from tests.engine_cache import content, kept
 from tests.sample_images import encoded, smooth
 
@@ -95,7 +96,7 @@ def export(
 ) -> Export:
     """Runs the first stage on a checkpoint of tests/tiny_task.py or tests/tiny_vision.py."""
 
-    def run(task: str, checkpoint: Any, precision: str = "fp16") -> Exported:
+    def exported(task: str, checkpoint: Any, precision: str = "fp16") -> Exported:
         request: dict[str, Any] = {
             "task": task,
             "precision": precision,
@@ -134,7 +135,7 @@ def export(
         assert made.result["status"] == "ok", made.result
         return made
 
-    return run
+    return exported
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +158,9 @@ def compiled(
 ) -> Compile:
     """Runs the second stage, where ONNX Runtime is; `noise`: how wrong the plan answers."""
 
-    def run(source: Exported, *, noise: float = 0, libraries: str = "", **changes: Any) -> Compiled:
+    def built(
+        source: Exported, *, noise: float = 0, libraries: str = "", **changes: Any
+    ) -> Compiled:
         folder = tmp_path_factory.mktemp("compile")
         asked = {
             "schema": "tritonctl.build/1",
@@ -188,7 +191,7 @@ def compiled(
         result = json.loads((folder / "S.json").read_text(encoding="utf-8"))
         return Compiled(result, folder / "staging")
 
-    return run
+    return built
 
 
 def figures(result: dict[str, Any]) -> dict[str, float]:
@@ -243,6 +246,21 @@ def test_profiles_that_the_task_outgrows(encoder: Exported, compiled: Compile) -
     names = [tensor["name"] for tensor in encoder.result["tensors"]["inputs"]]
     done = compiled(encoder, options={"profiles": dict.fromkeys(names, shape)}).result
     assert "no profile of the plan takes" in done["problem"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_a_real_plan_of_a_task(
+    export: Export, request: pytest.FixtureRequest, tmp_path: Path, precision: str
+) -> None:
+    """`--gpu-python` has TensorRT and what builders/tensorrt/requirements.txt lists."""
+    source = export("embedding", {"class": "BertModel", **POOLED}, precision)
+    changes = {"checkpoint": str(source.folder), "stage": "compile", "source": str(source.folder)}
+    asked = {"schema": "tritonctl.build/1", "model": "m", **source.request, **changes}
+    done = run(Path(request.config.getoption("--gpu-python")), BUILD, asked, tmp_path)
+    assert done.code == 0, done.result
+    assert figures(done.result)["tokens"] == 1
+    assert done.result["hardware"]["gpu"]
 
 
 @exhaustive

@@ -269,6 +269,27 @@ def test_nothing_and_too_much_are_refused(tasks_server: Server, client: TritonCl
     assert "got 0" in post(tasks_server, "embedding/infer", {"inputs": [nothing]})
 
 
+def test_an_empty_text_is_a_text(client: TritonClient, reference: Reference) -> None:
+    """As the reference library has it: special tokens alone. Its neighbours do not change."""
+    answer = ask(client, "embedding", text_input=["", "play"])
+    assert answer["num_input_tokens"].tolist() == [[2], [reference.tokens("play")]]
+    vectors = np.stack([reference.embedding(text) for text in ("", "play")])
+    np.testing.assert_allclose(answer["embedding"], vectors, atol=CLOSE)
+
+
+def test_shapes_that_do_not_go_together(client: TritonClient, reference: Reference) -> None:
+    """Two items of one input and three of another; two texts for one item; other types."""
+    given = columns({"text_input": ["play", "play"], "top_k": [1, 1, 1]})
+    with pytest.raises(RequestRejectedError, match="batch"):
+        client.infer("classification", given)
+    with pytest.raises(RequestRejectedError, match="shape"):
+        client.infer("embedding", {"text_input": columns({"a": ["play", "play"]})["a"].T})
+    with pytest.raises(RequestRejectedError, match=r"TYPE_STRING|data-type|datatype"):
+        client.infer("embedding", columns({"text_input": [1]}))
+    answer = ask(client, "embedding", text_input=["play"])
+    np.testing.assert_allclose(answer["embedding"][0], reference.embedding("play"), atol=CLOSE)
+
+
 def test_over_http(tasks_server: Server, reference: Reference) -> None:
     """Triton's tensors in JSON, and `generate` with plain values."""
     given = ["play", "player 日本"]

@@ -55,6 +55,14 @@ def test_a_short_run(tmp_path: Path) -> None:
     assert f"{summary.errors[0].count} x {summary.errors[0].kind}" in told
 
 
+def test_a_model_without_tokens(tmp_path: Path) -> None:
+    """Images and tensors have none, so no rate of them is told."""
+    summary = _summary(tmp_path)
+    assert " tokens/s, goodput " in "".join(opening(summary))
+    without = replace(summary, rates=replace(summary.rates, tokens_per_s=0))
+    assert "tokens/s" not in "".join(opening(without))
+
+
 def test_a_run_that_measured_nothing(tmp_path: Path) -> None:
     """A lost worker makes it invalid, and the text says so."""
     summary = _summary(tmp_path, finished=False)

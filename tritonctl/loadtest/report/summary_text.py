@@ -67,7 +67,8 @@ def opening(summary: Summary) -> list[str]:
     lines = [
         f"{summary.scenario}: {counts.sent:,} requests to {summary.model}{ended}",
         f"  offered {rates.offered_rps:.1f}/s, achieved {rates.achieved_rps:.1f}/s, "
-        f"{rates.tokens_per_s:.0f} tokens/s, goodput {rates.goodput_rps:.1f}/s"
+        + (f"{rates.tokens_per_s:.0f} tokens/s, " if rates.tokens_per_s else "")
+        + f"goodput {rates.goodput_rps:.1f}/s"
         + (f" ({rates.goodput_share:.1%})" if rates.goodput_share is not None else ""),
         f"  measured from {window.from_s:.1f} s to {window.to_s:.1f} s: {window.why}",
     ]

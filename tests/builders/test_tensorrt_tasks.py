@@ -79,13 +79,16 @@ Compile = Callable[..., Compiled]
 
 @pytest.fixture(scope="session")
 def calibration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What int8 is calibrated on: a file of texts, a folder of images."""
+    """What int8 is calibrated on: texts, pairs of a reranker, a folder of images."""
     folder = tmp_path_factory.mktemp("calibration")
     (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (folder / "images").mkdir()
     for seed in range(4):
         (folder / "images" / f"{seed}.png").write_bytes(encoded(smooth(48 + seed, 40), "PNG"))
-    return {"texts": folder / "texts.txt", "images": folder / "images"}
+    pairs = [json.dumps({"query": "Is it so?", "text": text}) for text in TEXTS]
+    (folder / "pairs.jsonl").write_text("\n".join(pairs), encoding="utf-8")
+    made = {"texts": folder / "texts.txt", "rerank": folder / "pairs.jsonl"}
+    return made | {"images": folder / "images"}
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +107,8 @@ def export(
             "limits": {"max_batch_size": ROWS},
         }
         if precision == "int8":
-            data = calibration["images" if task.startswith("image") else "texts"]
+            kind = "images" if task.startswith("image") else "texts"
+            data = calibration.get(task, calibration[kind])
             limits = {"samples": 8, "max_seq_len": 24, "batch_size": 1, "seed": 1}
             request["calibration"] = {"data": str(data), **limits}
 

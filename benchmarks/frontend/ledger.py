@@ -165,7 +165,7 @@ token, and one token more is refused.
 
 ## Other rules, the same crowd
 
-{seconds} s of simulated time, nobody goes away, {budget} tokens a minute.
+{seconds} s of simulated time, `max_tokens` up to 200, nobody goes away, {budget} tokens a minute.
 
 | rule | tokens in all | in the worst 60 s | of the budget |
 |---|--:|--:|--:|

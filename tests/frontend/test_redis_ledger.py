@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -128,6 +129,28 @@ def test_what_a_dead_frontend_held_counts_in_full_for_a_minute(
     assert (dead.over, dead.used, dead.held, dead.under_way) == ("tokens", 70, 0, 0)
     Frontend.now += 2
     assert other.reserve(100)[1].over is None
+
+
+def test_used_tokens_count_for_a_minute_and_no_second_less(
+    pair: tuple[Frontend, Frontend],
+) -> None:
+    """From the end of the second in which the ledger was told of them."""
+    one, other = pair
+    Frontend.now = math.floor(Frontend.now) + 0.5
+    claim, _ = one.reserve(100)
+    claim.used = 40
+    one.wait(one.ledger.renew([claim]))
+    Frontend.now += 20
+    claim.used = 100
+    settled = one.wait(one.ledger.settle(claim))
+    assert (settled.used, settled.held, settled.reset_tokens) == (100, 0, 60.5)
+    Frontend.now += 40.499
+    refused = other.reserve(1)[1]
+    assert (refused.over, refused.used) == ("tokens", 100)
+    assert refused.retry_after == pytest.approx(0.001)
+    Frontend.now += 0.001
+    assert other.reserve(41)[1].over == "tokens"
+    assert other.reserve(40)[1].over is None
 
 
 def test_a_clock_that_is_set_back_holds_nothing_for_longer_than_a_minute(

@@ -8,6 +8,7 @@ Engines tell that of the chosen token alone. Greedy decoding chooses the most pr
 from __future__ import annotations
 
 import codecs
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,7 @@ from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.vocabulary import Vocabulary
 from tritonctl.protocol.generation import Chunk, SamplingParameters
 
+_LOG = logging.getLogger("tritonctl.frontend")
 _LEAST = -9999.0  # OpenAI's word for what cannot be; JSON has no infinity
 _KEPT_VOCABULARIES = 16
 
@@ -73,11 +75,9 @@ class LogProbs:
 
 def vocabulary_of(tokenizer: str | None) -> Vocabulary:
     """Of a model's tokenizer.json. Raises ApiError that names `logprobs`."""
-    if tokenizer is not None:
-        try:
-            return _read(tokenizer)
-        except ConfigurationError:
-            pass  # an operator's affair: a client learns that this model has none
+    vocabulary = None if tokenizer is None else _read(tokenizer)
+    if vocabulary is not None:
+        return vocabulary
     raise ApiError(
         400,
         "`logprobs` is not supported by this model: its tokens have no text of their own",
@@ -87,8 +87,12 @@ def vocabulary_of(tokenizer: str | None) -> Vocabulary:
 
 
 @lru_cache(_KEPT_VOCABULARIES)
-def _read(tokenizer: str) -> Vocabulary:
-    return Vocabulary(Path(tokenizer))
+def _read(tokenizer: str) -> Vocabulary | None:
+    try:
+        return Vocabulary(Path(tokenizer))
+    except ConfigurationError as error:  # a client learns that this model has none, no more
+        _LOG.warning("no log probabilities: %s", error.problem)
+        return None
 
 
 def check_top(count: int, sampling: SamplingParameters, param: str) -> None:

@@ -18,7 +18,7 @@ THREE := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers bench-tasks soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -108,6 +108,10 @@ bench-docker: setup ## in containers: from the call to the first token; directly
 bench-peers: setup ## tritonctl against BentoML, LitServe, Ray Serve and the engine alone (ratios; hours)
 	$(BIN)/python benchmarks/peers/run.py --rate
 	$(BIN)/python benchmarks/peers/run.py --subject encoder
+
+bench-tasks: setup ## texts to vectors: tritonctl against infinity, BentoML, LitServe, Ray Serve, libraries alone
+	$(BIN)/python benchmarks/tasks/run.py --rates
+	$(BIN)/python benchmarks/tasks/embed_file.py
 
 soak: setup ## 200,000 streams, a third of them cancelled: leaks, wrong texts
 	$(BIN)/python benchmarks/soak/run.py

@@ -8,6 +8,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -139,6 +140,12 @@ class Bench:
         folder.mkdir()
         job = LoadJob(plan=plan, folder=folder, workers=workers, engine=engine)
         return run_load(job, SILENT)
+
+
+def wait_for(file: Path | None) -> None:
+    """Until somebody has made the machine quiet, and this file."""
+    while file is not None and not file.exists():
+        time.sleep(0.1)
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:

@@ -27,7 +27,6 @@ from meter import Meter
 from tritonctl import AsyncTritonClient, SamplingParameters, TritonctlError
 
 TOLERANCE, PATIENCE_SECONDS = 1e-3, 10
-LEAST_COSINE = 0.9999
 Case = dict[str, Any]
 Ask = Callable[[Case], Awaitable[tuple[float, Any]]]  # when the first piece came, the answer
 
@@ -91,13 +90,13 @@ async def one(ask: Ask, case: Case, meter: Meter, due: float | None = None) -> N
 
 
 def is_right(case: Case, answer: Any) -> bool:
-    """The same text, or the same vector within rounding or the least cosine."""
+    """The same text, or the same vector: within rounding, or the case's least cosine."""
     if "text" in case:
         return bool(answer == case["text"])
     if "content" in case:
         got, wanted = np.ravel(answer), np.asarray(case["vector"])
         lengths = np.linalg.norm(got) * np.linalg.norm(wanted)
-        return bool(got.shape == wanted.shape and got @ wanted >= LEAST_COSINE * lengths)
+        return bool(got.shape == wanted.shape and got @ wanted >= case["least_cosine"] * lengths)
     near = np.allclose(np.asarray(answer).ravel(), case["vector"], atol=TOLERANCE)
     return bool(near)
 

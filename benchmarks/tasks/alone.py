@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """A library alone, no server: the vectors that all must give, and the same closed loop.
 
-Usage: alone.py onnxruntime|sentence_transformers answers CASES_FILE | ... load JOB_FILE, in an
-environment that has it. `answers` completes the cases in the file; `load` prints the meter's result
-as JSON, of the batch that was fastest when each was tried.
+Usage: alone.py onnxruntime|sentence_transformers answers CASES_FILE | ... load JOB_FILE | ... file
+LINES_FILE, in an environment that has it. `answers` completes the cases in the file; `load` prints
+the meter's result as JSON, of the batch that was fastest when each was tried; `file` what it takes
+to encode all lines, in the batch that was fastest on some.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import random
 import sys
@@ -25,7 +27,7 @@ from text_engine import Texts, read_settings
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 TRIAL = 0.2  # of a measurement's time
-LEAST_COSINE = 0.9999
+TRIAL_LINES = 128
 Case = dict[str, Any]
 Encode = Callable[[Sequence[str], int], Any]  # texts, rows of a batch: vectors
 
@@ -77,32 +79,54 @@ def load(encode: Encode, job: dict[str, Any], cases: list[Case]) -> dict[str, fl
 
 
 def run(encode: Encode, job: dict[str, Any], order: Iterator[Case], size: int) -> dict[str, float]:
-    """One measurement."""
+    """One measurement, of the batches that began within it, to the end of the last one."""
     meter = Meter(job)
-    while time.perf_counter() < meter.ends:
-        began = time.perf_counter()
+    deadline, meter.ends = meter.ends, math.inf
+    while (began := time.perf_counter()) < deadline:
+        meter.tick()
         some = [next(order) for _ in range(job["streams"])]
         vectors = encode([case["content"] for case in some], size)
-        ended = time.perf_counter()
-        for case, vector in zip(some, vectors, strict=True):
-            meter.count(began, ended, case["tokens"], right=near(vector, case["vector"]))
-        meter.tick()
+        if began >= meter.starts:
+            for case, vector in zip(some, vectors, strict=True):
+                right = near(vector, case)
+                meter.count(began, time.perf_counter(), case["tokens"], right=right)
+    meter.ends = time.perf_counter()
     meter.tick()
     return meter.result()
 
 
-def near(got: Any, wanted: Any) -> bool:
-    """Within the least cosine."""
-    lengths = np.linalg.norm(got) * np.linalg.norm(wanted)
-    return bool(np.dot(got, wanted) >= LEAST_COSINE * lengths)
+def whole(encode: Encode, lines: Sequence[str]) -> dict[str, float]:
+    """Seconds and CPU seconds for all lines."""
+    some = lines[:TRIAL_LINES]
+    encode(some, BATCHES[-1])
+    size = min(BATCHES, key=lambda size: seconds(encode, some, size))
+    cpu = time.process_time()
+    took = seconds(encode, lines, size)
+    return {"seconds": took, "cpu": time.process_time() - cpu, "batch": size}
+
+
+def seconds(encode: Encode, texts: Sequence[str], size: int) -> float:
+    """Of the clock."""
+    began = time.monotonic()
+    encode(texts, size)
+    return time.monotonic() - began
+
+
+def near(got: Any, case: Case) -> bool:
+    """Within the case's least cosine."""
+    lengths = np.linalg.norm(got) * np.linalg.norm(case["vector"])
+    return bool(np.dot(got, case["vector"]) >= case["least_cosine"] * lengths)
 
 
 def main() -> None:
     """Answer, or load."""
     library, mode, name = sys.argv[1:]
     file = Path(name)
-    record = json.loads(file.read_text(encoding="utf-8"))
     encode = LIBRARIES[library]()
+    if mode == "file":
+        print(json.dumps(whole(encode, file.read_text(encoding="utf-8").splitlines())))
+        return
+    record = json.loads(file.read_text(encoding="utf-8"))
     if mode == "answers":
         for case in record:
             case["vector"] = [float(number) for number in encode([case["content"]], 1)[0]]

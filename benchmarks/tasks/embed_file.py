@@ -2,7 +2,7 @@
 """Measures `tritonctl embed FILE --output OUT` beside plain concurrent clients of the same server.
 
 Usage: python benchmarks/tasks/embed_file.py [CHECKPOINT] [--lines 4000] [--rounds 5]
-           [--precision fp32] [--engines FOLDER]
+           [--precision fp32] [--engines FOLDER] [--ways embed,...] [--fused]
 
 CHECKPOINT: a folder of sentence-transformers; --engines: where to keep what is built of it. Without
 one a model answers that computes nothing, with 384 numbers: what is left is a client's own cost.
@@ -13,13 +13,16 @@ order, so that other work of the machine is the same for all of them:
                     in flight; vectors are read and dropped
     sorted          the same with all texts sorted by length first, as a library would that has the
                     whole file in memory
+    in process      no server: tokenizer and ONNX Runtime in one process that has all texts, sorted,
+                    at its best batch; vectors are dropped (with a CHECKPOINT)
     embed           the command: it reads the file, sorts within its window, writes JSON lines, and
                     makes sure of them
 
-Prints a table of lines per second and CPU seconds for 1,000 lines, without the start of a process,
-and the ratios in each round. The last column is (server + plain client) / (server + this client) by
-their CPU seconds, the ratio of rates on cores with nothing else to do: other work of the machine
-moves it little. Exit code 1 if `embed` with a CHECKPOINT has less than 0.95 there.
+--ways: some of them, "in process", embed, ... Prints a table of lines per second and CPU seconds
+for 1,000 lines, without the start of a process, and the ratios to the first way in each round. The
+last column is the ratio of rates on cores with nothing else to do, out of the CPU seconds of client
+and server together: other work of the machine moves it little. Exit code 1 if `embed` with a
+CHECKPOINT has less than 0.95 there.
 """
 
 from __future__ import annotations
@@ -48,14 +51,18 @@ import tritonclient.grpc as triton
 BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "peers"), str(BENCHMARKS.parent)]
 
-from bench import heading, running, say, write_project  # noqa: E402
+from bench import SILENT, heading, running, say, wait_for, write_project  # noqa: E402
 from meter import MARKER, cpu_seconds  # noqa: E402
+from servers import SETTINGS, python_of  # noqa: E402
 from tests.server.plain_triton import PlainTriton  # noqa: E402
 from tests.unit.checks.repositories import put  # noqa: E402
+from tritonctl import build_engine  # noqa: E402
 
 MODEL, ROWS, IN_FLIGHT = "encoder", 32, 4
 LEAST_RATIO = 0.95
-IN_ORDER, SORTED, EMBED, PACKED = "in file order", "sorted", "embed", "embed, base64"
+IN_ORDER, SORTED, EMBED, PACKED = "in file order", "sorted", "embed", "embed base64"
+IN_PROCESS = "in process"
+WAYS = (IN_ORDER, SORTED, IN_PROCESS, EMBED, PACKED)
 CONFIG = """\
 backend: "python"
 max_batch_size: 32
@@ -105,6 +112,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--engines", type=Path)
+    parser.add_argument("--ways", default=",".join(WAYS), help="the first is what others are to")
+    parser.add_argument("--fused", action="store_true", help="serving.fused")
+    parser.add_argument("--go", type=Path, help="wait for this file before measuring")
     asked = parser.parse_args()
     texts = sample(asked.lines)
     with tempfile.TemporaryDirectory() as name:
@@ -114,7 +124,7 @@ def main() -> int:
         os.environ[MARKER] = name
         with served(folder, asked) as url:
             del os.environ[MARKER]
-            took = measured(url, texts, file, asked.rounds, name)
+            took = measured(url, texts, file, asked, name)
     return told(took, asked)
 
 
@@ -131,9 +141,23 @@ def served(folder: Path, asked: argparse.Namespace) -> Iterator[str]:
         return
     engine = {"builder": "onnxruntime", "precision": asked.precision, "max_batch_size": ROWS}
     checkpoint = str(asked.checkpoint.resolve())
-    models = {MODEL: {"task": "embedding", "checkpoint": checkpoint, "engine": engine}}
+    models = {
+        MODEL: {
+            "task": "embedding", "checkpoint": checkpoint, "engine": engine,
+            "serving": {"fused": asked.fused},
+        }
+    }  # fmt: skip
     kept = {"engines": str(asked.engines.resolve())} if asked.engines else {}
-    with running(write_project(folder, models, **kept)) as state:
+    project = write_project(folder, models, **kept)
+    built = build_engine(project, MODEL, SILENT)
+    settings = {
+        "graph": str(built.folder / "engine" / "model.onnx"),
+        "tokenizer": str(built.folder / "tokenizer" / "tokenizer.json"),
+        "longest": built.manifest.result.limits.max_seq_len,
+        "threads": 0,
+    }
+    (folder / "settings.json").write_text(json.dumps(settings), encoding="utf-8")
+    with running(project) as state:
         yield state.grpc_url
 
 
@@ -145,7 +169,7 @@ def sample(count: int) -> list[str]:
 
 
 def measured(
-    url: str, texts: Sequence[str], file: Path, rounds: int, marker: str
+    url: str, texts: Sequence[str], file: Path, asked: argparse.Namespace, marker: str
 ) -> dict[str, list[Took]]:
     """What each way took, by round; the server has been asked before."""
     by_length = sorted(texts, key=len, reverse=True)
@@ -155,19 +179,32 @@ def measured(
     ways = {
         IN_ORDER: lambda: plain(url, texts),
         SORTED: lambda: plain(url, by_length),
+        IN_PROCESS: lambda: in_process(file),
         EMBED: lambda: command(url, file),
         PACKED: lambda: command(url, file, "--encoding", "base64"),
     }
+    chosen = [way for way in asked.ways.split(",") if asked.checkpoint or way != IN_PROCESS]
     plain(url, texts[: ROWS * 8])
-    took: dict[str, list[Took]] = {way: [] for way in ways}
-    for _ in range(rounds):
-        for way in random.sample(list(ways), len(ways)):
+    wait_for(asked.go)
+    took: dict[str, list[Took]] = {way: [] for way in chosen}
+    for _ in range(asked.rounds):
+        for way in random.sample(chosen, len(chosen)):
             before = cpu_seconds(marker)
             seconds, client = ways[way]()
             client -= start if way in {EMBED, PACKED} else 0.0
             took[way].append(Took(seconds, client, cpu_seconds(marker) - before))
             print(f"  {way}: {took[way][-1]}", file=sys.stderr, flush=True)
     return took
+
+
+def in_process(file: Path) -> tuple[float, float]:
+    """Seconds and CPU seconds of the tokenizer and ONNX Runtime alone."""
+    program = [python_of("engine"), Path(__file__).with_name("alone.py"), "onnxruntime", "file"]
+    variables = os.environ | {SETTINGS: str(file.with_name("settings.json"))}
+    variables["PYTHONPATH"] = str(BENCHMARKS / "peers")
+    done = subprocess.run([*program, file], check=True, stdout=subprocess.PIPE, env=variables)
+    found = json.loads(done.stdout)
+    return found["seconds"], found["cpu"]
 
 
 def plain(url: str, texts: Sequence[str]) -> tuple[float, float]:
@@ -218,18 +255,19 @@ def told(took: dict[str, list[Took]], asked: argparse.Namespace) -> int:
         (
             "way",
             "lines/s, median",
-            "to in file order [least, most]",
+            "to the first [least, most]",
             "client's CPU s for 1,000",
             "server's",
-            "to in file order, by CPU",
+            "to the first, by CPU",
         ),
     )
     met = True
-    base = took[IN_ORDER]
+    base = next(iter(took.values()))
+    whole = mean(base, "client") + mean(base, "server")
     for way, some in took.items():
         rates = [other.seconds / mine.seconds for mine, other in zip(some, base, strict=True)]
         client, server = (mean(some, name) for name in ("client", "server"))
-        ratio = (server + mean(base, "client")) / (server + client)
+        ratio = whole / (server + client)
         met &= way != EMBED or asked.checkpoint is None or ratio >= LEAST_RATIO
         rate = asked.lines / statistics.median(one.seconds for one in some)
         spread = f"{statistics.median(rates):.2f} [{min(rates):.2f}, {max(rates):.2f}]"

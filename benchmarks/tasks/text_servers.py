@@ -79,9 +79,10 @@ def infinity(served: Served, marker: str, engine: str) -> AbstractContextManager
     """`infinity_emb v2`: its own tokenizer, batches and pooling."""
     checkpoint = served.settings["checkpoint" if engine == "torch" else "pooled_by_infinity"]
     command = [
-        "-m", "infinity_emb", "v2", "--model-id", str(checkpoint), "--engine", engine,
+        "-m", "infinity_emb.cli", "v2", "--model-id", str(checkpoint), "--engine", engine,
         "--device", "cpu", "--dtype", "float32", "--batch-size", str(ROWS), "--host", "127.0.0.1",
-        "--no-bettertransformer", "--served-model-name", "model", "--port",
+        "--pooling-method", "mean", "--no-bettertransformer", "--no-model-warmup",
+        "--served-model-name", "model", "--port",
     ]  # fmt: skip
     subject = replace(
         served.of(marker), path="/embeddings", probe={"model": "model", "input": ["a text"]}
@@ -103,6 +104,7 @@ def builders_python() -> Path:
 
 ONE: dict[str, Any] = {"workers": 1, "threads": 0, "rows": ROWS}
 TWO: dict[str, Any] = {"workers": 2, "threads": 1, "rows": ROWS}
+ALONE: dict[str, Any] = {"workers": 1, "threads": 0, "rows": 1}  # no batches
 WAYS: dict[str, Way] = {
     "fused": partial(ours, fused=True),
     "ensemble": ours,
@@ -110,8 +112,10 @@ WAYS: dict[str, Way] = {
     "bentoml 2x1": partial(bentoml, **TWO),
     "litserve": partial(litserve, **ONE, wait=0.002),
     "litserve 2x1": partial(litserve, **TWO, wait=0.002),
+    "litserve alone": partial(litserve, **ALONE, wait=0.0),
     "ray": partial(ray, **ONE, wait=0.002),
     "ray 2x1": partial(ray, **TWO, wait=0.002),
+    "ray alone": partial(ray, **ALONE, wait=0.0),
     "infinity": partial(infinity, engine="optimum"),
     "infinity torch": partial(infinity, engine="torch"),
     "onnxruntime": partial(alone, library="onnxruntime", python=partial(python_of, "engine")),

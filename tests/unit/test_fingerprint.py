@@ -223,6 +223,27 @@ def test_weights_outside_an_onnx_file_count(tmp_path: Path) -> None:
     assert fingerprint.content_hash(graph, hashes) != before
 
 
+def test_only_what_an_onnx_file_names_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder may be somebody's home; a path out of it is not followed."""
+    folder = tmp_path / "home"
+    folder.mkdir()
+    long, outside = "d" * 150 + ".data", "../outside.data"
+    for name in ("near.data", long, outside):
+        (folder / name).write_bytes(b"1")
+    entries = b"".join(
+        b"\x0a\x08location\x12"
+        + bytes([len(name)] if len(name) < 128 else [len(name) & 127 | 128, 1])
+        + name.encode()
+        for name in ("near.data", long, outside, "/etc/hosts", "absent", "a\0b", "near.data")
+    )
+    (folder / "g.onnx").write_bytes(entries + b"\x0a\x08location\x12")
+    monkeypatch.setattr(os, "walk", lambda *_: pytest.fail("the folder is walked"))
+    found = fingerprint.named_in(folder / "g.onnx")
+    assert found == sorted([folder / long, folder / "near.data"])
+
+
 def test_folder_hash_does_not_mix_names_and_contents(tmp_path: Path) -> None:
     """Two folders whose concatenated names and contents are alike differ."""
     for folder, name, content in (("a", "x", "yz"), ("b", "xy", "z")):

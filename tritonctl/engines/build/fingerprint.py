@@ -8,9 +8,10 @@ import json
 import mmap
 import os
 import platform
+import re
 import stat
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tritonctl.engines.build.catalog import Builder, Stage
@@ -20,6 +21,9 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import explained, read_record, write_atomically
 
 _BLOCK = 1 << 20
+# onnx.proto: TensorProto.external_data is a StringStringEntryProto {key: "location", value: PATH}.
+_LOCATION = re.compile(rb"\x0a\x08location\x12")
+_LONGEST_PATH = 4096
 
 
 class FileHashes:
@@ -149,15 +153,33 @@ def content_hash(path: Path, hashes: FileHashes) -> str:
 
 
 def named_in(file: Path) -> list[Path]:
-    """Where an ONNX file keeps its weights outside: files below its folder whose path is in it."""
+    """Where an ONNX file keeps its weights outside: files below its folder that its tensors name.
+
+    What else is below the folder is not looked at: it may be a home folder.
+    """
     if file.suffix != ".onnx" or not file.stat().st_size:
         return []
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return [
-            other
-            for other in sorted(_content(file.parent))
-            if other != file and text.find(other.relative_to(file.parent).as_posix().encode()) >= 0
-        ]
+        names = {_text_at(text, at) for at in [one.end() for one in _LOCATION.finditer(text)]}
+    below = [PurePosixPath(name) for name in names if name]
+    others = {
+        file.parent / path for path in below if not path.is_absolute() and ".." not in path.parts
+    }
+    return sorted(other for other in others if os.path.lexists(other) and _is_content(other))
+
+
+def _text_at(content: mmap.mmap, at: int) -> str | None:
+    """A protobuf string with its length in front; None for none that could be a path."""
+    head = content[at : at + 2]
+    if len(head) < 2:  # noqa: PLR2004 - two bytes hold 14 bits, longer than a path may be
+        return None
+    long = head[0] & 0x80
+    size = head[0] & 0x7F | (head[1] << 7 if long else 0)
+    start = at + (2 if long else 1)
+    text = content[start : start + size]
+    if not text or size > _LONGEST_PATH or b"\0" in text:
+        return None
+    return text.decode("utf-8", errors="surrogateescape")
 
 
 def settings_of(request: BuildRequest, stage: Stage) -> dict[str, Any]:

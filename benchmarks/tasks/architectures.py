@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds every architecture of every task in every precision: parity, size and rate of each.
 
-    python benchmarks/tasks/architectures.py FOLDER [--only REGEX] [--checkpoint FOLDER] [--write]
+    python benchmarks/tasks/architectures.py FOLDER [--only=REGEX] [--engines NAME=FOLDER ...]
+        [--write]
 
-Checkpoints are made here with random weights (hidden size 128, 4 layers; images of 64 x 64 pixels),
-so their sizes and rates compare precisions and architectures with one another; --checkpoint adds a
-real encoder. FOLDER keeps the builds, for controls.py and for the next run, which makes the absent
-ones alone. The rate is that of one core: texts of 64 tokens or images a second of processor time,
-in ONNX Runtime alone with one thread, at the best of 1, 8 and 32 a run; other work of the machine
-moves it little. --write: the page benchmarks/results/architectures.md, else it is printed.
+Checkpoints are made here with random weights (hidden size 32, 2 layers; images of 64 x 64 pixels):
+their parity counts, their sizes and rates compare precisions and architectures with one another.
+--engines adds engines of real checkpoints. FOLDER keeps the builds, for controls.py and for the
+next run, which makes the absent ones alone. The rate is that of one core: texts of 64 tokens or
+images a second of processor time, in ONNX Runtime alone with one thread, at the best of 1, 8 and 32
+a run; other work of the machine moves it little. --write: the page
+benchmarks/results/architectures.md, else it is printed.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +45,6 @@ TASKS: dict[str, tuple[str, dict[str, Any]]] = {
     "rerank": ("ForSequenceClassification", {"config": {"num_labels": 1}}),
     "token_classification": ("ForTokenClassification", {"config": {"num_labels": 5}}),
 }
-SIZES = {"hidden_size": 128, "num_hidden_layers": 4, "intermediate_size": 512}
-DISTIL_SIZES = {"dim": 128, "n_layers": 4, "hidden_dim": 512}
 PIXELS = 64
 # The measure that a precision is judged by.
 PARITY = ("cosine", "score")
@@ -53,10 +54,10 @@ INTRODUCTION = """\
 Made by `python benchmarks/tasks/architectures.py FOLDER --write`: parity with the reference
 library (1 − the smallest cosine, or the largest difference of a score, over {cases} inputs),
 size of the engine, and items a second of one core's time in ONNX Runtime alone: texts of
-{tokens} tokens, images of {pixels} x {pixels} pixels. Random weights, hidden size 128 and 4
-layers (images: 32 and 2): compare precisions and architectures with each other, not with what
-you have. –: refused, as dynamic int8 has nothing to offer for convolutions. Every build also
-saw every [mistake made on purpose](negative-controls.md).
+{tokens} tokens, images of {pixels} x {pixels} pixels. Bold: real checkpoints. The others have
+random weights, hidden size 32 and 2 layers; their sizes and rates only compare precisions and
+architectures with each other. –: not built, or refused, as dynamic int8 has nothing to offer
+for convolutions. Every build also saw every [mistake made on purpose](negative-controls.md).
 """
 
 
@@ -65,11 +66,9 @@ def wanted() -> Iterator[dict[str, Any]]:
     for precision in PRECISIONS:
         for task, (head, changes) in TASKS.items():
             for family in TEXTS:
-                sizes = DISTIL_SIZES if family == "DistilBert" else SIZES
-                config = {**sizes, **changes.get("config", {})}
                 yield {
                     "name": f"{task}-{family}-{precision}",
-                    "checkpoint": {"class": f"{family}{head}", **changes, "config": config},
+                    "checkpoint": {"class": f"{family}{head}", **changes},
                     "request": {"task": task, "precision": precision},
                 }
         for family in IMAGES:
@@ -136,8 +135,9 @@ def page(builds: Sequence[Proven]) -> Iterator[str]:
 
 
 def _name(build: Proven) -> str:
-    """A real one by its folder; its weights are none of ours."""
-    return build.architecture if build.folder.name == "staging" else f"{build.architecture}, real"
+    """A real one with its folder's name in front."""
+    made_here = build.folder.name == "staging"
+    return build.architecture if made_here else f"**{build.model}**, {build.architecture}"
 
 
 def parity(build: Proven) -> str:
@@ -152,13 +152,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path, help="keeps the builds")
     parser.add_argument("--only", default="", help="builds whose name this expression finds")
-    parser.add_argument("--engines", type=Path, nargs="*", default=[], help="of real models")
+    parser.add_argument("--engines", nargs="*", default=[], metavar="NAME=FOLDER", help="real ones")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
     folder = asked.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     build(folder, [job for job in wanted() if re.search(asked.only, job["name"])])
-    text = "".join(page(list(proofs([folder, *asked.engines]))))
+    builds = list(proofs([folder]))
+    for real in asked.engines:
+        name, _, engines = real.partition("=")
+        builds += [replace(one, model=name) for one in proofs([Path(engines)])]
+    text = "".join(page(builds))
     if asked.write:
         RESULTS.write_text(text, encoding="utf-8")
     else:

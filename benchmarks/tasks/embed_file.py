@@ -2,7 +2,7 @@
 """Measures `tritonctl embed FILE --output OUT` beside plain concurrent clients of the same server.
 
 Usage: python benchmarks/tasks/embed_file.py [CHECKPOINT] [--lines 4000] [--rounds 5]
-           [--precision fp32] [--engines FOLDER] [--ways embed,...] [--fused]
+           [--precision fp32] [--engines FOLDER] [--ways embed,...] [--serving JSON]
 
 CHECKPOINT: a folder of sentence-transformers; --engines: where to keep what is built of it. Without
 one a model answers that computes nothing, with 384 numbers: what is left is a client's own cost.
@@ -113,7 +113,7 @@ def main() -> int:
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--engines", type=Path)
     parser.add_argument("--ways", default=",".join(WAYS), help="the first is what others are to")
-    parser.add_argument("--fused", action="store_true", help="serving.fused")
+    parser.add_argument("--serving", type=json.loads, default={}, help="JSON, of the model")
     parser.add_argument("--go", type=Path, help="wait for this file before measuring")
     asked = parser.parse_args()
     texts = sample(asked.lines)
@@ -144,7 +144,7 @@ def served(folder: Path, asked: argparse.Namespace) -> Iterator[str]:
     models = {
         MODEL: {
             "task": "embedding", "checkpoint": checkpoint, "engine": engine,
-            "serving": {"fused": asked.fused},
+            "serving": asked.serving,
         }
     }  # fmt: skip
     kept = {"engines": str(asked.engines.resolve())} if asked.engines else {}

@@ -15,6 +15,7 @@ class Proven:
     """A build with its proof. `figures`: value by measure; `megabytes`: of the engine's files."""
 
     folder: Path
+    model: str
     task: str
     architecture: str
     precision: str
@@ -45,6 +46,7 @@ def _of(folder: Path, request: dict[str, Any], result: dict[str, Any]) -> Iterat
     engine = (one["size"] for one in result["files"] if one["path"].startswith("engine/"))
     yield Proven(
         folder,
+        request["model"],
         proof["task"],
         result["runtime"]["architecture"],
         request["precision"],

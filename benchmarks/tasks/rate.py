@@ -31,7 +31,8 @@ def _feed(session: Any, size: int, pixels: int) -> dict[str, Any]:
     feed = {}
     for one in session.get_inputs():
         if one.name == "pixel_values":
-            shape = (size, 3, pixels, pixels)
+            channels, *sides = (n if isinstance(n, int) else pixels for n in one.shape[1:])
+            shape = (size, channels, *sides)
             feed[one.name] = source.normal(size=shape).astype(np.float32)
         elif one.name == "input_ids":
             feed[one.name] = source.integers(SPECIAL, 200, (size, TOKENS))

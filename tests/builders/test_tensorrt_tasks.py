@@ -127,17 +127,18 @@ def export(
                 check=False,
             )
             assert done.returncode == 0, done.stderr[-6000:]
+            result = json.loads((entry / "one" / "S.json").read_text("utf-8"))
+            assert result["status"] == "ok", result
 
         inputs = {
             "sources": [content(ROOT / source) for source in SOURCES],
             "python": onnxruntime_environment.parents[1].name,
             "checkpoint": checkpoint,
             "request": {key: value for key, value in request.items() if key != "calibration"},
+            "texts": TEXTS,
         }
         into = tmp_path_factory.mktemp("export") / "made"
-        made = Exported(kept("exported", inputs, make, into) / "one" / "staging", request)
-        assert made.result["status"] == "ok", made.result
-        return made
+        return Exported(kept("exported", inputs, make, into) / "one" / "staging", request)
 
     return exported
 

@@ -105,7 +105,7 @@ class Frontend(Strict):
         [], description="the servers; the project's own, or the replicas of compose, when absent"
     )
     prefix_affinity: bool = Field(
-        True,
+        False,
         description="prompts with an equal beginning go to one server, whose cache may have it, "
         "as long as that one is not busier than the others",
     )

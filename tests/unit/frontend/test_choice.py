@@ -132,6 +132,9 @@ def test_the_cache_wins_below_the_load_threshold_only() -> None:
     assert first([View("a", load=3, slots=8), *others], Ask(cached="a")).reason == Reason.AFFINITY
     assert first([View("a", load=4, slots=8), *others], Ask(cached="a")).name != "a"
     assert first([View("a", load=2, slots=2), *others], Ask(cached="a")).name != "a"
+    paced = [View(name, slots=8, pace=1.0) for name in "bc"]
+    assert first([View("a", slots=8, pace=1.4), *paced], Ask(cached="a")).name == "a"
+    assert first([View("a", slots=8, pace=1.6), *paced], Ask(cached="a")).name != "a"
 
 
 def test_a_pool_without_a_healthy_replica_spills_over() -> None:

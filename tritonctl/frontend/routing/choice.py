@@ -15,6 +15,8 @@ from enum import StrEnum
 
 # An affine replica may have this share more than the mean of its rivals, and one request more.
 _AFFINE_LOAD = 1.25
+# And it may be so much slower than the typical one: a cache does not make up for more.
+_AFFINE_PACE = 1.5
 # A replica counts as slower or faster than the typical one at most by this: what has been learned
 # of it may be wrong, and a replica that nobody asks can show nothing better.
 MOST_APART = 16.0
@@ -91,14 +93,21 @@ def _affine(candidates: Sequence[View], cached: str | None) -> View | None:
             others = [other.load for other in candidates if other.name != cached]
             mean = sum(others) / len(others) if others else view.load
             busy = view.slots is not None and view.load >= view.slots
-            return view if not busy and view.load <= _AFFINE_LOAD * mean + 1 else None
+            slow = view.pace is not None and view.pace > _AFFINE_PACE * _typical(candidates)
+            even = view.load <= _AFFINE_LOAD * mean + 1
+            return view if even and not busy and not slow else None
     return None
+
+
+def _typical(candidates: Sequence[View]) -> float:
+    """The middle one of the paces that are known; 1 without any."""
+    known = sorted(view.pace for view in candidates if view.pace is not None)
+    return known[len(known) // 2] if known else 1.0
 
 
 def _first_free(candidates: Sequence[View], draw: Callable[[], float]) -> View:
     """The one with the shortest wait for a slot, in its own time; least requests without slots."""
-    known = sorted(view.pace for view in candidates if view.pace is not None)
-    typical = known[len(known) // 2] if known else 1.0
+    typical = _typical(candidates)
     low, high = typical / MOST_APART, typical * MOST_APART
     by_slots = all(view.slots is not None for view in candidates)
 

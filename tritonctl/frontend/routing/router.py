@@ -28,7 +28,7 @@ class Settings:
     where its beginning was read before."""
 
     stale_seconds: float = 1.0
-    affinity: bool = True
+    affinity: bool = False
 
 
 class Router:

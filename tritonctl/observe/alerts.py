@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.observe.prometheus import GATEWAY_JOB, JOB, MODEL
-from tritonctl.observe.recording import Group, Rule
+from tritonctl.frontend import metrics as frontend
+from tritonctl.observe.prometheus import FRONTEND_JOB, GATEWAY_JOB, JOB, MODEL
+from tritonctl.observe.recording import RANGE, Group, Rule
 from tritonctl.observe.slo import BURNS, RATIO, Burn, Objective, objectives
 from tritonctl.project.schema import Project
 from tritonctl.repository.engine_queue import policy_of, triton_decides
@@ -18,10 +19,12 @@ _PAGE, _TICKET = "page", "ticket"
 
 def alert_groups(project: Project) -> list[Group]:
     """Alerts for symptoms of servers and models, and for the SLO where there is one."""
-    groups = [
+    groups: list[Group] = [
         {"name": "tritonctl-servers", "rules": list(_servers(project))},
         {"name": "tritonctl-models", "rules": [_stub_gone(), *_queues(project), _kv_full()]},
     ]
+    if project.frontend is not None:
+        groups.append({"name": "tritonctl-frontend", "rules": list(_frontend())})
     burns = [
         _burn(objective, burn)
         for objective in objectives(project)
@@ -90,6 +93,30 @@ def _servers(project: Project) -> Iterator[Rule]:
             summary="the gateway {{ $labels.instance }} does not answer Prometheus",
             runbook="Read `docker compose logs envoy`; clients reach no server until it runs.",
         )
+
+
+def _frontend() -> Iterator[Rule]:
+    yield _alert(
+        "FrontendDown",
+        f'up{{job="{FRONTEND_JOB}"}} == 0',
+        _PAGE,
+        wait="1m",
+        summary="the frontend {{ $labels.instance }} does not answer Prometheus",
+        runbook="Read `tritonctl logs frontend` (or `docker compose logs frontend`); clients of "
+        "the OpenAI API reach no model until it runs.",
+    )
+    failed = f'{frontend.REFUSALS}_total{{reason=~"failed|unavailable|overloaded"}}'
+    yield _alert(
+        "FrontendFailing",
+        f"sum by (model, reason) (rate({failed}[{RANGE}])) "
+        f"> 0.01 * on () group_left () sum(rate({frontend.REQUESTS}_total[{RANGE}]))",
+        _TICKET,
+        wait="5m",
+        summary="the frontend answers {{ $value | humanize }} requests/s for {{ $labels.model }} "
+        "with an error ({{ $labels.reason }})",
+        runbook="overloaded: add a replica, or lower tenants' budgets; unavailable: look at "
+        "TritonServerDown; failed: the reason is in `tritonctl logs frontend`.",
+    )
 
 
 def _stub_gone() -> Rule:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tritonctl.observe.frontend_panels import frontend_panels
 from tritonctl.observe.panels import DATASOURCE, Panel, Query, Row, grafana_panels
 from tritonctl.observe.prometheus import JOB
 from tritonctl.observe.recording import QUANTILES, rate, selector
@@ -26,8 +27,8 @@ _STEP_LEGEND = "{{model}}"
 _LATE = (("orange", 0.001), ("red", 0.01))
 
 
-def dashboard() -> Data:
-    """The whole dashboard."""
+def dashboard(*, frontend: bool = False) -> Data:
+    """The whole dashboard. frontend: with the row of the OpenAI API."""
     return {
         "uid": UID,
         "title": TITLE,
@@ -42,15 +43,16 @@ def dashboard() -> Data:
         "templating": {"list": [_datasource(), *_variables()]},
         "annotations": {"list": []},
         "links": [],
-        "panels": grafana_panels(_rows()),
+        "panels": grafana_panels(_rows(frontend=frontend)),
     }
 
 
-def _rows() -> tuple[Row, ...]:
+def _rows(*, frontend: bool) -> tuple[Row, ...]:
     return (
         Row("Overview", (*_overview_figures(), *_overview_lines())),
         Row("Per model", _models()),
         Row("Text generation", (*_text_latency(), *_text_engine())),
+        *((Row("Frontend", frontend_panels()),) if frontend else ()),
         Row(GPU_ROW, _gpus()),
     )
 

@@ -38,7 +38,10 @@ def observability_files(
         CONFIGURATION: _yaml(configuration),
         RECORDING: _yaml(recording),
         ALERTS: _yaml({"groups": alert_groups(project)}),
-        DASHBOARD: json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n",
+        DASHBOARD: json.dumps(
+            dashboard(frontend=project.frontend is not None), indent=1, ensure_ascii=False
+        )
+        + "\n",
         SOURCES: _yaml(_sources()),
         PROVIDERS: _yaml(_providers()),
     }

@@ -20,13 +20,14 @@ from tritonctl.repository.steps import step_models
 
 Data = dict[str, Any]
 
-JOB, GATEWAY_JOB = "triton", "gateway"
+JOB, GATEWAY_JOB, FRONTEND_JOB = "triton", "gateway", "frontend"
 ENSEMBLE, MODEL = "ensemble", "model"
 RULES = "rules/*.yml"
 SCRAPE_SECONDS = 5
 EVALUATION_SECONDS = 15
 _METRICS_PORT = 8002  # inside a container, whatever the project publishes
 _SERVICES = ("triton", "triton-gpu")
+_FRONTEND_SERVICE, _FRONTEND_PORT = "frontend", 9000  # where the project has it chosen
 _GATEWAY_SERVICE, _GATEWAY_PATH = "envoy", "/stats/prometheus"
 
 
@@ -80,6 +81,9 @@ def prometheus_configuration(project: Project, targets: Sequence[str] | None = N
     if project.gateway is not None:
         discovery = _discovery(None, (_GATEWAY_SERVICE,), project.gateway.admin_port)
         jobs.append({"job_name": GATEWAY_JOB, "metrics_path": _GATEWAY_PATH, **discovery})
+    if project.frontend is not None:
+        port = project.frontend.port or _FRONTEND_PORT
+        jobs.append({"job_name": FRONTEND_JOB, **_discovery(None, (_FRONTEND_SERVICE,), port)})
     return {
         "global": {
             "scrape_interval": f"{SCRAPE_SECONDS}s",

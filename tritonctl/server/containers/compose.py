@@ -30,6 +30,10 @@ from tritonctl.server.containers.entrypoint import (
     TOKEN_PLACEHOLDER,
     TOKEN_VARIABLE,
 )
+from tritonctl.server.containers.frontend import frontend_files
+from tritonctl.server.containers.frontend import image_files as frontend_image
+from tritonctl.server.containers.frontend import port as frontend_port
+from tritonctl.server.containers.frontend import secret_files as frontend_secrets
 from tritonctl.server.containers.host_paths import host_paths
 from tritonctl.server.containers.images import gpu_models, ngc_image
 from tritonctl.server.containers.presence import PORTS
@@ -84,19 +88,27 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     refuse_known_holes(project, _served_release(project, profile))
     observability = observability_files(project)
     gateway = gateway_files(project)
+    service = "triton-gpu" if profile == "gpu" else "triton"
+    openai = frontend_files(project, deployment_name(project), service)
     _refuse_lonely_replicas(project)
     variables = _variables(project, plan, output, _digest(context), profile)
     variables["command"] = _command(project, plan, profile)
     variables |= {
         "envoy": _envoy(project, gateway),
+        "frontend": _frontend(project),
         "prometheus": PROMETHEUS_IMAGE,
         "grafana": GRAFANA_IMAGE,
-        "profiles": [*dict.fromkeys((profile, "gpu")), "observability", "gateway"],
+        "profiles": [
+            *dict.fromkeys((profile, "gpu")),
+            "observability",
+            "gateway",
+            *(["frontend"] if openai else []),
+        ],
     }
     secrets = sorted(secret_files(project, gateway=True).items())
     variables["secrets"] = {name: _relative(path, output) for name, path in secrets}
     text = _compose_text(project, variables)
-    return Rendering({COMPOSE_FILE: text, **files, **observability, **gateway}, profile)
+    return Rendering({COMPOSE_FILE: text, **files, **observability, **gateway, **openai}, profile)
 
 
 def _served_release(project: Project, profile: str) -> str:
@@ -202,7 +214,8 @@ def _triton_secrets(project: Project) -> dict[str, Path]:
 
 def secret_files(project: Project, *, gateway: bool) -> dict[str, Path]:
     """Every key and certificate that the containers read, absolute, by secret name."""
-    return _triton_secrets(project) | (gateway_secrets(project) if gateway else {})
+    edge = gateway_secrets(project) | frontend_secrets(project) if gateway else {}
+    return _triton_secrets(project) | edge
 
 
 def _services(project: Project, digest: str, profile: str) -> dict[str, Any]:
@@ -249,6 +262,21 @@ def _envoy(project: Project, gateway: Mapping[str, str]) -> dict[str, Any]:
         "port": settings.port,
         "admin_port": settings.admin_port,
         "secrets": sorted(gateway_secrets(project)),
+    }
+
+
+def _frontend(project: Project) -> dict[str, Any] | None:
+    """Behind the gateway, where there is one: TLS, keys and the published port are Envoy's then."""
+    settings = project.frontend
+    if settings is None:
+        return None
+    return {
+        "image": f"tritonctl/frontend:{_digest(frontend_image(project))}",
+        "base_image": project.docker.base_image if not gpu_models(project) else None,
+        "published": project.gateway is None,
+        "address": settings.address,
+        "port": frontend_port(settings),
+        "secrets": sorted(frontend_secrets(project)),
     }
 
 

@@ -82,7 +82,12 @@ def secret_files(project: Project) -> dict[str, Path]:
     if gateway.frontend_secret_file is not None:
         files[FRONTEND_SECRET] = gateway.frontend_secret_file
     files |= _of(_EDGE, gateway.tls, ("certificate", "key", "client_ca"))
-    files |= _of(_TRITON, project.server.tls, ("ca", "client_certificate", "client_key"))
+    return {name: project.path(path) for name, path in files.items()} | triton_secrets(project)
+
+
+def triton_secrets(project: Project) -> dict[str, Path]:
+    """Of these, those with which it reaches Triton."""
+    files = _of(_TRITON, project.server.tls, ("ca", "client_certificate", "client_key"))
     return {name: project.path(path) for name, path in files.items()}
 
 

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The frontend's container: its image's files, what it reads, the secrets it is given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.config import secret_files as own_secrets
+from tritonctl.host import bundled
+from tritonctl.project.frontend import Frontend
+from tritonctl.project.schema import Project
+from tritonctl.protocol.channel import ClientTls
+from tritonctl.server.containers.presence import PORTS
+from tritonctl.server.gateway.files import COMPOSE_SERVICE
+from tritonctl.server.gateway.placement import SECRETS, triton_secrets
+
+FOLDER = "frontend"
+CONFIGURATION = f"{FOLDER}/frontend.json"  # mounted, not part of the image
+# What of tritonctl runs in the image; its order is that of the rooms.
+_ROOMS = ("frontend", "protocol", "compatibility", "project", "host")
+_MODULES = ("__init__.py", "errors.py")
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def frontend_files(project: Project, name: str, service: str) -> dict[str, str]:
+    """Relative path to text: what the image is built of, and what it reads; {} without a frontend.
+
+    name: the deployment's; service: compose's for the servers.
+    """
+    if project.frontend is None:
+        return {}
+    config = FrontendConfig.of(
+        project,
+        _servers(project, name, service),
+        tls=_tls(project),
+        address="0.0.0.0",  # noqa: S104 - of the container
+        port=port(project.frontend),
+        folder=Path(SECRETS),
+    )
+    return {CONFIGURATION: config.model_dump_json(indent=2) + "\n", **image_files(project)}
+
+
+def image_files(project: Project) -> dict[str, str]:
+    """The context that the image is built in."""
+    files = {
+        f"{FOLDER}/frontend.Dockerfile": bundled.text("docker/frontend.Dockerfile", project.root),
+        f"{FOLDER}/requirements.txt": bundled.text(
+            "docker/frontend_requirements.txt", project.root
+        ),
+    }
+    inside = [_PACKAGE / module for module in _MODULES]
+    for room in _ROOMS:
+        found = (path for kind in ("*.py", "*.lua") for path in (_PACKAGE / room).rglob(kind))
+        inside += sorted(found)
+    for path in inside:
+        place = path.relative_to(_PACKAGE).as_posix()
+        files[f"{FOLDER}/tritonctl/{place}"] = path.read_text(encoding="utf-8")
+    return files
+
+
+def port(settings: Frontend) -> int:
+    """Inside the container, and of the host where it is published."""
+    return settings.port or Frontend().port
+
+
+def secret_files(project: Project) -> dict[str, Path]:
+    """Every file with a secret that the frontend reads, absolute, by the secret's name."""
+    if project.frontend is None:
+        return {}
+    return own_secrets(project) | triton_secrets(project)
+
+
+def _servers(project: Project, name: str, service: str) -> list[str]:
+    """Each replica by its container's name: one name for all would hide which is which."""
+    replicas = project.docker.replicas
+    if replicas == 1:
+        return [f"{COMPOSE_SERVICE}:{PORTS['grpc']}"]
+    return [f"{name}-{service}-{number}:{PORTS['grpc']}" for number in range(1, replicas + 1)]
+
+
+def _tls(project: Project) -> ClientTls | None:
+    """As the gateway, it checks that a server's certificate is for the service's name."""
+    if project.server.tls is None:
+        return None
+    paths = {key: f"{SECRETS}/{key}" for key in triton_secrets(project)}
+    prefix = "triton_tls_"
+    return ClientTls(
+        ca=paths.get(f"{prefix}ca"),
+        certificate=paths.get(f"{prefix}client_certificate"),
+        key=paths.get(f"{prefix}client_key"),
+        server_name=COMPOSE_SERVICE,
+    )

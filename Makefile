@@ -67,7 +67,7 @@ rules: setup ## docs/reference/check-rules/ from the rules themselves
 
 reference: setup ## docs/reference/: the pages that are made from the code and its tables
 	$(BIN)/python -m tritonctl.project.pages docs/reference/tritonctl-yaml.md
-	for page in metrics builders tensors; do \
+	for page in metrics builders tensors openai; do \
 		$(BIN)/python docs/$${page}_page.py > docs/reference/$$page.md || exit 1; done
 
 docs: $(VENV)/.docs ## the documentation as a site in build/site; a warning is an error

@@ -10,6 +10,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "python_backends"))
 
 from textlib.engine_metrics import COUNTERS, GAUGES
 
+from tritonctl.frontend import metrics as frontend
+
 _HEAD = """\
 <!-- Made by `make reference` from docs/metrics_page.py and
      python_backends/textlib/engine_metrics.py: edits are lost. -->
@@ -42,14 +44,35 @@ ensemble Triton 2.51 counts none of these, as its version is not 1: `tritonctl t
 """
 
 
+_FRONTEND = """
+## Of the frontend
+
+On `/metrics` of the frontend itself (port 9000), by `tenant` and `model` as the project names them;
+requests by `endpoint` and `outcome`, refusals by `reason`, too. What clients send is never a label.
+A tenant or model beyond the 500th counts as `other`; `none` is a request that has none.
+
+| metric | kind | is |
+|---|---|---|
+"""
+
+
 def page() -> str:
-    """The page: gauges, then counters."""
+    """The page: the engines' gauges and counters, Triton's cache, the frontend's."""
     rows = [
         f"| `{name}` | {kind} | {text} |"
         for kind, table in (("gauge", GAUGES), ("counter", COUNTERS))
         for name, text in table.items()
     ]
-    return _HEAD + "\n".join(rows) + "\n" + _TAIL
+    return _HEAD + "\n".join(rows) + "\n" + _TAIL + _FRONTEND + "\n".join(_frontend()) + "\n"
+
+
+def _frontend() -> list[str]:
+    counters = [(f"{name}_total", "counter", text) for name, text in frontend.COUNTERS.items()]
+    gauges = [(name, "gauge", text) for name, text in frontend.GAUGES.items()]
+    histograms = [(name, "histogram", text) for name, text in frontend.HISTOGRAMS.items()]
+    return [
+        f"| `{name}` | {kind} | {text} |" for name, kind, text in counters + gauges + histograms
+    ]
 
 
 if __name__ == "__main__":

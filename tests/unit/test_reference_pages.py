@@ -21,6 +21,11 @@ PAGES = {
         "| 26.07, default | 2.71.0 | 1.2.1 |",
         "| 9.0 | Hopper | 11.8 | H100 (80 GiB)",
     ),
+    "openai": (
+        "| POST | `/v1/chat/completions` |",
+        "| `messages` | list of object, required |",
+        "| 429 |",
+    ),
     "tensors": (
         "| `text_input` | BYTES [1] | the prompt",
         "(`trtllm_engine` only)",

@@ -33,6 +33,7 @@ _ERROR: Mapping[str, Any] = {
 # By status: when a client gets it.
 _ERRORS = {
     "400": "a field that is wrong, unknown or not supported; `param` names it",
+    "401": "no key, or one that no tenant has",
     "404": "no such model",
     "408": "the body did not come in time",
     "413": "the body is too long",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ class Answer:
 
     def events(self) -> list[str]:
         """The data of every event."""
-        lines = self._response.read().decode().splitlines()
+        with closing(self._connection):
+            lines = self._response.read().decode().splitlines()
         return [line.removeprefix("data: ") for line in lines if line]
 
 
@@ -55,10 +57,10 @@ def text_of(events: list[str]) -> str:
 
 def got(port: int, path: str) -> str:
     """The body of an answer with status 200."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    text = response.read().decode()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        text = response.read().decode()
     assert response.status == 200, text
     return text
 
@@ -85,7 +87,7 @@ def test_beside_a_server(cli: Cli, life: Handle) -> None:
     (process,) = children(frontend.pid)
     os.kill(process, signal.SIGKILL)
     wait_until(lambda: children(frontend.pid) - {process}, "a new process")
-    wait_until(lambda: cli("status", cwd=root).returncode == 0, "ready again")
+    wait_until(lambda: _listens(frontend.port), "it answers again")
     status = json.loads(cli("status", "--json", cwd=root).stdout)
     assert status["frontend"] == {"url": frontend.api_url, "pid": frontend.pid, "ready": True}
 

@@ -74,8 +74,8 @@ def start(
     docker = require_docker()
     gpu = bool(gpu_models(project))
     service, served = ("triton-gpu", "gpu") if gpu else ("triton", "cpu")
-    beside = {"gateway": project.gateway, "frontend": project.frontend}
-    profiles = (served, *(name for name, wanted in beside.items() if wanted))
+    more = {"gateway": project.gateway, "frontend": project.frontend}
+    profiles = (served, *(name for name, wanted in more.items() if wanted))
     require_gpu(project)
     check_gateway(project, COMPOSE_SERVICE)
     require_readable_models(project, rendered.plan.served)

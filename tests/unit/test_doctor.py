@@ -27,7 +27,8 @@ from tritonctl.doctor.machine import (
     python_finding,
     shm_finding,
 )
-from tritonctl.doctor.server import holes_finding, ports_finding
+from tritonctl.doctor.server import frontend_finding, holes_finding, ports_finding
+from tritonctl.frontend import extra
 from tritonctl.host.gpus import InstalledGpu, installed_gpus
 from tritonctl.host.interpreters import Interpreter
 from tritonctl.project.file import load_profiles
@@ -244,6 +245,26 @@ def test_a_taken_port_is_named(sandbox: Sandbox, field: str) -> None:
     assert finding.status == "missing"
     assert f"{port} (server.{field})" in finding.detail
     assert f"--set server.{field}=0" in finding.remedy
+
+
+def test_a_taken_port_of_the_frontend(sandbox: Sandbox) -> None:
+    """As the server's; without a frontend it is nobody's business."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        sandbox.data["frontend"] = {"port": port}
+        finding = ports_finding(sandbox.load())
+    assert f"{port} (frontend.port)" in finding.detail
+    assert "--set frontend.port=0" in finding.remedy
+
+
+def test_the_frontends_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Missing ones are named, with the command that installs them."""
+    assert frontend_finding().status == "ok"
+    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "uvicorn" else name)
+    finding = frontend_finding()
+    assert (finding.status, finding.required) == ("missing", True)
+    assert finding.detail == "not installed: uvicorn"
+    assert finding.remedy == "pip install 'tritonctl[frontend]'"
 
 
 @pytest.mark.parametrize(("replicas", "told"), [(1, True), (2, False)])

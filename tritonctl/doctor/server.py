@@ -10,6 +10,7 @@ from tritonctl.compatibility.exposure import is_loopback, known_holes, release_o
 from tritonctl.compatibility.table import Compatibility
 from tritonctl.doctor.findings import Finding
 from tritonctl.errors import TritonctlError
+from tritonctl.frontend.extra import INSTALL, missing_packages
 from tritonctl.project.schema import Project
 from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.server.ports import is_free
@@ -20,8 +21,23 @@ _NAMED = 3
 
 
 def server_findings(project: Project, compatibility: Compatibility) -> list[Finding]:
-    """Ports and known vulnerabilities."""
-    return [ports_finding(project), holes_finding(project, compatibility)]
+    """Ports and known vulnerabilities, and what the frontend imports."""
+    findings = [ports_finding(project), holes_finding(project, compatibility)]
+    return [*findings, frontend_finding()] if _has_frontend_here(project) else findings
+
+
+def frontend_finding() -> Finding:
+    """Whether the packages of the extra `frontend` are here."""
+    why = "`tritonctl up` starts the OpenAI API of `frontend:` with this Python"
+    missing = missing_packages()
+    if not missing:
+        return Finding("OpenAI API", "ok", "its packages are installed", required=True, why=why)
+    detail = f"not installed: {', '.join(missing)}"
+    return Finding("OpenAI API", "missing", detail, INSTALL, required=True, why=why)
+
+
+def _has_frontend_here(project: Project) -> bool:
+    return project.frontend is not None and project.server.mode == "embedded"
 
 
 def ports_finding(project: Project) -> Finding:
@@ -40,7 +56,9 @@ def ports_finding(project: Project) -> Finding:
     first = taken[0]
     way_out = (
         f"tritonctl up --set {first.field}=0"
-        if first.field.startswith("server.")  # clients find the server wherever it is
+        if first.field.startswith(
+            ("server.", "frontend.")
+        )  # clients find the server wherever it is
         else f"choose another {first.field} in tritonctl.yaml"
     )
     remedy = f"ss -ltnp 'sport = :{first.port}' shows who; or {way_out}"
@@ -62,6 +80,8 @@ def _wanted(project: Project) -> Iterator[_Wanted]:
     if not contained or project.docker.replicas == 1:
         for name, port in server.wanted_ports.items():
             yield _Wanted(f"server.{name}", server.address, port)
+    if project.frontend is not None and (not contained or gateway is None):
+        yield _Wanted("frontend.port", project.frontend.address, project.frontend.port)
     if contained and gateway is not None:
         yield _Wanted("gateway.port", gateway.address, gateway.port)
         yield _Wanted("gateway.admin_port", "127.0.0.1", gateway.admin_port)

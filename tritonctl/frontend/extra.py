@@ -11,9 +11,14 @@ PACKAGES = ("httptools", "orjson", "starlette", "uvicorn")
 INSTALL = "pip install 'tritonctl[frontend]'"
 
 
+def missing_packages() -> list[str]:
+    """Those that are not installed."""
+    return [name for name in PACKAGES if find_spec(name) is None]
+
+
 def require_extra() -> None:
     """Raise HostError, with the command that installs them, for packages that are missing."""
-    if missing := [name for name in PACKAGES if find_spec(name) is None]:
+    if missing := missing_packages():
         raise HostError(
             f"the frontend needs packages that are not installed: {', '.join(missing)}",
             remedy=INSTALL,

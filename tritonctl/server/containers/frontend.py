@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from pathlib import Path
 
 from tritonctl.frontend.config import FrontendConfig
@@ -17,9 +19,8 @@ from tritonctl.server.gateway.placement import SECRETS, triton_secrets
 
 FOLDER = "frontend"
 CONFIGURATION = f"{FOLDER}/frontend.json"  # mounted, not part of the image
-# What of tritonctl runs in the image; its order is that of the rooms.
-_ROOMS = ("frontend", "protocol", "compatibility", "project", "host")
-_MODULES = ("__init__.py", "errors.py")
+# Its own imports are for type checkers: the public API is loaded by name.
+_ROOT = "tritonctl/__init__.py"
 _PACKAGE = Path(__file__).resolve().parents[2]
 
 
@@ -49,14 +50,41 @@ def image_files(project: Project) -> dict[str, str]:
             "docker/frontend_requirements.txt", project.root
         ),
     }
-    inside = [_PACKAGE / module for module in _MODULES]
-    for room in _ROOMS:
-        found = (path for kind in ("*.py", "*.lua") for path in (_PACKAGE / room).rglob(kind))
-        inside += sorted(found)
-    for path in inside:
-        place = path.relative_to(_PACKAGE).as_posix()
-        files[f"{FOLDER}/tritonctl/{place}"] = path.read_text(encoding="utf-8")
-    return files
+    return files | {f"{FOLDER}/{place}": text for place, text in _sources().items()}
+
+
+def _sources() -> dict[str, str]:
+    """The modules of the frontend, and those of tritonctl that they come to import: path to text."""
+    own = (_PACKAGE / "frontend").rglob("*")
+    waiting = sorted(path for path in own if path.suffix in {".py", ".lua"})
+    found: dict[str, str] = {}
+    while waiting:
+        path = waiting.pop()
+        place = path.relative_to(_PACKAGE.parent).as_posix()
+        if place in found or not path.is_file():
+            continue
+        found[place] = path.read_text(encoding="utf-8")
+        waiting.append(path.parent / "__init__.py")
+        if path.parent != _PACKAGE:
+            waiting.append(path.parent.parent / "__init__.py")
+        if path.suffix == ".py" and place != _ROOT:
+            waiting += _imported(found[place])
+    return dict(sorted(found.items()))
+
+
+def _imported(source: str) -> Iterator[Path]:
+    """Where modules that a source imports may be: a name may be a module's, or one in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        else:
+            continue
+        for name in names:
+            if name.partition(".")[0] == "tritonctl":
+                base = _PACKAGE.parent.joinpath(*name.split("."))
+                yield from (base.with_suffix(".py"), base / "__init__.py")
 
 
 def port(settings: Frontend) -> int:

@@ -54,7 +54,7 @@ def image_files(project: Project) -> dict[str, str]:
 
 
 def _sources() -> dict[str, str]:
-    """The modules of the frontend, and those of tritonctl that they come to import: path to text."""
+    """The frontend's modules, and those of tritonctl that they import: path to text."""
     own = (_PACKAGE / "frontend").rglob("*")
     waiting = sorted(path for path in own if path.suffix in {".py", ".lua"})
     found: dict[str, str] = {}

@@ -68,6 +68,7 @@ class ChatMessage(Body):
     tool_calls: Annotated[list[EarlierCall], Field(max_length=MOST_TOOLS)] | None = None
     tool_call_id: str | None = Field(None, description="of the call that this is the result of")
     refusal: str | None = Field(None, description="of earlier answers; not part of the prompt")
+    parsed: Any = Field(None, description="OpenAI's client adds it; not part of the prompt")
 
     def check(self, place: str) -> None:
         """Raises ApiError for fields that do not fit its role. place: `messages[0]`."""

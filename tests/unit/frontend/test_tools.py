@@ -274,15 +274,16 @@ def test_a_model_without_tools() -> None:
 
 def test_an_earlier_call_and_its_result(hermes: Served) -> None:
     """All of it reaches the chat template."""
+    parsed = {**CALLED, "function": {"name": "now", "arguments": "{}", "parsed_arguments": {}}}
     messages: list[dict[str, Any]] = [
         TEXT,
-        {"role": "assistant", "content": None, "tool_calls": [CALLED], "refusal": None},
+        {"role": "assistant", "content": None, "tool_calls": [parsed], "parsed": {}},
         {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
         {"role": "user", "name": "ada", "content": [{"type": "text", "text": "and now?"}]},
     ]
     assert hermes.chat(messages=messages).status_code == 200
     expected = [dict(each) for each in messages]
-    del expected[1]["refusal"]
+    expected[1] = {"role": "assistant", "content": None, "tool_calls": [CALLED]}
     assert hermes.ensemble.asked[0].prompt == expected
 
 

@@ -61,6 +61,7 @@ class CalledFunction(Body):
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     arguments: str
+    parsed_arguments: Any = Field(None, exclude=True, description="OpenAI's client adds it")
 
 
 class EarlierCall(Body):

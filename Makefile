@@ -18,7 +18,7 @@ THREE := -n 3 --dist loadgroup
 # Their modules share names (build.py): each is checked by itself.
 BUILDERS := $(patsubst %/builder.toml,%,$(wildcard builders/*/builder.toml)) builders/hub
 
-.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-peers bench-tasks soak dist format clean
+.PHONY: help setup quickstart test test-real test-all check unit path exhaustive test-docker rules reference docs arguments check-differential bench-check bench-streaming bench-loadtest bench-gateway bench-docker bench-frontend bench-peers bench-tasks soak dist format clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -104,6 +104,11 @@ bench-docker: setup ## in containers: from the call to the first token; directly
 	$(BIN)/python benchmarks/docker/first_token.py
 	$(BIN)/python benchmarks/gateway/delay.py --containers --streams 1 8 --tokens 0 128
 	$(BIN)/python benchmarks/gateway/run.py --containers
+
+bench-frontend: setup ## the OpenAI API against the ensemble itself and LiteLLM's proxy (ratios); web servers; 1,000 streams
+	$(BIN)/python benchmarks/frontend/run.py
+	$(BIN)/python benchmarks/frontend/open_streams.py
+	$(BIN)/python benchmarks/frontend/web_servers.py
 
 bench-peers: setup ## tritonctl against BentoML, LitServe, Ray Serve and the engine alone (ratios; hours)
 	$(BIN)/python benchmarks/peers/run.py --rate

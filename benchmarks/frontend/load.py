@@ -1,20 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The load of one way to the model: a closed loop of streams of conversations.
 
-Usage: load.py JOB_FILE, which prints the meter's result as JSON. Every answer has `tokens` tokens:
-none ends by itself. Ways: `grpc`, tritonctl's own client; `http`, the raw reader of sse_load.py.
+Usage: load.py JOB_FILE, which prints the result as JSON. An answer has half of `tokens` tokens to
+all of them, at random: none ends by itself. Ways: `grpc`, tritonctl's own client; `http`, the raw
+reader of sse_load.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import random
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,27 @@ import uvloop
 
 sys.path += [str(Path(__file__).resolve().parents[1] / "peers")]
 
-from meter import Meter
+from meter import cpu_seconds, percentile
 from sse_load import Client, RefusedError
 from tritonctl import AsyncTritonClient, SamplingParameters, TritonctlError
 
-Ask = Callable[[str], Awaitable[float]]  # when the first text came
+Ask = Callable[[str, int], Awaitable[float]]  # prompt, tokens → when the first text came
+FAILURES = (TritonctlError, RefusedError, OSError, TimeoutError)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Times by perf_counter."""
+
+    began: float
+    first: float
+    ended: float
+    tokens: int
+
+    def within(self, begin: float, end: float) -> float:
+        """Tokens that came in a window, if they came evenly."""
+        overlap = min(self.ended, end) - max(self.began, begin)
+        return self.tokens * max(0.0, overlap) / (self.ended - self.began)
 
 
 def main() -> None:
@@ -37,69 +54,88 @@ def main() -> None:
 
 
 async def run(job: dict[str, Any]) -> dict[str, float]:
-    """One measurement."""
-    prompts = list(job["prompts"])
-    random.Random(job["seed"]).shuffle(prompts)
-    turn = itertools.cycle(prompts)
-    meter = Meter(job)
+    """One measurement: rates per second, milliseconds, CPU in microseconds per token."""
+    draw = random.Random(job["seed"])
+    answers: list[Answer] = []
+    failed = 0
+    begin = time.perf_counter() + job["warm_up"]
+    end = begin + job["seconds"]
 
-    async def client(asking: Callable[[dict[str, Any]], Any]) -> None:
-        async with asking(job) as ask:
-            while time.perf_counter() < meter.ends:
-                began = time.perf_counter()
-                try:
-                    first = await asyncio.wait_for(ask(next(turn)), 60)
-                except (TritonctlError, RefusedError, OSError, TimeoutError) as error:
-                    meter.fail()
-                    sys.stderr.write(f"{type(error).__name__}: {error}\n")
-                    await asyncio.sleep(0.05)
-                else:
-                    meter.count(began, first, job["tokens"], right=True)
+    async def client(ask: Ask) -> None:
+        nonlocal failed
+        while (began := time.perf_counter()) < end:
+            # Of different lengths, lest all streams begin and end together.
+            tokens = draw.randint(job["tokens"] // 2, job["tokens"])
+            try:
+                first = await asyncio.wait_for(ask(draw.choice(job["prompts"]), tokens), 60)
+            except FAILURES as error:
+                failed += 1
+                sys.stderr.write(f"{type(error).__name__}: {error}\n")
+                await asyncio.sleep(0.05)
+            else:
+                answers.append(Answer(began, first, time.perf_counter(), tokens))
 
-    if job["way"] == "grpc":
-        async with AsyncTritonClient(job["url"]) as shared:
-            await _all(job, meter, lambda: client(lambda job: _direct(job, shared)))
-    else:
-        await _all(job, meter, lambda: client(_http))
-    return meter.result()
-
-
-async def _all(job: dict[str, Any], meter: Meter, client: Callable[[], Awaitable[None]]) -> None:
-    loading = asyncio.gather(*(client() for _ in range(job["streams"])))
-    for edge in (meter.starts, meter.ends):
-        await asyncio.sleep(edge - time.perf_counter())
-        meter.tick()
-    await loading
-
-
-@asynccontextmanager
-async def _direct(job: dict[str, Any], shared: AsyncTritonClient) -> AsyncIterator[Ask]:
-    sampling = SamplingParameters(max_tokens=job["tokens"], end_id=-1)
-
-    async def ask(prompt: str) -> float:
-        first = 0.0
-        conversation = [{"role": "user", "content": prompt}]
-        async for chunk in shared.stream(job["model"], conversation, sampling):
-            if chunk.text:
-                first = first or time.perf_counter()
-        return first
-
-    yield ask
+    async with WAYS[job["way"]](job) as asks:
+        loading = asyncio.gather(*map(client, asks))
+        await asyncio.sleep(begin - time.perf_counter())
+        before = time.perf_counter(), cpu_seconds(job["marker"]), time.process_time()
+        await asyncio.sleep(end - time.perf_counter())
+        after = time.perf_counter(), cpu_seconds(job["marker"]), time.process_time()
+        await loading
+    seconds, cpu, client_cpu = (b - a for a, b in zip(before, after, strict=True))
+    tokens = sum(answer.within(before[0], after[0]) for answer in answers)
+    counted = [one for one in answers if begin <= one.first < end]
+    firsts = [1000 * (one.first - one.began) for one in counted]
+    return {
+        "requests": len(counted),
+        "tokens": tokens / seconds,
+        "ttft_p50": percentile(firsts, 0.5),
+        "ttft_p99": percentile(firsts, 0.99),
+        "whole_p50": percentile([1000 * (one.ended - one.began) for one in counted], 0.5),
+        "cpu": 1e6 * cpu / tokens if tokens else 0.0,
+        "client_cpu": 1e6 * client_cpu / tokens if tokens else 0.0,
+        "failed": failed,
+    }
 
 
 @asynccontextmanager
-async def _http(job: dict[str, Any]) -> AsyncIterator[Ask]:
-    one = Client(job["url"])
-    fields = {"model": job["model"], "stream": True, "max_tokens": job["tokens"], **job["fields"]}
+async def _grpc(job: dict[str, Any]) -> AsyncIterator[list[Ask]]:
+    """One client, as applications share one."""
+    async with AsyncTritonClient(job["url"]) as shared:
 
-    async def ask(prompt: str) -> float:
-        answer = await one.ask({**fields, "messages": [{"role": "user", "content": prompt}]})
-        return answer.first
+        async def ask(prompt: str, tokens: int) -> float:
+            first = 0.0
+            conversation = [{"role": "user", "content": prompt}]
+            sampling = SamplingParameters(max_tokens=tokens, end_id=-1)
+            async for chunk in shared.stream(job["model"], conversation, sampling):
+                if chunk.text:
+                    first = first or time.perf_counter()
+            return first
+
+        yield [ask] * job["streams"]
+
+
+@asynccontextmanager
+async def _http(job: dict[str, Any]) -> AsyncIterator[list[Ask]]:
+    """A connection for each stream."""
+    clients = [Client(job["url"]) for _ in range(job["streams"])]
+
+    def asks(client: Client) -> Ask:
+        async def ask(prompt: str, tokens: int) -> float:
+            messages = [{"role": "user", "content": prompt}]
+            fields = {"model": job["model"], "messages": messages, "max_tokens": tokens}
+            return (await client.ask({**fields, "stream": True, **job["fields"]})).first
+
+        return ask
 
     try:
-        yield ask
+        yield [asks(client) for client in clients]
     finally:
-        one.close()
+        for client in clients:
+            client.close()
+
+
+WAYS = {"grpc": _grpc, "http": _http}
 
 
 if __name__ == "__main__":

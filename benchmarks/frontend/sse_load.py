@@ -12,7 +12,7 @@ import json
 import re
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 END = b"data: [DONE]"
@@ -73,8 +73,7 @@ class Client(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Of asyncio."""
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is none by its class
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Of asyncio."""

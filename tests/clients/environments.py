@@ -9,10 +9,9 @@ from tritonctl.host.environments import Recipe, ensure, environment_python
 from tritonctl.host.progress import Silent
 
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements"
-NAMES = sorted(file.stem for file in REQUIREMENTS.glob("*.txt"))
 
 
 def client_python(name: str) -> Path:
-    """The interpreter of one of `NAMES`. Raises HostError when it cannot be installed."""
+    """The interpreter of one of them. Raises HostError when it cannot be installed."""
     recipe = Recipe(f"client-{name}", (("-r", f"{name}.txt"),), folder=REQUIREMENTS)
     return environment_python(ensure(recipe, Silent()))

@@ -2,7 +2,7 @@
 """What every client's program does: try each feature by itself, and say what came of it.
 
 A program runs in its client's environment with the path of a file of `Facts`, and prints one JSON
-line per feature: {"feature": name, "problem": "" or what went wrong}.
+line per feature: {"feature": name, "problem": "", "refused" or what went wrong}.
 """
 
 from __future__ import annotations
@@ -12,11 +12,13 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+REFUSED = "refused"
 _LONGEST = 2000
 
 
@@ -46,6 +48,10 @@ class Facts:
 Features = dict[str, Callable[[Facts], Any]]
 
 
+class RefusedError(Exception):
+    """The server refused the field by its name, as it says it would: no answer ignores it."""
+
+
 def main(features: Features) -> None:
     """Try all of them."""
     facts = Facts(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
@@ -60,6 +66,8 @@ def _problem(attempt: Callable[[Facts], Any], facts: Facts) -> str:
         result = attempt(facts)
         if inspect.isawaitable(result):
             asyncio.run(_finished(result))
+    except RefusedError:
+        return REFUSED
     except Exception:
         return traceback.format_exc()[-_LONGEST:]
     return ""
@@ -83,6 +91,17 @@ def near(found: list[float], wanted: list[float]) -> None:
         raise ValueError(f"the vectors are {worst} apart")
 
 
+@contextmanager
+def by_name(field: str) -> Iterator[None]:
+    """What needs guided decoding: an engine without it has the field refused. Else as it is."""
+    try:
+        yield
+    except Exception as error:
+        if "400" in str(error) and f"takes no `{field}`" in str(error):
+            raise RefusedError from error
+        raise
+
+
 def check(holds: Any, what: str) -> None:
     """Raises ValueError unless it holds."""
     if not holds:
@@ -102,9 +121,11 @@ SPELL: dict[str, Any] = {
     },
 }
 CALLED = {"number": 7342}
+NAMES, AGES = ["Ada", "Grace"], [36, 85]
+# Of few values, so that an answer ends: the model itself would not end it.
 PERSON: dict[str, Any] = {
     "type": "object",
-    "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},
+    "properties": {"name": {"enum": NAMES}, "age": {"enum": AGES}},
     "required": ["name", "age"],
     "additionalProperties": False,
 }

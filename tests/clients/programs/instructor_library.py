@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import instructor
 import openai
-from client_features import Facts, Features, main, same
+from client_features import Facts, Features, by_name, main, same
 from pydantic import BaseModel
 
 
@@ -22,10 +24,19 @@ class spell(BaseModel):  # noqa: N801 - the name of the tool that the scripted a
     number: int
 
 
-def ask(facts: Facts, mode: instructor.Mode, kind: type[BaseModel], seed: int) -> BaseModel:
+class Guided(BaseModel):
+    """Of few values, so that an answer ends."""
+
+    name: Literal["Ada", "Grace"]
+    age: Literal[36, 85]
+
+
+def ask(
+    facts: Facts, mode: instructor.Mode, kind: type[BaseModel], seed: int, name: str = ""
+) -> BaseModel:
     plain = openai.OpenAI(base_url=facts.url, api_key="none", max_retries=0)
     answer: BaseModel = instructor.from_openai(plain, mode=mode).chat.completions.create(
-        model=facts.tools,
+        model=name or facts.tools,
         messages=[{"role": "user", "content": facts.message}],
         response_model=kind,
         seed=seed,
@@ -35,14 +46,27 @@ def ask(facts: Facts, mode: instructor.Mode, kind: type[BaseModel], seed: int) -
 
 
 def tools(facts: Facts) -> None:
-    same(ask(facts, instructor.Mode.TOOLS, spell, 0).model_dump(), {"number": 7342})
+    """instructor names the tool in `tool_choice`: the call is then forced by guided decoding."""
+    with by_name("tool_choice"):
+        answer = ask(facts, instructor.Mode.TOOLS, spell, 0)
+    same(answer.model_dump(), {"number": 7342})
 
 
 def json_in_text(facts: Facts) -> None:
     same(ask(facts, instructor.Mode.MD_JSON, Person, 1).model_dump(), facts.person)
 
 
-FEATURES: Features = {"typed answers by a tool": tools, "typed answers in the text": json_in_text}
+def json_schema(facts: Facts) -> None:
+    """By guided decoding."""
+    with by_name("response_format"):
+        ask(facts, instructor.Mode.JSON_SCHEMA, Guided, 1, facts.speller)
+
+
+FEATURES: Features = {
+    "typed answers by a tool": tools,
+    "typed answers in the text": json_in_text,
+    "JSON by a schema": json_schema,
+}
 
 if __name__ == "__main__":
     main(FEATURES)

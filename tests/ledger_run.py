@@ -46,8 +46,8 @@ class Scene:
     frontends: int = 3
     redis: bool = True
     clients: int = 200
-    seconds: float = 75.0
-    budget: int = 6_000
+    seconds: float = 80.0
+    budget: int = 1_500
     concurrency: int = 120
     cancels: float = 0.0
     crashes: int = 0
@@ -199,10 +199,10 @@ async def _client(
     answers: Counter[str],
 ) -> None:
     while time.monotonic() < until:
-        most = chance.randint(1, 100)
+        most = chance.randint(1, 60)
         body = {
             "model": MODEL,
-            "messages": [{"role": "user", "content": "word " * chance.randint(1, 40)}],
+            "messages": [{"role": "user", "content": "word " * chance.randint(1, 8)}],
             "max_tokens": most,
             "stream": True,
         }
@@ -213,7 +213,7 @@ async def _client(
         except httpx.HTTPError:
             answers["broken"] += 1
         # Not as told: who waits as he is told never meets the limit.
-        await asyncio.sleep(chance.uniform(0.5, 2.0))
+        await asyncio.sleep(chance.uniform(1.0, 4.0))
 
 
 async def _ask(http: httpx.AsyncClient, url: str, body: dict[str, Any], leaves: int | None) -> str:

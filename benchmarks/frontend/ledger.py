@@ -152,8 +152,8 @@ _PAGE = """\
 Made by `python benchmarks/frontend/ledger.py --write`. What is counted, and why it holds:
 [token budgets](../../docs/explanation/token-budgets.md).
 
-{clients} clients of one tenant want more than there is: up to 40 tokens of prompt and `max_tokens`
-up to 100, asked again within two seconds. Real frontends; an ensemble in their process logs each
+{clients} clients of one tenant want more than there is: up to 8 tokens of prompt and `max_tokens`
+up to 60, asked again within four seconds. Real frontends; an ensemble in their process logs each
 token, 50 a second and stream. A fifth of the clients goes away in the middle. Killed: kill -9 of a
 frontend, which starts again two seconds later; broken are the requests that met a dead one. Whole
 again: after a minute, and a lease where frontends died, the budget can be reserved to its last
@@ -165,7 +165,7 @@ token, and one token more is refused.
 
 ## Other rules, the same crowd
 
-{seconds} s of simulated time, `max_tokens` up to 200, nobody goes away, {budget} tokens a minute.
+{seconds} s of simulated time, prompts up to 40 and `max_tokens` up to 200, nobody goes away, {budget} tokens a minute.
 
 | rule | tokens in all | in the worst 60 s | of the budget |
 |---|--:|--:|--:|

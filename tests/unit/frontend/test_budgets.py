@@ -6,6 +6,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,6 +124,15 @@ def test_a_request_that_fails(tmp_path: Path) -> None:
         assert complete(http).status_code == 503
         ensemble.script = None
         assert remaining(complete(http)) == 1000 - 7 - 75
+
+
+def test_a_stream_that_goes_on_elsewhere(tmp_path: Path) -> None:
+    """Each token counts once: what the second server was told of the first one's is not its own."""
+    chunks = chunks_of(["a", "b", "c", "d"], prompt_tokens=5)
+    resumed = [*chunks[:2], *(replace(chunk, resumes=1) for chunk in chunks[2:])]
+    with serving(tmp_path, FakeEnsemble(script=resumed), tokens_per_minute=1000) as http:
+        before = remaining(complete(http))
+        assert remaining(complete(http)) == before - 9
 
 
 def test_requests_in_flight(tmp_path: Path) -> None:

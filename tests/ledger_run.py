@@ -46,8 +46,8 @@ class Scene:
     frontends: int = 3
     redis: bool = True
     clients: int = 200
-    seconds: float = 80.0
-    budget: int = 1_500
+    seconds: float = 70.0
+    budget: int = 20_000
     concurrency: int = 120
     cancels: float = 0.0
     crashes: int = 0
@@ -199,10 +199,10 @@ async def _client(
     answers: Counter[str],
 ) -> None:
     while time.monotonic() < until:
-        most = chance.randint(1, 60)
+        most = chance.randint(1, 30)
         body = {
             "model": MODEL,
-            "messages": [{"role": "user", "content": "word " * chance.randint(1, 8)}],
+            "messages": [{"role": "user", "content": "a " * chance.randint(50, 300)}],
             "max_tokens": most,
             "stream": True,
         }

@@ -152,12 +152,12 @@ _PAGE = """\
 Made by `python benchmarks/frontend/ledger.py --write`. What is counted, and why it holds:
 [token budgets](../../docs/explanation/token-budgets.md).
 
-{clients} clients of one tenant want more than there is: up to 8 tokens of prompt and `max_tokens`
-up to 60, asked again within four seconds. Real frontends; an ensemble in their process logs each
-token, 50 a second and stream. A fifth of the clients goes away in the middle. Killed: kill -9 of a
-frontend, which starts again two seconds later; broken are the requests that met a dead one. Whole
-again: after a minute, and a lease where frontends died, the budget can be reserved to its last
-token, and one token more is refused.
+{clients} clients of one tenant want more than there is: up to 300 tokens of prompt and
+`max_tokens` up to 30, asked again within four seconds. Real frontends; an ensemble in their process
+logs each token, 50 a second and stream. A fifth of the clients goes away in the middle. Killed:
+kill -9 of a frontend, which starts again two seconds later; broken are the requests that met a dead
+one, or waited for a minute on a busy machine. Whole again: after a minute, and a lease where
+frontends died, the budget can be reserved to its last token, and one token more is refused.
 
 | scene | s | complete | 429 | left | broken | tokens a minute | in the worst 60 s | whole again |
 |---|--:|--:|--:|--:|--:|--:|--:|---|
@@ -165,7 +165,8 @@ token, and one token more is refused.
 
 ## Other rules, the same crowd
 
-{seconds} s of simulated time, prompts up to 40 and `max_tokens` up to 200, nobody goes away, {budget} tokens a minute.
+{seconds} s of simulated time, prompts up to 40 and `max_tokens` up to 200, nobody goes away,
+{budget} tokens a minute.
 
 | rule | tokens in all | in the worst 60 s | of the budget |
 |---|--:|--:|--:|

@@ -14,9 +14,9 @@ pytestmark = [pytest.mark.exhaustive, pytest.mark.server, pytest.mark.timeout(90
 
 @pytest.mark.parametrize("scene", SCENES, ids=lambda scene: scene.name)
 def test_no_token_too_many_and_none_lost(scene: Scene, tmp_path: Path) -> None:
-    """In the worst 60 seconds at most the budget, nearly all of it; later it is whole again."""
+    """In the worst 60 seconds at most the budget, and most of it; later it is whole again."""
     outcome = play(scene, tmp_path)
-    assert 0.8 * scene.budget < outcome.worst <= scene.budget
+    assert 0.5 * scene.budget < outcome.worst <= scene.budget
     assert outcome.answers["429"] > 0
     assert bool(outcome.answers["broken"]) is bool(scene.crashes)
     assert outcome.again

@@ -102,7 +102,7 @@ def test_what_is_named_twice_is_mounted_once(staged: Sandbox) -> None:
 def test_weights_beside_an_onnx_file_are_mounted(staged: Sandbox) -> None:
     """A graph above 2 GB keeps them outside; what it does not name is not seen."""
     graph = staged.root / "checkpoint" / "model.onnx"
-    graph.write_bytes(b"... weights.bin ...")
+    graph.write_bytes(b"\x0a\x08location\x12\x0bweights.bin")  # external_data of a tensor
     for name in ("weights.bin", "other.bin"):
         graph.with_name(name).write_bytes(b"\0")
     staged.data["models"]["speller"]["checkpoint"] = "checkpoint/model.onnx"

@@ -118,6 +118,7 @@ def test_fp16_at_the_border_when_asked(build: Build, graphs: Path) -> None:
         assert [tensor["data_type"] for tensor in done.result["tensors"][side]] == ["TYPE_FP16"]
 
 
+@pytest.mark.exhaustive
 def test_texts_of_different_lengths_share_a_run_where_that_is_exact(
     build: Build, encoder: Encoder
 ) -> None:

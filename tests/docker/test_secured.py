@@ -295,6 +295,7 @@ def test_a_reload_reaches_both_servers(
     assert answers == [NEW, NEW]
 
 
+@pytest.mark.exhaustive
 def test_a_gateway_s_port_that_is_taken(project: Project, cli: Cli) -> None:
     """It is named; the server, which had started already, is stopped again, nothing is left."""
     assert project.gateway is not None

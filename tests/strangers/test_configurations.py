@@ -87,8 +87,10 @@ def judged(cases: tuple[Case, ...], target: Target) -> Iterator[Case]:
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("target", "options", "least"),
-    [(SERVER, (), 160), (STRICT_SERVER, ("--disable-auto-complete-config",), 5)],
-    ids=["completing", "strict"],
+    [
+        pytest.param(SERVER, (), 160, id="completing", marks=pytest.mark.exhaustive),
+        pytest.param(STRICT_SERVER, ("--disable-auto-complete-config",), 5, id="strict"),
+    ],
 )
 def test_the_server_says_the_same(
     target: Target, options: tuple[str, ...], least: int, tmp_path: Path

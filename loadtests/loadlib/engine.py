@@ -187,10 +187,11 @@ class Engine:
         """The text of an answer; None when it failed or was cancelled on purpose."""
         turn = request.turns[number]
         body = self._transport.body(request.request_class, turn, messages)
-        flight = self._recorder.sent(request, number, planned, self._clock.now_us())
+        sent = self._clock.now_us()
+        flight = self._recorder.sent(request, number, planned, sent)
         keeps_text = number + 1 < len(request.turns)
         listener = Listener(flight, turn, self._recorder, self._clock, keeps_text)
-        cut = _cut_later(turn, listener)
+        cut = _cut_later(turn, listener, self._clock, sent)
         try:
             text = await self._transport.exchange(body, listener)
             listener.finish("cancelled", self._clock.now_us())
@@ -238,13 +239,38 @@ class Engine:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _cut_later(turn: Turn, listener: Listener) -> asyncio.TimerHandle | None:
-    """Cancel this task's request after the turn's `after_ms`, if it has any."""
+class _Cut:
+    """Cancels this task's request once so many ms have passed since it was sent, and not before.
+
+    uvloop counts from the begin of its round of events, so a timer of its own may come early.
+    """
+
+    def __init__(self, listener: Listener, clock: Clock, due_us: float) -> None:
+        self._listener, self._clock, self._due_us = listener, clock, due_us
+        if task := asyncio.current_task():
+            listener.cancel = task.cancel
+        self._wait()
+
+    def _wait(self) -> None:
+        left = max(0.0, self._due_us - self._clock.now_us())
+        self._timer = asyncio.get_running_loop().call_later(left / US, self._look)
+
+    def _look(self) -> None:
+        if self._clock.now_us() < self._due_us:
+            self._wait()
+        else:
+            self._listener.cut()
+
+    def cancel(self) -> None:
+        """The request has ended by itself."""
+        self._timer.cancel()
+
+
+def _cut_later(turn: Turn, listener: Listener, clock: Clock, sent_us: int) -> _Cut | None:
+    """Of a turn that is to be left after a time."""
     if turn.cancel is None or turn.cancel.after_ms is None:
         return None
-    if task := asyncio.current_task():
-        listener.cancel = task.cancel
-    return asyncio.get_running_loop().call_later(turn.cancel.after_ms / 1000, listener.cut)
+    return _Cut(listener, clock, sent_us + turn.cancel.after_ms * 1000)
 
 
 async def _pause(microseconds: int, end: asyncio.Event) -> None:

@@ -49,7 +49,7 @@ class Device:
         self._call("cuCtxSynchronize")
 
     def allocate(self, size: int) -> int:
-        """The address of so many bytes. Raises BuildError where there are not so many."""
+        """The address of that many new bytes. Raises BuildError when memory runs out."""
         address = _ADDRESS()
         self._call("cuMemAlloc_v2", ctypes.byref(address), size)
         return address.value

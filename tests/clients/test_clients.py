@@ -79,7 +79,7 @@ def _version(python: Path, package: str) -> str:
 
 @pytest.fixture(scope="module")
 def facts_file(served: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the programs are told."""
+    """A file with the address and the models that the client programs use."""
     file = tmp_path_factory.mktemp("facts") / "facts.json"
     file.write_text(json.dumps(served), encoding="utf-8")
     return file

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tritonctl.console.top_view import TopView
+from tritonctl.cli.console.top_view import TopView
 from tritonctl.errors import TritonctlError
 from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.project.file import load_project

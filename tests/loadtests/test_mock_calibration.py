@@ -18,7 +18,7 @@ import pytest
 
 from tests.loadtests.locust_process import read_json_lines
 from tests.loadtests.mock_process import mock_endpoint, read_truth
-from tritonctl.console.voice import Console
+from tritonctl.cli.console.voice import Console
 from tritonctl.loadtest.run.execution import LoadJob, LoadRun, run_load
 from tritonctl.protocol.client import TritonClient
 

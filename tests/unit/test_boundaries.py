@@ -19,13 +19,13 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 # Where things are. A module that moves changes this table and nothing else.
-CONSOLE = "tritonctl/console/voice.py"
+CONSOLE = "tritonctl/cli/console/voice.py"
 DRAWING = {  # what the console prints: they may use rich, as it may
-    "tritonctl/console/build_view.py",
-    "tritonctl/console/loadtest_view.py",
-    "tritonctl/console/table_text.py",
-    "tritonctl/console/tuning_view.py",
-    "tritonctl/console/top_view.py",
+    "tritonctl/cli/console/build_view.py",
+    "tritonctl/cli/console/loadtest_view.py",
+    "tritonctl/cli/console/table_text.py",
+    "tritonctl/cli/console/tuning_view.py",
+    "tritonctl/cli/console/top_view.py",
 }
 VERBS = "tritonctl/cli/"
 COMMAND_LINE = "tritonctl/cli/__init__.py"  # --version uses typer.echo: there is no console yet

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tritonctl.console.voice import Console
+from tritonctl.cli.console.voice import Console
 from tritonctl.errors import HostError
 from tritonctl.host.progress import Silent
 

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from tests import headers
 from tests.loadtest_records import SyntheticRun
 from tests.report_page import finished
-from tritonctl.console.voice import Console
+from tritonctl.cli.console.voice import Console
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.host.progress import Silent
 from tritonctl.loadtest.analysis.capacity import Capacity, Trial

@@ -14,9 +14,9 @@ from rich.console import Console as RichConsole
 
 from tests.unit.top.test_view import SPELLER, sight, view_of
 from tests.unit.tuning.test_explaining import PROJECT
-from tritonctl.console.build_view import BuildTable
-from tritonctl.console.loadtest_view import LoadView
-from tritonctl.console.tuning_view import TuneView
+from tritonctl.cli.console.build_view import BuildTable
+from tritonctl.cli.console.loadtest_view import LoadView
+from tritonctl.cli.console.tuning_view import TuneView
 from tritonctl.loadtest.run.live import EngineFigures, LiveFigures, Quantiles
 from tritonctl.tuning.space import Knob, Space
 from tritonctl.tuning.trials import Asked, Settings, Trial

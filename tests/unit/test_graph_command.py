@@ -266,9 +266,9 @@ def test_colours_are_for_terminals(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "\x1b" not in run("m", "--repository", str(tmp_path)).stdout
     monkeypatch.delenv("NO_COLOR")
     terminal = RichConsole(force_terminal=True, width=80, color_system="standard", highlight=False)
-    monkeypatch.setattr("tritonctl.console.voice._rich", lambda: terminal)
+    monkeypatch.setattr("tritonctl.cli.console.voice._rich", lambda: terminal)
     with terminal.capture() as captured:
-        from tritonctl.console.voice import Console
+        from tritonctl.cli.console.voice import Console
 
         Console().picture(picture(tmp_path, {}))
     assert "\x1b[1;31m✗ TC341" in captured.get()

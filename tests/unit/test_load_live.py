@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from tritonctl.console.loadtest_view import LoadLines, LoadView
-from tritonctl.console.voice import Console
+from tritonctl.cli.console.loadtest_view import LoadLines, LoadView
+from tritonctl.cli.console.voice import Console
 from tritonctl.loadtest.analysis.percentiles import new_histogram
 from tritonctl.loadtest.run.live import EngineFigures, LiveFigures, LiveMerger, engine_figures
 

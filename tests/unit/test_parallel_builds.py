@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from rich.console import Console as RichConsole
 
-from tritonctl.console.build_view import BuildTable, PlainBoard
+from tritonctl.cli.console.build_view import BuildTable, PlainBoard
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.engines.build.parallel import build_engines
 from tritonctl.engines.build.stages import plan_stages

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tritonctl.cli.console.voice import Console
 from tritonctl.cli.quickstart import _prepare_load_tests, _typed
-from tritonctl.console.voice import Console
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host import bundled
 from tritonctl.host.process import process_started

@@ -15,7 +15,6 @@ ROOT = Path(__file__).parents[2]
 ROOMS = (
     "__main__",
     "cli",
-    "console",
     "__init__",
     "tuning",
     "top",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tritonctl.console.table_text import table_lines
+from tritonctl.cli.console.table_text import table_lines
 
 SHA = "d2a40cf2d54b3adac690d45b3aefffa1f3c5d608085b758ca04908219e528808"
 PROSE = "INT8 needs a scale for each tensor, and this graph has none: calibrate it with your data"

@@ -13,7 +13,7 @@ from tritonctl.cli import options
 from tritonctl.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.engines.artefacts.differences import Difference
     from tritonctl.engines.artefacts.pruning import Pruning
     from tritonctl.engines.artefacts.store import Stored

@@ -109,7 +109,7 @@ def _interrupt(*_: object) -> None:
 
 
 def _console() -> Any:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
 
     return Console(as_json="--json" in sys.argv)
 

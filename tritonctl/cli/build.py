@@ -12,7 +12,7 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.engines.build.contract import Proof
     from tritonctl.engines.build.engine import Artefact
     from tritonctl.engines.build.stages import StageBuild

@@ -18,7 +18,7 @@ from tritonctl.cli import sampling_options as asked
 from tritonctl.errors import RequestRejectedError
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.generation import Message, SamplingParameters
 

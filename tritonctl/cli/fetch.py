@@ -11,7 +11,7 @@ from tritonctl.cli import options
 from tritonctl.errors import UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.engines.hub.fetch import Fetched
     from tritonctl.project.schema import Project
 

@@ -14,7 +14,7 @@ from tritonctl.cli import options
 from tritonctl.errors import UsageError, suggest
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
 
 _EXAMPLE_NAME, _EXAMPLE_CHECKPOINT = "my-model", "checkpoint"
 

@@ -19,7 +19,7 @@ from tritonctl.errors import InterruptionError, UsageError
 if TYPE_CHECKING:
     from tritonctl.bulk.lines import Source
     from tritonctl.bulk.run import Figures, Job, Run
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.protocol.channel import Endpoint
     from tritonctl.protocol.tasks import RowOptions, ServedTask
 

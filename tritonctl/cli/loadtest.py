@@ -20,7 +20,7 @@ from tritonctl.errors import (
 )
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.loadtest.run.capacity import CapacityRun
     from tritonctl.loadtest.run.execution import LoadRun
 

@@ -14,7 +14,7 @@ from tritonctl.cli import load_options as asked
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.loadtest.analysis.compare import Change, Estimate
     from tritonctl.loadtest.run.interleaving import Sides
     from tritonctl.project.schema import Project

@@ -13,7 +13,7 @@ from tritonctl.cli import options
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.project.schema import Project
 
 app = typer.Typer(

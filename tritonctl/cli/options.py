@@ -21,7 +21,7 @@ import typer
 from tritonctl.errors import TritonctlError, UsageError
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.project.schema import Project
     from tritonctl.protocol.api_key import ApiKey
     from tritonctl.protocol.channel import ClientTls, Endpoint
@@ -104,7 +104,7 @@ class OutputOptions:
 
     def console(self) -> Console:
         """The console that a verb prints to."""
-        from tritonctl.console.voice import Console
+        from tritonctl.cli.console.voice import Console
 
         return Console(as_json=self.as_json, quiet=self.quiet)
 

@@ -15,7 +15,7 @@ from tritonctl.cli.generate import show, timing_line
 from tritonctl.errors import TritonctlError
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.project.schema import Project
     from tritonctl.server.state import Server
 

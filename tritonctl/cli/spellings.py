@@ -47,6 +47,6 @@ def respelled(command: Any, args: Sequence[str]) -> list[str]:
 
 
 def _note(text: str, args: Sequence[str]) -> None:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
 
     Console(quiet=not {"--quiet", "-q"}.isdisjoint(args)).note(text)

@@ -14,7 +14,7 @@ from tritonctl.errors import SloMissedError
 _MINUTES, _LONGER = 30.0, 4
 
 if TYPE_CHECKING:
-    from tritonctl.console.voice import Console
+    from tritonctl.cli.console.voice import Console
     from tritonctl.project.schema import Project
     from tritonctl.tuning.tuner import Tuned, TuneJob
 

@@ -12,8 +12,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console as RichConsole
 
-from tritonctl.console.top_view import TopView
-from tritonctl.console.voice import Console
+from tritonctl.cli.console.top_view import TopView
+from tritonctl.cli.console.voice import Console
 from tritonctl.top.figures import Figures, Gpu, ModelFigures, ServerFigures
 from tritonctl.top.histograms import Times
 from tritonctl.top.watching import Sight

@@ -8,8 +8,8 @@ from rich.console import Console as RichConsole
 
 from tests.unit.tuning.simulated import Laboratory, Machine
 from tests.unit.tuning.test_explaining import PROJECT
-from tritonctl.console.tuning_view import TuneView
-from tritonctl.console.voice import Console
+from tritonctl.cli.console.tuning_view import TuneView
+from tritonctl.cli.console.voice import Console
 from tritonctl.loadtest.run.live import LiveFigures
 from tritonctl.tuning.outcome import Budget, Outcome
 from tritonctl.tuning.progress import TuningLines, TuningWatch

@@ -15,7 +15,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from tritonctl.console.loadtest_view import LoadView
+from tritonctl.cli.console.loadtest_view import LoadView
 from tritonctl.host.progress import Step as ProgressStep
 from tritonctl.loadtest.run.live import LiveFigures, LoadBoard, Show
 from tritonctl.tuning.explaining import explained

@@ -68,7 +68,7 @@ class Console:
             return
         from rich.text import Text
 
-        from tritonctl.console.table_text import table_lines
+        from tritonctl.cli.console.table_text import table_lines
 
         stdout = _rich()
         heading, lines = table_lines(headings, rows, _width(stdout))
@@ -81,7 +81,7 @@ class Console:
 
     def folded(self, text: str) -> str:
         """Text whose lines fit the terminal, broken between words; in pipes and files as it is."""
-        from tritonctl.console.table_text import folded_lines
+        from tritonctl.cli.console.table_text import folded_lines
 
         stdout = _rich()
         wide = not stdout.is_terminal and "COLUMNS" not in os.environ
@@ -161,7 +161,7 @@ class Console:
     @contextmanager
     def board(self, *, parallel: bool) -> Iterator[Board]:
         """Show builds: a live table on a terminal, else lines."""
-        from tritonctl.console.build_view import BuildTable, PlainBoard
+        from tritonctl.cli.console.build_view import BuildTable, PlainBoard
 
         if self.quiet or not self._stderr.is_terminal:
             yield PlainBoard(self.note) if parallel else Unordered(self)
@@ -176,7 +176,7 @@ class Console:
         if self.quiet:
             yield lambda _: None
             return
-        from tritonctl.console.loadtest_view import LoadLines, LoadView
+        from tritonctl.cli.console.loadtest_view import LoadLines, LoadView
 
         if not self._stderr.is_terminal:
             yield LoadLines(title, self.note).show
@@ -193,7 +193,7 @@ class Console:
 
             yield TuningLines(self.note)
             return
-        from tritonctl.console.tuning_view import TuneView
+        from tritonctl.cli.console.tuning_view import TuneView
 
         view = TuneView(title, minutes, self.note)
         with view.live(self._stderr):
@@ -205,7 +205,7 @@ class Console:
         if self.quiet or not live:
             yield lambda _: None
             return
-        from tritonctl.console.bulk_view import LineProgress
+        from tritonctl.cli.console.bulk_view import LineProgress
 
         if not self._stderr.is_terminal:
             yield LineProgress(lambda text: self.note(f"{title}: {text}"), live=False).show
@@ -220,7 +220,7 @@ class Console:
         if self.as_json:
             yield lambda sight: print(json.dumps(sight.record()), flush=True)  # noqa: T201
             return
-        from tritonctl.console.top_view import TopView
+        from tritonctl.cli.console.top_view import TopView
 
         view, stdout = TopView(sort), _rich()
         if live and stdout.is_terminal:

@@ -17,13 +17,13 @@ from rich.console import Console
 
 from tritonctl.cli.console.top_view import TopView
 from tritonctl.errors import TritonctlError
-from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.project.file import load_project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.server.lifecycle import running_server
-from tritonctl.top.layout import layout_of
-from tritonctl.top.watching import Endpoint, Sight, Watcher
+from tritonctl.server.top.layout import layout_of
+from tritonctl.server.top.watching import Endpoint, Sight, Watcher
+from tritonctl.server.usage import ServerUsage
 
 PICTURE = Path(__file__).with_name("top.svg")
 STREAMS, SECONDS, COLUMNS = 16, 12, 130

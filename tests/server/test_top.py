@@ -25,9 +25,9 @@ from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
 from tritonctl.protocol.metrics import scrape
 from tritonctl.server.state import Server
-from tritonctl.top.counters import Reading
-from tritonctl.top.figures import Figures, ServerFigures, figures
-from tritonctl.top.layout import layout_of
+from tritonctl.server.top.counters import Reading
+from tritonctl.server.top.figures import Figures, ServerFigures, figures
+from tritonctl.server.top.layout import layout_of
 
 pytestmark = pytest.mark.server
 

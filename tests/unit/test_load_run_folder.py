@@ -14,9 +14,9 @@ import pytest
 
 from tritonctl.errors import UsageError
 from tritonctl.loadtest.run.folder import Lines, merge_records, new_folder
-from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.loadtest.run.workers import Interruptions, Workers
 from tritonctl.project.schema import Project
+from tritonctl.server.usage import ServerUsage
 
 
 def _project(root: Path) -> Project:

@@ -17,7 +17,6 @@ ROOMS = (
     "cli",
     "__init__",
     "tuning",
-    "top",
     "doctor",
     "bundle",
     "loadtest",

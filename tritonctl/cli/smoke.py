@@ -38,8 +38,8 @@ def command(
     """Send every ready model valid requests and judge the answers; exit code 7 when one fails."""
     from dataclasses import replace
 
+    from tritonctl.server.top.watching import metrics_address
     from tritonctl.smoke.run import smoke_server
-    from tritonctl.top.watching import metrics_address
 
     console = voice.console()
     plan = replace(

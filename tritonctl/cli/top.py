@@ -10,7 +10,7 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
-    from tritonctl.top.watching import Endpoint
+    from tritonctl.server.top.watching import Endpoint
 
 _LIVE_WINDOW_SECONDS = 10.0
 
@@ -51,7 +51,7 @@ def command(
 
     A server that goes away is shown as gone until it is back.
     """
-    from tritonctl.top.watching import Watcher, watch
+    from tritonctl.server.top.watching import Watcher, watch
 
     def find() -> Endpoint:
         return _endpoint(metrics_url, project)
@@ -68,12 +68,12 @@ def command(
 def _endpoint(url: str | None, project: options.ProjectOptions) -> Endpoint:
     """The address that was given, or the running server of the project."""
     from tritonctl.errors import ConfigurationError
-    from tritonctl.loadtest.run.server_usage import ServerUsage
     from tritonctl.server.lifecycle import running_server
     from tritonctl.server.state import EmbeddedServer
-    from tritonctl.top.figures import Layout
-    from tritonctl.top.layout import layout_of
-    from tritonctl.top.watching import Endpoint, metrics_address
+    from tritonctl.server.top.figures import Layout
+    from tritonctl.server.top.layout import layout_of
+    from tritonctl.server.top.watching import Endpoint, metrics_address
+    from tritonctl.server.usage import ServerUsage
 
     if url is None:
         opened = project.load()

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.top.counters import Increases, Reading
-from tritonctl.top.figures import Figures, Layout, ModelFigures, figures
-from tritonctl.top.histograms import Times, quantile
-from tritonctl.top.layout import layout_of
+from tritonctl.server.top.counters import Increases, Reading
+from tritonctl.server.top.figures import Figures, Layout, ModelFigures, figures
+from tritonctl.server.top.histograms import Times, quantile
+from tritonctl.server.top.layout import layout_of
 
 SPELLER = Layout(
     steps={"m": ("m_tokenizer", "m_engine", "m_detokenizer")}, instances={"m_tokenizer": 2}

@@ -14,9 +14,9 @@ from rich.console import Console as RichConsole
 
 from tritonctl.cli.console.top_view import TopView
 from tritonctl.cli.console.voice import Console
-from tritonctl.top.figures import Figures, Gpu, ModelFigures, ServerFigures
-from tritonctl.top.histograms import Times
-from tritonctl.top.watching import Sight
+from tritonctl.server.top.figures import Figures, Gpu, ModelFigures, ServerFigures
+from tritonctl.server.top.histograms import Times
+from tritonctl.server.top.watching import Sight
 
 SERVER = ServerFigures(1.5, 2**30, 0.75, 2**31, 2**34, (Gpu("G", 0.5, 2**30, 2**36),))
 ENGINE = ModelFigures(

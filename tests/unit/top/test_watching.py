@@ -12,8 +12,8 @@ import pytest
 
 from tritonctl.errors import ServerError, UsageError
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.top.figures import Layout
-from tritonctl.top.watching import Endpoint, Sight, Watcher, metrics_address, watch
+from tritonctl.server.top.figures import Layout
+from tritonctl.server.top.watching import Endpoint, Sight, Watcher, metrics_address, watch
 
 COUNTER = 'nv_inference_request_success{{model="m",version="1"}} {}\n'
 

@@ -15,9 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tritonctl.top.figures import Figures, Gpu, ModelFigures, ServerFigures
-from tritonctl.top.histograms import Times
-from tritonctl.top.watching import Sight
+from tritonctl.server.top.figures import Figures, Gpu, ModelFigures, ServerFigures
+from tritonctl.server.top.histograms import Times
+from tritonctl.server.top.watching import Sight
 
 _NONE = "·"
 _GAP = 2

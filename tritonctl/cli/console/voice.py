@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tritonctl.bulk.run import Figures
     from tritonctl.checks.drawing.picture import Picture
     from tritonctl.loadtest.run.live import Show
-    from tritonctl.top.watching import Sight
+    from tritonctl.server.top.watching import Sight
     from tritonctl.tuning.progress import TuningWatch
 
 # Width of pipes and files.

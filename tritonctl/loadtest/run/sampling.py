@@ -16,8 +16,8 @@ from typing import Any
 from tritonctl.errors import TritonctlError
 from tritonctl.loadtest.analysis.records import SERVER
 from tritonctl.loadtest.run.folder import Lines
-from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.protocol.metrics import Metrics, Sample, scrape
+from tritonctl.server.usage import ServerUsage
 
 _PERIOD_SECONDS = 1.0
 # Counters of each model by their names in server.jsonl: Triton's, then those of a text engine.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tritonctl.errors import ConfigurationError
 from tritonctl.protocol.model_config import Config, all_steps, instances_of
-from tritonctl.top.figures import Layout
+from tritonctl.server.top.figures import Layout
 
 
 def layout_of(repository: Path) -> Layout:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tritonctl.protocol.engine_gauges import ACTIVE, KV_FREE, KV_USED, WAITING, Sources
-from tritonctl.top.counters import Increases, Reading, sum_known
-from tritonctl.top.histograms import Times
+from tritonctl.server.top.counters import Increases, Reading, sum_known
+from tritonctl.server.top.histograms import Times
 
 _SUCCESS = "nv_inference_request_success"
 _FAILURE = "nv_inference_request_failure"

@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tritonctl.errors import HostError, ServerError, UsageError
-from tritonctl.loadtest.run.server_usage import ServerUsage
 from tritonctl.protocol.metrics import Metrics, scrape
-from tritonctl.top.counters import Reading
-from tritonctl.top.figures import Figures, Layout, figures
+from tritonctl.server.top.counters import Reading
+from tritonctl.server.top.figures import Figures, Layout, figures
+from tritonctl.server.usage import ServerUsage
 
 _TRITON = ("nv_",)
 

@@ -17,16 +17,17 @@ import yaml
 from tests.commands import run_here
 from tests.json_page import as_documented
 from tests.unit.conftest import MODEL, Sandbox
-from tritonctl.bundle import contents
-from tritonctl.bundle.contents import files, images, recipes
-from tritonctl.bundle.wheels import collect_wheels, tritonctl_source
-from tritonctl.bundle.write import write_bundle
 from tritonctl.engines.build.engine import built_engine
 from tritonctl.errors import ConfigurationError, HostError, RepositoryError, UsageError
 from tritonctl.host import bundled
 from tritonctl.host.environments import Recipe
 from tritonctl.host.progress import Silent
+from tritonctl.loadtest.run import environment as generators
 from tritonctl.repository.publish import render
+from tritonctl.server.bundle import contents
+from tritonctl.server.bundle.contents import files, images, recipes
+from tritonctl.server.bundle.wheels import collect_wheels, tritonctl_source
+from tritonctl.server.bundle.write import write_bundle
 
 ROOT = Path(__file__).parents[2]
 
@@ -92,14 +93,22 @@ def test_a_bundle_installs_without_an_index(
     assert built_engine(moved, MODEL).folder.is_relative_to(away)
 
 
-def test_the_command(project: Sandbox, index: Path, tmp_path: Path) -> None:
-    """What it made, as JSON."""
+def test_the_command(
+    project: Sandbox, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it made, as JSON: a project with load tests takes their environment along."""
+    small_wheel(index, "sent")
+    monkeypatch.setattr(generators, "recipe", lambda: Recipe("loadtest", (("sent==1.0",),)))
+    scenario = {"model": MODEL, "requests": [{"prompts": "prompts.jsonl"}], "count": 1}
+    project.data["loadtests"] = {
+        "short": scenario | {"arrivals": {"process": "constant", "rate": 1}}
+    }
     own = small_wheel(tmp_path / "own", "tritonctl", "needed", "import needed")
     words = ("bundle", tmp_path / "bundle", "--tritonctl", own, "--json", "--quiet")
     project.write()
     done = run_here(*words, cwd=project.root)
     told = as_documented("bundle", done.stdout)
-    assert (told["folder"], told["wheels"]) == (str(tmp_path / "bundle"), 3)
+    assert (told["folder"], told["wheels"]) == (str(tmp_path / "bundle"), 4)
 
 
 def test_a_damaged_copy_is_not_installed(project: Sandbox, index: Path, tmp_path: Path) -> None:
@@ -194,7 +203,7 @@ def test_an_engine_that_is_not_built(sandbox: Sandbox) -> None:
 
 
 def test_environments_and_images(built: Sandbox) -> None:
-    """Of the server where it is embedded, of load tests where there are some; Docker's by name."""
+    """Of the server where it is embedded; Docker's by name."""
     assert [recipe.name for recipe in recipes(built.load(), builders=False)] == ["server"]
     assert images(built.load()) == []
     built.data["server"]["mode"] = "docker"
@@ -231,7 +240,7 @@ def test_where_its_own_wheel_comes_from(monkeypatch: pytest.MonkeyPatch, tmp_pat
         def read_text(self, _: str) -> str:
             return json.dumps({"url": self.url})
 
-    monkeypatch.setattr("tritonctl.bundle.wheels.distribution", lambda _: Installed())
+    monkeypatch.setattr("tritonctl.server.bundle.wheels.distribution", lambda _: Installed())
     assert tritonctl_source(None) == given
     given.unlink()
     with pytest.raises(HostError, match="no longer here") as caught:

@@ -18,7 +18,6 @@ ROOMS = (
     "__init__",
     "tuning",
     "doctor",
-    "bundle",
     "loadtest",
     "server",
     "observe",

@@ -34,11 +34,16 @@ def command(
 
     There, `./install.sh` installs tritonctl; then `tritonctl up` in `project/` serves.
     """
-    from tritonctl.bundle.write import write_bundle
     from tritonctl.host.units import human_bytes
+    from tritonctl.loadtest.run.environment import recipe
+    from tritonctl.server.bundle.write import write_bundle
 
     console = voice.console()
-    done = write_bundle(project.load(), into, console, builders=builders, wheel=wheel)
+    loaded = project.load()
+    load_tests = [recipe()] if loaded.loadtests else []
+    done = write_bundle(
+        loaded, into, console, builders=builders, wheel=wheel, environments=load_tests
+    )
     record = {
         "folder": str(done.folder),
         "wheels": done.wheels,

@@ -8,19 +8,21 @@ import platform
 import shutil
 import sys
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.bundle import contents
-from tritonctl.bundle.wheels import collect_wheels, tritonctl_source
 from tritonctl.engines.build.fingerprint import sha256
 from tritonctl.errors import UsageError
 from tritonctl.host import bundled
+from tritonctl.host.environments import Recipe
 from tritonctl.host.files import explained
 from tritonctl.host.progress import Progress
 from tritonctl.host.version import __version__
 from tritonctl.project.schema import Project
 from tritonctl.repository.publish import render
+from tritonctl.server.bundle import contents
+from tritonctl.server.bundle.wheels import collect_wheels, tritonctl_source
 
 _SUMS = "SHA256SUMS"
 _INSTALL = "docker/bundle_install.sh"
@@ -43,11 +45,14 @@ def write_bundle(
     *,
     builders: bool = False,
     wheel: Path | None = None,
+    environments: Sequence[Recipe] = (),
 ) -> Bundle:
     """Collect project, checkpoints, engines, wheels and names of images into the new `folder`.
 
     builders: also the wheels that building needs. wheel: tritonctl's own, where it is not run from
-    a clone. Raises UsageError for a folder that exists, RepositoryError for an engine not built,
+    a clone. environments: of other programs that run there, such as load generators.
+
+    Raises UsageError for a folder that exists, RepositoryError for an engine not built,
     ConfigurationError for a file outside the project, HostError when pip fails.
     """
     if folder.exists():
@@ -56,7 +61,7 @@ def write_bundle(
     if project.server.mode == "docker":
         render(project, progress)  # the deployment's sizes, and so its images, come from it
     images = contents.images(project)
-    recipes = contents.recipes(project, builders=builders)
+    recipes = [*contents.recipes(project, builders=builders), *environments]
     source = tritonctl_source(wheel)
     staging = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:

@@ -18,7 +18,6 @@ from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
 from tritonctl.host.environments import Recipe
-from tritonctl.loadtest.run import environment
 from tritonctl.project.schema import Project
 from tritonctl.repository.contents import handwritten
 from tritonctl.repository.plan import plan_repository
@@ -31,12 +30,10 @@ _FILES = ("tritonctl.yaml", "tritonctl.lock")
 
 
 def recipes(project: Project, *, builders: bool) -> list[Recipe]:
-    """The environments that serving, load tests and, if they are wanted, builders need."""
+    """The environments that serving and, if they are wanted, builders need."""
     found = []
     if project.server.mode == "embedded":
         found.append(server_recipe(plan_repository(project).programs))
-    if project.loadtests:
-        found.append(environment.recipe())
     if builders:
         found += [
             builder_recipe(build.builder, build.stage, build.request.target)

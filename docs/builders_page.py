@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from tritonctl.compatibility.table import Compatibility, Format, table
+from tritonctl.project.compatibility.table import Compatibility, Format, table
 
 BUILDERS = Path(__file__).parents[1] / "builders"
 # What has been run where; the rest of the page is data of the builders.

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tritonctl.compatibility.table import Target
 from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
+from tritonctl.project.compatibility.table import Target
 from tritonctl.project.json_schema import definitions
 
 BUILDER = Path(__file__).resolve().parents[2] / "builders" / "openvino"

@@ -13,7 +13,7 @@ import pytest
 
 from tests.builders import trtllm
 from tests.builders.conftest import BUILDERS, modules_of, write_json
-from tritonctl.compatibility.table import table
+from tritonctl.project.compatibility.table import table
 
 MODULES = (
     "arguments",

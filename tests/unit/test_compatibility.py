@@ -10,13 +10,15 @@ import pytest
 import tritonclient.grpc.model_config_pb2 as model_config
 from packaging.version import Version
 
-from tritonctl.compatibility.rules import (
+from tritonctl.errors import ConfigurationError
+from tritonctl.host import bundled
+from tritonctl.project.compatibility.rules import (
     check,
     fields_unknown_to,
     refuse_driver,
     resolve_target,
 )
-from tritonctl.compatibility.table import (
+from tritonctl.project.compatibility.table import (
     Compatibility,
     Format,
     Target,
@@ -26,8 +28,6 @@ from tritonctl.compatibility.table import (
     release_named,
     table,
 )
-from tritonctl.errors import ConfigurationError
-from tritonctl.host import bundled
 
 # What a refused pair's remedy must begin with.
 Refused = tuple[str, str, str, World, str]

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.commands import run_here
-from tritonctl.compatibility.table import table
 from tritonctl.doctor.findings import Finding, Report
 from tritonctl.doctor.graphics import gpu_finding, gpu_report, needed_findings
 from tritonctl.doctor.machine import (
@@ -28,9 +27,10 @@ from tritonctl.doctor.machine import (
     shm_finding,
 )
 from tritonctl.doctor.server import frontend_finding, holes_finding, ports_finding
-from tritonctl.frontend import extra
+from tritonctl.host import frontend_extra
 from tritonctl.host.gpus import InstalledGpu, installed_gpus
 from tritonctl.host.interpreters import Interpreter
+from tritonctl.project.compatibility.table import table
 from tritonctl.project.file import load_profiles
 from tritonctl.server.ports import held_ports
 
@@ -260,7 +260,9 @@ def test_a_taken_port_of_the_frontend(sandbox: Sandbox) -> None:
 def test_the_frontends_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing ones are named, with the command that installs them."""
     assert frontend_finding().status == "ok"
-    monkeypatch.setattr(extra, "find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr(
+        frontend_extra, "find_spec", lambda name: None if name == "uvicorn" else name
+    )
     finding = frontend_finding()
     assert (finding.status, finding.required) == ("missing", True)
     assert finding.detail == "not installed: uvicorn"

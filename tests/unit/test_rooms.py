@@ -28,7 +28,6 @@ ROOMS = (
     "checks",
     "engines",
     "protocol",
-    "compatibility",
     "project",
     "formats",
     "host",

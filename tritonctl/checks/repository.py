@@ -68,7 +68,7 @@ class Target:
         """A server by version, "2.51.0", or release, "24.10". Raises UsageError."""
         if name is None:
             return cls()
-        from tritonctl.compatibility.table import table  # slow to import: pydantic
+        from tritonctl.project.compatibility.table import table  # slow to import: pydantic
 
         known = {release.name: release.triton for release in table(None).releases if release.triton}
         version = known.get(name, name)

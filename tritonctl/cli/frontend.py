@@ -41,7 +41,7 @@ def command(
 ) -> None:
     """Serve the OpenAI API over Triton until Ctrl-C; streams in flight may finish."""
     from tritonctl.frontend.config import FrontendConfig
-    from tritonctl.frontend.extra import require_extra
+    from tritonctl.host.frontend_extra import require_extra
     from tritonctl.server.ports import held_ports
 
     require_extra()

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tritonctl.compatibility.table import table
 from tritonctl.doctor.docker import container_findings
 from tritonctl.doctor.findings import Finding, Report
 from tritonctl.doctor.graphics import gpu_finding, gpu_report, needed_findings
@@ -29,6 +28,7 @@ from tritonctl.host.files import cache_folder
 from tritonctl.host.gpus import installed_gpus
 from tritonctl.host.interpreters import find, running
 from tritonctl.host.resources import SHARED_MEMORY
+from tritonctl.project.compatibility.table import table
 from tritonctl.repository.server_environment import PYTHONS
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from tritonctl.compatibility.table import World
 from tritonctl.host.gpus import InstalledGpu
+from tritonctl.project.compatibility.table import World
 
 # What engines on GPUs need of the machine that serves them, by the findings' names.
 GPU, CONTAINERS, COMPOSE, TOOLKIT = (

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from tritonctl.compatibility.rules import check, refuse_driver, resolve_target
-from tritonctl.compatibility.table import Compatibility, World, gpu_named
 from tritonctl.doctor.findings import GPU, Finding, GpuReport
 from tritonctl.doctor.profiles import Profiles
 from tritonctl.errors import ConfigurationError
 from tritonctl.host.gpus import InstalledGpu
+from tritonctl.project.compatibility.rules import check, refuse_driver, resolve_target
+from tritonctl.project.compatibility.table import Compatibility, World, gpu_named
 from tritonctl.project.engine import Engine
 
 _GPU_BUILDERS = ("tensorrt", "tensorrt_llm")

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tritonctl.compatibility.exposure import is_loopback, known_holes, release_of_image
-from tritonctl.compatibility.table import Compatibility
 from tritonctl.doctor.findings import Finding
 from tritonctl.errors import TritonctlError
-from tritonctl.frontend.extra import INSTALL, missing_packages
+from tritonctl.host.addresses import is_loopback
+from tritonctl.host.frontend_extra import INSTALL, missing_packages
+from tritonctl.project.compatibility.exposure import known_holes, release_of_image
+from tritonctl.project.compatibility.table import Compatibility
 from tritonctl.project.schema import Project
 from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.server.ports import is_free

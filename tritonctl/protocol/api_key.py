@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonctl.compatibility.exposure import is_loopback
 from tritonctl.errors import HostError, UsageError
+from tritonctl.host.addresses import is_loopback
 
 HEADER = "x-api-key"
 Metadata = tuple[tuple[str, str], ...]

@@ -17,8 +17,8 @@ from typing import Any
 
 import grpc
 
-from tritonctl.compatibility.exposure import is_loopback
 from tritonctl.errors import HostError
+from tritonctl.host.addresses import is_loopback
 from tritonctl.protocol.api_key import ApiKey, Metadata
 from tritonctl.protocol.restrictions import grpc_metadata
 

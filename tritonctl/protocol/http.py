@@ -7,7 +7,7 @@ import urllib.request
 from typing import Any
 from urllib.parse import urlsplit
 
-from tritonctl.compatibility.exposure import is_loopback
+from tritonctl.host.addresses import is_loopback
 
 
 def open_url(request: str | urllib.request.Request, seconds: float) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tritonctl.compatibility.exposure import is_loopback
 from tritonctl.errors import RequestRejectedError, UsageError
+from tritonctl.host.addresses import is_loopback
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.connection import Connection
 from tritonctl.protocol.error_map import NAMED_SERVER, is_restricted, streaming_model

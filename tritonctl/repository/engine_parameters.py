@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tritonctl.compatibility import trtllm_arguments
 from tritonctl.engines.artefacts.manifest import Manifest
 from tritonctl.errors import ConfigurationError, RepositoryError, choices
+from tritonctl.project.compatibility import trtllm_arguments
 from tritonctl.project.schema import Serving
 from tritonctl.repository.backends import PythonBackend
 from tritonctl.repository.engine_queue import bound_in_engine, most_under_way

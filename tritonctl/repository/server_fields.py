@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tritonctl.compatibility.rules import fields_unknown_to
-from tritonctl.compatibility.table import Compatibility, table
 from tritonctl.errors import ConfigurationError
+from tritonctl.project.compatibility.rules import fields_unknown_to
+from tritonctl.project.compatibility.table import Compatibility, table
 from tritonctl.project.schema import Project
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.server_environment import SERVER_VERSION

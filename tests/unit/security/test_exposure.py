@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 from packaging.version import Version
 
-from tritonctl.compatibility.exposure import (
-    is_loopback,
+from tritonctl.errors import ConfigurationError
+from tritonctl.host.addresses import is_loopback
+from tritonctl.project.compatibility.exposure import (
     known_holes,
     plain_address,
     refuse_known_holes,
     release_of_image,
 )
-from tritonctl.compatibility.table import table
-from tritonctl.errors import ConfigurationError
+from tritonctl.project.compatibility.table import table
 from tritonctl.project.schema import Project
 from tritonctl.repository.server_environment import SERVER_VERSION
 

@@ -10,19 +10,19 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tritonctl.compatibility.table import Compatibility, KnownHole
+    from tritonctl.project.compatibility.table import Compatibility, KnownHole
 
 
 def releases() -> Compatibility:
     """Everything in builders/compatibility.toml."""
-    from tritonctl.compatibility.table import table
+    from tritonctl.project.compatibility.table import table
 
     return table(None)
 
 
 def reaches(version: str | None, least: str) -> bool:
     """Whether a version is known and not older than another."""
-    from tritonctl.compatibility import table
+    from tritonctl.project.compatibility import table
 
     return table.reaches(version, least)
 
@@ -30,13 +30,13 @@ def reaches(version: str | None, least: str) -> bool:
 @lru_cache(maxsize=8)
 def newer_fields(version: str) -> dict[str, str]:
     """The config.pbtxt fields (dotted) newer than a version, with their first version."""
-    from tritonctl.compatibility.rules import fields_unknown_to
+    from tritonctl.project.compatibility.rules import fields_unknown_to
 
     return fields_unknown_to(version, releases())
 
 
 def known_holes(version: str) -> list[KnownHole]:
     """The known vulnerabilities of a version, worst first."""
-    from tritonctl.compatibility import exposure
+    from tritonctl.project.compatibility import exposure
 
     return exposure.known_holes(version)

@@ -10,7 +10,7 @@ from packaging.version import Version
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.live import rules
 from tritonctl.checks.live.rules import LiveRule
-from tritonctl.compatibility.exposure import known_holes
+from tritonctl.project.compatibility.exposure import known_holes
 from tritonctl.protocol.server_description import ServerDescription
 
 _NAMED = 3  # of the CVEs

@@ -25,9 +25,9 @@ from pydantic import (
     model_serializer,
 )
 
-from tritonctl.compatibility.table import Target
 from tritonctl.errors import BuildFailedError
 from tritonctl.project.base import Frozen, Positive, Share
+from tritonctl.project.compatibility.table import Target
 from tritonctl.project.expected import reason
 
 

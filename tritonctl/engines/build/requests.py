@@ -5,16 +5,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tritonctl.compatibility.rules import (
+from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
+from tritonctl.engines.hub.checkpoint import checkpoint_of
+from tritonctl.errors import ConfigurationError, UsageError, choices
+from tritonctl.project.compatibility.rules import (
     check,
     refuse_tensorrt_without_package,
     resolve_target,
     resolve_tensorrt_target,
 )
-from tritonctl.compatibility.table import table
-from tritonctl.engines.build.contract import BuildRequest, Calibration, EvaluationRequest, Limits
-from tritonctl.engines.hub.checkpoint import checkpoint_of
-from tritonctl.errors import ConfigurationError, UsageError, choices
+from tritonctl.project.compatibility.table import table
 from tritonctl.project.engine import Calibration as ProjectCalibration
 from tritonctl.project.engine import Engine
 from tritonctl.project.schema import Evaluation, Model, Project

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from tritonctl.compatibility.table import Target
 from tritonctl.engines.build.catalog import Builder, BuilderEnvironment, Stage
 from tritonctl.engines.build.fingerprint import named_in
 from tritonctl.engines.build.given_files import given_files
@@ -27,6 +26,7 @@ from tritonctl.host.files import explained, write_atomically
 from tritonctl.host.installer import asks_no_index
 from tritonctl.host.interpreters import need
 from tritonctl.host.progress import Progress
+from tritonctl.project.compatibility.table import Target
 
 # A builder never sees the hub.
 _SETTINGS = {"PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1", "HF_HUB_OFFLINE": "1"}

@@ -7,13 +7,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from tritonctl.compatibility.rules import (
-    check,
-    refuse_tensorrt_on_gpu,
-    resolve_target,
-    resolve_tensorrt_target,
-)
-from tritonctl.compatibility.table import gpu_named, table
 from tritonctl.engines.artefacts.store import Stored, stored_artefacts
 from tritonctl.engines.artefacts.usage import sources
 from tritonctl.engines.build.catalog import builder_named
@@ -32,6 +25,13 @@ from tritonctl.engines.planning.graphs import graph_subject
 from tritonctl.engines.planning.records import HOST, Device, Fit, ModelPlan, ProjectPlan
 from tritonctl.errors import ConfigurationError, HostError, TritonctlError, UsageError, choices
 from tritonctl.host.resources import host_memory
+from tritonctl.project.compatibility.rules import (
+    check,
+    refuse_tensorrt_on_gpu,
+    resolve_target,
+    resolve_tensorrt_target,
+)
+from tritonctl.project.compatibility.table import gpu_named, table
 from tritonctl.project.engine import Engine
 from tritonctl.project.schema import Model, Project
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tritonctl.compatibility.rules import check, resolve_target
-from tritonctl.compatibility.table import Gpu, gpu_named, table
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.engines.planning.plans import plan_models
 from tritonctl.engines.planning.records import ModelPlan
@@ -28,6 +26,8 @@ from tritonctl.engines.proposals.recognition import Recognised
 from tritonctl.errors import ConfigurationError, UsageError, choices
 from tritonctl.host.resources import host_memory
 from tritonctl.host.units import human_bytes
+from tritonctl.project.compatibility.rules import check, resolve_target
+from tritonctl.project.compatibility.table import Gpu, gpu_named, table
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import SCHEMA, Project
 

@@ -12,11 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tritonctl.compatibility.exposure import plain_address, refuse_known_holes, release_of_image
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
 from tritonctl.host.version import __version__
 from tritonctl.observe.files import observability_files
+from tritonctl.project.compatibility.exposure import (
+    plain_address,
+    refuse_known_holes,
+    release_of_image,
+)
 from tritonctl.project.schema import Project
 from tritonctl.repository.packages import image_requirements
 from tritonctl.repository.plan import Plan, startup_models

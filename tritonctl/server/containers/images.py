@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from tritonctl.compatibility.table import image_of, release_named, table
+from tritonctl.project.compatibility.table import image_of, release_named, table
 from tritonctl.project.schema import Project
 from tritonctl.protocol.model_config import Config
 from tritonctl.repository.contents import handwritten

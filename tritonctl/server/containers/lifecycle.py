@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tritonctl.compatibility.exposure import plain_address
 from tritonctl.errors import CommandFailedError, HostError
 from tritonctl.host.containers import ContainerEngine
 from tritonctl.host.files import explained
 from tritonctl.host.gpus import installed_gpus
 from tritonctl.host.progress import Progress
+from tritonctl.project.compatibility.exposure import plain_address
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.restrictions import new_token

@@ -18,8 +18,8 @@ from http import HTTPStatus
 from tritonctl.errors import ServerError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.draining import PROBE
-from tritonctl.frontend.extra import require_extra
 from tritonctl.host.files import PRIVATE, write_atomically
+from tritonctl.host.frontend_extra import require_extra
 from tritonctl.host.process import process_started
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project

@@ -13,11 +13,11 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tritonctl.compatibility.exposure import plain_address, refuse_known_holes
 from tritonctl.errors import ServerError
 from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.host.process import process_started
 from tritonctl.host.progress import Progress
+from tritonctl.project.compatibility.exposure import plain_address, refuse_known_holes
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.restrictions import new_token

@@ -16,8 +16,8 @@ from tritonctl.checks.config.yaml_file import YamlFile, entries, span_of
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
-from tritonctl.compatibility import trtllm_arguments
 from tritonctl.errors import suggest
+from tritonctl.project.compatibility import trtllm_arguments
 
 _CLOSE = 0.92
 _TYPING_ERROR = 0.8

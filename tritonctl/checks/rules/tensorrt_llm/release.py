@@ -23,7 +23,7 @@ from tritonctl.checks.rule import advice, error, warning
 from tritonctl.formats.trtllm_engine import Engine, read_json
 
 if TYPE_CHECKING:
-    from tritonctl.compatibility.table import Compatibility, Release
+    from tritonctl.project.compatibility.table import Compatibility, Release
 
 _NUMBERS = re.compile(r"\d+")
 _SAME = 3  # numbers of a version that name a release of TensorRT-LLM: 1.2.1

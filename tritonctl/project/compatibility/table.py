@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Releases, GPUs, precisions, config.pbtxt fields: `builders/compatibility.toml`, read and typed.
 
-What goes together with what is decided in `tritonctl.compatibility.rules`.
+What goes together with what is decided in `rules.py` beside this file.
 """
 
 from __future__ import annotations

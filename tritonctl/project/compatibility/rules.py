@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compatibility rules: pure functions that refuse an impossible pair and name the nearest possible.
 
-The facts are data, in `builders/compatibility.toml`; `tritonctl.compatibility.table` reads them.
+The facts are data, in `builders/compatibility.toml`, which `table.py` beside this file reads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from itertools import zip_longest
 
 from packaging.version import Version
 
-from tritonctl.compatibility.table import (
+from tritonctl.errors import ConfigurationError
+from tritonctl.project.compatibility.table import (
     Compatibility,
     Format,
     Gpu,
@@ -26,7 +27,6 @@ from tritonctl.compatibility.table import (
     reaches,
     release_named,
 )
-from tritonctl.errors import ConfigurationError
 
 _WORLDS: dict[World, str] = {
     "engine": "compiles engines (trtllm-build)",

@@ -6,28 +6,20 @@ Known vulnerabilities are data, in `builders/compatibility.toml`, from NVIDIA's 
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
 
-from tritonctl.compatibility.table import Compatibility, KnownHole, table
 from tritonctl.errors import ConfigurationError
+from tritonctl.host.addresses import is_loopback
+from tritonctl.project.compatibility.table import Compatibility, KnownHole, table
 
 if TYPE_CHECKING:
     from tritonctl.project.schema import Project
 
 _NAMED = 4  # of the CVEs that an error names
 _TRITON_MAJOR = 2  # Triton 2.51.0 is release 24.10
-
-
-def is_loopback(address: str) -> bool:
-    """Whether only this machine reaches an address. Of names, only localhost counts."""
-    try:
-        return ipaddress.ip_address(address.strip("[]")).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def plain_address(project: Project) -> str:

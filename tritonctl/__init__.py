@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         UsageError,
     )
     from tritonctl.host.progress import Silent
-    from tritonctl.observe.files import observability_files
     from tritonctl.project.file import load_profiles, load_project
     from tritonctl.project.schema import Project
     from tritonctl.protocol.api_key import ApiKey
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     )
     from tritonctl.repository.publish import render
     from tritonctl.server.lifecycle import running_server, start, stop
+    from tritonctl.server.observe.files import observability_files
 
 __all__ = [
     "ApiKey",
@@ -101,7 +101,6 @@ _NAMES = {
         "UsageError",
     ),
     "tritonctl.host.progress": ("Silent",),
-    "tritonctl.observe.files": ("observability_files",),
     "tritonctl.project.file": ("load_profiles", "load_project"),
     "tritonctl.project.schema": ("Project",),
     "tritonctl.protocol.api_key": ("ApiKey",),
@@ -118,6 +117,7 @@ _NAMES = {
     ),
     "tritonctl.repository.publish": ("render",),
     "tritonctl.server.lifecycle": ("running_server", "start", "stop"),
+    "tritonctl.server.observe.files": ("observability_files",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -38,7 +38,7 @@ from tritonctl import (  # noqa: E402
     load_project,
     observability_files,
 )
-from tritonctl.observe.dashboard import dashboard  # noqa: E402
+from tritonctl.server.observe.dashboard import dashboard  # noqa: E402
 from tritonctl.server.state import Server, ServerFiles, read_state  # noqa: E402
 
 WIDTH, UNIT_HEIGHT, GAP = 1500, 30, 8

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tritonctl.observe.dashboard import dashboard
-from tritonctl.observe.files import DASHBOARD, PROVIDERS, SOURCES, observability_files
 from tritonctl.project.file import load_project
+from tritonctl.server.observe.dashboard import dashboard
+from tritonctl.server.observe.files import DASHBOARD, PROVIDERS, SOURCES, observability_files
 
 CHECKOUT = Path(__file__).parents[2]
 PACKAGES = ("@grafana/schema@13.2.3", "typescript@5.9.3")

@@ -7,8 +7,8 @@ import pytest
 from textlib.engine_metrics import EngineMetrics, Gauges, Key, KvCache, MetricsThread
 from textlib.errors import QueueFullError, RequestCancelledError
 
-from tritonctl.observe import slo
-from tritonctl.observe.recording import HISTOGRAMS
+from tritonctl.server.observe import slo
+from tritonctl.server.observe.recording import HISTOGRAMS
 
 REQUESTS = "tritonctl_requests_total"
 TTFT = "tritonctl_time_to_first_token_seconds"

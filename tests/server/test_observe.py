@@ -20,12 +20,12 @@ import pytest
 from tests.prometheus_server import Prometheus, installed, prometheus
 from tests.servers import Handle
 from tritonctl.errors import TritonctlError
-from tritonctl.observe.alerts import alert_groups
-from tritonctl.observe.dashboard import CACHE_PANEL, GPU_ROW, dashboard
-from tritonctl.observe.files import observability_files
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.server.observe.alerts import alert_groups
+from tritonctl.server.observe.dashboard import CACHE_PANEL, GPU_ROW, dashboard
+from tritonctl.server.observe.files import observability_files
 from tritonctl.server.state import Server
 
 pytestmark = [

@@ -20,7 +20,6 @@ ROOMS = (
     "doctor",
     "loadtest",
     "server",
-    "observe",
     "bulk",
     "smoke",
     "frontend",

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tritonctl.observe.dashboard import dashboard
+from tritonctl.server.observe.dashboard import dashboard
 
 
 def colours(title: str) -> dict[str, str]:

@@ -14,9 +14,9 @@ import yaml
 
 from tests.promtool import needs_promtool, promtool
 from tests.unit.observe.rule_cases import STORIES, Story
-from tritonctl.observe.files import observability_files
-from tritonctl.observe.prometheus import metric_relabeling, parts
 from tritonctl.project.schema import Project
+from tritonctl.server.observe.files import observability_files
+from tritonctl.server.observe.prometheus import metric_relabeling, parts
 
 PROMISES = {"ttft_p99_ms": 500, "itl_p99_ms": 60, "e2e_p99_ms": 4000, "error_rate": 0.001}
 QUEUE = {"max_queue_size": 7, "priority_levels": 2}

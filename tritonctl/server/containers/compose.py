@@ -15,7 +15,6 @@ from typing import Any
 from tritonctl.errors import ConfigurationError
 from tritonctl.host import bundled
 from tritonctl.host.version import __version__
-from tritonctl.observe.files import observability_files
 from tritonctl.project.compatibility.exposure import (
     plain_address,
     refuse_known_holes,
@@ -45,6 +44,7 @@ from tritonctl.server.containers.sizes import container_sizes
 from tritonctl.server.gateway.files import gateway_files
 from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.gateway.placement import secret_files as gateway_secrets
+from tritonctl.server.observe.files import observability_files
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
 
 COMPOSE_FILE = "compose.yaml"

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Grafana dashboard: overview, per model, text generation, GPU.
 
-It queries the recorded series of `tritonctl.observe.recording` where one exists.
+It queries the recorded series of `tritonctl.server.observe.recording` where one exists.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from tritonctl.observe.frontend_panels import frontend_panels
-from tritonctl.observe.panels import DATASOURCE, Panel, Query, Row, grafana_panels
-from tritonctl.observe.prometheus import JOB
-from tritonctl.observe.recording import QUANTILES, rate, selector
-from tritonctl.observe.slo import RATIO
+from tritonctl.server.observe.frontend_panels import frontend_panels
+from tritonctl.server.observe.panels import DATASOURCE, Panel, Query, Row, grafana_panels
+from tritonctl.server.observe.prometheus import JOB
+from tritonctl.server.observe.recording import QUANTILES, rate, selector
+from tritonctl.server.observe.slo import RATIO
 
 Data = dict[str, Any]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tritonctl.observe.recording import RANGE, Group, Rule, rate, record
 from tritonctl.project.schema import Project
+from tritonctl.server.observe.recording import RANGE, Group, Rule, rate, record
 
 BAD, EVENTS = "public_model:slo_bad:rate5m", "public_model:slo_events:rate5m"
 RATIO = "public_model:slo_bad_ratio:rate{}"

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from tritonctl.frontend import metrics
-from tritonctl.observe.panels import Panel, Query
-from tritonctl.observe.recording import QUANTILES, RANGE, rate
+from tritonctl.server.observe.panels import Panel, Query
+from tritonctl.server.observe.recording import QUANTILES, RANGE, rate
 
 _MODEL = {"model": "~$model"}
 _BY = "tenant, model"

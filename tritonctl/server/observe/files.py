@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from tritonctl.host.version import __version__
-from tritonctl.observe.alerts import alert_groups
-from tritonctl.observe.dashboard import dashboard
-from tritonctl.observe.prometheus import SCRAPE_SECONDS, prometheus_configuration
-from tritonctl.observe.recording import recording_groups
-from tritonctl.observe.slo import slo_groups
 from tritonctl.project.schema import Project
 from tritonctl.project.yaml_text import yaml_text
+from tritonctl.server.observe.alerts import alert_groups
+from tritonctl.server.observe.dashboard import dashboard
+from tritonctl.server.observe.prometheus import SCRAPE_SECONDS, prometheus_configuration
+from tritonctl.server.observe.recording import recording_groups
+from tritonctl.server.observe.slo import slo_groups
 
 PROMETHEUS_SERVICE = "prometheus"  # compose's name for it
 CONFIGURATION = "prometheus/prometheus.yml"

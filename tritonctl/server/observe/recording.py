@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonctl.observe.prometheus import ENSEMBLE, MODEL
 from tritonctl.repository.ensembles import CACHED, ENGINE_STEP
+from tritonctl.server.observe.prometheus import ENSEMBLE, MODEL
 
 Rule = dict[str, Any]
 Group = dict[str, Any]
@@ -31,7 +31,7 @@ _FAILURE = "nv_inference_request_failure"
 
 
 def recording_groups() -> list[Group]:
-    """The rules that are the same for every project; the SLO's are in `tritonctl.observe.slo`."""
+    """The rules that are the same for every project; the SLO's are in `slo.py`."""
     return [
         {"name": "tritonctl-steps", "rules": _steps()},
         {"name": "tritonctl-requests", "rules": _requests()},

@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tritonctl.frontend import metrics as frontend
-from tritonctl.observe.prometheus import FRONTEND_JOB, GATEWAY_JOB, JOB, MODEL
-from tritonctl.observe.recording import RANGE, Group, Rule
-from tritonctl.observe.slo import BURNS, RATIO, Burn, Objective, objectives
 from tritonctl.project.schema import Project
 from tritonctl.repository.engine_queue import policy_of, triton_decides
 from tritonctl.repository.ensembles import ENGINE_STEP
+from tritonctl.server.observe.prometheus import FRONTEND_JOB, GATEWAY_JOB, JOB, MODEL
+from tritonctl.server.observe.recording import RANGE, Group, Rule
+from tritonctl.server.observe.slo import BURNS, RATIO, Burn, Objective, objectives
 
 KV_FULL = 0.95
 _PAGE, _TICKET = "page", "ticket"

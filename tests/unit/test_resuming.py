@@ -17,6 +17,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import RequestRejectedError, ServerError, TritonctlError, UsageError
+from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import FIRST_COME, Generation, SamplingParameters
 from tritonctl.protocol.resuming import ResumableAnswer, Route
@@ -116,17 +117,26 @@ def _sync(urls: list[str], sampling: SamplingParameters, **options: Any) -> Gene
         return client.generate("speller", "72", sampling, timeout=timeout)
 
 
-def _async(urls: list[str], sampling: SamplingParameters, **options: Any) -> Generation:
+def _async(
+    urls: list[str],
+    sampling: SamplingParameters,
+    kind: type[AsyncTritonClient] = AsyncTritonClient,
+    **options: Any,
+) -> Generation:
     timeout = options.pop("timeout", None)
 
     async def run() -> Generation:
-        async with AsyncTritonClient(urls[0], resume_on=urls[1:], **options) as client:
+        async with kind(urls[0], resume_on=urls[1:], **options) as client:
             return await client.generate("speller", "72", sampling, timeout=timeout)
 
     return asyncio.run(run())
 
 
-both = pytest.mark.parametrize("ask", [_sync, _async])
+def _frontends(urls: list[str], sampling: SamplingParameters, **options: Any) -> Generation:
+    return _async(urls, sampling, StreamingClient, **options)
+
+
+every = pytest.mark.parametrize("ask", [_sync, _async, _frontends])
 Ask = Callable[..., Generation]
 GREEDY = SamplingParameters()
 
@@ -139,7 +149,7 @@ BREAKS: dict[str, Callable[[Any], None]] = {
 }
 
 
-@both
+@every
 @pytest.mark.parametrize("fail", BREAKS)
 def test_a_broken_answer_goes_on(ask: Ask, fail: str) -> None:
     """Whatever the break looks like: the ids go along, the rest comes, nothing twice."""
@@ -152,7 +162,7 @@ def test_a_broken_answer_goes_on(ask: Ask, fail: str) -> None:
     assert [tensor.name for tensor in second.requests[0].inputs][:2] == ["text_input", "stream"]
 
 
-@both
+@every
 def test_round_the_circle(ask: Ask) -> None:
     """Two servers take turns, as often as is allowed: the second may be back by then."""
     first, second = Replica(2, vanish), Replica(1, vanish)
@@ -164,7 +174,7 @@ def test_round_the_circle(ask: Ask) -> None:
     assert [_resumed(request) for request in first.requests] == [(), (0, 1, 2), ()]
 
 
-@both
+@every
 def test_after_the_last_allowed_endpoint(ask: Ask) -> None:
     """The first problem, then what else was tried, and where."""
     with serving(Replica(2, vanish)) as urls, pytest.raises(ServerError) as caught:
@@ -175,7 +185,7 @@ def test_after_the_last_allowed_endpoint(ask: Ask) -> None:
     assert "The answer had 2 tokens and was continued 2 times (max_resumes 2)" in problem
 
 
-@both
+@every
 @pytest.mark.parametrize("options", [{"max_resumes": 0}, {}])
 def test_without_permission_the_break_is_the_error(ask: Ask, options: dict[str, int]) -> None:
     """As ever for a client of one endpoint."""
@@ -188,7 +198,7 @@ def test_without_permission_the_break_is_the_error(ask: Ask, options: dict[str, 
     assert second.requests == []
 
 
-@both
+@every
 def test_a_server_that_is_down_at_first(ask: Ask) -> None:
     """Nothing had come: the request goes out as it was."""
     second = Replica()
@@ -198,7 +208,7 @@ def test_a_server_that_is_down_at_first(ask: Ask) -> None:
     assert _resumed(second.requests[0]) == ()
 
 
-@both
+@every
 @pytest.mark.parametrize("code", ["INVALID_ARGUMENT", "INTERNAL", "CANCELLED", "UNIMPLEMENTED"])
 def test_an_answer_that_failed_is_not_repeated(ask: Ask, code: str) -> None:
     """The request's own fault, or the engine's word on it: no other server is bothered."""
@@ -211,7 +221,7 @@ def test_an_answer_that_failed_is_not_repeated(ask: Ask, code: str) -> None:
     assert second.requests == []
 
 
-@both
+@every
 def test_a_late_answer_is_not_continued(ask: Ask) -> None:
     """One deadline for all of it."""
     first, second = Replica(2), Replica()
@@ -259,7 +269,7 @@ def test_no_pause_is_longer_than_the_timeout() -> None:
     assert answer.pause == 0
 
 
-@both
+@every
 def test_patience_for_one_endpoint_that_comes_back(
     ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +291,7 @@ def test_patience_for_one_endpoint_that_comes_back(
     assert 2 <= whole.resumes <= 10
 
 
-@both
+@every
 def test_another_model_is_noticed(ask: Ask) -> None:
     """A prompt of another length: its ids would mean something else there."""
     first, second = Replica(2, vanish), Replica(prompt_tokens=7)
@@ -294,7 +304,7 @@ def test_another_model_is_noticed(ask: Ask) -> None:
         ask(urls, GREEDY)
 
 
-@both
+@every
 def test_a_refused_continuation_tells_of_the_break(ask: Ask) -> None:
     """The request was good at the first server; refused from the start it is the client's fault."""
 
@@ -310,7 +320,7 @@ def test_a_refused_continuation_tells_of_the_break(ask: Ask) -> None:
             ask([NOBODY, urls[1]], GREEDY)
 
 
-@both
+@every
 def test_only_the_empty_final_response_was_missing(ask: Ask) -> None:
     """The answer is whole: nobody needs to continue it."""
     first, second = Replica(len(WORDS), vanish), Replica()
@@ -319,7 +329,7 @@ def test_only_the_empty_final_response_was_missing(ask: Ask) -> None:
     assert (whole.text, whole.resumes, second.requests) == ("seven ty-two", 0, [])
 
 
-@both
+@every
 def test_log_probabilities_add_up(ask: Ask) -> None:
     """Each server sums up what it made itself."""
     with serving(Replica(2, vanish), Replica(2, vanish), Replica()) as urls:
@@ -327,7 +337,7 @@ def test_log_probabilities_add_up(ask: Ask) -> None:
     assert (whole.cum_log_prob, whole.resumes) == (-5.0, 2)
 
 
-@both
+@every
 def test_the_pause_counts(ask: Ask) -> None:
     """Timing is that of the caller: from the first request, the broken connection included."""
     first, second = Replica(2), Replica()

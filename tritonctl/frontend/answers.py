@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tritonctl.errors import RequestRejectedError, TritonctlError
 from tritonctl.frontend import errors
@@ -33,7 +33,11 @@ from tritonctl.protocol.generation import (
 FINISHED = ("stop", "length")
 _NOTHING = Chunk("", 0, 0, "", 0)
 CONTEXT_LENGTH = "context_length_exceeded"
-_WAITING_CHUNKS = 64  # of all streams of a request, before they are held up
+_ENOUGH = "stop"  # of an answer that was ended here
+
+# Takes a chunk of the answer with this index, and says whether that is enough of it.
+Take = Callable[[int, Chunk], Awaitable[bool]]
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,26 @@ class Usage:
         }
 
 
+@dataclass(eq=False)
+class _Answer:
+    """One of them while it comes. last: its latest chunk, which counts the whole answer so far."""
+
+    index: int
+    plan: Planned
+    call: Call
+    last: Chunk = _NOTHING
+
+    @property
+    def begun(self) -> bool:
+        """Whether any of it has come."""
+        return self.last is not _NOTHING
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Tokens of the prompt, and of the answer so far, as the server counts them."""
+        return self.last.num_input_tokens, self.last.num_output_tokens
+
+
 class Answers:
     """Asks for text. The one place where a request passes all parts between body and answer."""
 
@@ -91,46 +115,64 @@ class Answers:
         self._servers = servers
         self._budgets = budgets
 
-    async def ask(
-        self, exchange: Exchange, asked: TextAsked, usage: Usage
-    ) -> AsyncGenerator[tuple[int, Chunk], None]:
-        """Chunks by the answer's index; `usage` is complete at the end. Raises ApiError."""
-        latest: dict[int, Chunk] = {}
-        facts, observed = exchange.facts, exchange.observed
-        planned = await asyncio.gather(*(self._planned(asked, p) for p in asked.prompts))
+    async def ask(self, exchange: Exchange, asked: TextAsked, usage: Usage, take: Take) -> None:
+        """Ask and hand each chunk to `take`; `usage` is complete at the end. Raises ApiError."""
+        facts = exchange.facts
+        planned = await _together([self._planned(asked, prompt) for prompt in asked.prompts])
         facts.expected_tokens = sum(plan.work for plan in planned) * asked.choices
-        calls = [
-            observed.call(_requested(asked)) for _ in range(len(asked.prompts) * asked.choices)
-        ]
-        if observed.keeps_text:
-            facts.text |= {"prompts": asked.prompts, "answers": [""] * len(calls)}
+        answers = _answers(exchange, asked, planned)
         try:
-            async with (
-                self._admitted(exchange, asked, planned, latest) as grant,
-                aclosing(_merged(self._streams(exchange, asked, planned, calls, grant))) as chunks,
-            ):
-                async for index, chunk in chunks:
-                    before = latest[index].num_output_tokens if index in latest else 0
-                    latest[index] = chunk
-                    grant.output(chunk.num_output_tokens - before)
-                    calls[index].tokens(chunk.num_output_tokens, chunk.received_ns)
-                    if observed.keeps_text:
-                        facts.text["answers"][index] += chunk.text
-                    if exchange.facts.first_token is None and chunk.num_output_tokens:
-                        exchange.facts.first_token = chunk.received_ns / 1e9
-                    yield index, chunk
+            async with self._admitted(exchange, asked, planned, answers) as grant:
+                enough = await _together(
+                    [self._answer(exchange, asked, answer, grant, take) for answer in answers]
+                )
         except TritonctlError as error:
             raise errors.of_tritonctl(error, asked.prompt_field, asked.fields) from error
         finally:
-            for index, call in enumerate(calls):
-                last = latest.get(index, _NOTHING)
-                call.end(last.num_input_tokens, last.num_output_tokens, last.finish_reason)
-            _count(latest, asked, usage)
-            exchange.facts.prompt_tokens = usage.prompt_tokens
-            exchange.facts.output_tokens = usage.completion_tokens
-            exchange.facts.resumes = sum(chunk.resumes for chunk in latest.values())
-        _check_finished(latest, asked)
-        exchange.facts.outcome = latest[len(calls) - 1].finish_reason
+            for answer in answers:
+                answer.call.end(*answer.counts, answer.last.finish_reason)
+            _count(answers, asked, usage)
+            facts.prompt_tokens, facts.output_tokens = usage.prompt_tokens, usage.completion_tokens
+            facts.resumes = sum(answer.last.resumes for answer in answers)
+        if any(enough):
+            facts.outcome = _ENOUGH
+            return
+        _check_finished(answers)
+        facts.outcome = answers[-1].last.finish_reason
+
+    async def _answer(
+        self, exchange: Exchange, asked: TextAsked, answer: _Answer, grant: Grant, take: Take
+    ) -> bool:
+        """One answer, from the replica that is chosen for it and, if that breaks, from others.
+
+        Whether it was ended here, because it is enough.
+        """
+        facts, texts = exchange.facts, exchange.facts.text.get("answers")
+        model, plan, call = asked.target.model, answer.plan, answer.call
+        sampling = of_choice(asked.sampling, answer.index % asked.choices)
+        options = {"queueing": Queueing(grant.priority), "traceparent": call.traceparent}
+        async with (
+            self._servers.router.choose(model, work=plan.work, beginning=plan.content) as placement,
+            aclosing(placement.stream(plan.prompt, sampling, **options)) as chunks,
+        ):
+            facts.placements.append((placement.url, placement.reason))
+            async for chunk in chunks:
+                new = chunk.num_output_tokens - answer.last.num_output_tokens
+                answer.last = chunk
+                facts.replica = placement.url
+                grant.output(new)
+                call.tokens(chunk.num_output_tokens, chunk.received_ns)
+                if texts is not None:
+                    texts[answer.index] += chunk.text
+                if facts.first_token is None and chunk.num_output_tokens:
+                    facts.first_token = chunk.received_ns / 1e9
+                if await take(answer.index, chunk):
+                    return True
+        if answer.begun:
+            prompt_tokens, output_tokens = answer.counts
+            self._servers.expected.learn(model, output_tokens)
+            await self._servers.counter.served(model, plan.count, prompt_tokens)
+        return False
 
     @asynccontextmanager
     async def _admitted(
@@ -138,7 +180,7 @@ class Answers:
         exchange: Exchange,
         asked: TextAsked,
         planned: Sequence[Planned],
-        latest: dict[int, Chunk],
+        answers: Sequence[_Answer],
     ) -> AsyncIterator[Grant]:
         """Within the tenant's budgets; what was not used is given back at the end.
 
@@ -154,21 +196,21 @@ class Answers:
                 param="max_tokens",
             )
         prompt = sum(plan.count.at_most for plan in planned)
-        answers = sum(room or 0 for room in rooms)
-        async with self._budgets.admit(exchange.tenant, prompt, answers, asked.choices) as grant:
+        new = sum(room or 0 for room in rooms)
+        async with self._budgets.admit(exchange.tenant, prompt, new, asked.choices) as grant:
             exchange.headers = grant.headers
             facts = exchange.facts
             facts.reserved_tokens = grant.claim.reserved
             try:
                 yield grant
             except TritonctlError:
-                if not latest:
+                if not any(answer.begun for answer in answers):
                     grant.settle(0, 0)
                 raise
             finally:
-                if latest:
+                if any(answer.begun for answer in answers):
                     used = Usage()
-                    _count(latest, asked, used)
+                    _count(answers, asked, used)
                     grant.settle(used.prompt_tokens, used.completion_tokens)
                 facts.refunded_tokens = grant.claim.reserved - grant.used
 
@@ -190,48 +232,16 @@ class Answers:
         work = count.tokens + self._servers.expected.of(model, room)
         return Planned(prompt, content, count, room, work)
 
-    def _streams(
-        self,
-        exchange: Exchange,
-        asked: TextAsked,
-        planned: Sequence[Planned],
-        calls: Sequence[Call],
-        grant: Grant,
-    ) -> list[AsyncIterator[Chunk]]:
-        queueing = Queueing(priority=grant.priority)
-        return [
-            self._stream(
-                exchange,
-                planned[index // asked.choices],
-                asked.target.model,
-                of_choice(asked.sampling, index % asked.choices),
-                queueing=queueing,
-                traceparent=call.traceparent,
-            )
-            for index, call in enumerate(calls)
-        ]
 
-    async def _stream(
-        self,
-        exchange: Exchange,
-        plan: Planned,
-        model: str,
-        sampling: SamplingParameters,
-        **options: Any,
-    ) -> AsyncGenerator[Chunk, None]:
-        """One answer, from the replica that is chosen for it and, if that breaks, from others."""
-        last = None
-        async with (
-            self._servers.router.choose(model, work=plan.work, beginning=plan.content) as placement,
-            aclosing(placement.stream(plan.prompt, sampling, **options)) as chunks,
-        ):
-            exchange.facts.placements.append((placement.url, placement.reason))
-            async for last in chunks:
-                exchange.facts.replica = placement.url
-                yield last
-        if last is not None:
-            self._servers.expected.learn(model, last.num_output_tokens)
-            await self._servers.counter.served(model, plan.count, last.num_input_tokens)
+def _answers(exchange: Exchange, asked: TextAsked, planned: Sequence[Planned]) -> list[_Answer]:
+    """Those that are asked for, none of which has begun."""
+    answers = [
+        _Answer(index, planned[index // asked.choices], exchange.observed.call(_requested(asked)))
+        for index in range(len(planned) * asked.choices)
+    ]
+    if exchange.observed.keeps_text:
+        exchange.facts.text |= {"prompts": asked.prompts, "answers": [""] * len(answers)}
+    return answers
 
 
 def _requested(asked: TextAsked) -> dict[str, Any]:
@@ -249,61 +259,32 @@ def _requested(asked: TextAsked) -> dict[str, Any]:
     }
 
 
-def _count(latest: dict[int, Chunk], asked: TextAsked, usage: Usage) -> None:
-    read = {index // asked.choices: chunk.num_input_tokens for index, chunk in latest.items()}
+def _count(answers: Sequence[_Answer], asked: TextAsked, usage: Usage) -> None:
+    begun = [answer for answer in answers if answer.begun]
+    read = {answer.index // asked.choices: answer.last.num_input_tokens for answer in begun}
     usage.prompt_tokens = sum(read.values())
-    usage.completion_tokens = sum(chunk.num_output_tokens for chunk in latest.values())
+    usage.completion_tokens = sum(answer.last.num_output_tokens for answer in answers)
 
 
-def _check_finished(latest: dict[int, Chunk], asked: TextAsked) -> None:
+def _check_finished(answers: Sequence[_Answer]) -> None:
     """Raises ApiError for an answer that stopped without a reason that OpenAI has."""
-    for index in range(len(asked.prompts) * asked.choices):
-        if index not in latest or latest[index].finish_reason not in FINISHED:
-            raise ApiError(
-                503,
-                "The model's server ended the answer before it was complete",
-                type=errors.SERVER,
-                code="incomplete_answer",
-            )
+    if any(answer.last.finish_reason not in FINISHED for answer in answers):
+        raise ApiError(
+            503,
+            "The model's server ended the answer before it was complete",
+            type=errors.SERVER,
+            code="incomplete_answer",
+        )
 
 
-async def _merged(
-    streams: Sequence[AsyncIterator[Chunk]],
-) -> AsyncGenerator[tuple[int, Chunk], None]:
-    """Chunks of all streams as they come. The first error ends them all."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as chunks:  # type: ignore[type-var]
-            async for chunk in chunks:
-                yield 0, chunk
-        return
-    queue: asyncio.Queue[tuple[int, Chunk] | BaseException | None] = asyncio.Queue(_WAITING_CHUNKS)
-    tasks = [asyncio.create_task(_read(i, stream, queue)) for i, stream in enumerate(streams)]
-    running = len(tasks)
+async def _together(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:
+    """Their results, in order. The first error ends them all."""
+    if len(works) == 1:
+        return [await works[0]]
+    tasks = [asyncio.create_task(work) for work in works]
     try:
-        while running:
-            item = await queue.get()
-            if item is None:
-                running -= 1
-            elif isinstance(item, BaseException):
-                raise item
-            else:
-                yield item
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _read(
-    index: int,
-    stream: AsyncIterator[Chunk],
-    queue: asyncio.Queue[tuple[int, Chunk] | BaseException | None],
-) -> None:
-    try:
-        async with aclosing(stream) as chunks:  # type: ignore[type-var]
-            async for chunk in chunks:
-                await queue.put((index, chunk))
-    except Exception as error:  # the reader of the queue raises it
-        await queue.put(error)
-    else:
-        await queue.put(None)

@@ -6,15 +6,12 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from contextlib import aclosing
 from typing import Any
 
 from tritonctl.frontend.answers import Answers, TextAsked, Usage
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.streaming import DONE, PLACE, Template, event, send
 from tritonctl.protocol.generation import Chunk
-
-_ENOUGH = "stop"  # of an answer that was ended here
 
 
 class Choices(ABC):
@@ -71,29 +68,29 @@ class Choices(ABC):
     async def stream(self, exchange: Exchange, answers: Answers) -> None:
         """Answer by events."""
         begun: set[int] = set()
-        async with aclosing(answers.ask(exchange, self.asked, self.usage)) as chunks:
-            async for index, chunk in chunks:
-                data = self.events(index, chunk)
-                if index not in begun:
-                    begun.add(index)
-                    data = self.begin(index) + data
-                if data:
-                    await send(exchange, data)
-                if self.complete:
-                    exchange.facts.outcome = _ENOUGH
-                    break
+
+        async def take(index: int, chunk: Chunk) -> bool:
+            data = self.events(index, chunk)
+            if index not in begun:
+                begun.add(index)
+                data = self.begin(index) + data
+            if data:
+                await send(exchange, data)
+            return self.complete
+
+        await answers.ask(exchange, self.asked, self.usage, take)
         await exchange.finish(self._last())
 
     async def answer(self, exchange: Exchange, answers: Answers) -> None:
         """Answer by one object."""
         given: list[list[Chunk]] = [[] for _ in range(self.count)]
-        async with aclosing(answers.ask(exchange, self.asked, self.usage)) as chunks:
-            async for index, chunk in chunks:
-                given[index].append(chunk)
-                self.observe(index, chunk)
-                if self.complete:
-                    exchange.facts.outcome = _ENOUGH
-                    break
+
+        async def take(index: int, chunk: Chunk) -> bool:
+            given[index].append(chunk)
+            self.observe(index, chunk)
+            return self.complete
+
+        await answers.ask(exchange, self.asked, self.usage, take)
         choices = [self.choice(index, chunks) for index, chunks in enumerate(given)]
         await exchange.answer_json(
             {**self._head, "object": self.whole, "choices": choices, "usage": self.usage.record}

@@ -11,6 +11,7 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.counting.expected import ExpectedOutput
 from tritonctl.frontend.counting.prompts import PromptCounter
+from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.frontend.routing.pools import Pool
 from tritonctl.frontend.routing.router import Router, Settings
 from tritonctl.frontend.routing.watch import Upstream, Watch
@@ -70,4 +71,4 @@ def _library() -> Path | None:
 def connecting(config: FrontendConfig) -> Connect:
     """Clients for the configured servers."""
     tls = client_tls(config.tls)
-    return lambda url: AsyncTritonClient(url, tls=tls, api_key=config.api_key)
+    return lambda url: StreamingClient(url, tls=tls, api_key=config.api_key)

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from tritonctl.errors import HostError
 
-PACKAGES = ("httptools", "orjson", "starlette", "uvicorn")
+PACKAGES = ("hpack", "httptools", "orjson", "starlette", "uvicorn")
 INSTALL = "pip install 'tritonctl[frontend]'"
 
 

@@ -287,7 +287,8 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
         answer = ResumableAnswer(route or self._route, model, prompt, sampling, queueing, timeout)
         metadata = _trace(traceparent)
         while not answer.complete:
-            await asyncio.sleep(answer.pause)
+            if pause := answer.pause:  # else the loop would make a turn for nothing
+                await asyncio.sleep(pause)
             with self._attempt(answer, metadata) as call:
                 try:
                     async for response in call:

@@ -25,6 +25,7 @@ from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
 Metadata = Sequence[tuple[str, str]]
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+STREAM_METHOD = f"/{_SERVICE.full_name}/ModelStreamInfer"
 
 # A server ends a call within milliseconds of its last response, unless it has lost track of it.
 _END_SECONDS = 1.0
@@ -60,7 +61,7 @@ class _Connection:
         # A stream of ours has one request. Declared so, gRPC sends its header, message and end in
         # one operation instead of three, with a thread for none; on the wire it is the same.
         self._stream = self._channel.unary_stream(
-            f"/{_SERVICE.full_name}/ModelStreamInfer",
+            STREAM_METHOD,
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
         )

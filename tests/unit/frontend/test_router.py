@@ -13,9 +13,9 @@ from tritonclient.grpc import service_pb2
 
 from tests.unit.test_resuming import NOBODY, WORDS, Replica, serving, vanish
 from tritonctl.errors import ServerBusyError, ServerError
+from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.frontend.routing.pools import Pool
 from tritonctl.frontend.routing.router import Router, Settings
-from tritonctl.protocol.client import AsyncTritonClient
 from tritonctl.protocol.generation import SamplingParameters
 
 GREEDY = SamplingParameters()
@@ -37,7 +37,7 @@ def routed(
     made: list[Router] = []
 
     async def run() -> None:
-        async with AsyncTritonClient(urls[0]) as client:
+        async with StreamingClient(urls[0]) as client:
             pools = [Pool("short", frozenset(urls[1:]), 100), Pool("any", frozenset(urls[:1]))]
             settings = Settings(affinity=affinity)
             router = Router(client, urls, {"pooled": pools}, settings, draw=lambda: 0.0)

@@ -101,8 +101,12 @@ class Watch:
             await self.read_configurations()
 
     async def read_reports(self) -> None:
-        """The metrics of each; a page that cannot be read leaves the report to grow stale."""
-        await asyncio.gather(*(self._read(url) for url in list(self._router.replicas)))
+        """The metrics of each; a page that cannot be read leaves the report to grow stale.
+
+        A choice of one needs none, and a page costs both sides a few milliseconds.
+        """
+        if len(self._router.replicas) > 1:
+            await asyncio.gather(*(self._read(url) for url in list(self._router.replicas)))
 
     async def read_configurations(self) -> None:
         """Of each model at each replica: how many requests it takes at once, what its steps are."""

@@ -44,10 +44,19 @@ ON_FREE_PORTS = {"grpc_port": 0, "http_port": 0, "metrics_port": 0, "restart": F
 # for every test that asks afterwards.
 PROOF = SamplingParameters(max_tokens=2, random_seed=0)
 # An engine that takes its time, so that a test can act amid the answers; the test says how long.
+# `broken_steps`: so many steps in a row throw, for a request that no check would let through.
 PACED = """
 
 _whole_step = OpenvinoEngine.step
 _given = {{}}
+_broken = []
+
+
+def _break(self):
+    config = openvino_genai.GenerationConfig(max_new_tokens=2)
+    config.structured_output_config = openvino_genai.StructuredOutputConfig(regex="((")
+    ids = openvino.Tensor(np.ones((1, 1), dtype=np.int64))
+    _broken.append(self._pipeline.add_request(2**62, ids, config))
 
 
 def _paced_step(self):
@@ -55,6 +64,10 @@ def _paced_step(self):
     with open({file!r}) as file:
         pace = json.load(file)
     time.sleep(pace["step_seconds"])
+    if not pace["broken_steps"]:
+        _broken.clear()
+    elif pace["broken_steps"] > len(_broken):
+        _break(self)
     if not pace["stall_after"]:
         return _whole_step(self)
     progress = _whole_step(self) if self._running else []
@@ -176,9 +189,12 @@ class ServerHandle(Generic[AServer]):
         assert isinstance(server, self.kind)
         return server
 
-    def pace(self, step_seconds: float, stall_after: int = 0) -> None:
-        """Each step takes so long from now on; after so many tokens of a stream it says no more."""
-        set_pace(self.project.root, step_seconds, stall_after)
+    def pace(self, step_seconds: float, stall_after: int = 0, broken_steps: int = 0) -> None:
+        """Each step takes so long from now on; after so many tokens of a stream it says no more.
+
+        broken_steps: so many throw, within OpenVINO.
+        """
+        set_pace(self.project.root, step_seconds, stall_after, broken_steps)
 
     def log_tail(self) -> str:
         """The end of what Triton wrote."""
@@ -281,9 +297,15 @@ def paced_project(
     return load_project(folder)
 
 
-def set_pace(folder: Path, step_seconds: float, stall_after: int = 0) -> None:
+def set_pace(
+    folder: Path, step_seconds: float, stall_after: int = 0, broken_steps: int = 0
+) -> None:
     """Of a paced project's engine; at once, also amid answers."""
-    pace = {"step_seconds": step_seconds, "stall_after": stall_after}
+    pace = {
+        "step_seconds": step_seconds,
+        "stall_after": stall_after,
+        "broken_steps": broken_steps,
+    }
     new = folder / f"{PACE}.new"  # an engine that reads it meanwhile sees the old one whole
     new.write_text(json.dumps(pace))
     new.replace(folder / PACE)

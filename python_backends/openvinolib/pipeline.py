@@ -4,7 +4,9 @@
 https://docs.openvino.ai/2026/openvino-workflow-generative.html
 """
 
+import logging
 import secrets
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +18,7 @@ from openvino_genai.py_openvino_genai import GenerationHandle  # not exported ab
 
 from textlib.engine_contract import Progress
 from textlib.engine_metrics import KvCache
+from textlib.engine_worker import end_process
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.parameters import ModelParameters
 from textlib.partial_blocks import PartialBlocks
@@ -24,6 +27,7 @@ from textlib.sampling import SamplingParams
 from textlib.token_chunk import FinishReason
 
 _SEED_BITS = 32
+_LOG = logging.getLogger(__name__)
 _FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
 
 
@@ -41,31 +45,20 @@ class OpenvinoEngine:
     """textlib's Engine over a ContinuousBatchingPipeline that sees token ids only."""
 
     def __init__(self, folder: Path, parameters: ModelParameters) -> None:
-        scheduler = openvino_genai.SchedulerConfig()
-        scheduler.num_kv_blocks = parameters.integer("num_kv_blocks")
-        scheduler.max_num_seqs = parameters.integer("max_num_seqs")
-        scheduler.max_num_batched_tokens = parameters.integer("max_num_batched_tokens")
-        scheduler.enable_prefix_caching = parameters.boolean("enable_prefix_caching")
-        scheduler.dynamic_split_fuse = True
-        properties = parameters.settings("properties")
-        try:
-            # A folder without openvino_tokenizer.xml: the pipeline then works on ids alone.
-            self._pipeline = openvino_genai.ContinuousBatchingPipeline(
-                folder, scheduler_config=scheduler, device="CPU", properties=properties
-            )
-        except RuntimeError as error:
-            raise ConfigurationError(
-                f"OpenVINO cannot load {folder} with {properties}: {error}. "
-                "Build the model again, or correct engine.properties."
-            ) from error
+        self._folder, self._parameters = folder, parameters
         self._kv_blocks = parameters.integer("num_kv_blocks")
+        self._load()
+
+    def _load(self) -> None:
+        """A pipeline without streams. Raises ConfigurationError."""
         self._running: dict[int, _Running] = {}
         self._held: dict[int, GenerationRequest] = {}  # until they may begin
         self._partial = (
-            PartialBlocks(parameters.integer("block_size"), most=self._kv_blocks)
-            if scheduler.enable_prefix_caching
+            PartialBlocks(self._parameters.integer("block_size"), most=self._kv_blocks)
+            if self._parameters.boolean("enable_prefix_caching")
             else None
         )
+        self._pipeline = _pipeline(self._folder, self._parameters)
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
         """Add a request; it joins at one of the next steps."""
@@ -95,7 +88,11 @@ class OpenvinoEngine:
     def step(self) -> Sequence[Progress]:
         """Advance every sequence by one step."""
         refused = self._begin_held()
-        self._pipeline.step()
+        try:
+            self._pipeline.step()
+        except Exception:
+            self._renew()
+            raise
         progress = [
             _read(stream_id, running)
             for stream_id, running in self._running.items()
@@ -106,6 +103,17 @@ class OpenvinoEngine:
             if item.error or item.finish:
                 self.cancel(item.stream_id)
         return refused + progress
+
+    def _renew(self) -> None:
+        """Another pipeline: one whose step has thrown once does so at each step from then on."""
+        began = time.monotonic()
+        self._running.clear()
+        del self._pipeline  # its memory first
+        try:
+            self._load()
+        except Exception as error:
+            end_process(f"the pipeline cannot be loaded again after a step that failed: {error}")
+        _LOG.warning("the pipeline was loaded again in %.1f s", time.monotonic() - began)
 
     def _begin_held(self) -> list[Progress]:
         """Add the held requests; returns the errors of those that OpenVINO refuses."""
@@ -141,6 +149,29 @@ class OpenvinoEngine:
         used = round(self._pipeline.get_metrics().cache_usage / 100 * self._kv_blocks)
         used = used if self._running else 0
         return KvCache(used, self._kv_blocks - used)
+
+
+def _pipeline(
+    folder: Path, parameters: ModelParameters
+) -> openvino_genai.ContinuousBatchingPipeline:
+    """The pipeline of an engine's folder. Raises ConfigurationError."""
+    scheduler = openvino_genai.SchedulerConfig()
+    scheduler.num_kv_blocks = parameters.integer("num_kv_blocks")
+    scheduler.max_num_seqs = parameters.integer("max_num_seqs")
+    scheduler.max_num_batched_tokens = parameters.integer("max_num_batched_tokens")
+    scheduler.enable_prefix_caching = parameters.boolean("enable_prefix_caching")
+    scheduler.dynamic_split_fuse = True
+    properties = parameters.settings("properties")
+    try:
+        # A folder without openvino_tokenizer.xml: the pipeline then works on ids alone.
+        return openvino_genai.ContinuousBatchingPipeline(
+            folder, scheduler_config=scheduler, device="CPU", properties=properties
+        )
+    except RuntimeError as error:
+        raise ConfigurationError(
+            f"OpenVINO cannot load {folder} with {properties}: {error}. "
+            "Build the model again, or correct engine.properties."
+        ) from error
 
 
 def _read(stream_id: int, running: _Running) -> Progress:

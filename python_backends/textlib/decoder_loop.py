@@ -32,7 +32,7 @@ from itertools import count
 from textlib.admission import TRITON_DECIDES, Admission
 from textlib.decoder_stream import Outgoing, ResponseSink, Stream, watch_for
 from textlib.departures import POLL_SECONDS, Departures
-from textlib.engine_contract import Engine, Progress, no_wait, request_failure
+from textlib.engine_contract import MAX_FAILED_STEPS, Engine, Progress, no_wait, request_failure
 from textlib.engine_metrics import EngineMetrics, Gauges, Key
 from textlib.errors import (
     EngineFailedError,
@@ -51,7 +51,6 @@ from textlib.turns import Turns
 PAUSE_SHARE = 0.05
 MIN_PAUSE_SECONDS = 0.002
 ARRIVAL_QUIET_SECONDS = 0.001
-MAX_FAILED_STEPS = 3
 _MAX_STREAM_ID = 2**31 - 1
 _LOG = logging.getLogger(__name__)
 

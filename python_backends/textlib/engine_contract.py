@@ -9,6 +9,9 @@ from textlib.errors import EngineFailedError, TextPathError
 from textlib.request_tensors import GenerationRequest
 from textlib.token_chunk import FinishReason
 
+# Steps that fail one after the other before an engine counts as dead.
+MAX_FAILED_STEPS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Progress:

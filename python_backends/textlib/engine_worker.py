@@ -3,20 +3,25 @@
 
 Standard input is a socket to the engine's stub (`engine_process`), which may be behind: then the
 progress of several steps lies in the socket. Once it is full, this process waits.
+
+A step that fails ends the streams that it worked on. After `MAX_FAILED_STEPS` in a row, or where an
+engine says by `end_process` that it is beyond repair, the process ends, and its stub with it: a
+supervisor starts the server again, while an engine that refuses everything would stay "ready".
 """
 
 import ctypes
 import json
 import logging
+import os
 import signal
 import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
-from textlib.engine_contract import Engine, Progress, request_failure
+from textlib.engine_contract import MAX_FAILED_STEPS, Engine, Progress, request_failure
 from textlib.engine_messages import packed, progress_rows, read_request
 from textlib.engine_metrics import KvCache
 from textlib.errors import ConfigurationError
@@ -27,6 +32,7 @@ from textlib.parameters import ModelParameters
 CACHE_SECONDS = 0.05  # how often the cache's state is told while it changes
 _BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
+BROKEN_STATUS = 70  # sysexits.h: an internal error
 _LOG = logging.getLogger(__name__)
 
 
@@ -38,6 +44,12 @@ class CachingEngine(Engine, Protocol):
 
 
 Load = Callable[[Path, ModelParameters], CachingEngine]
+
+
+def end_process(reason: str) -> NoReturn:
+    """End the engine's process now: the libraries of a broken engine may hang in their own end."""
+    _LOG.critical("%s", reason)
+    os._exit(BROKEN_STATUS)
 
 
 def main(load: Load) -> None:
@@ -74,6 +86,7 @@ class EngineWorker:
         self._frames = Frames()
         self._active: set[int] = set()
         self._refused: list[Progress] = []
+        self._failed_steps = 0  # in a row
         self._told: KvCache | None = None
         self._tell_next = 0.0
 
@@ -111,14 +124,22 @@ class EngineWorker:
     def _step(self) -> dict[str, Any]:
         made, self._refused = self._refused, []
         failure = {}
-        try:
-            made += self._engine.step() if self._active else ()
-        except Exception as error:
-            _LOG.exception("a step of the engine failed")
-            failure = {"failed": str(error)}
-            self._forget_all()
+        if self._active:
+            try:
+                made += self._engine.step()
+                self._failed_steps = 0
+            except Exception as error:
+                failure = {"failed": self._fail_step(error)}
         self._active -= {item.stream_id for item in made if item.finish or item.error}
         return ({"made": progress_rows(made)} if made else {}) | failure
+
+    def _fail_step(self, error: Exception) -> str:
+        _LOG.exception("a step of the engine failed")
+        self._failed_steps += 1
+        if self._failed_steps == MAX_FAILED_STEPS:
+            end_process(f"{MAX_FAILED_STEPS} steps in a row failed: the engine's process ends")
+        self._forget_all()
+        return str(error)
 
     def _forget_all(self) -> None:
         for stream_id in self._active:

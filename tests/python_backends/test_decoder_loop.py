@@ -11,8 +11,8 @@ from itertools import count, pairwise
 
 import numpy as np
 import pytest
-from textlib.decoder_loop import MAX_FAILED_STEPS, DecoderLoop
-from textlib.engine_contract import Progress
+from textlib.decoder_loop import DecoderLoop
+from textlib.engine_contract import MAX_FAILED_STEPS, Progress
 from textlib.errors import (
     EngineFailedError,
     EngineUnavailableError,

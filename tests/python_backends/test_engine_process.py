@@ -17,11 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from textlib.decoder_loop import DecoderLoop
-from textlib.engine_contract import Progress
+from textlib.engine_contract import MAX_FAILED_STEPS, Progress
 from textlib.engine_messages import packed, progress_rows, read_progress, read_request
 from textlib.engine_messages import request_message as message_of
 from textlib.engine_metrics import KvCache
 from textlib.engine_process import EngineProcess
+from textlib.engine_worker import BROKEN_STATUS
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.frames import Frames, framed
 from textlib.parameters import ModelParameters
@@ -134,6 +135,32 @@ def test_a_failed_step_fails_what_it_worked_on(start: Start) -> None:
     engine.cancel(1)  # as the loop does; it is forgotten already
     engine.add(2, asked(50))
     assert ids_of(finished(engine, 1)[2]) == [50, 51, 52]
+
+
+def test_an_engine_that_keeps_failing_ends(start: Start) -> None:
+    """A step in between that succeeds is a new beginning; three that fail end the process."""
+    ended: list[int] = []
+
+    def end(status: int) -> None:
+        ended.append(status)
+        raise EOFError
+
+    engine = start(on_end=end)
+    for breaks in (MAX_FAILED_STEPS - 1, MAX_FAILED_STEPS - 1):
+        for _ in range(breaks):
+            engine.add(1, asked(BREAKS))
+            with pytest.raises(EngineFailedError, match="out of luck"):
+                finished(engine, 1)
+        engine.add(2, asked(50))
+        assert ids_of(finished(engine, 1)[2]) == [50, 51, 52]
+    for _ in range(MAX_FAILED_STEPS - 1):
+        engine.add(1, asked(BREAKS))
+        with pytest.raises(EngineFailedError):
+            finished(engine, 1)
+    engine.add(1, asked(BREAKS))
+    with pytest.raises(EOFError):
+        finished(engine, 1)
+    assert ended == [BROKEN_STATUS]
 
 
 def test_a_cancelled_stream_makes_nothing_more(start: Start) -> None:

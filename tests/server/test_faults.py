@@ -26,7 +26,7 @@ import pytest
 
 from tests.server.test_lifecycle import up
 from tests.servers import Handle, server_pid, wait_until
-from tritonctl.errors import ServerError
+from tritonctl.errors import ServerError, TritonctlError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.client import TritonClient
 from tritonctl.protocol.generation import SamplingParameters
@@ -74,7 +74,7 @@ class Stream(threading.Thread):
         self.text = ""
         self.counts: list[tuple[int, int]] = []  # of each chunk: its ids, all ids so far
         self.resumes = 0
-        self.error: ServerError | None = None
+        self.error: TritonctlError | None = None
         self.ended = 0.0
 
     def run(self) -> None:
@@ -86,7 +86,7 @@ class Stream(threading.Thread):
                     self.counts.append((len(chunk.token_ids), chunk.num_output_tokens))
                     self.resumes = chunk.resumes
                     self.begun.set()
-            except ServerError as error:
+            except TritonctlError as error:
                 self.error = error
         self.ended = time.monotonic()
 
@@ -139,6 +139,48 @@ def test_a_stub_is_killed_under_streams(cli: Cli, pair: list[Handle], step: str)
     assert cli("status", cwd=root).returncode == 7
     server.pace(0)
     assert text_of(up(cli, server.project).grpc_url, SHORT)
+
+
+def begun_streams(server: Handle, count: int) -> list[Stream]:
+    """Streams of a slow engine that have their first tokens."""
+    server.pace(STEP_SECONDS)
+    streams = [Stream(server.url, None) for _ in range(count)]
+    for stream in streams:
+        stream.start()
+    for stream in streams:
+        assert stream.begun.wait(SOON_SECONDS)
+    return streams
+
+
+def test_a_step_that_throws_ends_its_streams_alone(cli: Cli, life: Handle) -> None:
+    """OpenVINO's pipeline is of no use afterwards: the engine has another one, in its process."""
+    before = text_of(life.url, SHORT)
+    processes = set(life.processes())
+    streams = begun_streams(life, 3)
+    life.pace(0, broken_steps=1)
+    for stream in streams:
+        stream.join(SOON_SECONDS)
+        assert not stream.is_alive(), "it hangs"
+        assert stream.error is not None
+        assert "the engine failed while generating" in str(stream.error)
+    assert text_of(life.url, SHORT) == before
+    assert set(life.processes()) == processes
+    assert "the pipeline was loaded again" in cli("logs", cwd=life.project.root).stdout
+
+
+@pytest.mark.exhaustive
+def test_an_engine_whose_steps_keep_throwing_ends_its_server(cli: Cli, life: Handle) -> None:
+    """So that its supervisor starts it again: one that refuses everything would stay "ready"."""
+    life.pace(0, broken_steps=100)
+    for _ in range(3):
+        with contextlib.suppress(TritonctlError):
+            text_of(life.url, SHORT)
+    life.wait_until_gone()
+    assert leftovers(life.state.shm_prefix) == []
+    said = cli("logs", cwd=life.project.root).stdout
+    assert "3 steps in a row failed: the engine's process ends" in said
+    life.pace(0)
+    assert text_of(up(cli, life.project).grpc_url, SHORT)
 
 
 def test_the_repository_is_replaced_and_removed_under_a_running_server(

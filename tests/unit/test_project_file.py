@@ -96,7 +96,7 @@ def test_unknown_key_like_nothing_lists_the_valid_ones(tmp_path: Path) -> None:
     assert error.problem == "tritonctl.yaml:16: unknown key `zzz` in the file"
     assert error.remedy == (
         "valid keys: docker, engines, ensembles, frontend, gateway, loadtests, model_repository, "
-        "models, profiles, schema, server"
+        "models, profiles, rollout, schema, server"
     )
 
 
@@ -388,6 +388,7 @@ def test_json_schema_knows_every_key() -> None:
         "docker",
         "gateway",
         "frontend",
+        "rollout",
         "loadtests",
         "profiles",
     }

@@ -18,6 +18,7 @@ ROOMS = (
     "__init__",
     "tuning",
     "doctor",
+    "rollout",
     "loadtest",
     "server",
     "bulk",

@@ -17,6 +17,7 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.project.base import Positive, Slo, Strict
 from tritonctl.project.engine import Engine
 from tritonctl.project.frontend import Frontend, Pool
+from tritonctl.project.rollout import Rollout
 from tritonctl.project.scenario import Scenario
 from tritonctl.project.server import Docker, Gateway, Server
 
@@ -267,6 +268,9 @@ class Project(Strict):
     docker: Docker = Field(Docker(), description="images, memory, replicas")
     gateway: Gateway | None = Field(None, description="Envoy in front of the server's replicas")
     frontend: Frontend | None = Field(None, description="the OpenAI API over the public models")
+    rollout: Rollout = Field(
+        Rollout(), description="how users move from the stable release to a candidate"
+    )
     loadtests: dict[ModelName, Scenario] = Field(
         {}, description="scenarios of `tritonctl loadtest run`, by name"
     )

@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge: what it knows decides, and what it does not know is never healthy."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+
+from tritonctl.project.rollout import Rollout
+from tritonctl.rollout.judge import SHARES, Decision, Judge, Standing
+from tritonctl.rollout.metrics import Counters, Distances, Histogram, Scrape
+
+BOUNDS = tuple(50 * 1.1**place for place in range(30))
+ROLLOUT = Rollout(steps=[5, 50, 100], hold_seconds=30, minimum_requests=20, warm_up_seconds=5)
+
+
+@dataclass
+class Version:
+    """Servers of one version, at a steady rate. `fails`: every so many; `ms`: TTFT."""
+
+    rate: int
+    fails: int = 0
+    ms: float = 100.0
+    memory: float = 1e9
+    leak: float = 0.0
+    requests: int = 0
+    failures: int = 0
+
+    def __post_init__(self) -> None:
+        """Nothing counted yet."""
+        self.counts = [0] * (len(BOUNDS) + 1)
+
+    def second(self, draw: random.Random) -> Counters:
+        """What it counts a second later."""
+        for _ in range(self.rate):
+            self.requests += 1
+            self.failures += bool(self.fails) and self.requests % self.fails == 0
+            took = self.ms * draw.lognormvariate(0, 0.3)
+            self.counts[sum(took > bound for bound in BOUNDS)] += 1
+        self.memory += self.leak
+        times = {"ttft": Histogram(BOUNDS, tuple(self.counts))}
+        wobble = draw.gauss(0, 1e6)
+        return Counters(self.requests, self.failures, times, int(self.memory + wobble))
+
+
+Change = Callable[[int, Scrape], Scrape]
+
+
+def as_it_is(_: int, scrape: Scrape) -> Scrape:
+    """Nothing lost."""
+    return scrape
+
+
+def run(
+    candidate: Version,
+    stable: Version | None = None,
+    *,
+    seconds: int = 300,
+    change: Change = as_it_is,
+    rollout: Rollout = ROLLOUT,
+) -> list[Decision]:
+    """A rollout to its rollback, its end or these seconds; steps follow the judge."""
+    draw = random.Random(2)  # noqa: S311 - a seeded experiment
+    judge = Judge(rollout, 0.0, times=("ttft",))
+    stable = stable or Version(19)
+    step, decisions = 0, []
+    for second in range(seconds):
+        scrape = Scrape(float(second), stable.second(draw), candidate.second(draw))
+        decisions.append(judge.observe(change(second, scrape)))
+        if decisions[-1].standing is Standing.ROLLBACK:
+            break
+        if decisions[-1].standing is Standing.PROMOTE_STEP:
+            step += 1
+            if step == len(rollout.steps):
+                break
+            judge.begin_step(step, float(second))
+            stable.rate, candidate.rate = [(10, 10), (0, 20)][step - 1]
+    return decisions
+
+
+def test_a_version_that_is_no_worse() -> None:
+    """Each step lasts as long as it must, then the next; the figures say so."""
+    decisions = run(Version(1))
+    promoted = [one for one in decisions if one.standing is Standing.PROMOTE_STEP]
+    assert [one.at for one in promoted] == [30, 60, 90]
+    assert decisions[0].standing is Standing.UNKNOWN
+    assert {one.standing for one in decisions[1:]} == {Standing.HEALTHY, Standing.PROMOTE_STEP}
+    figures = json.loads(json.dumps(promoted[-1].figures))
+    assert (figures["step"], figures["limit"]) == (2, 100)
+    assert figures["candidate"] == {"requests": 30 + 300 + 600, "failures": 0}
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reason", "until"),
+    [
+        (Version(1, fails=1), "its requests fail more often", 5),
+        (Version(1, fails=5), "its requests fail more often", 20),
+        (Version(1, ms=200), "its first tokens take longer", 25),
+        (Version(1, leak=3e6), "its memory grows", 70),
+    ],
+)
+def test_faults_at_the_first_step(candidate: Version, reason: str, until: int) -> None:
+    """One request a second of twenty: found within seconds, by what they break."""
+    last = run(candidate)[-1]
+    assert last.standing is Standing.ROLLBACK
+    assert last.reason.startswith(reason)
+    assert last.at <= until
+    assert last.figures["step"] in (0, 1)
+
+
+def test_failures_of_both() -> None:
+    """A service that fails for everybody is not the candidate's doing."""
+    assert run(Version(1, fails=4), Version(19, fails=4))[-1].standing is Standing.PROMOTE_STEP
+
+
+def test_failures_where_stable_has_no_requests() -> None:
+    """The last step: more than is tolerated is rolled back, without anything to compare with."""
+    candidate = Version(1)
+
+    def fail_late(second: int, scrape: Scrape) -> Scrape:
+        candidate.fails = 20 if second > 65 else 0
+        return scrape
+
+    last = run(candidate, change=fail_late)[-1]
+    assert (last.standing, last.figures["step"]) == (Standing.ROLLBACK, 2)
+    assert last.reason == "more of its requests fail than is tolerated"
+
+
+def test_answers_that_differ() -> None:
+    """Shadowed questions: six of another text are enough, noise is not."""
+
+    def answers(distances: Distances) -> Change:
+        return lambda _, scrape: replace(scrape, answers=[distances])
+
+    shadowed = ROLLOUT.model_copy(update={"shadow": 0.1})
+    wrong = run(Version(1), change=answers(Distances(0, 1)), rollout=shadowed)[-1]
+    assert wrong.reason == "its answers differ from stable's, beyond stable's own noise"
+    assert wrong.at <= 8
+    noisy = run(Version(1), change=answers(Distances(1, 1)), rollout=shadowed)[-1]
+    assert noisy.standing is Standing.PROMOTE_STEP
+
+
+@pytest.mark.parametrize("group", ["stable", "candidate"])
+def test_metrics_that_stay_away(group: str) -> None:
+    """Unknown at once, rolled back after the stated time, never healthy in between."""
+
+    def lose(second: int, scrape: Scrape) -> Scrape:
+        if second < 10:
+            return scrape
+        return (
+            replace(scrape, stable=None) if group == "stable" else replace(scrape, candidate=None)
+        )
+
+    decisions = run(Version(1), change=lose)
+    assert {one.standing for one in decisions[10:-1]} == {Standing.UNKNOWN}
+    assert decisions[-1].standing is Standing.ROLLBACK
+    assert decisions[-1].reason == f"no metrics of {group} for 11 s"
+    assert decisions[-1].at == 20
+
+
+def test_metrics_that_were_never_there() -> None:
+    """The time counts from the beginning."""
+    last = run(Version(1), change=lambda _, scrape: replace(scrape, candidate=None))[-1]
+    assert (last.standing, last.at) == (Standing.ROLLBACK, 11)
+
+
+def test_a_scrape_that_is_lost() -> None:
+    """One of three: the step goes on, nothing is judged twice."""
+
+    def lose(second: int, scrape: Scrape) -> Scrape:
+        return replace(scrape, candidate=None) if second % 3 == 1 else scrape
+
+    decisions = run(Version(1), change=lose)
+    assert decisions[-1].standing is Standing.PROMOTE_STEP
+    assert decisions[-1].figures["candidate"]["failures"] == 0
+
+
+def test_metrics_that_stand_still() -> None:
+    """An endpoint that answers the same while Envoy sends requests is as good as dead."""
+    frozen: list[Scrape] = []
+
+    def freeze(second: int, scrape: Scrape) -> Scrape:
+        frozen.append(scrape)
+        kept = frozen[min(second, 10)]
+        return replace(scrape, candidate=kept.candidate, sent=2 * second)
+
+    last = run(Version(2), change=freeze)[-1]
+    assert last.standing is Standing.ROLLBACK
+    assert last.reason.startswith("22 requests were sent to candidate in 11 s, and none has ended")
+
+
+def test_a_candidate_that_restarts() -> None:
+    """It counts from 0 again: it has crashed, whoever restarted it."""
+
+    def crash(second: int, scrape: Scrape) -> Scrape:
+        return replace(scrape, candidate=Counters(1, 0)) if second == 12 else scrape
+
+    last = run(Version(1), change=crash)[-1]
+    assert (last.at, last.reason) == (12, "candidate counts from 0 again: it was restarted")
+
+
+def test_counts_that_begin_anew_for_both() -> None:
+    """Whoever counts was restarted: one moment is unknown."""
+
+    def restart(second: int, scrape: Scrape) -> Scrape:
+        return Scrape(12.0, Counters(0, 0), Counters(0, 0)) if second == 12 else scrape
+
+    decisions = run(Version(1), change=restart)
+    assert decisions[12].standing is Standing.UNKNOWN
+    assert decisions[-1].standing is Standing.PROMOTE_STEP
+
+
+def test_no_traffic() -> None:
+    """Nothing is known of a candidate without a request, however long it waits."""
+    decisions = run(Version(0))
+    assert {one.standing for one in decisions} == {Standing.UNKNOWN}
+    assert decisions[-1].reason == "no request to the candidate in this step yet"
+
+
+def test_few_requests() -> None:
+    """A step is as long as its least requests need."""
+    slow = ROLLOUT.model_copy(update={"minimum_requests": 100})
+    promoted = [one for one in run(Version(1), rollout=slow) if one.standing == "promote_step"]
+    assert next(iter(promoted)).figures["step_requests"] == 100
+
+
+def test_suspicion_holds_a_step() -> None:
+    """Evidence that is not enough to roll back is enough not to go on."""
+    candidate = Version(1)
+
+    def fail_twice(second: int, scrape: Scrape) -> Scrape:
+        candidate.fails = 1 if second in (27, 28) else 0
+        return scrape
+
+    decisions = run(candidate, change=fail_twice)
+    held = decisions[31]
+    assert held.standing is Standing.HOLD
+    assert held.reason == "it may be that its requests fail more often than stable's"
+
+
+def test_a_cold_start_is_no_fault() -> None:
+    """Times are judged once the candidate is warm."""
+    candidate = Version(1)
+
+    def warm(second: int, scrape: Scrape) -> Scrape:
+        candidate.ms = 1000 if second < 4 else 100
+        return scrape
+
+    assert run(candidate, change=warm)[-1].standing is Standing.PROMOTE_STEP
+
+
+def test_time_does_not_go_back() -> None:
+    """The caller's clock is a monotonic one."""
+    judge = Judge(ROLLOUT, 10.0)
+    with pytest.raises(ValueError, match=r"a scrape of 9\.0 after 10\.0"):
+        judge.observe(Scrape(9.0, None, None))
+
+
+def test_the_shares_are_one() -> None:
+    """All tests together spend the stated rate, no more."""
+    assert sum(SHARES.values()) == pytest.approx(1)
+
+
+def test_prometheus_buckets() -> None:
+    """Each counts those before it, too."""
+    assert Histogram.cumulative([1, 2], [3, 3, 7]).counts == (3, 0, 4)
+    with pytest.raises(ValueError, match="2 counts for 2 bounds"):
+        Histogram((1, 2), (3, 4))
+    with pytest.raises(ValueError, match="bounds do not rise"):
+        Histogram((2, 1), (3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([1, 5, 5, 100], "steps do not rise: 5 follows 5"),
+        ([1, 50], "steps end at 50: the last must be 100"),
+        ([0, 100], "greater than 0"),
+        ([], "at least 1 item"),
+        ([1, 101], "less than or equal to 100"),
+    ],
+)
+def test_steps_that_are_none(steps: list[float], said: str) -> None:
+    """Told before anybody is moved."""
+    with pytest.raises(ValueError, match=said):
+        Rollout(steps=steps)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a rollout has done, a line each: `.tritonctl/rollouts/<n>/journal.jsonl`, only added to.
+
+A line is on the disk before what it says is done, so that whoever comes after a crash of the
+controller knows where it stood: `read` and `replay`. A last line that is torn was never acted upon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Any
+
+from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.host.files import explained, if_free
+
+JOURNAL = "journal.jsonl"
+_LOCK = "lock"
+_HOLDER = "controller.json"  # who has the lock, for the message of a second one
+
+
+class Event(StrEnum):
+    """What a line says."""
+
+    STARTED = "started"  # releases and settings; nobody is moved yet
+    STEP = "step"  # the candidate has the users of this step from now on
+    DECISION = "decision"  # the judge's, with its figures
+    PAUSED = "paused"  # by hand
+    RESUMED = "resumed"
+    ROLLED_BACK = "rolled_back"  # stable has all users again
+    PROMOTED = "promoted"  # the candidate has all users, and is the new stable
+
+
+class Phase(StrEnum):
+    """Where a rollout stands."""
+
+    STARTING = "starting"
+    STEPPING = "stepping"
+    HOLDING = "holding"
+    ROLLED_BACK = "rolled_back"
+    PROMOTED = "promoted"
+
+
+ENDED = frozenset({Phase.ROLLED_BACK, Phase.PROMOTED})
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line. `at`: seconds since 1970. `about`: what the event needs, as JSON holds it."""
+
+    at: float
+    event: Event
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """As it is written, with its end."""
+        record = {"at": round(self.at, 3), "event": self.event.value, **self.about}
+        return json.dumps(record, separators=(",", ":")) + "\n"
+
+
+@dataclass(frozen=True)
+class State:
+    """What a journal amounts to. `step` and `since`: of the last step, None before the first.
+
+    about: what `started` said. last: the judge's latest decision.
+    """
+
+    phase: Phase
+    about: Mapping[str, Any]
+    step: int | None = None
+    since: float | None = None
+    last: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do but to unload one of the two."""
+        return self.phase in ENDED
+
+
+class Journal:
+    """An open journal, of the one controller. Made by `controlling`."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def add(self, entry: Entry) -> None:
+        """On the disk when this returns. Raises HostError, such as for a full disk."""
+        with explained(Path(self._file.name)):
+            self._file.write(entry.line().encode())
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+
+@contextmanager
+def controlling(rollouts: Path, number: int) -> Iterator[tuple[Journal, list[Entry]]]:
+    """The journal of a rollout for whoever controls it, and what it holds already.
+
+    rollouts: `.tritonctl/rollouts`; there is one controller in all of it. Raises HostError when
+    another one runs, ConfigurationError for a damaged journal.
+    """
+    with if_free(rollouts / _LOCK) as free:
+        if not free:
+            raise HostError(
+                f"another controller runs a rollout: process {_holder(rollouts)}",
+                remedy="watch it: tritonctl rollout status; or stop it first",
+            )
+        folder = rollouts / str(number)
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            (rollouts / _HOLDER).write_text(json.dumps({"pid": os.getpid()}), encoding="utf-8")
+            with (folder / JOURNAL).open("a+b") as file:
+                _cut_torn_line(file)
+                _sync_folder(folder)
+                yield Journal(file), read(folder)
+
+
+def read(folder: Path) -> list[Entry]:
+    """All lines of a rollout's journal but a torn last one; [] without a journal.
+
+    Raises ConfigurationError for any other line that is none.
+    """
+    file = folder / JOURNAL
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise ConfigurationError(
+            f"{file} cannot be read: {error.strerror}", remedy=f"make {file} readable"
+        ) from error
+    return [_entry(line, file, number) for number, line in enumerate(_whole(content), start=1)]
+
+
+def replay(entries: Sequence[Entry]) -> State | None:
+    """Where a rollout stands after these lines; None without any.
+
+    A line that does not fit what is known is passed over: what has ended stays so.
+    """
+    state: State | None = None
+    for entry in entries:
+        if entry.event is Event.STARTED:
+            state = State(Phase.STARTING, entry.about)
+        elif state is not None and not state.ended:
+            state = _after(state, entry)
+    return state
+
+
+def latest(rollouts: Path) -> int | None:
+    """The number of the last rollout that has a journal; None without any."""
+    numbers = [int(file.parent.name) for file in rollouts.glob(f"*/{JOURNAL}") if _numbered(file)]
+    return max(numbers, default=None)
+
+
+def _numbered(file: Path) -> bool:
+    return file.parent.name.isascii() and file.parent.name.isdigit()
+
+
+def _after(state: State, entry: Entry) -> State:
+    reason = str(entry.about.get("reason", ""))
+    match entry.event:
+        case Event.STEP:
+            step = int(entry.about["step"])
+            return replace(state, phase=Phase.STEPPING, step=step, since=entry.at, reason="")
+        case Event.PAUSED:
+            return replace(state, phase=Phase.HOLDING, reason=reason)
+        case Event.RESUMED:
+            phase = Phase.STARTING if state.step is None else Phase.STEPPING
+            return replace(state, phase=phase, reason="")
+        case Event.ROLLED_BACK:
+            return replace(state, phase=Phase.ROLLED_BACK, since=entry.at, reason=reason)
+        case Event.PROMOTED:
+            return replace(state, phase=Phase.PROMOTED, since=entry.at, reason=reason)
+        case _:
+            return replace(state, last=entry.about)
+
+
+def _whole(content: bytes) -> list[bytes]:
+    """Lines that have their end."""
+    return content.split(b"\n")[:-1]
+
+
+def _entry(line: bytes, file: Path, number: int) -> Entry:
+    try:
+        record = json.loads(line)
+        at, event = float(record.pop("at")), Event(record.pop("event"))
+        if event is Event.STEP:
+            int(record["step"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ConfigurationError(
+            f"{file}:{number} is no line of a journal: {line[:60]!r}",
+            remedy="the disk may have lost it: roll back by hand with tritonctl rollout abort, "
+            "and start anew",
+            details=str(error),
+        ) from error
+    return Entry(at, event, record)
+
+
+def _cut_torn_line(file: IO[bytes]) -> None:
+    """Of a write that a crash has cut: what it says was never done."""
+    file.seek(0)
+    content = file.read()
+    whole = content.rfind(b"\n") + 1
+    if whole != len(content):
+        file.truncate(whole)
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """So that the new file's name outlives a crash, too; other systems do so by themselves."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _holder(rollouts: Path) -> str:
+    try:
+        return str(json.loads((rollouts / _HOLDER).read_text(encoding="utf-8"))["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "unknown"

@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judges a candidate beside stable, second by second: go on, hold, or roll back, and why.
+
+What is not known is never healthy: it holds the step, and after a stated time it rolls back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tritonctl.project.rollout import Rollout
+from tritonctl.rollout.metrics import Moment, Scrape
+from tritonctl.rollout.presence import Presence
+from tritonctl.rollout.sequential import (
+    Divergence,
+    Failures,
+    FailuresAlone,
+    Growth,
+    Slower,
+    Verdict,
+    combined,
+)
+
+FAILURES, ALONE, DIVERGENCE, MEMORY = "failures", "failures_alone", "divergence", "memory"
+TTFT, ITL, TOKEN_RATE = "ttft", "itl", "tokens_per_second"
+# What each test may spend of the false-rollback rate; one that is not used leaves it to others.
+SHARES = {
+    FAILURES: 0.4,
+    TTFT: 0.25,
+    DIVERGENCE: 0.15,
+    ITL: 0.1,
+    TOKEN_RATE: 0.05,
+    MEMORY: 0.03,
+    ALONE: 0.02,
+}
+TIMES = (TTFT, ITL, TOKEN_RATE)
+_WHAT = {
+    FAILURES: "its requests fail more often than stable's",
+    ALONE: "more of its requests fail than is tolerated",
+    DIVERGENCE: "its answers differ from stable's, beyond stable's own noise",
+    MEMORY: "its memory grows",
+    TTFT: "its first tokens take longer than stable's",
+    ITL: "its tokens are further apart than stable's",
+    TOKEN_RATE: "it makes fewer tokens a second than stable",
+}
+# Beyond this share of the requests the candidate is the busier one: its times prove nothing.
+_MOST_SHARE = 0.55
+_MORE = 2.0  # times the failures that stable had, where it has none to compare with
+_SUSPICIOUS = 0.1  # of the limit: no further step while the evidence is that near
+
+
+class Standing(StrEnum):
+    """What follows from what is known."""
+
+    UNKNOWN = "unknown"  # too little is known: the step goes on
+    HEALTHY = "healthy"  # the step is not over
+    HOLD = "hold"  # evidence against it that is not enough yet: the step goes on
+    PROMOTE_STEP = "promote_step"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """At a moment. `figures`: what it rests on, as JSON holds it."""
+
+    at: float
+    standing: Standing
+    reason: str
+    figures: Mapping[str, Any]
+
+
+class Judge:
+    """Of one rollout: `begin_step` at each step, `observe` each scrape. Time is the caller's.
+
+    times: which of TIMES the servers count; a task without tokens has its response time as ttft.
+    shadowed: whether questions are asked of both versions; as `rollout.shadow` says when None.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        at: float,
+        *,
+        times: Collection[str] = TIMES,
+        shadowed: bool | None = None,
+    ) -> None:
+        tolerated = rollout.tolerated
+        self._rollout = rollout
+        self._presence = Presence(at, rollout.scrape_timeout_seconds)
+        self._failures = Failures()
+        self._alone = FailuresAlone()
+        self._slower = {name: Slower(tolerated.slowness) for name in TIMES if name in times}
+        self._divergence = Divergence(tolerated.divergence)
+        self._growth = Growth(tolerated=tolerated.memory_growth)
+        used = {FAILURES, ALONE, MEMORY, *self._slower}
+        if shadowed if shadowed is not None else rollout.shadow > 0:
+            used.add(DIVERGENCE)
+        whole = math.fsum(SHARES[name] for name in used)
+        self._weights = {name: share / whole for name, share in SHARES.items() if name in used}
+        self._at = at
+        self.begin_step(0, at)
+
+    def begin_step(self, index: int, at: float) -> None:
+        """The candidate has the users of this step from now on; 0 is the first."""
+        self._step, self._step_at, self._at = index, at, at
+        self._step_requests = 0
+
+    def observe(self, scrape: Scrape) -> Decision:
+        """What follows from this scrape and all before. Raises ValueError when time goes back."""
+        if scrape.at < self._at:
+            raise ValueError(f"a scrape of {scrape.at} after {self._at}")
+        self._at = scrape.at
+        candidate, stable = self._presence.see(scrape)
+        if candidate is not None:
+            self._step_requests += candidate.requests
+            self._compare(candidate, stable, share=self._rollout.steps[self._step])
+        if self._warm and scrape.candidate is not None and scrape.candidate.memory_bytes:
+            self._growth.update(scrape.candidate.memory_bytes)
+        for answer in scrape.answers:
+            self._divergence.update(answer.noise, answer.candidate)
+        verdict = self.verdict
+        known = candidate is not None and stable is not None
+        standing, reason = self._standing(verdict, known=known)
+        return Decision(scrape.at, standing, reason, self._figures(verdict))
+
+    @property
+    def verdict(self) -> Verdict:
+        """The evidence so far."""
+        found = {
+            FAILURES: self._failures.evidence,
+            ALONE: self._alone.evidence,
+            DIVERGENCE: self._divergence.evidence,
+            MEMORY: self._growth.evidence,
+            **{name: test.evidence for name, test in self._slower.items()},
+        }
+        used = {name: found[name] for name in self._weights}
+        return combined(used, self._weights, self._rollout.false_rollback_rate, alone=(MEMORY,))
+
+    @property
+    def _warm(self) -> bool:
+        first = self._presence.candidate.first_request
+        return first is not None and self._at - first >= self._rollout.warm_up_seconds
+
+    @property
+    def _most_failures(self) -> float:
+        """As stable had until it had no more requests, twice, or as the project says."""
+        stable = self._presence.stable
+        before = _MORE * (stable.failures + 1) / (stable.requests + 2)
+        return min(0.5, max(self._rollout.tolerated.failures, before))
+
+    def _compare(self, candidate: Moment, stable: Moment | None, *, share: float) -> None:
+        if stable is None or not stable.requests:
+            if share == self._rollout.steps[-1]:
+                self._alone.update(candidate.failures, candidate.requests, self._most_failures)
+            return
+        self._failures.update(
+            (candidate.failures, candidate.requests), (stable.failures, stable.requests)
+        )
+        if not self._warm or candidate.requests > _MOST_SHARE * (
+            candidate.requests + stable.requests
+        ):
+            return
+        for name, test in self._slower.items():
+            if name in candidate.times and name in stable.times:
+                pair = _alike(candidate.times[name], stable.times[name])
+                if pair is not None:
+                    more_is_better = name == TOKEN_RATE
+                    test.update(*(counts[::-1] if more_is_better else counts for counts in pair))
+
+    def _standing(self, verdict: Verdict, *, known: bool) -> tuple[Standing, str]:
+        worst = max(self._weights, key=lambda name: self._weights[name] * verdict.evidence[name])
+        if (trouble := self._presence.trouble) or verdict.rejected:
+            return Standing.ROLLBACK, trouble or _WHAT[worst]
+        if not known or not self._step_requests:
+            what = "request to the candidate in this step yet" if known else "metrics of both"
+            return Standing.UNKNOWN, f"no {what}"
+        if verdict.total >= _SUSPICIOUS * verdict.limit:
+            return Standing.HOLD, f"it may be that {_WHAT[worst]}"
+        return self._step_standing()
+
+    def _step_standing(self) -> tuple[Standing, str]:
+        rollout = self._rollout
+        lasted = self._at - self._step_at
+        if lasted < rollout.hold_seconds:
+            return Standing.HEALTHY, f"{lasted:.0f} of {rollout.hold_seconds:.0f} s of the step"
+        if self._step_requests < rollout.minimum_requests:
+            wanted = rollout.minimum_requests
+            return Standing.HEALTHY, f"{self._step_requests} of {wanted} requests of the step"
+        return Standing.PROMOTE_STEP, f"{self._step_requests} requests in {lasted:.0f} s"
+
+    def _figures(self, verdict: Verdict) -> dict[str, Any]:
+        candidate, stable = self._presence.candidate, self._presence.stable
+        return {
+            "step": self._step,
+            "share": self._rollout.steps[self._step],
+            "step_seconds": round(self._at - self._step_at, 3),
+            "step_requests": self._step_requests,
+            "candidate": {"requests": candidate.requests, "failures": candidate.failures},
+            "stable": {"requests": stable.requests, "failures": stable.failures},
+            "evidence": {name: _short(value) for name, value in verdict.evidence.items()},
+            "weights": {name: _short(weight) for name, weight in self._weights.items()},
+            "total": _short(verdict.total),
+            "limit": _short(verdict.limit),
+        }
+
+
+def _alike(
+    candidate: tuple[Sequence[float], Sequence[int]], stable: tuple[Sequence[float], Sequence[int]]
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Both versions' counts in the same buckets; None where theirs are others."""
+    return (candidate[1], stable[1]) if candidate[0] == stable[0] else None
+
+
+def _short(value: float) -> float:
+    """Four digits."""
+    return float(f"{value:.4g}")

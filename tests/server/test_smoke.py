@@ -23,9 +23,9 @@ from tritonctl.errors import UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.run import Plan, smoke_server
 from tritonctl.server.state import Server
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.run import Plan, smoke_server
 
 pytestmark = pytest.mark.server
 

@@ -30,7 +30,7 @@ from tritonctl.protocol.error_map import PROJECT_SERVER, Advice
 from tritonctl.protocol.inspection import inspect
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.protocol.restrictions import GRPC_HEADER, new_token
-from tritonctl.smoke.recording_client import RecordingClient
+from tritonctl.server.smoke.recording_client import RecordingClient
 
 NOBODY = "127.0.0.1:1"
 PATIENCE_SECONDS = 60.0

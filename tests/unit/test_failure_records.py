@@ -25,7 +25,7 @@ from tritonctl.loadtest.analysis.summary import MET, MISSED, Summary
 from tritonctl.loadtest.run.capacity import CapacityRun
 from tritonctl.loadtest.run.execution import LoadRun
 from tritonctl.server.health import Health
-from tritonctl.smoke.outcomes import Outcome, SmokeReport
+from tritonctl.server.smoke.outcomes import Outcome, SmokeReport
 from tritonctl.tuning.outcome import Outcome as SearchOutcome
 from tritonctl.tuning.outcome import Standing
 from tritonctl.tuning.trials import Asked, Trial
@@ -105,7 +105,7 @@ def test_smoke(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
         Outcome("speller", "ends", "fail", "two finals", {"inputs": []}, "tritonctl smoke x"),
     )
     report = SmokeReport("127.0.0.1:1", outcomes)
-    monkeypatch.setattr("tritonctl.smoke.run.smoke_server", lambda *_: report)
+    monkeypatch.setattr("tritonctl.server.smoke.run.smoke_server", lambda *_: report)
     arguments = ("smoke", "--url", "127.0.0.1:1")
     record = _fails(invoke, arguments, "ServerError", 7, "1 of 2 checks failed: speller")
     assert record["failed"] == 1

@@ -19,7 +19,7 @@ from tritonctl.loadtest.analysis.compare import Comparison
 from tritonctl.loadtest.analysis.summary import Summary
 from tritonctl.protocol.generation import Generation
 from tritonctl.server.reload import Reloaded
-from tritonctl.smoke.outcomes import SmokeReport
+from tritonctl.server.smoke.outcomes import SmokeReport
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -14,10 +14,10 @@ from tritonclient.grpc import service_pb2
 
 from tritonctl.project.schema import Project
 from tritonctl.protocol.tensors import infer_request, infer_response
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.proof_check import Cases, cases_of, reference_check
-from tritonctl.smoke.recording_client import Answer, RecordingClient
-from tritonctl.smoke.subject import Subject
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.proof_check import Cases, cases_of, reference_check
+from tritonctl.server.smoke.recording_client import Answer, RecordingClient
+from tritonctl.server.smoke.subject import Subject
 
 # What the model answers to a text: its outputs without the batch dimension.
 Model = Callable[[str], Mapping[str, Sequence[Any]]]

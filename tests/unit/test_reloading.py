@@ -24,9 +24,9 @@ from tritonctl.repository.standby import renamed, rewired, steps_of
 from tritonctl.server import reload as reloading
 from tritonctl.server.embedded.installation import Installation
 from tritonctl.server.reload import under_way, wait_until_quiet
+from tritonctl.server.smoke.inputs import valid_inputs
+from tritonctl.server.smoke.single_request import Smoke, first_prompt
 from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
-from tritonctl.smoke.inputs import valid_inputs
-from tritonctl.smoke.single_request import Smoke, first_prompt
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -22,7 +22,6 @@ ROOMS = (
     "loadtest",
     "server",
     "bulk",
-    "smoke",
     "frontend",
     "repository",
     "checks",

@@ -25,9 +25,9 @@ from tritonctl.host.progress import Silent
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.inspection import inspect
 from tritonctl.protocol.model_config import all_steps
-from tritonctl.smoke.answers import faults
-from tritonctl.smoke.batch_check import not_batched, step_outcomes
-from tritonctl.smoke.inputs import (
+from tritonctl.server.smoke.answers import faults
+from tritonctl.server.smoke.batch_check import not_batched, step_outcomes
+from tritonctl.server.smoke.inputs import (
     is_text,
     request_of,
     sequence_parameters,
@@ -35,11 +35,11 @@ from tritonctl.smoke.inputs import (
     text_inputs,
     valid_inputs,
 )
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.recording_client import Statistics
-from tritonctl.smoke.run import Plan, smoke_server
-from tritonctl.smoke.single_request import Smoke, smoke
-from tritonctl.smoke.text_checks import Part, order_faults
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.recording_client import Statistics
+from tritonctl.server.smoke.run import Plan, smoke_server
+from tritonctl.server.smoke.single_request import Smoke, smoke
+from tritonctl.server.smoke.text_checks import Part, order_faults
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Sandbox

@@ -74,7 +74,7 @@ def served(built: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
     client = SimpleNamespace(url=state.grpc_url, models=lambda: {"speller": ""})
     for module in ("server.lifecycle", "loadtest.run.jobs"):
         monkeypatch.setattr(f"tritonctl.{module}.running_server", lambda _: state)
-    monkeypatch.setattr("tritonctl.smoke.run.RecordingClient", lambda *_: _Entered(client))
+    monkeypatch.setattr("tritonctl.server.smoke.run.RecordingClient", lambda *_: _Entered(client))
     monkeypatch.chdir(built.root)
     return built
 

@@ -12,8 +12,8 @@ from tritonctl.errors import ConfigurationError, ServerError
 
 if TYPE_CHECKING:
     from tritonctl.protocol.channel import Endpoint
-    from tritonctl.smoke.outcomes import Outcome, SmokeReport
-    from tritonctl.smoke.run import Plan
+    from tritonctl.server.smoke.outcomes import Outcome, SmokeReport
+    from tritonctl.server.smoke.run import Plan
 
 _MARKS = {"pass": "pass", "fail": "FAIL", "skipped": "skipped"}
 
@@ -38,8 +38,8 @@ def command(
     """Send every ready model valid requests and judge the answers; exit code 7 when one fails."""
     from dataclasses import replace
 
+    from tritonctl.server.smoke.run import smoke_server
     from tritonctl.server.top.watching import metrics_address
-    from tritonctl.smoke.run import smoke_server
 
     console = voice.console()
     plan = replace(
@@ -62,7 +62,7 @@ def command(
 def _plan(named: Endpoint | None, project: options.ProjectOptions) -> Plan:
     """The project's own server with what its state says, or the address alone."""
     from tritonctl.server.lifecycle import running_server
-    from tritonctl.smoke.run import Plan
+    from tritonctl.server.smoke.run import Plan
 
     try:
         opened = project.load()

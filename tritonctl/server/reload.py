@@ -49,8 +49,8 @@ from tritonctl.server.embedded.installation import install
 from tritonctl.server.lifecycle import running_server
 from tritonctl.server.presence import current_servers
 from tritonctl.server.reload_handwritten import reload_handwritten
+from tritonctl.server.smoke.single_request import Smoke, smoke
 from tritonctl.server.state import ContainerServer, Server, ServerFiles, write_state
-from tritonctl.smoke.single_request import Smoke, smoke
 
 _LOOK_SECONDS = 0.25
 # Beyond: a request that Triton has lost holds the model.

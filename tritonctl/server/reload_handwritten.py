@@ -20,8 +20,8 @@ from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
 from tritonctl.repository.contents import HandwrittenModel
 from tritonctl.repository.publish import compile_python
+from tritonctl.server.smoke.single_request import Smoke, smoke_tensors
 from tritonctl.server.state import Server, ServerFiles
-from tritonctl.smoke.single_request import Smoke, smoke_tensors
 
 _UNLOAD_SECONDS = 10.0
 

@@ -13,19 +13,19 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.protocol.model_config import Config, all_steps, is_decoupled, steps_of
-from tritonctl.smoke.answers import is_busy
-from tritonctl.smoke.batch_check import batch_check, not_batched, step_outcomes
-from tritonctl.smoke.cancel_check import cancel_check
-from tritonctl.smoke.inputs import is_text
-from tritonctl.smoke.outcomes import Outcome, SmokeReport
-from tritonctl.smoke.proof_check import CHECK, cases_of, reference_check
-from tritonctl.smoke.recording_client import RecordingClient
-from tritonctl.smoke.single_request import first_prompt
-from tritonctl.smoke.stream_checks import stream_checks
-from tritonctl.smoke.subject import Subject
-from tritonctl.smoke.tensor_checks import tensor_checks
-from tritonctl.smoke.text_checks import TOKENS, text_checks, text_request
-from tritonctl.smoke.tokenizer import decoder_of
+from tritonctl.server.smoke.answers import is_busy
+from tritonctl.server.smoke.batch_check import batch_check, not_batched, step_outcomes
+from tritonctl.server.smoke.cancel_check import cancel_check
+from tritonctl.server.smoke.inputs import is_text
+from tritonctl.server.smoke.outcomes import Outcome, SmokeReport
+from tritonctl.server.smoke.proof_check import CHECK, cases_of, reference_check
+from tritonctl.server.smoke.recording_client import RecordingClient
+from tritonctl.server.smoke.single_request import first_prompt
+from tritonctl.server.smoke.stream_checks import stream_checks
+from tritonctl.server.smoke.subject import Subject
+from tritonctl.server.smoke.tensor_checks import tensor_checks
+from tritonctl.server.smoke.text_checks import TOKENS, text_checks, text_request
+from tritonctl.server.smoke.tokenizer import decoder_of
 
 _PROMPT = "1"
 _STREAMS = 8

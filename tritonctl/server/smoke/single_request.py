@@ -21,7 +21,7 @@ from tritonctl.protocol.error_map import refusal
 from tritonctl.protocol.generation import SamplingParameters, generation_request, read_chunk
 from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.tensors import infer_response
-from tritonctl.smoke.inputs import is_text, request_of, text_inputs, valid_inputs
+from tritonctl.server.smoke.inputs import is_text, request_of, text_inputs, valid_inputs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

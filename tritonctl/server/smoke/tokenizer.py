@@ -18,7 +18,7 @@ from tritonctl.protocol.model_config import Config
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
 from tritonctl.repository.unary import UNARY
-from tritonctl.smoke.text_checks import Decode
+from tritonctl.server.smoke.text_checks import Decode
 
 _PROGRAM = Path(__file__).with_name("decode_ids.py")
 _SECONDS = 60.0

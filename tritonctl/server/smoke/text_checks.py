@@ -14,11 +14,11 @@ from typing import Any
 from tritonctl.protocol.tensors import infer_response
 from tritonctl.repository.ensembles import step_model_name
 from tritonctl.repository.unary import UNARY
-from tritonctl.smoke.answers import failure_of, faults
-from tritonctl.smoke.inputs import text_inputs
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.stream_checks import ending
-from tritonctl.smoke.subject import Request, Subject
+from tritonctl.server.smoke.answers import failure_of, faults
+from tritonctl.server.smoke.inputs import text_inputs
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.stream_checks import ending
+from tritonctl.server.smoke.subject import Request, Subject
 
 TOKENS = 16
 # Not asked for: log probabilities cost the engine something.

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tritonctl.smoke.answers import failure_of, faults, nan_faults, outputs_of
-from tritonctl.smoke.inputs import sequence_parameters
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.subject import Subject, first_answer
+from tritonctl.server.smoke.answers import failure_of, faults, nan_faults, outputs_of
+from tritonctl.server.smoke.inputs import sequence_parameters
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.subject import Subject, first_answer
 
 _BATCH = 3
 

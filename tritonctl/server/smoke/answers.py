@@ -13,7 +13,7 @@ from tritonctl.protocol.datatypes import BY_CONFIG_NAME
 from tritonctl.protocol.error_map import refusal
 from tritonctl.protocol.model_config import Config
 from tritonctl.protocol.tensors import infer_response
-from tritonctl.smoke.recording_client import Answer
+from tritonctl.server.smoke.recording_client import Answer
 
 
 def failure_of(answer: Answer, seconds: float) -> str:

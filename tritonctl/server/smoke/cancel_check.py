@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Collection
 
 from tritonctl.protocol.metrics import Metrics
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.subject import Request, Subject
-from tritonctl.smoke.text_checks import text_request
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.subject import Request, Subject
+from tritonctl.server.smoke.text_checks import text_request
 
 _CHECK = "cancellation"
 _COUNTER = "tritonctl_requests_total"

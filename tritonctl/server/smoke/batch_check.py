@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from tritonctl.protocol.model_config import Config, instances_of, is_cached
-from tritonctl.smoke.answers import failure_of, is_busy
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.recording_client import Statistics
-from tritonctl.smoke.subject import Request, Subject
+from tritonctl.server.smoke.answers import failure_of, is_busy
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.recording_client import Statistics
+from tritonctl.server.smoke.subject import Request, Subject
 
 _CHECK = "batching"
 _LEAST, _MOST = 8, 32

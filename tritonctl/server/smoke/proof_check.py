@@ -21,10 +21,10 @@ from tritonctl.engines.build.engine import built_engines
 from tritonctl.errors import TritonctlError
 from tritonctl.project.schema import Project
 from tritonctl.protocol.tensors import infer_response
-from tritonctl.smoke.answers import failure_of
-from tritonctl.smoke.inputs import Arrays
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.subject import Request, Subject
+from tritonctl.server.smoke.answers import failure_of
+from tritonctl.server.smoke.inputs import Arrays
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.subject import Request, Subject
 
 CHECK = "reference"
 _FILE = Path("proof", "cases.json")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tritonctl.protocol.model_config import Config, all_steps
-from tritonctl.smoke.inputs import (
+from tritonctl.server.smoke.inputs import (
     Arrays,
     as_json,
     has_open_dimensions,
@@ -17,8 +17,8 @@ from tritonctl.smoke.inputs import (
     set_parameters,
     valid_inputs,
 )
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.recording_client import Answer, RecordingClient
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.recording_client import Answer, RecordingClient
 
 # Sizes for open dimensions, tried until the model takes one: 1, words, pixels.
 _OPEN_SIZES = (1, 16, 224)

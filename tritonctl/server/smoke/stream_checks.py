@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from tritonctl.smoke.answers import failure_of, faults, nan_faults
-from tritonctl.smoke.outcomes import Outcome
-from tritonctl.smoke.recording_client import Answer
-from tritonctl.smoke.subject import Request, Subject, first_answer
+from tritonctl.server.smoke.answers import failure_of, faults, nan_faults
+from tritonctl.server.smoke.outcomes import Outcome
+from tritonctl.server.smoke.recording_client import Answer
+from tritonctl.server.smoke.subject import Request, Subject, first_answer
 
 
 def stream_checks(subject: Subject) -> Iterator[Outcome]:

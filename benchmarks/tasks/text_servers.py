@@ -112,6 +112,7 @@ TWICE: dict[str, Any] = {
 }
 WAYS: dict[str, Way] = {
     "fused": partial(ours, fused=True),
+    "fused one run": partial(ours, fused=True, parallel_runs=1),
     "fused 2x1": partial(ours, fused=True, **TWICE),
     "ensemble": ours,
     "bentoml": partial(bentoml, **ONE),

@@ -238,7 +238,7 @@ def _padding(options: Options, plain: _Plain, data: "Data") -> dict[str, Any] | 
 
     if not (options.padding and takes_text(plain.graph)):
         return None
-    engine = session(_ENGINE / MODEL)
+    engine = session(_ENGINE / MODEL, threads=1)
     return measured_padding(
         plain.graph.inputs,
         plain.graph.outputs,

@@ -49,9 +49,13 @@ _INSIDE_BYTES = 1_800_000_000
 _ERRORS_ONLY = 3
 
 
-def session(model: Path, *, optimise: bool = True) -> Any:
-    """Return a session on this machine's CPU; without `optimise`, the graph as it is written."""
+def session(model: Path, *, optimise: bool = True, threads: int = 0) -> Any:
+    """Return a session on this machine's CPU; without `optimise`, the graph as it is written.
+
+    `threads`: of a run, the caller's among them; 0: one for each core.
+    """
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
     options.log_severity_level = _ERRORS_ONLY
     if not optimise:
         options.graph_optimization_level = _LEVELS["disabled"]

@@ -38,8 +38,9 @@ def measured_padding(
 ) -> dict[str, Any] | None:
     """The `padding` of the result's `runtime`; None where padding changes what `source` answers.
 
-    `inputs`: the pad value by input. `outputs`: those with a value for each token, which are cut to
-    a request's own length. `run_tokens`: tokens of padding that cost as much as a run.
+    `engine`: runs in the thread that calls it. `inputs`: the pad value by input. `outputs`: those
+    with a value for each token, which are cut to a request's own length. `run_tokens`: tokens of
+    padding that cost as much as a run.
     """
     if _MASK not in {tensor.name for tensor in inputs} or longest < max(_LENGTHS):
         return None
@@ -92,22 +93,23 @@ def _equal(alone: Any, padded: Any) -> bool:
 def _run_tokens(inputs: Sequence[OnnxTensor], run: Run, length: int, pad_id: int) -> float:
     """What a run costs besides its rows, in tokens of a row.
 
-    The fastest of several runs: whatever else the machine does makes them slower, never faster.
+    The fastest of several runs of each size, in turn: whatever else the machine does makes them
+    slower, never faster.
     """
     feeds = [
         text_feeds([[0] * length] * rows, inputs, pad_id=pad_id, batch=rows)[0]
         for rows in (1, _ROWS)
     ]
-    one, several = (_fastest(run, feed) for feed in feeds)
+    for feed in feeds:
+        run(feed)
+    pairs = [[_seconds(run, feed) for feed in feeds] for _ in range(_TIMED_RUNS)]
+    one, several = map(min, zip(*pairs, strict=True))
     row = max(several - one, 0.0) / (_ROWS - 1)
     return length * max(one - row, 0.0) / row if row else float(length)
 
 
-def _fastest(run: Run, feed: Feed) -> float:
+def _seconds(run: Run, feed: Feed) -> float:
+    """Of this thread's processor time: it does not pass while another program has the core."""
+    began = time.thread_time()
     run(feed)
-    seconds = []
-    for _ in range(_TIMED_RUNS):
-        began = time.perf_counter()
-        run(feed)
-        seconds.append(time.perf_counter() - began)
-    return min(seconds)
+    return time.thread_time() - began

@@ -15,6 +15,7 @@ from tasklib.graph_task import GraphTask
 from tasklib.task_file import FILE as TASK_FILE
 from tasklib.task_file import Task, read_task
 from tensorlib.batches import Answer, Arrays, Asked, Padding, RowError
+from tensorlib.lanes import parallel_runs
 from tensorlib.packing import default_tokens
 from tensorlib.run_queue import TRITON_DECIDES, RunQueue, Waiting
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
@@ -155,6 +156,7 @@ class TritonPythonModel:
             bound = parameters.integer("max_queue_size", minimum=TRITON_DECIDES)
             padding = Padding(**parameters.record("padding"))
             tokens = parameters.integer("max_num_tokens", minimum=0)
+            runs = parameters.integer("parallel_runs")
             self._session = _session(existing(folder / "engine" / "model.onnx"), args, parameters)
             self._requests: TensorRequests | TaskRequests = TensorRequests(longest)
             if (folder / "task" / TASK_FILE).exists():
@@ -163,7 +165,9 @@ class TritonPythonModel:
                 # Images have no tokens, and all of them one shape: they stay together.
                 tokens = (tokens or default_tokens(padding.run_tokens)) if task.text else 0
         most = int(config["max_batch_size"])
-        self._queue = RunQueue(self._run, most, bound, padding, most_tokens=tokens)
+        lanes = parallel_runs(runs, config, args["model_instance_kind"])
+        run = self._run
+        self._queue = RunQueue(run, most, bound, padding, most_tokens=tokens, lanes=lanes)
         self._queue.start()
         self._metrics = StepMetrics(args)
 

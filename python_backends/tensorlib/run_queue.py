@@ -8,6 +8,10 @@ behind it. One that it could not fill has emptied its queue, and is worked on me
 next one gathers and Triton counts one execution a run; unless many wait here already, where what is
 too many is to be refused without delay.
 
+A graph on a CPU may be run several times at once, each run on a thread of its own (a lane): threads
+of one run wait for each other, those of several do not. What comes then begins as soon as a lane is
+free, and Triton hands over more when one is, or when a run has ended.
+
 With a bound for a run's tokens a request's texts wait one by one, each with its own length
 (tensorlib/packing.py says who shares a run); the request is answered when all of them are.
 """
@@ -15,7 +19,7 @@ With a bound for a run's tokens a request's texts wait one by one, each with its
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -44,6 +48,11 @@ class Waiting:
         """Whether nothing of it waits any more."""
         return bool(self.parts) and all(part.begun for part in self.parts)
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether all of it is."""
+        return all(part.answer is not None for part in self.parts)
+
 
 @dataclass(eq=False)
 class Part:
@@ -60,7 +69,8 @@ class Part:
 class RunQueue:
     """`most`: rows in one run. `bound`: requests that may wait; 0 for any number, TRITON_DECIDES
     where Triton's queue has priorities or timeouts, and nobody waits here. `most_tokens`: in one
-    run, padding included; 0: requests stay whole, and their tokens are not counted.
+    run, padding included; 0: requests stay whole, and their tokens are not counted. `lanes`: runs
+    at a time, each by another thread; with one, those of small batches happen in `handle`.
     """
 
     def __init__(
@@ -71,6 +81,7 @@ class RunQueue:
         padding: Padding = _ALIKE_ONLY,
         *,
         most_tokens: int = 0,
+        lanes: int = 1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
@@ -82,23 +93,32 @@ class RunQueue:
         self._clock = clock
         self._lines: dict[Shape, list[Part]] = {}  # who waits, by what may share a run
         self._count = 0  # of requests
-        self._running = False
+        self._running = 0
+        self._ended = 0  # runs, so far
         self._closing = False
-        self._changed = threading.Condition()  # of all above
-        self._turn = threading.Lock()  # of the graph: one run at a time
-        self._worker = threading.Thread(target=self._work, name="runs", daemon=True)
+        self._lock = threading.Lock()  # of all above
+        self._someone_waits = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
+        self._lanes = lanes
+        self._turn = threading.BoundedSemaphore(lanes)  # of the graph
+        names = [f"runs-{lane}" for lane in range(lanes)]
+        self._workers = [threading.Thread(target=self._work, name=n, daemon=True) for n in names]
 
     def start(self) -> None:
         """Begin to work on what `handle` leaves."""
-        self._worker.start()
+        for worker in self._workers:
+            worker.start()
 
     def handle(self, requests: Sequence[Waiting]) -> None:
         """Take the requests of one execute(); returns when Triton should hand over more."""
-        if self._bound != TRITON_DECIDES and self._takes_more(requests):
+        takes_more = self._bound != TRITON_DECIDES and self._takes_more(requests)
+        if takes_more or self._lanes > 1:
             self._leave(requests)
             refused = self._take(requests)
             self._wake()
             self._refuse(refused)
+            if not takes_more:
+                self._wait_for_a_lane()
             return
         with self._turn:
             refused = self._take(requests)
@@ -111,16 +131,17 @@ class RunQueue:
         _send(answers)
 
     def close(self) -> None:
-        """End the thread, when everybody is answered."""
-        with self._changed:
+        """End the threads, when everybody is answered."""
+        with self._lock:
             self._closing = True
-            self._changed.notify()
-        self._worker.join()
+            self._someone_waits.notify_all()
+        for worker in self._workers:
+            worker.join()
 
     def _take(self, requests: Iterable[Waiting]) -> list[Waiting]:
         """Let them wait; returns those who may not."""
         refused = []
-        with self._changed:
+        with self._lock:
             for each in requests:
                 if self._is_full():
                     refused.append(each)
@@ -143,11 +164,22 @@ class RunQueue:
     def _takes_more(self, requests: Sequence[Waiting]) -> bool:
         if sum(each.asked.rows for each in requests) >= self._most:
             return True
-        with self._changed:
+        with self._lock:
             return 0 < self._bound <= 2 * self._count
 
+    def _wait_for_a_lane(self) -> None:
+        """Until what comes next could begin at once, or has had the time of a run to gather."""
+        with self._lock:
+            ended = self._ended
+            self._room.wait_for(lambda: self._is_room(ended))
+
+    def _is_room(self, ended: int) -> bool:
+        if self._ended > ended and self._bound != TRITON_DECIDES:
+            return True
+        return not self._count and self._running < self._lanes
+
     def _is_full(self) -> bool:
-        places = 0 if self._running else self._most  # of a run that is about to begin
+        places = self._most * (self._lanes - self._running)  # of runs that are about to begin
         return self._bound > 0 and self._count >= self._bound + places
 
     def _refuse(self, requests: Sequence[Waiting]) -> None:
@@ -159,9 +191,9 @@ class RunQueue:
             _send([(each, error)])
 
     def _wake(self) -> None:
-        with self._changed:
+        with self._lock:
             if self._count:
-                self._changed.notify()
+                self._someone_waits.notify()
 
     @staticmethod
     def _leave(requests: Iterable[Waiting]) -> None:
@@ -175,8 +207,8 @@ class RunQueue:
 
     def _work(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._count or self._closing)
+            with self._lock:
+                self._someone_waits.wait_for(lambda: self._count or self._closing)
                 if not self._count:
                     return
             with self._turn:
@@ -192,28 +224,33 @@ class RunQueue:
         present = [each for each in batch if each not in gone]
         asked = [each.asked for each in present]
         answers = answered(asked, self._run, self._padding) if present else []
-        with self._changed:
-            self._running = False
-        for part, answer in zip(present, answers, strict=True):
-            part.answer = answer
-        for part in gone:
-            part.answer = RequestCancelledError("the client has gone.")
-        requests = dict.fromkeys(part.request for part in batch)
-        given = ((each, self._whole(each)) for each in requests)
-        return [(each, answer) for each, answer in given if answer is not None]
+        given = dict(zip(present, answers, strict=True))
+        return self._end(
+            given | {each: RequestCancelledError("the client has gone.") for each in gone}
+        )
 
-    def _whole(self, request: Waiting) -> Answer | None:
-        """Its answer, when all of its parts have theirs."""
+    def _end(self, answers: Mapping[Part, Answer]) -> list[tuple[Waiting, Answer]]:
+        """Of a run: the requests that have all of their answers by it, not by another lane's."""
+        with self._lock:
+            self._running -= 1
+            self._ended += 1
+            for part, answer in answers.items():
+                part.answer = answer
+            requests = dict.fromkeys(part.request for part in answers)
+            whole = [each for each in requests if each.is_answered]
+            self._room.notify_all()
+        return [(each, self._whole(each)) for each in whole]
+
+    def _whole(self, request: Waiting) -> Answer:
+        """Its answer, out of those of its parts."""
         answers = [part.answer for part in request.parts if part.answer is not None]
-        if len(answers) < len(request.parts):
-            return None
         return joined(request.asked, answers, self._padding) if self._most_tokens else answers[0]
 
     def _next_batch(self) -> list[Part]:
-        with self._changed:
+        with self._lock:
             if not self._lines:
                 return []
-            self._running = True
+            self._running += 1
             shape = self._next_line()
             line = self._lines[shape]
             batch = self._packed(line) if self._most_tokens else self._with_the_oldest(line)
@@ -223,6 +260,10 @@ class RunQueue:
             if not self._lines[shape]:
                 del self._lines[shape]
             self._count -= sum(request.begun for request in {each.request for each in batch})
+            if self._count:
+                self._someone_waits.notify()  # for another lane
+            elif self._running < self._lanes:
+                self._room.notify_all()
         return batch
 
     def _next_line(self) -> Shape:

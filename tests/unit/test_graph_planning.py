@@ -118,6 +118,7 @@ def test_a_pooling_of_ones_own(bert: Sandbox) -> None:
 
 def test_memory_of_an_encoder(bert: Sandbox) -> None:
     """Weights and activations of the batch, for each instance."""
+    bert.serving["parallel_runs"] = 1
     one = _plan(bert, memory=8 * GIB)
     (fit,) = one.fits
     assert (fit.batch, fit.length, fit.fits) == (8, 128, True)
@@ -128,6 +129,36 @@ def test_memory_of_an_encoder(bert: Sandbox) -> None:
     assert two.needed == pytest.approx(2 * fit.needed, abs=2)
     assert two.largest_batch < fit.largest_batch / 2
     assert not _plan(bert, memory=GIB).fits[0].fits
+
+
+def test_memory_of_several_runs_at_a_time(bert: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has activations of its own: one for each core, no more than the project says."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    work = _plan(bert).activations
+
+    def needed(**serving: object) -> float:
+        bert.data["models"]["speller"]["serving"] = serving
+        (fit,) = _plan(bert, memory=8 * GIB).fits
+        return fit.needed
+
+    one = needed(parallel_runs=1)
+    assert needed() == pytest.approx(one + 3 * work, abs=4)
+    assert needed(parallel_runs=3) == pytest.approx(one + 2 * work, abs=4)
+    assert needed(session={"intra_op_num_threads": 2}) == one
+    two = [{"kind": "KIND_CPU", "count": 2}]
+    assert needed(instance_group=two) == pytest.approx(2 * (one + work), abs=4)
+
+
+def test_texts_of_a_task_take_less_than_the_largest_batch(
+    bert: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their runs are bounded by tokens: several count where the project sets the bound."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(4)))
+    bert.data["models"]["speller"] |= {"task": "embedding"}
+    bert.engine["options"] = {"pooling": "mean"}
+    (unbounded,) = _plan(bert, memory=8 * GIB).fits
+    bounded = _plan(bert, memory=8 * GIB, max_num_tokens=2 * 128)
+    assert bounded.fits[0].needed == pytest.approx(unbounded.needed, abs=4)  # 4 * 2 rows are 8
 
 
 def test_attention_grows_with_the_square(bert: Sandbox) -> None:

@@ -76,6 +76,21 @@ def test_session_options_reach_the_backend(sandbox: Sandbox) -> None:
     assert '"graph_optimization_level": "all"' in session
 
 
+@pytest.mark.parametrize(
+    ("serving", "runs"),
+    [
+        ({}, "8"),
+        ({"parallel_runs": 3}, "3"),
+        ({"session": {"intra_op_num_threads": 2}}, "1"),
+        ({"session": {"intra_op_num_threads": 2}, "parallel_runs": 3}, "3"),
+    ],
+)
+def test_runs_at_a_time(sandbox: Sandbox, serving: dict[str, Any], runs: str) -> None:
+    """Who sets the threads of a run, and nothing else, gets one run of so many."""
+    sandbox.serving.update(serving)
+    assert _parameters(_config(_plan(sandbox)))["parallel_runs"] == runs
+
+
 def test_files_of_the_python_backend(sandbox: Sandbox) -> None:
     """The engine's folder, the model and the code it shares."""
     (model,) = _plan(sandbox).models

@@ -111,6 +111,12 @@ class Serving(Strict):
     instance_group: list[InstanceGroup] = Field(
         [InstanceGroup()], description="of the engine step", min_length=1
     )
+    parallel_runs: Annotated[int, Field(ge=1, le=1024)] = Field(
+        8,
+        description="runs of a graph on a CPU at a time, at most: one per core, of each instance. "
+        "They share its weights and threads; each takes its own activations. Absent, one where "
+        "session.intra_op_num_threads is set",
+    )
     dynamic_batching: DynamicBatching = Field(
         DynamicBatching(), description="how requests gather to batches"
     )
@@ -174,6 +180,12 @@ class Serving(Strict):
         description="raw ModelConfig fields by step (tokenizer, engine, detokenizer, ensemble, "
         "unary), merged last and validated by Triton's protobuf schema",
     )
+
+    @property
+    def most_parallel_runs(self) -> int:
+        """Runs at a time of an instance with cores enough."""
+        threads = self.session.intra_op_num_threads
+        return 1 if threads and "parallel_runs" not in self.model_fields_set else self.parallel_runs
 
 
 class Evaluation(Strict):

@@ -124,6 +124,7 @@ _PARAMETERS: dict[str, _Parameter] = {
     "lora_adapters": lambda _, manifest: manifest.result.runtime.get("lora_adapters") or {},
     "max_pixels": lambda serving, _: serving.max_image_pixels,
     "session": lambda serving, _: serving.session.model_dump(),
+    "parallel_runs": lambda serving, _: serving.most_parallel_runs,
     "stream_interval_ms": lambda serving, _: serving.stream_interval_ms,
     "longest_sequence": lambda _, manifest: manifest.result.limits.max_seq_len or 0,
     "max_num_tokens": _max_num_tokens,

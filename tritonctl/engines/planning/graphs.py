@@ -32,6 +32,7 @@ from tritonctl.engines.estimates.vision import (
 from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.engines.planning.records import HOST, Device, Fit
 from tritonctl.errors import ConfigurationError
+from tritonctl.host.resources import usable_cores
 from tritonctl.project.schema import Model, Project
 
 _MODEL = "model.onnx"
@@ -140,13 +141,24 @@ class GraphSubject:
             )
         return length
 
+    def _runs(self, device: Device, instances: int) -> int:
+        """Runs of the largest batch at a time, of each instance: they share its weights alone.
+
+        Texts of a task that nothing else bounds run by a few hundred tokens, many runs of which
+        are less than the largest batch.
+        """
+        text = self.model.task not in {"tensors", *IMAGE_TASKS}
+        if device.name != HOST or (text and self.model.engine.max_num_tokens is None):
+            return 1
+        return max(1, min(self.model.serving.most_parallel_runs, usable_cores() // instances))
+
     def fit(self, device: Device, refused: str | None) -> Fit:
         """On a device; instances share neither weights nor activations."""
         instances = sum(group.count for group in self.model.serving.instance_group)
         share = 1.0 if device.name == HOST else self.figures.device_share
         usable = device.memory * share / instances
         fixed = resident(self.figures, self.storage, self.weights(self.storage), self._workspace)
-        room = GraphRoom(usable, fixed, self._work)
+        room = GraphRoom(usable, fixed, self._work.times(self._runs(device, instances)))
         batch, length = self.model.engine.max_batch_size, self._length
         needed = room.needed(self._rows, length or 1)
         return Fit(

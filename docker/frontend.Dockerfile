@@ -24,6 +24,8 @@ RUN --mount=type=secret,id=ca \
 FROM python
 COPY --from=packages /opt/tritonctl/environment /opt/tritonctl/environment
 COPY tritonctl /opt/tritonctl/lib/tritonctl
+# What counts prompts: the code of the tokenizer steps.
+COPY python_backends /opt/tritonctl/lib/python_backends
 ENV PATH=/opt/tritonctl/environment/bin:$PATH \
     PYTHONPATH=/opt/tritonctl/lib \
     PYTHONUNBUFFERED=1 \

@@ -39,6 +39,7 @@ from tritonctl.frontend.rows import Rows
 from tritonctl.frontend.text_fields import TextFields
 from tritonctl.frontend.text_models import TextModel
 from tritonctl.frontend.upstream import Connect, Servers
+from tritonctl.frontend.vocabulary import Vocabulary
 
 _LOG = logging.getLogger("tritonctl.frontend")
 _CANCELLED = "cancelled"
@@ -177,7 +178,7 @@ async def _chat(exchange: Exchange, parts: Parts) -> None:
         request.asked(target, use),
         include_usage=request.include_usage,
         use=use,
-        vocabulary=vocabulary_of(text.tokenizer) if request.logprobs else None,
+        vocabulary=_vocabulary(parts, target) if request.logprobs else None,
         top_logprobs=request.top_logprobs or 0,
     )
     await _respond(exchange, parts, request, choices)
@@ -186,15 +187,20 @@ async def _chat(exchange: Exchange, parts: Parts) -> None:
 async def _completions(exchange: Exchange, parts: Parts) -> None:
     request = await _read(exchange, parts, CompletionRequest, completions.UNSUPPORTED)
     target = await _target(exchange, parts, request.model, _TEXT)
-    text = parts.config.texts.get(target.model, TextModel())
     choices = CompletionChoices(
         request.asked(target),
         include_usage=request.include_usage,
         echo=bool(request.echo),
-        vocabulary=None if request.logprobs is None else vocabulary_of(text.tokenizer),
+        vocabulary=None if request.logprobs is None else _vocabulary(parts, target),
         top_logprobs=request.logprobs or 0,
     )
     await _respond(exchange, parts, request, choices)
+
+
+def _vocabulary(parts: Parts, target: Target) -> Vocabulary:
+    """By the tokenizer that the server has, else by the checkpoint's. Raises ApiError."""
+    text = parts.config.texts.get(target.model, TextModel())
+    return vocabulary_of(parts.servers.counter.tokenizer(target.model) or text.tokenizer)
 
 
 async def _embeddings(exchange: Exchange, parts: Parts) -> None:

@@ -75,6 +75,7 @@ class FrontendConfig(Frozen):
         address: str | None = None,
         port: int | None = None,
         folder: Path | None = None,
+        repository: Path | None = None,
         metrics_ports: Mapping[str, int] | None = None,
         upstreams: bool = True,
     ) -> Self:
@@ -82,6 +83,7 @@ class FrontendConfig(Frozen):
 
         address, port: where it is to listen, instead of what the project says. folder: where the
         files of `secret_files` lie by their names, in a container; None: as the project says.
+        repository: where the model repository is there; checkpoints are not there, then.
         upstreams: false, and those of the project do not count.
         """
         files = secret_files(project)
@@ -94,11 +96,16 @@ class FrontendConfig(Frozen):
             changed["ledger"] = settings.ledger.model_copy(update=placed)
         own = settings.upstreams if upstreams else []
         ports = {each.url: each.metrics_port for each in own if each.metrics_port is not None}
+        texts = text_models(project)
+        if repository is not None:
+            texts = {
+                name: text.model_copy(update={"tokenizer": None}) for name, text in texts.items()
+            }
         return cls(
             servers=tuple(each.url for each in own) or tuple(servers),
             models=tuple(project.public),
             settings=settings.model_copy(update=changed),
-            texts=text_models(project),
+            texts=texts,
             tls=tls and tls.to_record(),
             api_key=api_key,
             exit_timeout_seconds=project.server.exit_timeout_seconds,
@@ -113,7 +120,7 @@ class FrontendConfig(Frozen):
                 for name, model in project.models.items()
                 if model.serving.pools
             },
-            repository=project.repository,
+            repository=repository or project.repository,
         )
 
     @classmethod

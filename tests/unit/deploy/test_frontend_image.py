@@ -3,20 +3,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+from tokenizers import Tokenizer
+
 from tests.unit.conftest import Sandbox
 from tests.unit.deploy.test_rendering import rendering, services
 from tritonctl.frontend.config import FrontendConfig
+from tritonctl.frontend.counting.worker import CountingWorker, Source
+from tritonctl.server.containers.compose import Rendering
 from tritonctl.server.containers.frontend import CONFIGURATION
 
 ROOT = Path(__file__).resolve().parents[3]
+CHECKPOINT = ROOT / "examples" / "number-speller" / "checkpoint"
 # Of the package's dependencies, those of the command line and of load tests.
-NOT_IMPORTED = {"hdrhistogram", "jinja2", "plotly", "rich", "typer"}
+NOT_IMPORTED = {"hdrhistogram", "plotly", "rich", "typer"}
 EVERYTHING = "import tritonctl.frontend.__main__, tritonctl.frontend.tracing"
 
 
@@ -35,18 +43,36 @@ def test_its_requirements_are_the_extras() -> None:
     assert wanted - {_name(line) for line in pinned} == set()
 
 
+@pytest.mark.parametrize("step", ["tokenizer", "encoder_tokenizer"])
+def test_it_tokenizes_by_the_steps_own_packages(step: str) -> None:
+    """In their versions, NumPy's apart, which Triton itself needs older: so counts are equal."""
+    pins = [
+        {line for line in file.read_text(encoding="utf-8").splitlines() if "==" in line}
+        for file in (
+            ROOT / "python_backends" / step / "requirements.txt",
+            ROOT / "docker" / "frontend_requirements.txt",
+        )
+    ]
+    assert {line for line in pins[0] - pins[1] if _name(line) != "numpy"} == set()
+
+
+def _written(made: Rendering, folder: Path) -> Path:
+    """The context of the image, and what it reads, as files."""
+    for name, text in made.files.items():
+        if name.startswith("frontend/"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text, encoding="utf-8")
+    return folder / "frontend"
+
+
 def test_the_image_has_what_the_frontend_imports(built: Sandbox, tmp_path: Path) -> None:
     """Of tritonctl; neither a checkout nor an installation is there."""
     built.data["frontend"] = {}
     built.write()
-    files = rendering(built).files
-    for name, text in files.items():
-        if name.startswith("frontend/"):
-            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / name).write_text(text, encoding="utf-8")
+    context = _written(rendering(built), tmp_path)
     source = (
         f"import sys; sys.path[:] = [p for p in sys.path if 'tritonctl' not in p]; "
-        f"sys.path.insert(0, {str(tmp_path / 'frontend')!r}); {EVERYTHING}; "
+        f"sys.path.insert(0, {str(context)!r}); {EVERYTHING}; "
         "print(all(m.__file__.startswith(sys.path[0]) for n, m in sys.modules.items() "
         "if n.split('.')[0] == 'tritonctl'))"
     )
@@ -57,6 +83,52 @@ def test_the_image_has_what_the_frontend_imports(built: Sandbox, tmp_path: Path)
     config = FrontendConfig.read(tmp_path / CONFIGURATION)
     assert config.servers == ("triton:8001",)
     assert (config.settings.address, config.settings.port) == ("0.0.0.0", 9000)  # noqa: S104
+    assert config.metrics_ports == {"triton:8001": 8002}
+
+
+def test_it_counts_prompts_as_the_server_does(built: Sandbox, tmp_path: Path) -> None:
+    """By the repository that Triton has, read-only, and code that is in the image; nothing of the
+    checkpoint is named."""
+    built.data["frontend"] = {}
+    built.write()
+    made = rendering(built)
+    context = _written(made, tmp_path)
+    models = {name: services(made)[name]["volumes"] for name in ("triton", "frontend")}
+    assert models["frontend"][-1] == models["triton"][0]
+    assert models["frontend"][-1]["read_only"] is True
+    config = FrontendConfig.read(tmp_path / CONFIGURATION)
+    assert config.repository == Path(models["frontend"][-1]["target"])
+    assert {text.tokenizer for text in config.texts.values()} == {None}
+    assert "COPY python_backends " in made.files["frontend/frontend.Dockerfile"]
+
+    step = tmp_path / "1"
+    shutil.copytree(CHECKPOINT, step / "tokenizer", ignore=shutil.ignore_patterns("*.safetensors"))
+
+    async def count() -> list[int]:
+        worker = CountingWorker(Source(step, 64, "false"), context / "python_backends")
+        try:
+            return await worker.count({"text_input": ["7342 in English:"]})
+        finally:
+            await worker.close()
+
+    tokenizer = Tokenizer.from_file(str(CHECKPOINT / "tokenizer.json"))
+    assert asyncio.run(count()) == [
+        len(tokenizer.encode("7342 in English:", add_special_tokens=False).ids)
+    ]
+
+
+def test_its_memory_follows_the_tokenizers(built: Sandbox) -> None:
+    """Each has a process that counts with it."""
+    built.data["frontend"] = {}
+    built.write()
+    before = int(services(rendering(built))["frontend"]["mem_limit"])
+    folder = built.root / "model_repository" / "mine" / "1" / "tokenizer"
+    folder.mkdir(parents=True)
+    (folder / "tokenizer.json").write_text(" " * 1_000_000, encoding="utf-8")
+    (folder.parents[1] / "config.pbtxt").write_text('name: "mine"\nbackend: "python"\n', "utf-8")
+    service = services(rendering(built))["frontend"]
+    assert int(service["mem_limit"]) - before >= (128 << 20) + 10 * 1_000_000
+    assert service["memswap_limit"] == service["mem_limit"]
 
 
 def test_without_a_frontend_there_is_none(built: Sandbox) -> None:

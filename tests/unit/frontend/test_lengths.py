@@ -76,6 +76,13 @@ def test_what_the_tokenizer_step_refuses_is_refused_in_its_words(counted: Served
     assert counted.ensemble.asked == []
 
 
+def test_log_probabilities_are_named_by_the_served_tokenizer(counted: Served) -> None:
+    """The one in the repository: where the frontend runs there may be no checkpoint."""
+    answer = counted.complete(logprobs=0, max_tokens=2)
+    assert answer.status_code == 200
+    assert answer.json()["choices"][0]["logprobs"] is not None
+
+
 def test_without_a_tokenizer_requests_go_on_and_it_is_said_once(
     frontend: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

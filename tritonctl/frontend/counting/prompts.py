@@ -108,6 +108,11 @@ class PromptCounter:
         self._said.discard(model)
         return Count(tokens, tokens)
 
+    def tokenizer(self, model: str) -> str | None:
+        """Its tokenizer.json, the one that the server has; None where none can be read."""
+        counted = self._models.get(model)
+        return None if counted is None else str(counted.source.tokenizer)
+
     def limits(self, model: str) -> ContextLimits:
         """What fits into the model's context."""
         return self._limits.get(model, ContextLimits())

@@ -54,6 +54,11 @@ class Source:
     max_input_len: int = 1
     add_special_tokens: str = "true"
 
+    @property
+    def tokenizer(self) -> Path:
+        """The tokenizer.json of that step."""
+        return self.folder / "tokenizer" / "tokenizer.json"
+
     def command(self) -> list[str]:
         """The worker's command line."""
         return [

@@ -35,6 +35,7 @@ from tritonctl.server.containers.entrypoint import (
 )
 from tritonctl.server.containers.frontend import frontend_files
 from tritonctl.server.containers.frontend import image_files as frontend_image
+from tritonctl.server.containers.frontend import memory as frontend_memory
 from tritonctl.server.containers.frontend import port as frontend_port
 from tritonctl.server.containers.frontend import secret_files as frontend_secrets
 from tritonctl.server.containers.host_paths import host_paths
@@ -93,7 +94,7 @@ def render_compose(project: Project, plan: Plan, output: Path) -> Rendering:
     observability = observability_files(project)
     gateway = gateway_files(project)
     service = "triton-gpu" if profile == "gpu" else "triton"
-    openai = frontend_files(project, deployment_name(project), service)
+    openai = frontend_files(project, deployment_name(project), service, MODELS)
     _refuse_lonely_replicas(project)
     variables = _variables(project, plan, output, _digest(context), profile)
     variables["command"] = _command(project, plan, profile)
@@ -280,6 +281,7 @@ def _frontend(project: Project) -> dict[str, Any] | None:
         "published": project.gateway is None,
         "address": settings.address,
         "port": frontend_port(settings),
+        "memory": str(frontend_memory(project)),
         "secrets": sorted(frontend_secrets(project)),
     }
 

@@ -22,22 +22,33 @@ CONFIGURATION = f"{FOLDER}/frontend.json"  # mounted, not part of the image
 # Its own imports are for type checkers: the public API is loaded by name.
 _ROOT = "tritonctl/__init__.py"
 _PACKAGE = Path(__file__).resolve().parents[2]
+_STEPS = "python_backends"
+_COUNTING = "countlib"
+# Resident, measured (benchmarks/results/docker.md): the frontend with a thousand streams; for each
+# model that reads texts, what counts its prompts, and so many times the size of its tokenizer.
+_OWN_BYTES = 512 << 20
+_COUNTER_BYTES = 128 << 20
+_TOKENIZER_TIMES = 24
 
 
-def frontend_files(project: Project, name: str, service: str) -> dict[str, str]:
+def frontend_files(project: Project, name: str, service: str, models: str) -> dict[str, str]:
     """Relative path to text: what the image is built of, and what it reads; {} without a frontend.
 
-    name: the deployment's; service: compose's for the servers.
+    name: the deployment's; service: compose's for the servers; models: where the container has the
+    model repository.
     """
     if project.frontend is None:
         return {}
+    servers = _servers(project, name, service)
     config = FrontendConfig.of(
         project,
-        _servers(project, name, service),
+        servers,
         tls=_tls(project),
         address="0.0.0.0",  # noqa: S104 - of the container
         port=port(project.frontend),
         folder=Path(SECRETS),
+        repository=Path(models),
+        metrics_ports=dict.fromkeys(servers, PORTS["metrics"]),
     )
     return {CONFIGURATION: config.model_dump_json(indent=2) + "\n", **image_files(project)}
 
@@ -50,7 +61,16 @@ def image_files(project: Project) -> dict[str, str]:
             "docker/frontend_requirements.txt", project.root
         ),
     }
-    return files | {f"{FOLDER}/{place}": text for place, text in _sources().items()}
+    sources = {**_sources(), **_counting(project.root)}
+    return files | {f"{FOLDER}/{place}": text for place, text in sources.items()}
+
+
+def memory(project: Project) -> int:
+    """The container's limit, bytes: for the frontend, and for what counts the models' prompts."""
+    files = project.repository.glob("*/*/tokenizer/tokenizer.json")
+    folders = {file.parents[2]: file.stat().st_size for file in files}
+    counters = sum(_COUNTER_BYTES + _TOKENIZER_TIMES * size for size in folders.values())
+    return _OWN_BYTES + counters
 
 
 def _sources() -> dict[str, str]:
@@ -72,19 +92,37 @@ def _sources() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def _counting(project_root: Path) -> dict[str, str]:
+    """What counts prompts: the tokenizer steps' own code, as far as it is shared."""
+    waiting, found = [_COUNTING], dict[str, str]()
+    seen = set(waiting)
+    while waiting:
+        folder = bundled.find(f"{_STEPS}/{waiting.pop()}", project_root)
+        for file in sorted(folder.glob("*.py")):
+            source = file.read_text(encoding="utf-8")
+            found[f"{_STEPS}/{folder.name}/{file.name}"] = source
+            for name in {each.partition(".")[0] for each in _names(source)} - seen:
+                if (folder.parent / name).is_dir():
+                    seen.add(name)
+                    waiting.append(name)
+    return dict(sorted(found.items()))
+
+
 def _imported(source: str) -> Iterator[Path]:
-    """Where modules that a source imports may be: a name may be a module's, or one in it."""
+    """Where modules of ours that a source imports may be."""
+    for name in _names(source):
+        if name.partition(".")[0] == "tritonctl":
+            base = _PACKAGE.parent.joinpath(*name.split("."))
+            yield from (base.with_suffix(".py"), base / "__init__.py")
+
+
+def _names(source: str) -> Iterator[str]:
+    """What a source imports: a name may be a module's, or of something in it."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        else:
-            continue
-        for name in names:
-            if name.partition(".")[0] == "tritonctl":
-                base = _PACKAGE.parent.joinpath(*name.split("."))
-                yield from (base.with_suffix(".py"), base / "__init__.py")
+            yield from (alias.name for alias in node.names)
 
 
 def port(settings: Frontend) -> int:

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,10 +16,10 @@ import yaml
 from tests.conftest import Cli
 from tests.docker.deployments import OVERRIDE, Composed, compose, rendered, succeeded
 from tests.docker.machine import BUILD
-from tests.servers import wait_until
 
 pytestmark = [pytest.mark.docker, pytest.mark.exhaustive]
 
+PROMPT = "7342 in English:"
 ANSWER = " seven thousand three hundred forty-two"
 
 
@@ -43,23 +45,34 @@ def test_it_streams_from_a_container(project: Path, cli: Cli) -> None:
     folder = project / "deploy"
     container = compose(folder, "--profile", "frontend", "ps", "--quiet", "frontend")
     assert container
-    wait_until(lambda: _completed() == ANSWER, "an answer")
+    url = "http://127.0.0.1:9123/v1"
+    assert json.loads(up.stdout)["frontend"] == url
+    status = json.loads(cli("status", "--json", cwd=project).stdout)
+    assert (status["frontend"]["url"], status["frontend"]["ready"]) == (url, True)
+    _, answer = _asked(prompt=PROMPT)
+    assert answer["choices"][0]["text"] == ANSWER
     ids = compose(folder, "--profile", "frontend", "exec", "-T", "frontend", "id", "-u")
     assert ids != "0"
     log = compose(folder, "--profile", "frontend", "logs", "--no-log-prefix", "frontend")
     assert '"outcome": "stop"' in log
+    assert "not counted" not in log
+    assert '"outcome": "stop"' in cli("logs", "frontend", cwd=project).stdout
+    status, refused = _asked(prompt="7 " * 600)
+    assert (status, refused["error"]["code"]) == (400, "context_length_exceeded")
+    assert "your prompt has" in refused["error"]["message"]  # the frontend's words, not the step's
+    _, named = _asked(prompt=PROMPT, logprobs=0)
+    assert "".join(named["choices"][0]["logprobs"]["tokens"]) == ANSWER
 
 
-def _completed() -> str:
-    body = {"model": "speller", "prompt": "7342 in English:", "max_tokens": 24}
+def _asked(**fields: Any) -> tuple[int, Any]:
+    """The status, and the record that answers it."""
     request = urllib.request.Request(
         "http://127.0.0.1:9123/v1/completions",
-        json.dumps(body).encode(),
+        json.dumps({"model": "speller", "max_tokens": 24} | fields).encode(),
         {"content-type": "application/json"},
     )
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310
-            text: str = json.load(answer)["choices"][0]["text"]
-            return text
-    except OSError:
-        return ""
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)

@@ -54,11 +54,14 @@ def command(
         if wanted(line):
             console.result({"line": line}, line)
 
-    if isinstance(state, ContainerServer) and log == files.log:
+    frontend = log == files.frontend_log
+    if isinstance(state, ContainerServer) and (
+        not frontend or _FRONTEND in state.deployment.profiles
+    ):
         from tritonctl.server.containers.lifecycle import print_log
 
         asked = max(lines, _SEARCHED) if model else lines
-        print_log(state.deployment, asked, follow=follow, write=write)
+        print_log(state.deployment, asked, follow=follow, write=write, frontend=frontend)
         if follow:  # as `docker compose logs -f`: it goes on while one of them restarts
             console.note("the containers have ended; `tritonctl up` starts them")
         return

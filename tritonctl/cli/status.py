@@ -13,6 +13,7 @@ from tritonctl.errors import ServerError
 if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.protocol.model_config import Config
+    from tritonctl.server.containers.api import Api
     from tritonctl.server.lifecycle import Status
     from tritonctl.server.state import Server
 
@@ -29,7 +30,9 @@ def command(
     console = voice.console()
     loaded = project.load()
     servers = status(loaded)
-    ready = all(server.health.ready and server.frontend is not False for server in servers)
+    ready = all(
+        server.health.ready and (server.api is None or server.api.ready) for server in servers
+    )
     first = max(servers, key=lambda server: server.health.ready)
     served = _served(loaded, first)
     record = {
@@ -38,7 +41,7 @@ def command(
         **_addresses(first),
         "models": first.health.models,
         "served": served,
-        "frontend": _frontend(first),
+        "frontend": asdict(first.api) if first.api else None,
         "crashes": [asdict(crash) for crash in first.crashes],
         "servers": [
             {"ready": server.health.ready, "container": server.container, **_addresses(server)}
@@ -64,7 +67,7 @@ def _failure(servers: Sequence[Status], first: Status) -> ServerError:
         problem = f"not ready: {', '.join(behind)}"
     elif not first.health.live:
         problem = f"Triton does not answer at {first.state.grpc_url}"
-    elif not names and first.frontend is False:
+    elif not names and first.api is not None and not first.api.ready:
         problem = "the frontend is not ready"
         return ServerError(
             problem, remedy="`tritonctl logs frontend` shows why; `tritonctl up` starts it again"
@@ -85,16 +88,6 @@ def _addresses(server: Status) -> dict[str, Any]:
     }
 
 
-def _frontend(server: Status) -> dict[str, Any] | None:
-    """Where the OpenAI API beside an embedded server is, and whether it is ready."""
-    from tritonctl.server.state import EmbeddedServer
-
-    if not isinstance(server.state, EmbeddedServer) or server.state.frontend is None:
-        return None
-    process = server.state.frontend
-    return {"url": process.api_url, "pid": process.pid, "ready": bool(server.frontend)}
-
-
 def _readiness(state: Server) -> str | None:
     """Where gateways ask an embedded server; containers publish no such port."""
     from tritonctl.server.state import EmbeddedServer
@@ -111,6 +104,8 @@ def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator
         yield f"Triton {word}: {count} of {len(servers)} servers are ready"
     for server in servers:
         yield from _where(server, alone=len(servers) == 1)
+    if first.api and len(servers) > 1:
+        yield f"  {'OpenAI':<9}  {_api(first.api)}"
     if first.crashes:
         from tritonctl.server.restarts import described
 
@@ -122,8 +117,8 @@ def _where(server: Status, *, alone: bool) -> Iterator[str]:
     urls = {"gRPC": state.grpc_url, "HTTP": state.http_url, "metrics": state.metrics_url}
     if readiness := _readiness(state):
         urls["readiness"] = readiness
-    if frontend := _frontend(server):
-        urls["OpenAI"] = frontend["url"] + ("" if frontend["ready"] else "  NOT READY")
+    if server.api and alone:
+        urls["OpenAI"] = _api(server.api)
     if not alone and not state.grpc_port:
         yield f"  {server.container}: no port"
         return
@@ -131,6 +126,10 @@ def _where(server: Status, *, alone: bool) -> Iterator[str]:
     if not alone:
         yield f"  {server.container}, {server.health.summary()}"
     yield from (f"{indent}{name:<9}  {url}" for name, url in urls.items())
+
+
+def _api(api: Api) -> str:
+    return api.url + ("" if api.ready else "  NOT READY")
 
 
 def _served(project: Project, server: Status) -> dict[str, dict[str, str]]:

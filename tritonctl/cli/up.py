@@ -3,14 +3,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from tritonctl.cli import options
-
-if TYPE_CHECKING:
-    from tritonctl.server.state import Server
 
 
 @options.expand_options
@@ -26,14 +23,15 @@ def command(
 ) -> None:
     """Start Triton on the project's models; returns when every model is ready."""
     from tritonctl.repository.publish import render
-    from tritonctl.server.lifecycle import require_machine, start
+    from tritonctl.server.lifecycle import api, require_machine, start
     from tritonctl.server.state import ContainerServer
 
     console = voice.console()
     loaded = options.chosen(project.load([f"server.mode={on}"] if on else ()), models)
     require_machine(loaded)
     state, started = start(loaded, render(loaded, console), console)
-    frontend = _frontend(state)
+    found = api(loaded, state)
+    frontend = found.url if found else None
     record = {
         "started": started,
         "pid": state.pid,
@@ -50,10 +48,3 @@ def command(
         f"Triton is {word}: gRPC {state.grpc_url}, HTTP {state.http_url}, "
         f"metrics {state.metrics_url}" + (f", OpenAI {frontend}" if frontend else ""),
     )
-
-
-def _frontend(state: Server) -> str | None:
-    from tritonctl.server.state import EmbeddedServer
-
-    process = state.frontend if isinstance(state, EmbeddedServer) else None
-    return process.api_url if process else None

@@ -15,6 +15,7 @@ from tritonctl.project.schema import Project
 from tritonctl.repository.contents import without_config
 from tritonctl.repository.publish import Rendered
 from tritonctl.server.containers import lifecycle as containers
+from tritonctl.server.containers.api import Api, api_of
 from tritonctl.server.containers.presence import at
 from tritonctl.server.containers.presence import containers as containers_of
 from tritonctl.server.embedded import frontend
@@ -144,15 +145,27 @@ def _crashed(files: ServerFiles) -> str:
 class Status:
     """One server, where it is now and how it is. `container`: Docker's word for its state.
 
-    `crashes`: of an embedded server since `up`. `frontend`: whether the one beside it is ready;
-    None without one.
+    `crashes`: of an embedded server since `up`. `api`: OpenAI's, of the frontend; None without one.
     """
 
     state: Server
     health: Health
     container: str | None = None
     crashes: Sequence[Crash] = ()
-    frontend: bool | None = None
+    api: Api | None = None
+
+
+def api(project: Project, state: Server) -> Api | None:
+    """Where the OpenAI API of a running server is; None without a frontend.
+
+    Raises HostError when Docker does not answer.
+    """
+    if not isinstance(state, EmbeddedServer):
+        return api_of(project, state.deployment)
+    process = state.frontend
+    if process is None:
+        return None
+    return Api(process.api_url, process.pid, frontend.is_answering(process))
 
 
 def status(project: Project) -> list[Status]:
@@ -160,10 +173,10 @@ def status(project: Project) -> list[Status]:
     state = running_server(project)
     if isinstance(state, EmbeddedServer):
         crashes = read_restarts(ServerFiles.of(project).restarts)
-        answering = frontend.is_answering(state.frontend) if state.frontend else None
-        return [Status(state, health(state), crashes=crashes, frontend=answering)]
+        return [Status(state, health(state), crashes=crashes, api=api(project, state))]
+    found = api(project, state)
     return [
-        Status(server, health(server), container.status)
+        Status(server, health(server), container.status, api=found)
         for container in containers_of(state.deployment)
         for server in [at(state, container)]
     ]

@@ -7,7 +7,7 @@ Real containers that come back on other ports are in tests/docker/test_secured.p
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ import pytest
 from tests.unit.deploy.test_compose_command import WITH_COMPOSE, install
 from tests.unit.test_server_state import STATE
 from tritonctl.errors import HostError, ServerError
+from tritonctl.server.containers.api import Api, api_of
 from tritonctl.server.containers.lifecycle import why_ended
 from tritonctl.server.containers.presence import containers, current, current_servers
 from tritonctl.server.presence import alive
@@ -34,8 +35,9 @@ import json
 records = json.loads({records!r})
 if args[0] == "ps":
     assert "--filter=label=com.docker.compose.project=demo" in args
-    assert "--filter=label=com.docker.compose.service=triton" in args
-    print("\\n".join(record["Id"] for record in reversed(records)))
+    service = [arg for arg in args if ".service=" in arg][0].rpartition("=")[2]
+    mine = [one for one in records if one.get("service", "triton") == service]
+    print("\\n".join(record["Id"] for record in reversed(mine)))
     sys.exit(0)
 assert args[:2] == ["container", "inspect"]
 found = [record for record in records if record["Id"] in args]
@@ -174,3 +176,35 @@ def test_commands_end_with_4_where_docker_has_gone(
 def test_why_a_container_ended(status: dict[str, Any], told: str) -> None:
     """A status is named where Docker still knows it."""
     assert why_ended(status).endswith(told)
+
+
+EDGE = {"port": 8090, "tls": {"certificate": "edge.crt", "key": "edge.key"}}
+
+
+@pytest.mark.parametrize(
+    ("gateway", "service", "inside", "url"),
+    [
+        (None, "frontend", 9100, "http://127.0.0.1:9555/v1"),
+        (EDGE, "envoy", 8090, "https://127.0.0.1:9555/v1"),
+    ],
+)
+def test_where_clients_find_the_openai_api(
+    gateway: Any, service: str, inside: int, url: str, programs: Path, sandbox: Sandbox
+) -> None:
+    """The frontend's own port, or the gateway's before it; as Docker has published it."""
+    sandbox.data["frontend"] = {"port": 9100}
+    if gateway is not None:
+        sandbox.data["gateway"] = gateway
+    project = sandbox.load()
+    front = record(FIRST, 1, "running", 0) | {"service": "frontend"}
+    front["State"]["Health"] = {"Status": "healthy"}
+    edge = front if service == "frontend" else record(SECOND, 1, "running", 0)
+    edge |= {"service": service}
+    edge["NetworkSettings"]["Ports"] = {f"{inside}/tcp": [{"HostPort": "9555"}]}
+    deployment = state(programs, front, edge).deployment
+    assert api_of(project, deployment) is None  # not started with it
+    deployment = replace(deployment, profiles=["cpu", "frontend"])
+    assert api_of(project, deployment) == Api(url, 4001, ready=True)
+    front["State"]["Health"]["Status"] = "starting"
+    state(programs, front, edge)
+    assert api_of(project, deployment) == Api(url, 4001, ready=False)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from tritonctl.errors import CommandFailedError, HostError
+from tritonctl.errors import CommandFailedError, HostError, ServerError
 from tritonctl.host.containers import ContainerEngine
 from tritonctl.host.files import explained
 from tritonctl.host.gpus import installed_gpus
@@ -21,6 +21,8 @@ from tritonctl.protocol.channel import ClientTls
 from tritonctl.protocol.restrictions import new_token
 from tritonctl.repository.publish import Rendered
 from tritonctl.repository.standby import emptied
+from tritonctl.server.containers.api import SERVICE as FRONTEND
+from tritonctl.server.containers.api import api_of
 from tritonctl.server.containers.compose import COMPOSE_FILE, deployment_name, render_compose
 from tritonctl.server.containers.compose_command import (
     Compose,
@@ -50,6 +52,8 @@ from tritonctl.server.state import ContainerServer, Deployment, ServerFiles, wri
 FOLDER = "deploy"
 _CLEAR_LINE = "\x1b[2K"  # compose prints it even without a terminal
 _POLL_SECONDS = 0.3
+_FRONTEND_SECONDS = 60
+_LAST_LINES = ("--no-log-prefix", "--tail", "20")
 _ALIVE = ("created", "running", "restarting")
 _VARIABLES = {
     "grpc": "TRITON_GRPC_PORT",
@@ -99,6 +103,7 @@ def start(
             write_state(files, state)
             _wait_until_ready(project, rendered, state, files, progress)
             probe(project, state, progress)
+            _wait_for_frontend(project, state.deployment, progress)
         except BaseException:
             _remove(compose, service, files)
             raise
@@ -112,14 +117,19 @@ def stop(state: ContainerServer, files: ServerFiles) -> None:
 
 
 def print_log(
-    deployment: Deployment, lines: int, *, follow: bool, write: Callable[[str], None]
+    deployment: Deployment,
+    lines: int,
+    *,
+    follow: bool,
+    write: Callable[[str], None],
+    frontend: bool = False,
 ) -> None:
-    """Write each line at the end of the servers' log; with `follow`, new ones too."""
+    """Write each line at the end of the servers' log, or the frontend's; with `follow` new ones."""
     arguments = ["logs", "--no-log-prefix", "--tail", str(lines)]
     arguments += ["--follow"] if follow else []
     compose_of(deployment).run(
         *arguments,
-        deployment.service,
+        FRONTEND if frontend else deployment.service,
         on_line=lambda line: write(_clean(line)),
         remedy=f"see `docker logs {deployment.container[:12]}`",
     )
@@ -240,6 +250,22 @@ def _wait_until_ready(
                 loading = [] if problem else still_loading(files.log)
                 raise explain_failure(files.log, why, rendered.plan.owners, loading)
             step.update(slowest.summary())
+
+
+def _wait_for_frontend(project: Project, deployment: Deployment, progress: Progress) -> None:
+    """Wait until the OpenAI API answers, where there is one. Raises ServerError."""
+    if api_of(project, deployment) is None:
+        return
+    deadline = time.monotonic() + _FRONTEND_SECONDS
+    with progress.step("Starting the frontend"):
+        while (api := api_of(project, deployment)) is not None and not api.ready:
+            if time.monotonic() > deadline:
+                raise ServerError(
+                    f"the frontend's container was not ready within {_FRONTEND_SECONDS} s",
+                    remedy="read the end of its log above",
+                    details=compose_of(deployment).ask("logs", *_LAST_LINES, FRONTEND),
+                )
+            time.sleep(_POLL_SECONDS)
 
 
 def _problems(servers: Sequence[ContainerServer]) -> Iterator[str]:

@@ -47,7 +47,7 @@ def current(state: ContainerServer) -> ContainerServer | None:
     containers and has not chosen their ports.
     """
     deployment = state.deployment
-    own = _inspect(deployment, [deployment.container])
+    own = [_container(record) for record in _records(deployment, [deployment.container])]
     if own and own[0].serves:
         return at(state, own[0])
     every = containers(deployment)
@@ -69,10 +69,16 @@ def current_servers(state: ContainerServer) -> list[ContainerServer]:
 
 def containers(deployment: Deployment) -> list[Container]:
     """Every container of the service that serves, also those that have ended. Raises HostError."""
-    wanted = (f"project={deployment.name}", f"service={deployment.service}")
+    records = service_records(deployment, deployment.service)
+    return sorted(map(_container, records), key=lambda one: one.number)
+
+
+def service_records(deployment: Deployment, service: str) -> list[Mapping[str, Any]]:
+    """Docker's record of every container of a service. Raises HostError."""
+    wanted = (f"project={deployment.name}", f"service={service}")
     filters = [f"--filter=label={_LABEL}.{label}" for label in wanted]
     listed = docker_answer(deployment, "ps", "--all", "--no-trunc", "--quiet", *filters)
-    return sorted(_inspect(deployment, listed.split()), key=lambda one: one.number)
+    return _records(deployment, listed.split())
 
 
 def at(state: ContainerServer, container: Container) -> ContainerServer:
@@ -87,12 +93,13 @@ def at(state: ContainerServer, container: Container) -> ContainerServer:
     )
 
 
-def _inspect(deployment: Deployment, names: list[str]) -> list[Container]:
+def _records(deployment: Deployment, names: list[str]) -> list[Mapping[str, Any]]:
     """What Docker knows of containers; one that has gone meanwhile is left out."""
     if not names:
         return []
-    records = docker_answer(deployment, "container", "inspect", *names, missing="No such container")
-    return [_container(record) for record in json.loads(records or "[]")]
+    answer = docker_answer(deployment, "container", "inspect", *names, missing="No such container")
+    records: list[Mapping[str, Any]] = json.loads(answer or "[]")
+    return records
 
 
 def _container(record: Mapping[str, Any]) -> Container:
@@ -102,12 +109,12 @@ def _container(record: Mapping[str, Any]) -> Container:
         number=int(labels.get(f"{_LABEL}.container-number", 1)),
         status=state["Status"],
         pid=state["Pid"],
-        ports={name: _port(record, inside) for name, inside in PORTS.items()},
+        ports={name: published_port(record, inside) for name, inside in PORTS.items()},
     )
 
 
-def _port(record: Mapping[str, Any], inside: int) -> int:
-    """As published now; one that was asked for stays so while the container does not run."""
+def published_port(record: Mapping[str, Any], inside: int) -> int:
+    """Of the host: as it is now; one that was asked for stays while the container does not run."""
     for known in (record["NetworkSettings"]["Ports"], record["HostConfig"]["PortBindings"]):
         for binding in (known or {}).get(f"{inside}/tcp") or ():
             if port := int(binding["HostPort"] or 0):

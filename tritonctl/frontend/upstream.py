@@ -36,7 +36,10 @@ class Servers:
             ]
             for model, named in config.pools.items()
         }
-        settings = Settings(affinity=config.settings.prefix_affinity)
+        settings = Settings(
+            affinity=config.settings.prefix_affinity,
+            silence_seconds=config.settings.silence_seconds,
+        )
         self.router = Router(self._client, config.servers, pools, settings)
         self.counter = PromptCounter(config.repository, _library(), _LOG.warning)
         self.expected = ExpectedOutput()

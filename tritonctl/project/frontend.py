@@ -122,6 +122,11 @@ class Frontend(Strict):
     max_requests: Positive = Field(
         1024, description="in flight; beyond: 429, before anything of the request is read"
     )
+    silence_seconds: AboveZero | None = Field(
+        60.0,
+        description="an answer whose server says nothing for so long goes on at another one, or "
+        "fails; null: never",
+    )
 
     access_log: bool = Field(
         True, description="a line of JSON for each request, without what was asked and answered"

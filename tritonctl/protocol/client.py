@@ -12,7 +12,6 @@ unbroken stream: `TritonClient("a:8001", resume_on=["b:8001"])`.
 from __future__ import annotations
 
 import asyncio
-import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tritonctl.errors import ServerError, StepGoneError, UsageError
+from tritonctl.errors import ServerError, StepGoneError
 from tritonctl.protocol.api_key import ApiKey
 from tritonctl.protocol.channel import ClientTls, Endpoint
 from tritonctl.protocol.connection import (
@@ -33,6 +32,7 @@ from tritonctl.protocol.connection import (
     Metadata,
     await_end,
     await_end_async,
+    traced,
 )
 from tritonctl.protocol.error_map import connection_broke
 from tritonctl.protocol.generation import (
@@ -44,6 +44,7 @@ from tritonctl.protocol.generation import (
     SamplingParameters,
 )
 from tritonctl.protocol.resuming import Itinerary, ResumableAnswer, Route
+from tritonctl.protocol.silence import SilentServerError, listening
 from tritonctl.protocol.task_client import AsyncTaskCalls, TaskCalls
 
 if TYPE_CHECKING:
@@ -53,10 +54,6 @@ if TYPE_CHECKING:
 
 _PROBE_SECONDS = 5.0
 _GREEDY = SamplingParameters()
-# W3C Trace Context: version, trace, parent, flags.
-_TRACEPARENT = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
-)
 _C = TypeVar("_C", Connection, AsyncConnection)
 
 
@@ -100,7 +97,7 @@ class _Client(ABC, Generic[_C]):
                     remedy="look at `tritonctl logs`, then send the request again",
                 )
                 answer.broken(early, resumable=True)
-        except StepGoneError as error:
+        except (StepGoneError, SilentServerError) as error:
             answer.broken(error, resumable=True)
         except grpc.RpcError as error:
             answer.broken(connection.explained(error), resumable=connection_broke(error))
@@ -162,7 +159,7 @@ class TritonClient(_Client[Connection], TaskCalls):
         wait or this one waited too long, ServerError when Triton cannot be reached or dies.
         """
         answer = ResumableAnswer(self._route, model, prompt, sampling, queueing, timeout)
-        metadata = _trace(traceparent)
+        metadata = traced(traceparent)
         while not answer.complete:
             time.sleep(answer.pause)
             with self._attempt(answer, metadata) as call:
@@ -211,7 +208,7 @@ class TritonClient(_Client[Connection], TaskCalls):
 
         request = infer_request(model, inputs, outputs)
         response = self._connections[self.url].ask(
-            request, seconds=timeout, metadata=_trace(traceparent)
+            request, seconds=timeout, metadata=traced(traceparent)
         )
         return infer_response(response)
 
@@ -285,18 +282,23 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
         then those of `resume_on`.
         """
         answer = ResumableAnswer(route or self._route, model, prompt, sampling, queueing, timeout)
-        metadata = _trace(traceparent)
+        metadata = traced(traceparent)
         while not answer.complete:
             if pause := answer.pause:  # else the loop would make a turn for nothing
                 await asyncio.sleep(pause)
             with self._attempt(answer, metadata) as call:
                 try:
-                    async for response in call:
-                        chunk = answer.read(response)
-                        if chunk is not None:
-                            yield chunk
-                        if answer.complete:
-                            break
+                    with listening(call, answer.url, answer.patience, answer.leaves) as silence:
+                        async for response in call:
+                            if silence:
+                                silence.heard()
+                            chunk = answer.read(response)
+                            if chunk is not None:
+                                yield chunk
+                            if answer.complete:
+                                break
+                            if silence:
+                                silence.wait()
                 finally:
                     if answer.ended:
                         await await_end_async(call)
@@ -332,17 +334,6 @@ class AsyncTritonClient(_Client[AsyncConnection], AsyncTaskCalls):
 
         request = infer_request(model, inputs, outputs)
         response = await self._connections[self.url].ask(
-            request, seconds=timeout, metadata=_trace(traceparent)
+            request, seconds=timeout, metadata=traced(traceparent)
         )
         return infer_response(response)
-
-
-def _trace(traceparent: str | None) -> Metadata:
-    if traceparent is None:
-        return ()
-    if not _TRACEPARENT.fullmatch(traceparent):
-        raise UsageError(
-            f"traceparent {traceparent!r} is not of the form version-trace-parent-flags",
-            remedy="give for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
-        )
-    return (("traceparent", traceparent),)

@@ -11,6 +11,7 @@ the protocol names them ModelReady and ModelReadyRequest.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -18,7 +19,7 @@ from typing import Any, Self
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tritonctl.errors import TritonctlError
+from tritonctl.errors import TritonctlError, UsageError
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
 
@@ -27,8 +28,25 @@ Metadata = Sequence[tuple[str, str]]
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 STREAM_METHOD = f"/{_SERVICE.full_name}/ModelStreamInfer"
 
+# W3C Trace Context: version, trace, parent, flags.
+_TRACEPARENT = re.compile(
+    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+)
+
 # A server ends a call within milliseconds of its last response, unless it has lost track of it.
 _END_SECONDS = 1.0
+
+
+def traced(traceparent: str | None) -> Metadata:
+    """What makes a call part of a trace. Raises UsageError."""
+    if traceparent is None:
+        return ()
+    if not _TRACEPARENT.fullmatch(traceparent):
+        raise UsageError(
+            f"traceparent {traceparent!r} is not of the form version-trace-parent-flags",
+            remedy="give for example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        )
+    return (("traceparent", traceparent),)
 
 
 def await_end(call: Any) -> None:
@@ -118,9 +136,10 @@ class Connection(_Connection):
         except grpc.RpcError as error:
             raise self.explained(error) from error
 
-    def start(self, request: Any, *, seconds: float | None) -> Any:
+    def start(self, request: Any, *, seconds: float | None, metadata: Metadata = ()) -> Any:
         """A call under way: its `result()` raises grpc.RpcError, `cancel()` ends it."""
-        return self._method(request).future(request, timeout=seconds, metadata=self._metadata)
+        sent = self._all(False, metadata)
+        return self._method(request).future(request, timeout=seconds, metadata=sent)
 
 
 class AsyncConnection(_Connection):

@@ -50,6 +50,13 @@ class Itinerary(Protocol):
     def most_resumes(self, tokens: int) -> int:
         """How often an answer of which so many tokens have come may go on."""
 
+    @property
+    def patience(self) -> float | None:
+        """Seconds of silence after which `leaves` is asked; None: a server may be silent."""
+
+    def leaves(self, tokens: int, seconds: float) -> bool:
+        """Whether an answer of so many tokens leaves a server that is silent for so long."""
+
 
 @dataclass(frozen=True)
 class Route:
@@ -89,6 +96,15 @@ class Route:
     def most_resumes(self, tokens: int) -> int:  # noqa: ARG002 - the same for all
         """As Itinerary."""
         return self.max_resumes
+
+    @property
+    def patience(self) -> float | None:
+        """As Itinerary: whoever calls has a timeout for the whole answer."""
+        return None
+
+    def leaves(self, tokens: int, seconds: float) -> bool:  # noqa: ARG002 - never asked
+        """As Itinerary."""
+        return False
 
 
 class ResumableAnswer:
@@ -135,6 +151,15 @@ class ResumableAnswer:
     def seconds_left(self) -> float | None:
         """What is left of the timeout for the whole answer."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    @property
+    def patience(self) -> float | None:
+        """Seconds that an endpoint may be silent, before `leaves` is asked."""
+        return self._route.patience
+
+    def leaves(self, seconds: float) -> bool:
+        """Whether an endpoint that is silent for so long is left."""
+        return self._route.leaves(len(self._ids), seconds)
 
     def request(self) -> Any:
         """The ModelInferRequest for what is missing."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
@@ -11,7 +12,14 @@ from typing import Any
 import pytest
 from tritonclient.grpc import service_pb2
 
-from tests.unit.test_resuming import NOBODY, WORDS, Replica, serving, vanish
+from tests.unit.test_resuming import (
+    NOBODY,
+    PATIENCE_SECONDS,
+    WORDS,
+    Replica,
+    serving,
+    vanish,
+)
 from tritonctl.errors import ServerBusyError, ServerError
 from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.frontend.routing.pools import Pool
@@ -30,8 +38,19 @@ class Full(Replica):
         yield service_pb2.ModelStreamInferResponse(error_message="Exceeds maximum queue size")
 
 
+def hang(context: Any) -> None:
+    """Says nothing more, until the client leaves."""
+    gone = threading.Event()
+    context.add_callback(gone.set)
+    gone.wait(PATIENCE_SECONDS)
+
+
 def routed(
-    urls: list[str], test: Callable[[Router], Awaitable[None]], *, affinity: bool = True
+    urls: list[str],
+    test: Callable[[Router], Awaitable[None]],
+    *,
+    affinity: bool = True,
+    silence_seconds: float | None = None,
 ) -> Router:
     """Run a test with a router of these replicas; ties go to the first."""
     made: list[Router] = []
@@ -39,7 +58,7 @@ def routed(
     async def run() -> None:
         async with StreamingClient(urls[0]) as client:
             pools = [Pool("short", frozenset(urls[1:]), 100), Pool("any", frozenset(urls[:1]))]
-            settings = Settings(affinity=affinity)
+            settings = Settings(affinity=affinity, silence_seconds=silence_seconds)
             router = Router(client, urls, {"pooled": pools}, settings, draw=lambda: 0.0)
             made.append(router)
             await test(router)
@@ -175,3 +194,82 @@ def test_replicas_come_and_go() -> None:
             assert (await ask(router))[1] == urls[1]
 
         routed(urls[:1], test)
+
+
+@pytest.mark.parametrize("tokens", [0, 2])
+def test_an_answer_leaves_a_replica_that_has_fallen_silent(tokens: int) -> None:
+    """For another one, which completes it; the silent one is left out, whatever it says."""
+    silent = Replica(tokens, hang)
+    with serving(silent, Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            assert await ask(router) == (TEXT, urls[1])
+            left = router.replicas[urls[0]]
+            left.said(ready=True, now=router.now() + 0.2)
+            assert not left.ready
+            assert left.in_flight == 0
+
+        routed(urls, test, silence_seconds=0.3)
+    assert silent.cancelled.wait(PATIENCE_SECONDS)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_answer_fails_where_all_are_silent(count: int) -> None:
+    """Each is tried once, whether the answer has begun or not."""
+    for tokens in (0, 2):
+        replicas = [Replica(tokens, hang) for _ in range(count)]
+        with serving(*replicas) as urls:
+
+            async def test(router: Router) -> None:
+                with pytest.raises(ServerError, match="has said nothing for 0 s"):
+                    await ask(router)
+
+            routed(urls, test, silence_seconds=0.2)
+        assert [len(replica.requests) for replica in replicas] == [1] * count
+
+
+def test_an_answer_waits_behind_others_that_come() -> None:
+    """What is queued at a busy replica is not lost: it says something, though not of this one."""
+    with serving(Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            async with router.choose("speller") as placement:
+                replica = router.replicas[urls[0]]
+                replica.heard = router.now()
+                assert not placement.leaves(0, 5.0)
+                assert placement.leaves(1, 5.0)
+                replica.heard -= 5.0
+                assert placement.leaves(0, 5.0)
+
+        routed(urls, test, silence_seconds=5.0)
+
+
+def test_a_slow_reader_makes_nobody_silent() -> None:
+    """Only the time counts in which the server is waited for."""
+    with serving(Replica(), Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            async with router.choose("speller") as placement:
+                chunks = []
+                async for chunk in placement.stream("72", GREEDY):
+                    chunks.append(chunk)
+                    if len(chunks) == 1:
+                        await asyncio.sleep(0.5)
+                assert placement.url == urls[0]
+            assert "".join(chunk.text for chunk in chunks) == TEXT
+
+        routed(urls, test, silence_seconds=0.2)
+
+
+def test_who_cancels_a_silent_answer_is_heard() -> None:
+    """A client that leaves is no silence of the server's."""
+    with serving(Replica(0, hang)) as urls:
+
+        async def test(router: Router) -> None:
+            asking = asyncio.create_task(ask(router))
+            await asyncio.sleep(0.1)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+
+        routed(urls, test, silence_seconds=30.0)

@@ -41,7 +41,7 @@ class Replica:
 
     upstream: what it is an address of. requests: by model. work: their tokens, prompt and expected
     answer. elsewhere: requests of others, by its own reports. slots: of each model. pace: seconds
-    between tokens of late.
+    between tokens of late. heard: when a part of any answer last came from there.
     """
 
     url: str
@@ -54,6 +54,7 @@ class Replica:
     pace: float | None = None
     ready: bool = True
     failures: int = 0
+    heard: float = float("-inf")
     _not_before: float = field(default=float("-inf"), repr=False)
     _paced: float = field(default=float("-inf"), repr=False)
     _elsewhere_before: float = field(default=0.0, repr=False)
@@ -84,12 +85,16 @@ class Replica:
             self.pace += (seconds_a_token - self.pace) * _PACE_WEIGHT
         self._paced = now
 
-    def broke(self, now: float) -> None:
-        """A connection to it failed: leave it out, longer each time, until it says it is ready."""
+    def broke(self, now: float, least: float = 0.0) -> None:
+        """A connection to it failed: leave it out, longer each time, until it says it is ready.
+
+        least: seconds; for a replica that may say so and answer nothing.
+        """
         pause = min(_FIRST_PAUSE_SECONDS * 2.0 ** min(self.failures, 8), _LONGEST_PAUSE_SECONDS)
+        pause = max(pause, least)
         self.failures += 1
         self.ready = False
-        self._not_before = now + pause
+        self._not_before = max(self._not_before, now + pause)
 
     def said(self, ready: bool, now: float) -> None:
         """It was asked whether it is ready; no answer is a no."""

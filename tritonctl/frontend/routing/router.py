@@ -25,10 +25,12 @@ _RESUMES = 30
 @dataclass
 class Settings:
     """stale_seconds: reports older than this are not believed. affinity: whether a prompt goes
-    where its beginning was read before."""
+    where its beginning was read before. silence_seconds: a replica that says nothing for so long is
+    left; None: never."""
 
     stale_seconds: float = 1.0
     affinity: bool = False
+    silence_seconds: float | None = None
 
 
 class Router:
@@ -98,6 +100,11 @@ class Router:
         """Of the clock."""
         return self._clock()
 
+    @property
+    def silence_seconds(self) -> float | None:
+        """How long a replica may be silent; None: for ever."""
+        return self._settings.silence_seconds
+
 
 @dataclass
 class Placement:
@@ -112,6 +119,8 @@ class Placement:
     choice: Choice | None = None
     _replica: Replica | None = None
     _first: tuple[float, int] | None = None  # when an answer's first tokens came, how many
+    _left: int = 0  # silent replicas, the last one and those before it
+    _is_left: bool = False
 
     @property
     def client(self) -> AsyncTritonClient:
@@ -136,13 +145,30 @@ class Placement:
     def next(self, failed: Sequence[str]) -> str:
         """As Itinerary: another replica than those that failed, as long as there is one."""
         if failed:
-            self._at().broke(self._router.now())
+            least = self.patience if self._is_left else None
+            self._at().broke(self._router.now(), least or 0.0)
+            self._is_left = False
             self._move()
         return self.url
 
     def most_resumes(self, tokens: int) -> int:
-        """As Itinerary: before the first token each other replica once."""
+        """As Itinerary: before the first token each other replica once; no silent one twice."""
+        if self._left >= self.endpoints:
+            return 0
         return _RESUMES if tokens else self.endpoints - 1
+
+    @property
+    def patience(self) -> float | None:
+        """As Itinerary."""
+        return self._router.silence_seconds
+
+    def leaves(self, tokens: int, seconds: float) -> bool:
+        """As Itinerary. Before its first token an answer may wait for others', if those come."""
+        if not tokens and self._router.now() - self._at().heard < seconds:
+            return False
+        self._left += 1
+        self._is_left = True
+        return True
 
     async def stream(
         self, prompt: Prompt, sampling: SamplingParameters, **options: Any
@@ -181,7 +207,7 @@ class Placement:
 
     def came(self, chunk: Chunk) -> None:
         """Learn from a part of the answer how fast the replica is."""
-        now = self._router.now()
+        now = self._at().heard = self._router.now()
         if self._first is None and chunk.num_output_tokens:
             self._first = now, chunk.num_output_tokens
         if chunk.finish_reason and self._first is not None:

@@ -63,6 +63,7 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
 
     url: str = ""
     requests: list[dict[str, Any]] = field(default_factory=list)
+    priorities: list[int | None] = field(default_factory=list)
     before: Callable[[Any, Any], None] | None = None
     looked_at: int = 0
     version: str = "1"
@@ -107,6 +108,8 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
         asked = _arrays(request)
         with self._lock:
             self.requests.append(asked)
+            given = request.parameters
+            self.priorities.append(given["priority"].uint64_param if "priority" in given else None)
         if self.before is not None:
             self.before(asked, context)
         unknown = set(asked) - {name for name, _ in MODELS[request.model_name][0]}

@@ -27,11 +27,14 @@ from tritonctl.doctor.machine import (
     shm_finding,
 )
 from tritonctl.doctor.server import frontend_finding, holes_finding, ports_finding
+from tritonctl.errors import HostError
 from tritonctl.host import frontend_extra
 from tritonctl.host.gpus import InstalledGpu, installed_gpus
 from tritonctl.host.interpreters import Interpreter
 from tritonctl.project.compatibility.table import table
 from tritonctl.project.file import load_profiles
+from tritonctl.project.frontend import Frontend, Ledger
+from tritonctl.project.server import Tracing
 from tritonctl.server.ports import held_ports
 
 if TYPE_CHECKING:
@@ -259,14 +262,31 @@ def test_a_taken_port_of_the_frontend(sandbox: Sandbox) -> None:
 
 def test_the_frontends_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing ones are named, with the command that installs them."""
-    assert frontend_finding().status == "ok"
-    monkeypatch.setattr(
-        frontend_extra, "find_spec", lambda name: None if name == "uvicorn" else name
-    )
-    finding = frontend_finding()
+    settings = Frontend(ledger=Ledger(redis="redis://127.0.0.1:6379/0"))
+    assert frontend_finding(settings).status == "ok"
+    gone = {"uvicorn", "redis.asyncio"}
+    monkeypatch.setattr(frontend_extra, "find_spec", lambda name: None if name in gone else name)
+    finding = frontend_finding(Frontend())
     assert (finding.status, finding.required) == ("missing", True)
     assert finding.detail == "not installed: uvicorn"
     assert finding.remedy == "pip install 'tritonctl[frontend]'"
+    detail = frontend_finding(settings).detail
+    assert detail == "not installed: uvicorn, redis (for frontend.ledger)"
+
+
+def test_what_a_package_is_in_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then Python raises, instead of finding nothing."""
+
+    def find(name: str) -> str:
+        if name.startswith("opentelemetry"):
+            raise ModuleNotFoundError(name)
+        return name
+
+    monkeypatch.setattr(frontend_extra, "find_spec", find)
+    with pytest.raises(HostError, match=r"opentelemetry-sdk \(for frontend\.tracing\)"):
+        frontend_extra.require_extra(
+            Frontend(tracing=Tracing(endpoint="http://127.0.0.1:4318/v1/traces"))
+        )
 
 
 @pytest.mark.parametrize(("replicas", "told"), [(1, True), (2, False)])

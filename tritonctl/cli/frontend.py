@@ -42,11 +42,12 @@ def command(
     """Serve the OpenAI API over Triton until Ctrl-C; streams in flight may finish."""
     from tritonctl.frontend.config import FrontendConfig
     from tritonctl.host.frontend_extra import require_extra
+    from tritonctl.project.frontend import Frontend
     from tritonctl.server.ports import held_ports
 
-    require_extra()
     console = voice.console()
     loaded = project.load()
+    require_extra(loaded.frontend or Frontend())
     servers = _servers(loaded, access.endpoint(url))
     config = FrontendConfig.of(
         loaded,

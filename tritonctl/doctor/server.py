@@ -12,6 +12,7 @@ from tritonctl.host.addresses import is_loopback
 from tritonctl.host.frontend_extra import INSTALL, missing_packages
 from tritonctl.project.compatibility.exposure import known_holes, release_of_image
 from tritonctl.project.compatibility.table import Compatibility
+from tritonctl.project.frontend import Frontend
 from tritonctl.project.schema import Project
 from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.server.ports import is_free
@@ -24,21 +25,19 @@ _NAMED = 3
 def server_findings(project: Project, compatibility: Compatibility) -> list[Finding]:
     """Ports and known vulnerabilities, and what the frontend imports."""
     findings = [ports_finding(project), holes_finding(project, compatibility)]
-    return [*findings, frontend_finding()] if _has_frontend_here(project) else findings
+    if project.frontend is not None and project.server.mode == "embedded":
+        findings.append(frontend_finding(project.frontend))
+    return findings
 
 
-def frontend_finding() -> Finding:
+def frontend_finding(settings: Frontend) -> Finding:
     """Whether the packages of the extra `frontend` are here."""
     why = "`tritonctl up` starts the OpenAI API of `frontend:` with this Python"
-    missing = missing_packages()
+    missing = missing_packages(settings)
     if not missing:
         return Finding("OpenAI API", "ok", "its packages are installed", required=True, why=why)
     detail = f"not installed: {', '.join(missing)}"
     return Finding("OpenAI API", "missing", detail, INSTALL, required=True, why=why)
-
-
-def _has_frontend_here(project: Project) -> bool:
-    return project.frontend is not None and project.server.mode == "embedded"
 
 
 def ports_finding(project: Project) -> Finding:

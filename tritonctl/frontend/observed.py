@@ -64,6 +64,12 @@ class Call:
             self.metrics.observe(counted.ITL, self.labels, seconds, new)
         self._last_ns, self.output_tokens = received_ns, so_far
 
+    def answered(self, prompt_tokens: int) -> None:
+        """It has ended with an answer that is no text: it has no tokens, and no finish reason."""
+        if self.span:
+            self.span.end(prompt_tokens, None, None, None)
+            self.span = None
+
     def end(self, prompt_tokens: int, output_tokens: int, finish_reason: str) -> None:
         """It has ended with these counts of the server's; without a finish reason, broken off."""
         if self.span:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 from tritonctl.errors import ItemsRejectedError, RequestRejectedError, TritonctlError
@@ -19,7 +20,7 @@ from tritonctl.protocol.client import AsyncTritonClient
 from tritonctl.protocol.delivery import Delivery
 
 # A busy server is the client's to ask again: it learns at once.
-_ONCE = Delivery(retry_seconds=0.0)
+_RETRY_SECONDS = 0.0
 # How the tokenizer step names an item: python_backends/tasklib/item_errors.py.
 _ITEM = re.compile(r"^(\w+)\[(\d+)\]")
 
@@ -41,15 +42,23 @@ class Rows:
         `tensors`: what `ask` sends, whose tokens are counted before a replica is chosen. Raises
         ApiError, of the first item that the model refuses.
         """
+        facts = exchange.facts
         try:
             count = await self._servers.counter.count(target.model, tensors)
+            facts.expected_tokens = count.tokens
             async with (
                 self._admitted(exchange, count.at_most) as grant,
                 self._servers.router.choose(target.model, work=count.tokens) as replica,
             ):
-                found = await ask(replica.client, _ONCE)
-                exchange.facts.prompt_tokens = sum(one.num_input_tokens or 0 for one in found)
-                grant.settle(exchange.facts.prompt_tokens, 0)
+                facts.placements.append((replica.url, replica.reason))
+                facts.replica = replica.url
+                delivery = Delivery(
+                    retry_seconds=_RETRY_SECONDS,
+                    timeout=self._servers.router.silence_seconds,
+                    priority=grant.priority,
+                )
+                found = await _answered(exchange, replica.client, delivery, ask)
+                grant.settle(facts.prompt_tokens, 0)
         except CountRefusedError as error:
             item = _ITEM.match(str(error))
             told = RequestRejectedError(_ITEM.sub(r"\1", str(error)), remedy="")
@@ -74,3 +83,17 @@ class Rows:
                 raise
             finally:
                 exchange.facts.refunded_tokens = grant.claim.reserved - grant.used
+
+
+async def _answered(
+    exchange: Exchange, client: AsyncTritonClient, delivery: Delivery, ask: Ask
+) -> Sequence[Any]:
+    """What a server says, within a span of its own; counts its tokens."""
+    call = exchange.observed.call({})
+    try:
+        found = await ask(client, replace(delivery, traceparent=call.traceparent))
+        exchange.facts.prompt_tokens = sum(one.num_input_tokens or 0 for one in found)
+        call.answered(exchange.facts.prompt_tokens)
+    finally:
+        call.end(0, 0, "")  # of one that broke off
+    return found

@@ -129,11 +129,16 @@ class CallSpan:
         return carrier["traceparent"]
 
     def end(
-        self, prompt_tokens: int, output_tokens: int, finish_reason: str | None, error: str | None
+        self,
+        prompt_tokens: int,
+        output_tokens: int | None,
+        finish_reason: str | None,
+        error: str | None,
     ) -> None:
         """It has ended, with these counts of the server's. error: one of a few words."""
         self._span.set_attribute("gen_ai.usage.input_tokens", prompt_tokens)
-        self._span.set_attribute("gen_ai.usage.output_tokens", output_tokens)
+        if output_tokens is not None:
+            self._span.set_attribute("gen_ai.usage.output_tokens", output_tokens)
         if finish_reason:
             self._span.set_attribute("gen_ai.response.finish_reasons", [finish_reason])
         _end(self._span, error)

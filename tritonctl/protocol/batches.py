@@ -105,7 +105,10 @@ class Batches:
 
     def request(self, batch: Batch) -> Any:
         """Its ModelInferRequest."""
-        return rows_request(self.served, batch.rows, self.options)
+        request = rows_request(self.served, batch.rows, self.options)
+        if self.delivery.priority is not None:
+            request.parameters["priority"].uint64_param = self.delivery.priority
+        return request
 
     def answered(self, batch: Batch, response: Any, now: float) -> list[Outcome]:
         """The outcome of each row. Raises ServerError for an answer without its tensors."""

@@ -19,7 +19,7 @@ from tritonclient.grpc import service_pb2
 
 from tritonctl.errors import ItemsRejectedError, TritonctlError
 from tritonctl.protocol.batches import Batch, Batches, Outcome
-from tritonctl.protocol.connection import AsyncConnection, Connection
+from tritonctl.protocol.connection import AsyncConnection, Connection, traced
 from tritonctl.protocol.tasks import Result, Row, ServedTask
 
 _FACTS_SECONDS = 10.0
@@ -88,8 +88,11 @@ class RowStream:
             more = not self._ended and bool(self._calls)
             if (batch := self.batches.take(now, more=more)) is None:
                 return
+            delivery = self.batches.delivery
             call = self.connection.start(
-                self.batches.request(batch), seconds=self.batches.delivery.timeout
+                self.batches.request(batch),
+                seconds=delivery.timeout,
+                metadata=traced(delivery.traceparent),
             )
             self._calls[call] = batch
             call.add_done_callback(self._events.put)
@@ -135,7 +138,9 @@ async def ask_async(
     async def one(batch: Batch) -> list[Outcome]:
         try:
             response = await connection.send(
-                batches.request(batch), seconds=batches.delivery.timeout
+                batches.request(batch),
+                seconds=batches.delivery.timeout,
+                metadata=traced(batches.delivery.traceparent),
             )
         except grpc.RpcError as error:
             explained = connection.explained(error)

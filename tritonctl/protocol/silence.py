@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import grpc
+
 from tritonctl.errors import ServerError
 
 
@@ -20,7 +22,7 @@ class SilentServerError(ServerError):
 
 
 class Silence:
-    """Of one call of grpc.aio. `waiting`: whether its next response is awaited, since `since`.
+    """Of one call of grpc.aio, or one that is used as such.
 
     leave: whether to leave the server after so many seconds; asked again while it says no.
     """
@@ -69,7 +71,7 @@ def listening(
     silence = Silence(call, patience, leave)
     try:
         yield silence
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, grpc.RpcError):  # the former of grpc.aio's own calls
         task = asyncio.current_task()
         if silence.left_after is None or (task is not None and task.cancelling()):
             raise

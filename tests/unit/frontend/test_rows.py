@@ -14,9 +14,11 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.fakes.task_server import LIMIT, TaskServer, task_server, vector
+from tests.otlp_receiver import otlp_receiver
 from tritonctl.frontend.app import build_app
 from tritonctl.frontend.config import FrontendConfig
-from tritonctl.project.server import Tenant
+from tritonctl.project.frontend import Frontend
+from tritonctl.project.server import Tenant, Tracing
 
 MODELS = ("encoder", "reranker", "speller")
 Http = TestClient
@@ -157,6 +159,38 @@ def test_refused_ranks(http: Http, fields: dict[str, Any], param: str) -> None:
     body = {"model": "reranker", "query": "a", "documents": ["x"]} | fields
     answer = http.post("/v1/rerank", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param), answer.text
+
+
+def test_priority_and_trace_go_along(triton: TaskServer, tmp_path: Path) -> None:
+    """A tenant's priority to Triton's queue; each call in a span below its request's."""
+    (tmp_path / "alice").write_text("key")
+    tenants = {"alice": Tenant(api_key_file=tmp_path / "alice", priority=2)}
+    traces: list[str] = []
+    triton.before = lambda _, context: traces.append(
+        dict(context.invocation_metadata())["traceparent"]
+    )
+    with otlp_receiver() as receiver:
+        settings = Frontend(tracing=Tracing(endpoint=receiver.endpoint, rate=1))
+        config = FrontendConfig(
+            servers=(triton.url,), models=MODELS, tenants=tenants, settings=settings
+        )
+        with TestClient(build_app(config), headers={"x-api-key": "key"}) as client:
+            assert embed(client, ["x", "yy"]).status_code == 200
+            assert rank(client, ["a"]).status_code == 200
+    assert triton.priorities == [2, 2]
+    spans = {span.name: span for span in receiver.spans}
+    calls = [spans["embeddings encoder"], spans["rerank reranker"]]
+    sent = [trace.rpartition("-")[0] for trace in traces]  # without its flags
+    assert sent == [f"00-{call.trace}-{call.id}" for call in calls]
+    assert [call.parent for call in calls] == [
+        spans[f"POST /v1/{path}"].id for path in ("embeddings", "rerank")
+    ]
+
+
+def test_a_server_sets_a_default_priority(http: Http, triton: TaskServer) -> None:
+    """Where no tenant has one, nothing is sent."""
+    embed(http, "x")
+    assert triton.priorities == [None]
 
 
 def test_tokens_of_a_tenant(triton: TaskServer, tmp_path: Path) -> None:

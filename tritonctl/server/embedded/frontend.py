@@ -44,7 +44,7 @@ def held_port(project: Project) -> Iterator[int | None]:
     if project.frontend is None:
         yield None
         return
-    require_extra()
+    require_extra(project.frontend)
     address, port = project.frontend.address, project.frontend.port
     with held_ports(address, {"port": port}, section="frontend") as (chosen,):
         yield chosen

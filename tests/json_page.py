@@ -31,6 +31,7 @@ NAMED = {
         "outputs",
         "p99_ms",
         "properties",
+        "releases",
         "refused",
         "served",
     ),

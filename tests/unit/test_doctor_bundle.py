@@ -13,9 +13,9 @@ import pytest
 
 from tritonctl.doctor.bundle import write_bundle
 from tritonctl.doctor.findings import Finding, Report
-from tritonctl.doctor.redaction import REMOVED, Redaction
 from tritonctl.errors import HostError
 from tritonctl.host.progress import Silent
+from tritonctl.host.redaction import REMOVED, Redaction
 from tritonctl.repository.publish import render
 
 if TYPE_CHECKING:

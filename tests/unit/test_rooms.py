@@ -21,6 +21,7 @@ ROOMS = (
     "rollout",
     "loadtest",
     "server",
+    "releases",
     "bulk",
     "frontend",
     "repository",

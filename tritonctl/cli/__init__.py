@@ -22,13 +22,14 @@ from tritonctl.host.version import __version__
 PANELS = {
     "Start": ("quickstart", "init", "new", "fetch", "doctor", "schema"),
     "Build": ("plan", "build", "render", "check", "graph", "artefacts"),
+    "Release": ("release", "releases"),
     "Serve": ("up", "reload", "status", "logs", "frontend", "down"),
     "Ask": ("generate", "chat", "embed", "classify", "rerank", "infer", "smoke"),
     "Measure": ("top", "tune", "loadtest"),
     "Operate": ("bundle", "certs", "deploy"),
 }
 # Verbs that have verbs of their own.
-GROUPS = ("artefacts", "deploy", "loadtest", "new")
+GROUPS = ("artefacts", "deploy", "loadtest", "new", "releases")
 _PANEL_OF = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
 VERBS = tuple(verb for verb in _PANEL_OF if verb not in GROUPS)
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.doctor.findings import Report
-from tritonctl.doctor.redaction import REMOVED, Redaction
 from tritonctl.host.files import PRIVATE, explained, read_record
+from tritonctl.host.redaction import REMOVED, Redaction
 from tritonctl.host.version import __version__
 from tritonctl.project.file import FILE_NAME
 from tritonctl.project.schema import Project

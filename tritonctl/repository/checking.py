@@ -20,8 +20,9 @@ from tritonctl.repository.target import of_project
 
 def refuse_mistakes(
     staging: Path, project: Project, progress: Progress, sources: Mapping[str, Path]
-) -> None:
-    """Check what lies in `staging` as the project's repository; say what is doubtful.
+) -> int:
+    """Check what lies in `staging` as the project's repository; say what is doubtful, return how
+    many warnings that were.
 
     sources: by a place in the repository, the file that people edit. Raises RepositoryError for
     what a server would refuse or answer wrongly.
@@ -39,9 +40,10 @@ def refuse_mistakes(
             remedy=f"{errors[0].fix}; `tritonctl check --explain {errors[0].rule}` says more",
             details="\n".join(map(_line, errors)) if len(errors) > 1 else None,
         )
-    for finding in findings:
-        if finding.severity == "warning":
-            progress.note(_line(finding))
+    warnings = [_line(finding) for finding in findings if finding.severity == "warning"]
+    for line in warnings:
+        progress.note(line)
+    return len(warnings)
 
 
 def _line(finding: Finding) -> str:

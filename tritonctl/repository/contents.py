@@ -20,6 +20,8 @@ from tritonctl.repository.pbtxt import parse_pbtxt
 CONFIG = "config.pbtxt"
 HEADER = "Rendered by tritonctl"
 REQUIREMENTS = "requirements.txt"
+# Beside the repository of a release: its manifest.
+RELEASE = "release.json"
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,12 @@ def record_of(project: Project) -> Path:
 def rendered_names(project: Project) -> list[str]:
     """The models that the project's last rendering left in this repository.
 
-    None at the first rendering, or with a damaged record: nothing is removed then.
+    None at the first rendering, or with a damaged record: nothing is removed then. A release says
+    itself which of its models were rendered.
     """
+    released = read_record(project.repository.parent / RELEASE)
+    if str(released.get("schema", "")).startswith("tritonctl.release/"):
+        return [model["name"] for model in released.get("models", ()) if model.get("version")]
     known = read_record(record_of(project))
     return known["models"] if known.get("repository") == str(project.repository) else []
 

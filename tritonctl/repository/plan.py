@@ -54,7 +54,7 @@ from tritonctl.repository.native import (
 )
 from tritonctl.repository.packages import refuse_conflicts
 from tritonctl.repository.pbtxt import to_pbtxt
-from tritonctl.repository.planned import FIRST_VERSION, PlannedModel
+from tritonctl.repository.planned import FIRST_VERSION, PlannedModel, Served
 from tritonctl.repository.response_cache import behind_cache, versioned
 from tritonctl.repository.server_fields import refuse_newer_fields
 from tritonctl.repository.steps import cached_model
@@ -67,7 +67,8 @@ ENSEMBLE = "ensemble"
 class Plan:
     """The models to publish, composing models before the ensembles that need them.
 
-    `handwritten`: the models in the repository that are not the project's.
+    `handwritten`: the models in the repository that are not the project's. `release`: which one of
+    the project this is, instead of what it is now.
     """
 
     models: tuple[PlannedModel, ...]
@@ -75,11 +76,12 @@ class Plan:
     native: tuple[str, ...]  # Triton's own backends that the server must have
     artefacts: Mapping[str, Artefact]  # the engine of each of the project's models
     handwritten: tuple[HandwrittenModel, ...] = ()
+    release: Served | None = None
 
     @property
-    def programs(self) -> tuple[PythonBackend | HandwrittenModel, ...]:
+    def programs(self) -> tuple[PythonBackend | HandwrittenModel | Served, ...]:
         """What runs in Triton's stubs, and needs packages there."""
-        return (*self.backends, *self.handwritten)
+        return (*self.backends, *self.handwritten, *([self.release] if self.release else ()))
 
     @property
     def caches(self) -> bool:

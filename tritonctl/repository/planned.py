@@ -14,6 +14,18 @@ FIRST_VERSION = "1"
 
 
 @dataclass(frozen=True)
+class Served:
+    """The release that a plan is of. `requirements`: files of what its Python models import.
+
+    `link`: what a server knows it by, so that another one can take its place; None: its own folder.
+    """
+
+    name: str
+    requirements: tuple[Path, ...]
+    link: Path | None
+
+
+@dataclass(frozen=True)
 class PlannedModel:
     """One folder of the repository: its config.pbtxt and the files of its version folder.
 

@@ -36,6 +36,8 @@ from tritonctl.repository.plan import Plan, plan_repository
 from tritonctl.repository.planned import PlannedModel
 from tritonctl.repository.server_environment import PYTHONS
 
+_WRITABLE = 0o222
+
 
 @dataclass(frozen=True)
 class Rendered:
@@ -70,6 +72,22 @@ def render(
             removed = _remove_dropped(project, plan, staging)
     unchanged = tuple(m.name for m in plan.models if m.name not in changed)
     return Rendered(repository, plan, changed, unchanged, removed)
+
+
+@contextmanager
+def unchanged(rendered: Rendered, progress: Progress) -> Iterator[None]:
+    """Hold the repository as it was rendered: nobody renders into it meanwhile.
+
+    Raises RepositoryError where somebody has, just before.
+    """
+    with exclusive(_lock(rendered.repository), progress, "render"):
+        for model in rendered.plan.models:
+            file = rendered.repository / model.name / CONFIG
+            if not file.is_file() or file.read_text(encoding="utf-8") != model.config:
+                raise RepositoryError(
+                    f"{file} has been rendered anew meanwhile", remedy="run the command again"
+                )
+        yield
 
 
 def _edited(plan: Plan, repository: Path) -> dict[str, Path]:
@@ -129,12 +147,14 @@ def compile_python(folders: Iterable[Path]) -> None:
 
 
 def _place(source: Path, target: Path) -> None:
-    """Hard-link an artefact (engines are large); copy the rest, which people edit in place."""
-    if STATE_FOLDER not in source.parts or not _linked(source, target):
+    """Hard-link an artefact or a release (engines are large); copy what people edit in place."""
+    unchanging = STATE_FOLDER in source.parts or not source.stat().st_mode & _WRITABLE
+    if not unchanging or not linked(source, target):
         shutil.copyfile(source, target)
 
 
-def _linked(source: Path, target: Path) -> bool:
+def linked(source: Path, target: Path) -> bool:
+    """Whether `target` is now a further name of the file."""
     try:
         os.link(source, target)
     except OSError:  # another file system, or one without hard links

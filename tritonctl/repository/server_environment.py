@@ -10,7 +10,7 @@ from typing import Protocol
 from tritonctl.host import bundled
 from tritonctl.host.environments import Recipe
 from tritonctl.host.interpreters import Interpreter, need
-from tritonctl.repository.backends import PythonBackend
+from tritonctl.repository.contents import HandwrittenModel
 
 SERVER_VERSION = "2.51.0"
 # The stub needs numpy < 2, which has no wheel for 3.13.
@@ -30,7 +30,7 @@ class Program(Protocol):
 def requirement_files(programs: Sequence[Program]) -> list[Path]:
     """The files of what these programs and their stubs import."""
     files = [file for program in programs for file in program.requirements]
-    if programs and not any(isinstance(program, PythonBackend) for program in programs):
+    if programs and all(isinstance(program, HandwrittenModel) for program in programs):
         # Our backends pin what a stub imports; hand-written models alone need not name it.
         files.append(bundled.find("python_backends/requirements.txt"))
     return files

@@ -41,6 +41,7 @@ class _Server:
 
     `plain_address`: of HTTP and metrics, which have no TLS, where it is not `address`. `token`: for
     restricted protocols. `tls`: the files that clients use, as `ClientTls` (paths, no contents).
+    `release`: the name of the one that it serves; "": what was rendered last.
     """
 
     pid: int
@@ -55,6 +56,7 @@ class _Server:
     plain_address: str = ""
     token: str = field(default="", repr=False)
     tls: dict[str, str | None] | None = None
+    release: str = ""
 
     @property
     def grpc_url(self) -> str:

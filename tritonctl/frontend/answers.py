@@ -1,38 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers to one request for text: one gRPC stream each, their chunks as they come."""
+"""The answers to one request for text: one gRPC stream each, their chunks as they come.
+
+A request passes all parts between its body and its answers in `_Request.run`: its length, its
+tenant's budgets, a replica for each answer, each chunk counted and handed on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from tritonctl.errors import RequestRejectedError, TritonctlError
+from tritonctl.errors import TritonctlError
 from tritonctl.frontend import errors
+from tritonctl.frontend.ahead import running
+from tritonctl.frontend.asked import TextAsked, Usage
 from tritonctl.frontend.budgets.admission import Budgets, Grant
-from tritonctl.frontend.counting.context import ContextLengthError
-from tritonctl.frontend.counting.prompts import Count
-from tritonctl.frontend.counting.worker import CountRefusedError
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.exchange import Exchange
-from tritonctl.frontend.models import Target
 from tritonctl.frontend.observed import Call
+from tritonctl.frontend.planning import Planned, plan, surely_fits
+from tritonctl.frontend.routing.router import Placement
 from tritonctl.frontend.sampling import of_choice
 from tritonctl.frontend.upstream import Servers
-from tritonctl.protocol.generation import (
-    Chunk,
-    Prompt,
-    Queueing,
-    SamplingParameters,
-    prompt_tensor,
-)
+from tritonctl.protocol.generation import Chunk, Queueing, prompt_tensor
 
 # Finish reasons of the ensemble's that are OpenAI's, too.
 FINISHED = ("stop", "length")
 _NOTHING = Chunk("", 0, 0, "", 0)
-CONTEXT_LENGTH = "context_length_exceeded"
 _ENOUGH = "stop"  # of an answer that was ended here
 
 # Takes a chunk of the answer with this index, and says whether that is enough of it.
@@ -40,52 +37,16 @@ Take = Callable[[int, Chunk], Awaitable[bool]]
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class TextAsked:
-    """What one request asks of a model. `prompt_field`: what the client calls its prompt.
+class Answers:
+    """Asks for text."""
 
-    `choices`: answers to each prompt; answer i of prompt p has the index p * choices + i.
-    `fields`: what the client calls the ensemble's tensors.
-    """
+    def __init__(self, servers: Servers, budgets: Budgets) -> None:
+        self._servers = servers
+        self._budgets = budgets
 
-    target: Target
-    prompts: tuple[Prompt, ...]
-    sampling: SamplingParameters
-    choices: int
-    prompt_field: str
-    fields: Mapping[str, str] = field(default_factory=lambda: errors.FIELDS)
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A prompt whose length is known, before a replica is chosen for its answers.
-
-    content: as it is sent. room: tokens that each answer may have; None where nobody knows.
-    work: tokens of an answer's prompt and of the answer that is expected.
-    """
-
-    prompt: Prompt
-    content: bytes
-    count: Count
-    room: int | None
-    work: int
-
-
-@dataclass
-class Usage:
-    """Tokens as the server counted them. Several answers to a prompt read it once."""
-
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-    @property
-    def record(self) -> dict[str, int]:
-        """OpenAI's `usage`."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-        }
+    async def ask(self, exchange: Exchange, asked: TextAsked, usage: Usage, take: Take) -> None:
+        """Ask and hand each chunk to `take`; `usage` is complete at the end. Raises ApiError."""
+        await _Request(self._servers, self._budgets, exchange, asked, usage, take).run()
 
 
 @dataclass(eq=False)
@@ -93,7 +54,6 @@ class _Answer:
     """One of them while it comes. last: its latest chunk, which counts the whole answer so far."""
 
     index: int
-    plan: Planned
     call: Call
     last: Chunk = _NOTHING
 
@@ -108,85 +68,103 @@ class _Answer:
         return self.last.num_input_tokens, self.last.num_output_tokens
 
 
-class Answers:
-    """Asks for text. The one place where a request passes all parts between body and answer."""
+@dataclass(frozen=True)
+class _Sent:
+    """An answer's stream that has been asked for, and where."""
 
-    def __init__(self, servers: Servers, budgets: Budgets) -> None:
-        self._servers = servers
-        self._budgets = budgets
+    placement: Placement
+    chunks: AsyncIterator[Chunk]
 
-    async def ask(self, exchange: Exchange, asked: TextAsked, usage: Usage, take: Take) -> None:
-        """Ask and hand each chunk to `take`; `usage` is complete at the end. Raises ApiError."""
-        facts = exchange.facts
-        planned = await _together([self._planned(asked, prompt) for prompt in asked.prompts])
-        facts.expected_tokens = sum(plan.work for plan in planned) * asked.choices
-        answers = _answers(exchange, asked, planned)
+
+@dataclass(eq=False)
+class _Request:
+    """One request. planned: its prompts, when their lengths are known."""
+
+    servers: Servers
+    budgets: Budgets
+    exchange: Exchange
+    asked: TextAsked
+    usage: Usage
+    take: Take
+    answers: list[_Answer] = field(default_factory=list)
+    planned: Sequence[Planned] = ()
+
+    async def run(self) -> None:
+        """As `Answers.ask`."""
+        facts, asked = self.exchange.facts, self.asked
         try:
-            async with self._admitted(exchange, asked, planned, answers) as grant:
+            async with self._counted() as ahead, self._admitted() as grant:
                 enough = await _together(
-                    [self._answer(exchange, asked, answer, grant, take) for answer in answers]
+                    [self._answer(answer, grant, ahead) for answer in self.answers]
                 )
         except TritonctlError as error:
             raise errors.of_tritonctl(error, asked.prompt_field, asked.fields) from error
         finally:
-            for answer in answers:
+            for answer in self.answers:
                 answer.call.end(*answer.counts, answer.last.finish_reason)
-            _count(answers, asked, usage)
-            facts.prompt_tokens, facts.output_tokens = usage.prompt_tokens, usage.completion_tokens
-            facts.resumes = sum(answer.last.resumes for answer in answers)
+            self._count(self.usage)
+            facts.prompt_tokens = self.usage.prompt_tokens
+            facts.output_tokens = self.usage.completion_tokens
+            facts.resumes = sum(answer.last.resumes for answer in self.answers)
         if any(enough):
             facts.outcome = _ENOUGH
-            return
-        _check_finished(answers)
-        facts.outcome = answers[-1].last.finish_reason
-
-    async def _answer(
-        self, exchange: Exchange, asked: TextAsked, answer: _Answer, grant: Grant, take: Take
-    ) -> bool:
-        """One answer, from the replica that is chosen for it and, if that breaks, from others.
-
-        Whether it was ended here, because it is enough.
-        """
-        facts, texts = exchange.facts, exchange.facts.text.get("answers")
-        model, plan, call = asked.target.model, answer.plan, answer.call
-        sampling = of_choice(asked.sampling, answer.index % asked.choices)
-        options = {"queueing": Queueing(grant.priority), "traceparent": call.traceparent}
-        async with (
-            self._servers.router.choose(model, work=plan.work, beginning=plan.content) as placement,
-            aclosing(placement.stream(plan.prompt, sampling, **options)) as chunks,
-        ):
-            facts.placements.append((placement.url, placement.reason))
-            async for chunk in chunks:
-                new = chunk.num_output_tokens - answer.last.num_output_tokens
-                answer.last = chunk
-                facts.replica = placement.url
-                grant.output(new)
-                call.tokens(chunk.num_output_tokens, chunk.received_ns)
-                if texts is not None:
-                    texts[answer.index] += chunk.text
-                if facts.first_token is None and chunk.num_output_tokens:
-                    facts.first_token = chunk.received_ns / 1e9
-                if await take(answer.index, chunk):
-                    return True
-        if answer.begun:
-            prompt_tokens, output_tokens = answer.counts
-            self._servers.expected.learn(model, output_tokens)
-            await self._servers.counter.served(model, plan.count, prompt_tokens)
-        return False
+        else:
+            facts.outcome = self._finish_reason()
 
     @asynccontextmanager
-    async def _admitted(
-        self,
-        exchange: Exchange,
-        asked: TextAsked,
-        planned: Sequence[Planned],
-        answers: Sequence[_Answer],
-    ) -> AsyncIterator[Grant]:
+    async def _counted(self) -> AsyncIterator[_Sent | None]:
+        """Know the prompts' lengths. Raises ApiError for one that is refused by its length.
+
+        A request that goes to the same place whatever its length is, is on its way meanwhile:
+        counting would hold its first token up by the better part of a millisecond.
+        """
+        asked = self.asked
+        _, content = prompt_tensor(asked.prompts[0])
+        if self._runs_ahead(content):
+            self._begin()
+            expected = self.servers.expected.of(asked.target.model, asked.sampling.max_tokens)
+            async with (
+                self._sent(self.answers[0], content, len(content) + expected) as sent,
+                running(sent.chunks) as chunks,
+            ):
+                await self._plan()
+                yield replace(sent, chunks=chunks)
+        else:
+            await self._plan()
+            self._begin()
+            yield None
+
+    async def _plan(self) -> None:
+        asked = self.asked
+        self.planned = await _together([plan(self.servers, asked, each) for each in asked.prompts])
+        work = sum(each.work for each in self.planned)
+        self.exchange.facts.expected_tokens = work * asked.choices
+
+    def _runs_ahead(self, content: bytes) -> bool:
+        """Whether it fits anyhow, goes to the one server there is, and no budget is for it."""
+        return (
+            self.asked.answers == 1
+            and self.exchange.tenant.unlimited
+            and len(self.servers.router.replicas) == 1
+            and surely_fits(self.servers, self.asked, content)
+        )
+
+    def _begin(self) -> None:
+        """The answers, none of which has come."""
+        observed, asked = self.exchange.observed, self.asked
+        self.answers = [_Answer(i, observed.call(asked.named)) for i in range(asked.answers)]
+        if observed.keeps_text:
+            texts = [""] * asked.answers
+            self.exchange.facts.text |= {"prompts": asked.prompts, "answers": texts}
+
+    @asynccontextmanager
+    async def _admitted(self) -> AsyncIterator[Grant]:
         """Within the tenant's budgets; what was not used is given back at the end.
 
         A client that leaves before the first token pays for its prompt, which may have been read.
         """
-        rooms = [plan.room for plan in planned]
+        exchange, facts = self.exchange, self.exchange.facts
+        rooms = [each.room for each in self.planned]
         if None in rooms and exchange.tenant.tokens_per_minute is not None:
             raise ApiError(
                 400,
@@ -195,86 +173,82 @@ class Answers:
                 code="invalid_value",
                 param="max_tokens",
             )
-        prompt = sum(plan.count.at_most for plan in planned)
+        prompt = sum(each.count.at_most for each in self.planned)
         new = sum(room or 0 for room in rooms)
-        async with self._budgets.admit(exchange.tenant, prompt, new, asked.choices) as grant:
+        choices = self.asked.choices
+        async with self.budgets.admit(exchange.tenant, prompt, new, choices) as grant:
             exchange.headers = grant.headers
-            facts = exchange.facts
             facts.reserved_tokens = grant.claim.reserved
             try:
                 yield grant
             except TritonctlError:
-                if not any(answer.begun for answer in answers):
+                if not any(answer.begun for answer in self.answers):
                     grant.settle(0, 0)
                 raise
             finally:
-                if any(answer.begun for answer in answers):
+                if any(answer.begun for answer in self.answers):
                     used = Usage()
-                    _count(answers, asked, used)
+                    self._count(used)
                     grant.settle(used.prompt_tokens, used.completion_tokens)
                 facts.refunded_tokens = grant.claim.reserved - grant.used
 
-    async def _planned(self, asked: TextAsked, prompt: Prompt) -> Planned:
-        """Raises ApiError for a prompt that cannot fit, or that the tokenizer step would refuse."""
-        model, most = asked.target.model, asked.sampling.max_tokens
-        counter = self._servers.counter
-        tensor, content = prompt_tensor(prompt)
-        try:
-            text = content.decode("utf-8", "surrogatepass")
-            count = await counter.count(model, {tensor: [text]})
-            room = counter.limits(model).answer_room(count.tokens, most) if count.exact else most
-        except CountRefusedError as error:
-            told = RequestRejectedError(str(error), remedy="")
-            raise errors.of_tritonctl(told, asked.prompt_field) from error
-        except ContextLengthError as error:
-            param = asked.prompt_field if error.prompt_alone or most is None else "max_tokens"
-            raise ApiError(400, str(error), code=CONTEXT_LENGTH, param=param) from error
-        work = count.tokens + self._servers.expected.of(model, room)
-        return Planned(prompt, content, count, room, work)
+    async def _answer(self, answer: _Answer, grant: Grant, ahead: _Sent | None) -> bool:
+        """One answer, from its beginning to its end. Whether it was ended here: it is enough."""
+        facts, call = self.exchange.facts, answer.call
+        model, planned = self.asked.target.model, self.planned[answer.index // self.asked.choices]
+        texts = facts.text.get("answers")
+        sending = nullcontext(ahead) if ahead else self._sent(answer, planned.content, planned.work)
+        async with sending as sent:
+            facts.placements.append((sent.placement.url, sent.placement.reason))
+            async for chunk in sent.chunks:
+                new = chunk.num_output_tokens - answer.last.num_output_tokens
+                answer.last = chunk
+                facts.replica = sent.placement.url
+                grant.output(new)
+                call.tokens(chunk.num_output_tokens, chunk.received_ns)
+                if texts is not None:
+                    texts[answer.index] += chunk.text
+                if facts.first_token is None and chunk.num_output_tokens:
+                    facts.first_token = chunk.received_ns / 1e9
+                if await self.take(answer.index, chunk):
+                    return True
+        if answer.begun:
+            prompt_tokens, output_tokens = answer.counts
+            self.servers.expected.learn(model, output_tokens)
+            await self.servers.counter.served(model, planned.count, prompt_tokens)
+        return False
 
+    @asynccontextmanager
+    async def _sent(self, answer: _Answer, content: bytes, work: int) -> AsyncIterator[_Sent]:
+        """An answer's stream, from the replica that is chosen and, if that breaks, from others."""
+        asked, index = self.asked, answer.index
+        choosing = self.servers.router.choose(asked.target.model, work=work, beginning=content)
+        async with choosing as placement:
+            stream = placement.stream(
+                asked.prompts[index // asked.choices],
+                of_choice(asked.sampling, index % asked.choices),
+                queueing=Queueing(self.exchange.tenant.priority),
+                traceparent=answer.call.traceparent,
+            )
+            async with aclosing(stream) as chunks:
+                yield _Sent(placement, chunks)
 
-def _answers(exchange: Exchange, asked: TextAsked, planned: Sequence[Planned]) -> list[_Answer]:
-    """Those that are asked for, none of which has begun."""
-    answers = [
-        _Answer(index, planned[index // asked.choices], exchange.observed.call(_requested(asked)))
-        for index in range(len(planned) * asked.choices)
-    ]
-    if exchange.observed.keeps_text:
-        exchange.facts.text |= {"prompts": asked.prompts, "answers": [""] * len(answers)}
-    return answers
+    def _count(self, usage: Usage) -> None:
+        begun = [answer for answer in self.answers if answer.begun]
+        read = {one.index // self.asked.choices: one.last.num_input_tokens for one in begun}
+        usage.prompt_tokens = sum(read.values())
+        usage.completion_tokens = sum(answer.last.num_output_tokens for answer in begun)
 
-
-def _requested(asked: TextAsked) -> dict[str, Any]:
-    """Of a request, what GenAI's conventions have a name for."""
-    sampling = asked.sampling
-    return {
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "frequency_penalty": sampling.frequency_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "seed": sampling.random_seed,
-        "choice.count": asked.choices if asked.choices > 1 else None,
-    }
-
-
-def _count(answers: Sequence[_Answer], asked: TextAsked, usage: Usage) -> None:
-    begun = [answer for answer in answers if answer.begun]
-    read = {answer.index // asked.choices: answer.last.num_input_tokens for answer in begun}
-    usage.prompt_tokens = sum(read.values())
-    usage.completion_tokens = sum(answer.last.num_output_tokens for answer in answers)
-
-
-def _check_finished(answers: Sequence[_Answer]) -> None:
-    """Raises ApiError for an answer that stopped without a reason that OpenAI has."""
-    if any(answer.last.finish_reason not in FINISHED for answer in answers):
-        raise ApiError(
-            503,
-            "The model's server ended the answer before it was complete",
-            type=errors.SERVER,
-            code="incomplete_answer",
-        )
+    def _finish_reason(self) -> str:
+        """The last answer's. Raises ApiError where one has none that is OpenAI's."""
+        if any(answer.last.finish_reason not in FINISHED for answer in self.answers):
+            raise ApiError(
+                503,
+                "The model's server ended the answer before it was complete",
+                type=errors.SERVER,
+                code="incomplete_answer",
+            )
+        return self.answers[-1].last.finish_reason
 
 
 async def _together(works: Sequence[Coroutine[Any, Any, _T]]) -> list[_T]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -94,16 +94,35 @@ def build_app(
         finally:
             await parts.close()
 
+    endpoints = {(method, path): Endpoint(path, parts, handle) for method, path, handle in _ROUTES}
     routes = [
-        Route(path, Endpoint(path, parts, handle), methods=[method])
-        for method, path, handle in _ROUTES
+        Route(path, endpoint, methods=[method]) for (method, path), endpoint in endpoints.items()
     ]
     routes += [Route(path, Probe(parts, handle), methods=["GET"]) for path, handle in _PROBES]
-    return Starlette(
+    return _Application(
+        endpoints,
         routes=routes,
         lifespan=lifespan,
-        exception_handlers={HTTPException: _http_error},  # type: ignore[dict-item]
+        exception_handlers={HTTPException: _http_error},
     )
+
+
+class _Application(Starlette):
+    """Starlette, whose layers a request passes only where they have something to do for it.
+
+    endpoints: by method and path, those that are found by their names alone.
+    """
+
+    def __init__(self, endpoints: Mapping[tuple[str, str], Endpoint], **named: Any) -> None:
+        super().__init__(**named)
+        self._endpoints = endpoints
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one request, or begin and end."""
+        endpoint = None
+        if scope["type"] == "http":
+            endpoint = self._endpoints.get((scope["method"], scope["path"]))
+        await (endpoint or super().__call__)(scope, receive, send)
 
 
 @dataclass(frozen=True)

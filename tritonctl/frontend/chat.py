@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from tritonctl.frontend import errors
-from tritonctl.frontend.answers import TextAsked
+from tritonctl.frontend.asked import TextAsked
 from tritonctl.frontend.bodies import Body
 from tritonctl.frontend.choices import Choices
 from tritonctl.frontend.errors import ApiError

@@ -8,7 +8,8 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-from tritonctl.frontend.answers import Answers, TextAsked, Usage
+from tritonctl.frontend.answers import Answers
+from tritonctl.frontend.asked import TextAsked, Usage
 from tritonctl.frontend.exchange import Exchange
 from tritonctl.frontend.streaming import DONE, PLACE, Template, event, send
 from tritonctl.protocol.generation import Chunk

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tritonctl.frontend.answers import TextAsked
+from tritonctl.frontend.asked import TextAsked
 from tritonctl.frontend.choices import Choices, text_of
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.logprobs import LogProbs, check_top, completion_record

@@ -156,7 +156,13 @@ class Budgets:
         return Grant(claim, prompt, standing, ledger, covered, self.clock)
 
     async def _end(self, grant: Grant) -> None:
-        """In a task of its own: a client that goes away cancels the request's, never this one."""
+        """In a task of its own: a client that goes away cancels the request's, never this one.
+
+        Where nothing is limited nothing is waited for: nothing can come between.
+        """
+        if grant.ledger is self._boundless and self._renewal is None:
+            grant.standing = await grant.ledger.settle(grant.claim)
+            return
         await asyncio.shield(self._spawn(self._give_back(grant)))
 
     async def _give_back(self, grant: Grant) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,8 +150,17 @@ class PromptCounter:
             )
 
 
+def most_tokens(texts: Sequence[bytes]) -> int:
+    """No fewer than texts have, with what their template adds: no token has less than a byte."""
+    return sum(map(len, texts)) + _TEMPLATE_TOKENS * (1 + len(texts))
+
+
 def _guess(tensors: Tensors) -> Count:
-    texts = [value for values in tensors.values() for value in values if isinstance(value, str)]
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    at_most = size + _TEMPLATE_TOKENS * (1 + len(texts))
-    return Count(max(1, -(-size // _BYTES_A_TOKEN)), at_most, exact=False)
+    texts = [
+        value.encode("utf-8", "surrogatepass")
+        for values in tensors.values()
+        for value in values
+        if isinstance(value, str)
+    ]
+    size = sum(map(len, texts))
+    return Count(max(1, -(-size // _BYTES_A_TOKEN)), most_tokens(texts), exact=False)

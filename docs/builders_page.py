@@ -96,6 +96,8 @@ def _table(head: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
 
 def _row(builder: dict[str, Any]) -> list[str]:
     tasks, precisions = (_code(builder[key]) for key in ("tasks", "precisions"))
+    if of_tasks := builder.get("task_precisions"):
+        precisions += f"; of tasks {_code(of_tasks)}"
     return [f"`{builder['name']}`", builder["summary"], tasks, precisions, PROVEN[builder["name"]]]
 
 

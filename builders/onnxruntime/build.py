@@ -145,9 +145,11 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
 def _calibration(asked: Checked, data: "Data") -> list[dict[str, Any]]:
     if asked.task is None:
         return data.calibration()
-    from proof import calibration_feeds
+    if asked.options.calibration != "static":
+        return []
+    from taskproof.calibration import text_calibration
 
-    return calibration_feeds(asked.request, asked.options, asked.task)
+    return text_calibration(asked.request, asked.task, asked.request.checkpoint)
 
 
 def _prove(asked: Checked, task: Task, source: Encoder, plain: _Plain) -> dict[str, Any]:
@@ -233,8 +235,8 @@ def _compare(asked: Checked, plain: _Plain, feeds: list[dict[str, Any]]) -> dict
 
 def _padding(options: Options, plain: _Plain, data: "Data") -> dict[str, Any] | None:
     from convert import run, session
-    from padding import measured_padding
     from samples import takes_text
+    from taskproof.padding import measured_padding
 
     if not (options.padding and takes_text(plain.graph)):
         return None

@@ -23,7 +23,7 @@ from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from onnxlib.reader import write_model
 from options import Options
-from samples import Feed
+from taskproof.feeds import Feed
 
 _CPU = ["CPUExecutionProvider"]
 _LEVELS = {

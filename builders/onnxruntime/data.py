@@ -9,17 +9,9 @@ from buildlib.prompts import load_tokenizer
 from buildlib.request import Request
 from onnxlib.graph import OnnxGraph
 from options import Options
-from samples import (
-    Feed,
-    encode,
-    random_feeds,
-    random_rows,
-    read_texts,
-    sample_feeds,
-    takes_text,
-    text_feeds,
-)
+from samples import encode, random_feeds, random_rows, read_texts, sample_feeds, takes_text
 from source import Encoder, Source
+from taskproof.feeds import Feed, text_feeds
 
 _SEED = 1234
 # Longer texts would make a comparison of minutes.

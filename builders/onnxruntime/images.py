@@ -3,9 +3,8 @@
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from precisions import column, remedy_for
 from source import MODEL
 from support import IMAGE_ARCHITECTURES, ONNX_RUNTIME
 from taskcompile.image_task import INPUT, ImageTask, compile_image_task
+from taskproof.image_files import require_images
 
 _ENGINE = Path("engine")
 _WORK = Path(".work")
@@ -27,7 +27,6 @@ _FOLDERS = (_ENGINE, artefact.TASK, artefact.PROOF)
 _LIBRARIES = ("numpy", "onnx", "onnxruntime", "onnxscript", "pillow", "torch", "transformers")
 # Nearly all their weights are those of convolutions, which dynamic int8 leaves as they are.
 _CONVOLUTIONS = ("ResNet",)
-_IMAGES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 
 
 @dataclass(frozen=True)
@@ -63,26 +62,8 @@ def checked_images(request: Request, options: Options) -> ImageBuild:
             "folder of images; or use fp16.",
         )
     if options.calibration == "static":
-        list(islice(_calibration_files(request), 1))
+        require_images(request)
     return ImageBuild(request, options, task)
-
-
-def _calibration_files(request: Request) -> Iterator[Path]:
-    calibration = request.calibration
-    if calibration is None or not calibration.data.is_dir():
-        given = calibration.data if calibration else "nothing"
-        raise BuildError(
-            f"static calibration of a model of images needs images, and engine.calibration.data "
-            f"is {given}",
-            remedy="Set it to a folder of images like those that will be sent.",
-        )
-    files = sorted(f for f in calibration.data.rglob("*") if f.suffix.lower() in _IMAGES)
-    if not files:
-        raise BuildError(
-            f"{calibration.data}: holds no images ({', '.join(_IMAGES)})",
-            remedy="Put a few hundred there, like those that will be sent.",
-        )
-    yield from files[: calibration.samples]
 
 
 def build_images(asked: ImageBuild, stages: Stages) -> dict[str, Any]:
@@ -115,7 +96,7 @@ def build_images(asked: ImageBuild, stages: Stages) -> dict[str, Any]:
             _ENGINE / MODEL,
             precision=request.precision,
             options=asked.options,
-            feeds=_feeds(asked),
+            feeds=_calibration(asked),
         )
     with stages.stage("evaluate"):
         tensors = tensor_specs(graph_of(read_model(_ENGINE / MODEL)))
@@ -140,23 +121,14 @@ def build_images(asked: ImageBuild, stages: Stages) -> dict[str, Any]:
     }
 
 
-def _feeds(asked: ImageBuild) -> list[dict[str, Any]]:
-    """What static calibration measures ranges on: one feed an image."""
+def _calibration(asked: ImageBuild) -> list[dict[str, Any]]:
     if asked.options.calibration != "static":
         return []
     from tasklib.image_settings import ImageSettings
-    from tasklib.item_errors import ItemError
 
-    from taskproof.image_scene import served_pixels
+    from taskproof.calibration import image_feeds
 
-    settings = ImageSettings(**asked.task.image)
-    feeds = []
-    for file in _calibration_files(asked.request):
-        try:
-            feeds.append({INPUT: served_pixels(settings, [file.read_bytes()])})
-        except ItemError as error:
-            raise BuildError(f"{file}: {error}", remedy="Replace or remove it.") from error
-    return feeds
+    return image_feeds(asked.request, ImageSettings(**asked.task.image))
 
 
 def _prove(asked: ImageBuild, model: Any, tensors: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from buildlib.problems import BuildError
-from samples import Feed
+from taskproof.feeds import Feed
 
 _MASK = "attention_mask"
 _SCORES = "logits"

@@ -12,20 +12,9 @@ import numpy as np
 from buildlib.problems import BuildError
 from buildlib.request import Calibration
 from onnxlib.graph import OnnxGraph, OnnxTensor
-from source import TEXT_INPUTS
-from taskcompile.task import POOLING_MASK
+from taskcompile.task import POOLING_MASK, TEXT_INPUTS
+from taskproof.feeds import NUMPY, Feed
 
-Feed = dict[str, Any]  # arrays by the name of the input
-
-_NUMPY = {
-    "BOOL": "bool",
-    "FLOAT16": "float16",
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-    **{name: name.lower() for name in ("UINT8", "UINT16", "UINT32", "UINT64")},
-    **{name: name.lower() for name in ("INT8", "INT16", "INT32", "INT64")},
-}
-_BATCH = 8
 # Sizes of random feeds: one alone, a few, odd lengths; a graph exported for one size shows here.
 _RANDOM_BATCHES = (1, 3, 2)
 _RANDOM_SIZES = (16, 7, 24)
@@ -73,25 +62,6 @@ def encode(tokenizer: Any, texts: Sequence[str], *, longest: int) -> list[list[i
     return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
 
-def text_feeds(
-    rows: Sequence[list[int]], inputs: Sequence[OnnxTensor], *, pad_id: int, batch: int = _BATCH
-) -> list[Feed]:
-    """Return batches of token ids, padded on the right, with their masks."""
-    types = {tensor.name: _NUMPY[tensor.element_type] for tensor in inputs}
-    return [_padded(rows[at : at + batch], types, pad_id) for at in range(0, len(rows), batch)]
-
-
-def _padded(rows: Sequence[list[int]], types: dict[str, str], pad_id: int) -> Feed:
-    longest = max(map(len, rows))
-    ids = np.full((len(rows), longest), pad_id, dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for target, flags, row in zip(ids, mask, rows, strict=True):
-        target[: len(row)], flags[: len(row)] = row, 1
-    made = dict(zip(TEXT_INPUTS, (ids, mask, np.zeros_like(ids)), strict=True))
-    made[POOLING_MASK] = mask
-    return {name: made[name].astype(kind) for name, kind in types.items()}
-
-
 def takes_text(graph: OnnxGraph) -> bool:
     """Whether the inputs are those of an encoder, so that texts can be fed."""
     names = {tensor.name for tensor in graph.inputs}
@@ -124,7 +94,7 @@ def _sample(file: Path, graph: OnnxGraph) -> Feed:
         ) from error
     for tensor in graph.inputs:
         array = feed.get(tensor.name)
-        fits = array is not None and array.dtype == _NUMPY.get(tensor.element_type, "object")
+        fits = array is not None and array.dtype == NUMPY.get(tensor.element_type, "object")
         if array is None or not fits or not _shape_fits(array.shape, tensor):
             given = "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
             raise BuildError(
@@ -171,7 +141,7 @@ def _sizes(tensor: OnnxTensor, size: int, named: dict[str, int]) -> list[int]:
 def _random(tensor: OnnxTensor, generator: Any, shape: tuple[int, ...]) -> Any:
     if tensor.element_type == "STRING":
         return np.array([f"text {n}" for n in range(int(np.prod(shape)))], object).reshape(shape)
-    kind = np.dtype(_NUMPY[tensor.element_type])
+    kind = np.dtype(NUMPY[tensor.element_type])
     if kind.kind == "f":
         return generator.standard_normal(shape).astype(kind)
     return generator.integers(0, 2, shape).astype(kind)

@@ -10,10 +10,9 @@ from buildlib.problems import BuildError, nearest_class, read_json_object
 from buildlib.weights import DOWNLOAD_AGAIN, check_weights, has_pickles, refuse_pointer
 from support import ARCHITECTURES, OFFSET_POSITIONS, REFUSED, RELATIVE_POSITIONS
 from taskcompile.compile import head_for
+from taskcompile.task import TEXT_INPUTS
 
 MODEL = "model.onnx"
-# The inputs of encoders, in the order of the exported graph.
-TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 _WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 

@@ -34,7 +34,8 @@ from rules import (
     check_typing,
     check_version,
 )
-from tasks import TaskParts, copy_parts, profiles_of, read_parts
+from taskproof.parts import TaskParts, copy_parts
+from tasks import column, parts_of, profiles_of, remedy_for
 
 MODEL = "model.onnx"
 PLAN = "model.plan"
@@ -66,7 +67,7 @@ def build(file: Path, stages: Stages) -> dict[str, Any]:
     request, options = asked.request, asked.options
     gpu = _check_gpu(request, options)
     with stages.stage("load"):
-        parts = read_parts(request)
+        parts = parts_of(request)
         compiler = _parsed(asked)
         network = compiler.description
         shapes = options.profiles or profiles_of(network, parts, request.limits)
@@ -121,11 +122,11 @@ def _prove(asked: Checked, parts: TaskParts, plan: bytes, profiles: list[Profile
     subject = Compiled(
         request=asked.request,
         source=parts.source,
-        precision=parts.column(asked.request.precision),
+        precision=column(asked.request.precision),
         engine=RunningPlan(plan, profiles),
         bounds=asked.options.bounds,
     )
-    return prove_compiled(subject, artefact.PROOF, remedy=parts.remedy(asked.request.precision))
+    return prove_compiled(subject, artefact.PROOF, remedy=remedy_for(asked.request.precision))
 
 
 def _check_gpu(request: Request, options: Options) -> Gpu:

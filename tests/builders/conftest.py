@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import container_engine
+from tests.builders.task_exports import Export, Exported, calibration_data, export_task
 
 BUILDERS = Path(__file__).resolve().parents[2] / "builders"
 SHARED = (
@@ -121,3 +122,25 @@ def python_image(docker: None) -> str:
     """The name of an image that has this interpreter."""
     container_engine.import_python_image()
     return container_engine.IMAGE
+
+
+@pytest.fixture(scope="session")
+def calibration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """What int8 is calibrated on: texts, pairs of a reranker, a folder of images."""
+    return calibration_data(tmp_path_factory.mktemp("calibration"))
+
+
+@pytest.fixture(scope="session")
+def export(
+    onnxruntime_environment: Path,
+    calibration: dict[str, Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Export:
+    """Runs the first stage on a checkpoint of tests/tiny_task.py or tests/tiny_vision.py."""
+
+    def exported(task: str, checkpoint: Any, precision: str = "fp16") -> Exported:
+        into = tmp_path_factory.mktemp("export") / "made"
+        python = onnxruntime_environment
+        return export_task(python, calibration, into, task, checkpoint, precision)
+
+    return exported

@@ -113,7 +113,7 @@ def test_profiles_by_tokens(builder: SimpleNamespace) -> None:
 def test_a_task_without_its_export(
     builder: SimpleNamespace, refusal: Refusal, tmp_path: Path
 ) -> None:
-    read = builder.tasks.read_parts
+    read = builder.tasks.parts_of
     assert read(asked(builder)) is None
     assert "names no source" in refusal(lambda: read(asked(builder, task="rerank")))
     (tmp_path / "task").mkdir()

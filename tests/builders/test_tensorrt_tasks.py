@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 
 from tests.builders.runs import run
-from tests.engine_cache import content, kept
-from tests.sample_images import encoded, smooth
+from tests.builders.task_exports import ROWS, Export, Exported
 
 pytestmark = pytest.mark.engine
 exhaustive = pytest.mark.exhaustive
@@ -30,15 +29,6 @@ TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
 STAND_IN = TESTS / "builders" / "tensorrt_stand_in"
 BUILD = ROOT / "builders" / "tensorrt" / "build.py"
-SOURCES = (
-    *("builders/onnxruntime", "builders/shared", "python_backends/tasklib"),
-    *(
-        "tests/tiny_encoder.py",
-        "tests/tiny_task.py",
-        "tests/tiny_vision.py",
-        "tests/task_builds.py",
-    ),
-)
 TARGET = {
     "release": "26.07",
     "triton": "2.71.0",
@@ -46,23 +36,7 @@ TARGET = {
     "tensorrt": "10.14.1.48",
     "compute_capability": "9.0",
 }
-ROWS = 4
-TEXTS = ["Paris is the capital of France.", "A cat sits on the mat.", "it rains", "3 + 4 = 7"]
 POOLED = {"steps": [["Pooling", {"pooling_mode": "mean"}], ["Normalize", {}]]}
-
-
-@dataclass(frozen=True)
-class Exported:
-    """An artefact of the first stage: its folder, the request that made it."""
-
-    folder: Path
-    request: dict[str, Any]
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """The build's."""
-        made: dict[str, Any] = json.loads((self.folder.parent / "S.json").read_text("utf-8"))
-        return made
 
 
 @dataclass(frozen=True)
@@ -73,74 +47,7 @@ class Compiled:
     folder: Path
 
 
-Export = Callable[..., Exported]
 Compile = Callable[..., Compiled]
-
-
-@pytest.fixture(scope="session")
-def calibration(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """What int8 is calibrated on: texts, pairs of a reranker, a folder of images."""
-    folder = tmp_path_factory.mktemp("calibration")
-    (folder / "texts.txt").write_text("\n".join(TEXTS), encoding="utf-8")
-    (folder / "images").mkdir()
-    for seed in range(4):
-        (folder / "images" / f"{seed}.png").write_bytes(encoded(smooth(48 + seed, 40), "PNG"))
-    pairs = [json.dumps({"query": "Is it so?", "text": text}) for text in TEXTS]
-    (folder / "pairs.jsonl").write_text("\n".join(pairs), encoding="utf-8")
-    made = {"texts": folder / "texts.txt", "rerank": folder / "pairs.jsonl"}
-    return made | {"images": folder / "images"}
-
-
-@pytest.fixture(scope="session")
-def export(
-    onnxruntime_environment: Path,
-    calibration: dict[str, Path],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Export:
-    """Runs the first stage on a checkpoint of tests/tiny_task.py or tests/tiny_vision.py."""
-
-    def exported(task: str, checkpoint: Any, precision: str = "fp16") -> Exported:
-        request: dict[str, Any] = {
-            "task": task,
-            "precision": precision,
-            "stage": "export",
-            "limits": {"max_batch_size": ROWS},
-        }
-        if precision == "int8":
-            kind = "images" if task.startswith("image") else "texts"
-            data = calibration.get(task, calibration[kind])
-            limits = {"samples": 8, "max_seq_len": 24, "batch_size": 1, "seed": 1}
-            request["calibration"] = {"data": str(data), **limits}
-
-        def make(entry: Path) -> None:
-            given = checkpoint
-            if isinstance(checkpoint, str):
-                given = str(entry / "checkpoint")
-                script = TESTS / "tiny_vision.py"
-                subprocess.run([onnxruntime_environment, script, checkpoint, given], check=True)
-            one = {"name": "one", "checkpoint": given, "request": request}
-            done = subprocess.run(
-                [onnxruntime_environment, TESTS / "task_builds.py", entry],
-                input=json.dumps([one]),
-                capture_output=True,
-                encoding="utf-8",
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr[-6000:]
-            result = json.loads((entry / "one" / "S.json").read_text("utf-8"))
-            assert result["status"] == "ok", result
-
-        inputs = {
-            "sources": [content(ROOT / source) for source in SOURCES],
-            "python": onnxruntime_environment.parents[1].name,
-            "checkpoint": checkpoint,
-            "request": {key: value for key, value in request.items() if key != "calibration"},
-            "texts": TEXTS,
-        }
-        into = tmp_path_factory.mktemp("export") / "made"
-        return Exported(kept("exported", inputs, make, into) / "one" / "staging", request)
-
-    return exported
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from tritonctl.engines.build.runners import builder_recipe
 from tritonctl.errors import ConfigurationError, UsageError
 from tritonctl.host import bundled
 from tritonctl.host.progress import Silent
+from tritonctl.project.engine import Engine
 from tritonctl.repository.backends import backend_named
 from tritonctl.repository.native import NATIVE
 
@@ -31,8 +32,8 @@ def test_shipped_builders_and_backends_are_well_formed() -> None:
         assert builder.name == name
         for stage in builder.stages or builder.stages_for(None):
             assert builder.program(stage).is_file()
-        served_by_triton = builder.python_backend in NATIVE
-        assert served_by_triton or "engine" in backend_named(builder.python_backend).files
+        for served_by in {builder.served_by(None), builder.served_by("embedding")}:
+            assert served_by in NATIVE or "engine" in backend_named(served_by).files
     backends = bundled.names("python_backends", "/backend.toml")
     assert {"tokenizer", "detokenizer", "openvino_engine"} <= set(backends)
     for name in backends:
@@ -57,6 +58,27 @@ def test_a_stage_that_is_another_builder_s_program(sandbox: Sandbox) -> None:
     shutil.copytree(tensorrt.folder, own)
     with pytest.raises(ConfigurationError, match=r"onnxruntime/builder\.toml does not exist"):
         builder_named("tensorrt", sandbox.root).owner(export)
+
+
+def test_a_builder_whose_tasks_have_stages_of_their_own() -> None:
+    """Text generation stays one build; tasks have other precisions and another backend."""
+    openvino, onnxruntime = builder_named("openvino"), builder_named("onnxruntime")
+    [whole] = openvino.stages_for(None)
+    assert (whole.name, whole in openvino.stages) == ("build", False)
+    export, compiled = openvino.stages_for(None, "embedding")
+    assert openvino.program(export) == onnxruntime.folder / "build.py"
+    assert openvino.program(compiled) == openvino.folder / "build_task.py"
+    assert export.precision == "fp32"
+    assert openvino.exports("rerank") == onnxruntime.architectures
+    assert "LlamaForCausalLM" in openvino.exports("text_generation")
+    assert (openvino.served_by(None), openvino.served_by("embedding")) == (
+        "openvino_engine",
+        "openvino_graph_engine",
+    )
+    accept = Engine(builder="openvino", precision="bf16", max_batch_size=1)
+    openvino.accept(accept, "embedding")
+    with pytest.raises(ConfigurationError, match="no precision `bf16`"):
+        openvino.accept(accept, "text_generation")
 
 
 def test_a_project_s_own_backend_uses_the_shipped_library(sandbox: Sandbox) -> None:

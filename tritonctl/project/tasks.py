@@ -10,6 +10,8 @@ from tritonctl.host import bundled
 from tritonctl.project.yaml import YamlSource, read_yaml
 
 _FOLDER = "ensembles"
+# Builders make one kind of engine for each of these, and need not be told.
+_BY_TENSORS = ("text_generation", "tensors")
 
 
 def task_names(project_root: Path | None = None) -> list[str]:
@@ -41,3 +43,9 @@ def engine_task(task: str, project_root: Path | None = None) -> str:
         return task
     wanted = task_source(task, project_root).data.get("engine_task")
     return wanted if isinstance(wanted, str) else task
+
+
+def asked_task(task: str, project_root: Path | None = None) -> str | None:
+    """The task that a builder is told for a model's, None where it need not be."""
+    asked = engine_task(task, project_root)
+    return None if asked in _BY_TENSORS else asked

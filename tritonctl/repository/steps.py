@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from tritonctl.engines.build.catalog import builder_named
 from tritonctl.project.schema import Project
+from tritonctl.project.tasks import asked_task
 from tritonctl.repository.backends import backend_named
 from tritonctl.repository.ensembles import (
     CACHED,
@@ -51,7 +52,8 @@ def _in_engine(project: Project, name: str, ensemble: Ensemble) -> list[str]:
     if not any(step.into_engine for step in ensemble.steps.values()):
         return []
     model = project.models[name]
-    own = builder_named(model.engine.builder, project.root).python_backend
+    builder = builder_named(model.engine.builder, project.root)
+    own = builder.served_by(asked_task(model.task, project.root))
     backend = own if model.serving.backend in (None, "python") else model.serving.backend
     if backend in NATIVE:
         return []

@@ -28,6 +28,8 @@ OUTPUTS = {
     RERANK: "score",
     TAGGING: "token_scores",
 }
+# The inputs of encoders, in the order of the exported graph.
+TEXT_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # The mask of what is pooled, where a prompt's tokens are not.
 POOLING_MASK = "pooling_mask"
 

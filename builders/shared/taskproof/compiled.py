@@ -67,7 +67,7 @@ def _texts(
     folder: Path,
     remedy: str,
 ) -> tuple[list[Figure], dict[str, Any] | None]:
-    task = _task(record)
+    task = task_of(record)
     steps = served(task, subject.source / artefact.TOKENIZER)
     cases, rows = read_cases(steps)
     inputs = Inputs(steps, cases, rows, kept_answers(subject.source / artefact.PROOF))
@@ -128,7 +128,7 @@ def _score(before: dict[str, Any]) -> float:
     return float(own["reference"]) if own else 0.0
 
 
-def _task(record: task_file.Task) -> Task:
+def task_of(record: task_file.Task) -> Task:
     """As far as it is served: nothing here changes the graph."""
     text = task_file.text_settings(record)
     values = {name: getattr(text, name) for name in text.__dataclass_fields__}

@@ -13,7 +13,7 @@ import numpy as np
 
 from buildlib.program import say
 from onnxlib.graph import OnnxTensor
-from samples import Feed, text_feeds
+from taskproof.feeds import Feed, text_feeds
 
 _MASK = "attention_mask"
 _SEED = 1234
@@ -38,7 +38,7 @@ def measured_padding(
 ) -> dict[str, Any] | None:
     """The `padding` of the result's `runtime`; None where padding changes what `source` answers.
 
-    `engine`: runs in the thread that calls it. `inputs`: the pad value by input. `outputs`: those
+    `engine`: runs in one thread. `inputs`: the pad value by input. `outputs`: those
     with a value for each token, which are cut to a request's own length. `run_tokens`: tokens of
     padding that cost as much as a run.
     """
@@ -109,7 +109,7 @@ def _run_tokens(inputs: Sequence[OnnxTensor], run: Run, length: int, pad_id: int
 
 
 def _seconds(run: Run, feed: Feed) -> float:
-    """Of this thread's processor time: it does not pass while another program has the core."""
-    began = time.thread_time()
+    """Of this process's processor time: it does not pass while another program has the core."""
+    began = time.process_time()
     run(feed)
-    return time.thread_time() - began
+    return time.process_time() - began

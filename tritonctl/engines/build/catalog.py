@@ -14,6 +14,7 @@ from tritonctl.errors import ConfigurationError, choices
 from tritonctl.host import bundled
 from tritonctl.project.engine import Engine
 from tritonctl.project.expected import reason
+from tritonctl.project.tasks import asked_task
 
 RunnerName = Literal["current", "venv", "container"]
 
@@ -32,8 +33,9 @@ class Stage(BaseModel):
     """One program of a builder; the artefact of each is the source of the next.
 
     `of`: another builder, beside this one, whose program and environment it has. `when`: only for
-    targets of that world. `tasks`: only for these, where there are any. `ignores`: dotted fields
-    of the request that do not shape this stage's artefact: changing them does not rebuild it.
+    targets of that world. `tasks`: only for these, where there are any. `precision`: of what is
+    made, where the next stage makes the engine's of it. `ignores`: dotted fields of the request
+    that do not shape this stage's artefact: changing them does not rebuild it.
     `writes`: options that name a folder which outlives the build; a container may write there.
     `reads`: dotted options that name files or folders (one, or a list) whose content shapes the
     artefact.
@@ -49,6 +51,7 @@ class Stage(BaseModel):
     environment: BuilderEnvironment | None = None
     when: dict[Literal["world"], str] = {}
     tasks: list[str] = []
+    precision: str | None = None
     ignores: list[str] = []
     writes: list[str] = []
     reads: list[str] = []
@@ -71,6 +74,9 @@ class Builder(BaseModel):
     architectures: list[str]
     refused: dict[str, str] = {}  # others, and why the program refuses them
     python_backend: str
+    # Where they are others for tasks than for text generation and graphs of their own tensors.
+    task_precisions: list[str] = []
+    task_backend: str | None = None
     max_num_tokens: int = 1  # where the project leaves it open
     single: dict[str, str] = {}  # limits that can only be 1, and why; its program refuses others
     targets: Literal["tensorrt_llm", "tensorrt"] | None = None
@@ -118,27 +124,34 @@ class Builder(BaseModel):
         """The architectures of checkpoints that it takes for a task."""
         stages = [stage for stage in self.stages if stage.of and task in stage.tasks]
         beside = [name for stage in stages for name in self.owner(stage).architectures]
-        return [*self.architectures, *beside]
+        return beside or self.architectures
+
+    def served_by(self, task: str | None) -> str:
+        """The backend of what is made for a task; None as for `stages_for`."""
+        return (self.task_backend if task else None) or self.python_backend
+
+    def precisions_of(self, task: str | None) -> list[str]:
+        """The precisions of a task; None as for `stages_for`."""
+        return (self.task_precisions if task else []) or self.precisions
 
     def stages_for(self, world: str | None, task: str | None = None) -> list[Stage]:
-        """The stages in their order; one called `build` where builder.toml names none.
+        """The stages in their order; one called `build` where builder.toml names none for it.
 
         task: None for a graph of its own tensors and for text generation.
         """
-        if not self.stages:
-            return [
-                Stage(
-                    name="build",
-                    runners=self.runners,
-                    environment=self.environment,
-                    needs_gpu=self.needs_gpu,
-                    checks_requests=self.checks_requests,
-                )
-            ]
-        return [
+        named = [
             stage
             for stage in self.stages
             if stage.when.get("world", world) == world and (not stage.tasks or task in stage.tasks)
+        ]
+        return named or [
+            Stage(
+                name="build",
+                runners=self.runners,
+                environment=self.environment,
+                needs_gpu=self.needs_gpu,
+                checks_requests=self.checks_requests,
+            )
         ]
 
     def accept(self, engine: Engine, task: str, task_file: Path | None = None) -> None:
@@ -147,7 +160,7 @@ class Builder(BaseModel):
         task: whose engine is wanted. task_file: the project's own file of it, if it has one.
         Raises ConfigurationError naming the field and the values that would do.
         """
-        self._one_of("precision", engine.precision, self.precisions)
+        self._one_of("precision", engine.precision, self.precisions_of(asked_task(task)))
         if task_file and task not in self.tasks:
             raise ConfigurationError(
                 f"{task_file}: builder {self.name} makes no engine for a task `{task}`",

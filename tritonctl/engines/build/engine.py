@@ -105,7 +105,7 @@ def _other_runners(stages: list[StageBuild]) -> Iterator[str]:
     for build in stages:
         wanted = build.model.engine.runner
         if wanted not in (None, build.runner):
-            what = f"the stage {build.stage.name}" if build.builder.stages else build.builder.name
+            what = f"the stage {build.stage.name}" if build.named else build.builder.name
             yield f"{what} cannot run with --runner {wanted}, it runs with {build.runner}"
 
 
@@ -174,8 +174,8 @@ def _manifest(build: StageBuild, result: BuildResult) -> Manifest:
         fingerprint=build.fingerprint.digest,
         builder=build.builder.name,
         task=build.model.task,
-        python_backend=build.builder.python_backend,
-        stage=build.stage.name if build.builder.stages else None,
+        python_backend=build.builder.served_by(build.request.task),
+        stage=build.stage.name if build.named else None,
         source=build.fingerprint.inputs.get("source"),
         revision=revision_of(Path(build.request.checkpoint)),
         inputs=build.fingerprint.inputs,

@@ -18,10 +18,7 @@ from tritonctl.project.compatibility.table import table
 from tritonctl.project.engine import Calibration as ProjectCalibration
 from tritonctl.project.engine import Engine
 from tritonctl.project.schema import Evaluation, Model, Project
-from tritonctl.project.tasks import engine_task
-
-# Builders make one kind of engine for each of these, and need not be told.
-_BY_TENSORS = ("text_generation", "tensors")
+from tritonctl.project.tasks import asked_task
 
 
 def model_named(project: Project, name: str) -> Model:
@@ -42,7 +39,7 @@ def model_named(project: Project, name: str) -> Model:
 def build_request(project: Project, name: str) -> BuildRequest:
     """The request to build a model's engine."""
     model = project.models[name]
-    engine, task = model.engine, engine_task(model.task, project.root)
+    engine = model.engine
     return BuildRequest(
         schema="tritonctl.build/1",
         model=name,
@@ -55,7 +52,7 @@ def build_request(project: Project, name: str) -> BuildRequest:
         options=engine.options,
         evaluation=_evaluation_request(project, model.evaluation),
         calibration=_calibration(project, engine.calibration),
-        task=None if task in _BY_TENSORS else task,
+        task=asked_task(model.task, project.root),
     )
 
 

@@ -219,7 +219,7 @@ def builder_recipe(
         return builder_recipe(builder.owner(stage))
     environment = _environment(builder, stage)
     filled = partial(_filled, builder.name, target)
-    own = stage is not None and stage.environment is not None and bool(builder.stages)
+    own = stage is not None and stage.environment is not None and stage in builder.stages
     return Recipe(
         name=f"builder-{builder.name}-{stage.name}" if own and stage else f"builder-{builder.name}",
         installs=tuple(tuple(map(filled, arguments)) for arguments in environment.install),

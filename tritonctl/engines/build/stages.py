@@ -51,14 +51,19 @@ class StageBuild:
         return wanted if wanted in self.stage.runners else self.stage.runners[0]
 
     @property
+    def named(self) -> bool:
+        """Whether builder.toml names the stage; else it is the whole build."""
+        return self.stage in self.builder.stages
+
+    @property
     def place(self) -> str:
         """Where something went wrong, for people: `speller` or `speller (quantise)`."""
-        return f"{self.name} ({self.stage.name})" if self.builder.stages else self.name
+        return f"{self.name} ({self.stage.name})" if self.named else self.name
 
     @property
     def label(self) -> str:
         """What is made, for people: `openvino, int8` or `tensorrt_llm quantise, fp8`."""
-        stage = f" {self.stage.name}" if self.builder.stages else ""
+        stage = f" {self.stage.name}" if self.named else ""
         return f"{self.builder.name}{stage}, {self.request.precision}"
 
     @property
@@ -69,7 +74,7 @@ class StageBuild:
     @property
     def failed_log(self) -> Path:
         """Where the log of a failed run is kept."""
-        stage = f".{self.stage.name}" if self.builder.stages else ""
+        stage = f".{self.stage.name}" if self.named else ""
         return self.state / "failed-builds" / f"{self.name}{stage}.log"
 
 
@@ -155,7 +160,7 @@ def _planned(
     previous = source.fingerprint.digest if source else None
     fingerprint = build_fingerprint(request, asked.builder, stage, memory, previous)
     short = fingerprint.digest[:16]
-    folder = f"{stage.name}-{short}" if asked.builder.stages else short
+    folder = f"{stage.name}-{short}" if stage in asked.builder.stages else short
     return StageBuild(
         name=name,
         model=project.models[name],
@@ -172,11 +177,13 @@ def _planned(
 
 def request_of(asked: Asked, stage: Stage, source: Path | None) -> BuildRequest:
     """The request of one stage; `source` is the artefact of the stage before."""
-    if not asked.builder.stages:
+    if stage not in asked.builder.stages:
         return asked.request
     changes: dict[str, Any] = {"stage": stage.name, "source": str(source) if source else None}
     if asked.builder.options_by_stage:
         changes["options"] = asked.request.options.get(stage.name) or {}
+    if stage.precision:
+        changes["precision"] = stage.precision
     return asked.request.model_copy(update=changes)
 
 
@@ -194,7 +201,7 @@ def _refuse_unknown_options(name: str, model: Model, builder: Builder) -> None:
 
 def expected_seconds(build: StageBuild) -> float | None:
     """How long the newest earlier run of the same stage took; None without one."""
-    prefix = f"{build.stage.name}-" if build.builder.stages else ""
+    prefix = f"{build.stage.name}-" if build.named else ""
     earlier = [file for file in build.folder.parent.glob(f"{prefix}*/{MANIFEST}") if file.is_file()]
     for file in sorted(earlier, key=lambda file: file.stat().st_mtime, reverse=True):
         with suppress(RepositoryError):

@@ -62,6 +62,8 @@ class BuilderFigures(Frozen):
     precisions: dict[str, Storage]
     # Instead of those, with `options.calibration: static`.
     calibrated: dict[str, Storage] = Field({})
+    # Instead of all above, of tasks whose engine is a graph.
+    tasks: BuilderFigures | None = None
 
 
 class EstimateTable(Frozen):

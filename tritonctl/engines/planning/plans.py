@@ -34,6 +34,7 @@ from tritonctl.project.compatibility.rules import (
 from tritonctl.project.compatibility.table import gpu_named, table
 from tritonctl.project.engine import Engine
 from tritonctl.project.schema import Model, Project
+from tritonctl.project.tasks import asked_task
 
 # Beyond this factor of size an earlier build says nothing of the next one's time.
 _COMPARABLE = 4.0
@@ -107,7 +108,8 @@ def plan_model(
     """
     model = model_named(project, name)
     table = estimate_table(project.root)
-    figures, storage = _figures(name, model, table)
+    is_task = asked_task(model.task, project.root) is not None
+    figures, storage = _figures(name, model, table, is_task=is_task)
     subject: _Subject
     if figures.engine == "graph":
         subject = graph_subject(project, name, figures, storage)
@@ -156,8 +158,12 @@ def without_figures(project: Project) -> list[str]:
     return sorted(n for n, model in project.models.items() if model.engine.builder not in known)
 
 
-def _figures(name: str, model: Model, table: EstimateTable) -> tuple[BuilderFigures, Storage]:
+def _figures(
+    name: str, model: Model, table: EstimateTable, *, is_task: bool
+) -> tuple[BuilderFigures, Storage]:
     figures = table.builders.get(model.engine.builder)
+    if figures is not None and figures.tasks is not None and is_task:
+        figures = figures.tasks
     if figures is None:
         raise ConfigurationError(
             f"models.{name}: no figures for builder {model.engine.builder} in estimates.toml",

@@ -30,6 +30,7 @@ from tritonctl.project.compatibility.rules import check, resolve_target
 from tritonctl.project.compatibility.table import Gpu, gpu_named, table
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import SCHEMA, Project
+from tritonctl.project.tasks import asked_task
 
 CPU = "cpu"
 # The GPU of the profile beside a project for CPUs.
@@ -38,6 +39,7 @@ _CPU_BATCH, _CPU_LENGTH = 16, 2048
 _GPU_BATCH, _GPU_LENGTH = 64, 8192
 _GRAPH_BATCH, _GRAPH_LENGTH, _GRAPH_TOKENS = 32, 512, 128
 _GPUS_TOGETHER = (1, 2, 4, 8)
+_ONNXRUNTIME = "onnxruntime"
 _GPU_PRECISIONS = ("fp8", "bf16", "fp16")
 _CALIBRATED = ("fp8", "int8_sq", "int4_awq", "w4a8_awq", "nvfp4")
 _WHY = {
@@ -231,9 +233,11 @@ def _gpu_precision(gpu: Gpu, release: str) -> str:
 def _graph_engine(found: Recognised, wishes: Wishes, gpu: Gpu | None) -> dict[str, Any]:
     """ONNX Runtime; for a graph on a GPU TensorRT, which takes ONNX and no checkpoint."""
     compiled = gpu is not None and found.kind == "graph"
+    precision = wishes.precision or ("fp16" if gpu else "fp32")
+    graphs = _ONNXRUNTIME if gpu else _on_cpu(found, precision)
     engine: dict[str, Any] = {
-        "builder": "tensorrt" if compiled else "onnxruntime",
-        "precision": wishes.precision or ("fp16" if gpu else "fp32"),
+        "builder": "tensorrt" if compiled else graphs,
+        "precision": precision,
     }
     if gpu is not None and compiled:
         engine["target"] = {"release": table().default_release, "gpu": gpu.name}
@@ -246,6 +250,18 @@ def _graph_engine(found: Recognised, wishes: Wishes, gpu: Gpu | None) -> dict[st
     if not compiled:
         serving["backend"] = "onnxruntime"
     return {"engine": engine, "serving": serving}
+
+
+def _on_cpu(found: Recognised, precision: str) -> str:
+    """ONNX Runtime, which needs no calibration, or OpenVINO where that alone has the precision."""
+    asked = asked_task(found.task)
+    builders = {name: builder_named(name) for name in (_ONNXRUNTIME, "openvino")}
+    able = (
+        name
+        for name, one in builders.items()
+        if found.task in one.tasks and precision in one.precisions_of(asked)
+    )
+    return next(able, _ONNXRUNTIME)
 
 
 def _open_sizes(found: Recognised) -> set[str]:
@@ -281,7 +297,7 @@ def _add_shapes(model: dict[str, Any], found: Recognised, batch: int, length: in
 
 def _refuse_foreign_precision(model: dict[str, Any], wishes: Wishes) -> None:
     engine = model["engine"]
-    known = builder_named(engine["builder"]).precisions
+    known = builder_named(engine["builder"]).precisions_of(asked_task(model["task"]))
     if engine["precision"] not in known:
         raise UsageError(
             f"builder {engine['builder']}, the one for --target {wishes.target}, has no precision "

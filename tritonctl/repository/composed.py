@@ -3,20 +3,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.errors import ConfigurationError, choices
-from tritonctl.host.version import __version__
-from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import ComposedServing, Project
 from tritonctl.repository.backends import PythonBackend
-from tritonctl.repository.contents import HEADER
 from tritonctl.repository.ensembles import (
     ENGINE_STEP,
     StepInterface,
@@ -29,23 +22,14 @@ from tritonctl.repository.ensembles import (
 )
 from tritonctl.repository.interfaces import step_backends, step_public_models
 from tritonctl.repository.model_config import ModelConfig
-from tritonctl.repository.pbtxt import to_pbtxt
+from tritonctl.repository.planned import PlannedModel, batching_of, config_text, header_text
 
 _ENSEMBLE = "ensemble"
 
 
-@dataclass(frozen=True)
-class ComposedModel:
-    """A folder of the repository: as `PlannedModel`, which is made of it."""
-
-    name: str
-    config: str
-    files: tuple[tuple[Path, str], ...]
-
-
 def composed_models(
     project: Project, name: str, artefacts: Mapping[str, Artefact]
-) -> tuple[list[ComposedModel], dict[str, PythonBackend]]:
+) -> tuple[list[PlannedModel], dict[str, PythonBackend]]:
     """The folders of one of the project's `ensembles`, its own steps first, and their backends.
 
     Raises ConfigurationError for a graph that Triton would refuse, or that needs an engine.
@@ -68,32 +52,30 @@ def composed_models(
         )
     for step, backend in used.items():
         _refuse_engines_own(f"{source.where(('steps', step, 'backend'))}: step {step}", backend)
-    header = _header(name, serving)
+    header = header_text(f"ensemble {name}", "settings", serving)
     if ensemble.kind == "model":
         _refuse_other_steps(where, serving, list(used))
         [(step, backend)] = used.items()
-        return [_step(name, step, backend, serving, header)], used
+        return [_step(name, name, step, backend, serving, header)], used
     _refuse_other_steps(where, serving, [*used, _ENSEMBLE])
     parts: dict[str, StepInterface] = {**used}
     parts |= step_public_models(ensemble, source, project, artefacts)
     ensemble = fitted(ensemble, parts)
     check_graph(ensemble, parts, source)
     steps = [
-        _step(step_model_name(name, step), step, backend, serving, header)
+        _step(name, step_model_name(name, step), step, backend, serving, header)
         for step, backend in used.items()
     ]
-    text = _text(lower(ensemble, name, 0), serving.config.get(_ENSEMBLE), header)
-    return [*steps, ComposedModel(name, text, ())], used
+    text = config_text(lower(ensemble, name, 0), serving.config.get(_ENSEMBLE), header)
+    return [*steps, PlannedModel(name, name, text, ())], used
 
 
 def _step(
-    name: str, step: str, backend: PythonBackend, serving: ComposedServing, header: str
-) -> ComposedModel:
+    owner: str, name: str, step: str, backend: PythonBackend, serving: ComposedServing, header: str
+) -> PlannedModel:
     batching: dict[str, Any] | None = None
     if backend.dynamic_batching:
-        chosen = serving.dynamic_batching.model_dump(exclude_defaults=True)
-        batching = {"max_queue_delay_microseconds": backend.max_queue_delay_microseconds} | chosen
-        batching = {key: value for key, value in batching.items() if value}
+        batching = batching_of(serving, backend.max_queue_delay_microseconds)
     config = ModelConfig(
         name=name,
         backend="python",
@@ -106,27 +88,8 @@ def _step(
         instance_group=({"kind": "KIND_CPU", "count": 1},),
         parameters=dict(backend.settings),
     )
-    return ComposedModel(
-        name, _text(config, serving.config.get(step), header), tuple(backend.code())
-    )
-
-
-def _text(config: ModelConfig, raw: Mapping[str, Any] | None, header: str) -> str:
-    if raw and "name" in raw:
-        raise ConfigurationError(
-            f"serving.config cannot rename `{config.name}`: Triton wants the folder's name there",
-            remedy="remove `name`; rename the ensemble under `ensembles:` instead",
-        )
-    return to_pbtxt(deep_merge(config.as_dict(), raw or {}), header=header)
-
-
-def _header(name: str, serving: ComposedServing) -> str:
-    settings = json.dumps(serving.model_dump(mode="json"), sort_keys=True)
-    digest = hashlib.sha256(settings.encode()).hexdigest()
-    return (
-        f"{HEADER} {__version__} for ensemble {name} (settings {digest[:16]}).\n"
-        "Change tritonctl.yaml and render again; edits here are lost."
-    )
+    text = config_text(config, serving.config.get(step), header)
+    return PlannedModel(name, owner, text, tuple(backend.code()))
 
 
 def _refuse_engines_own(where: str, backend: PythonBackend) -> None:

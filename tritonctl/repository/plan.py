@@ -6,8 +6,6 @@ Pure: nothing is written here.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,12 @@ from typing import Any
 from tritonctl.engines.build.engine import Artefact, built_engines
 from tritonctl.engines.build.requests import model_named
 from tritonctl.errors import ConfigurationError, choices
-from tritonctl.host.version import __version__
 from tritonctl.project.file import deep_merge
 from tritonctl.project.schema import InstanceGroup, Model, Project, Serving
 from tritonctl.repository import tensorrtllm
 from tritonctl.repository.backends import PythonBackend, artefact_tensors
 from tritonctl.repository.composed import composed_models
-from tritonctl.repository.contents import HEADER, HandwrittenModel, folder_names, handwritten
+from tritonctl.repository.contents import HandwrittenModel, folder_names, handwritten
 from tritonctl.repository.engine_parameters import RUNTIME_SETTINGS, backend_parameters
 from tritonctl.repository.engine_queue import (
     batch_of_places,
@@ -53,8 +50,14 @@ from tritonctl.repository.native import (
     refuse_fused,
 )
 from tritonctl.repository.packages import refuse_conflicts
-from tritonctl.repository.pbtxt import to_pbtxt
-from tritonctl.repository.planned import FIRST_VERSION, PlannedModel, Served
+from tritonctl.repository.planned import (
+    FIRST_VERSION,
+    PlannedModel,
+    Served,
+    batching_of,
+    config_text,
+    header_text,
+)
 from tritonctl.repository.response_cache import behind_cache, versioned
 from tritonctl.repository.server_fields import refuse_newer_fields
 from tritonctl.repository.steps import cached_model
@@ -125,7 +128,7 @@ def plan_repository(project: Project, artefacts: Mapping[str, Artefact] | None =
     for name in planning_order(project):
         if name in project.ensembles:
             composed, used = composed_models(project, name, resolved)
-            models += [PlannedModel(each.name, name, each.config, each.files) for each in composed]
+            models += composed
             backends |= {backend.name: backend for backend in used.values()}
             continue
         artefact = resolved[name]
@@ -172,16 +175,16 @@ def _plan_native(
         max_batch_size=model.engine.max_batch_size,
         inputs=artefact_tensors(artefact.manifest.result.tensors.inputs),
         outputs=artefact_tensors(artefact.manifest.result.tensors.outputs),
-        dynamic_batching=_batching(model, 0)
+        dynamic_batching=batching_of(model.serving, 0)
         | native_batching(model.serving.queue, model.engine.max_batch_size),
         instance_group=_of_profiles(
             _groups(backend.instance_group(model.serving, f"models.{owner}")), artefact
         ),
     )
     settings = {"default_model_filename": file, **backend.settings(model.serving.session)}
-    merged = _with_raw(config, deep_merge(settings, model.serving.config.get(step) or {}))
-    header = _header(owner, model, artefact)
-    return PlannedModel(name, owner, to_pbtxt(merged, header=header), tuple(files))
+    raw = deep_merge(settings, model.serving.config.get(step) or {})
+    text = config_text(config, raw, _header(owner, model, artefact))
+    return PlannedModel(name, owner, text, tuple(files))
 
 
 def _plan_model(
@@ -223,8 +226,8 @@ def _plan_model(
             ensemble, backends = with_steps_in_engine(ensemble, backends)
             _refuse_other_steps(name, model, (*backends, ENSEMBLE, *fronts))
             lowered = lower(ensemble, name, model.engine.max_batch_size)
-            config = _with_raw(lowered, model.serving.config.get(ENSEMBLE))
-            public = [PlannedModel(name, name, to_pbtxt(config, header=header), ())]
+            text = config_text(lowered, model.serving.config.get(ENSEMBLE), header)
+            public = [PlannedModel(name, name, text, ())]
     steps = [
         _plan_native(name, names[step], step, model, artefact, native)
         if native is not None and step not in programs
@@ -240,10 +243,8 @@ def _plan_cpp_engine(project: Project, name: str, model: Model, artefact: Artefa
     step = step_model_name(name, ENGINE_STEP)
     folder = project.repository / step / FIRST_VERSION / "engine"
     config = tensorrtllm.engine_config(name, step, model, artefact.manifest, folder)
-    text = to_pbtxt(
-        _with_raw(config, model.serving.config.get(ENGINE_STEP)),
-        header=_header(name, model, artefact),
-    )
+    raw = model.serving.config.get(ENGINE_STEP)
+    text = config_text(config, raw, _header(name, model, artefact))
     return PlannedModel(step, name, text, tuple(_artefact_files(artefact, ["engine"])))
 
 
@@ -270,18 +271,9 @@ def _plan_step(
         instance_group=_instance_group(step, model.serving),
         parameters=backend_parameters(backend, model.serving, artefact.manifest),
     )
-    text = to_pbtxt(_with_raw(config, model.serving.config.get(step)), header=header)
+    text = config_text(config, model.serving.config.get(step), header)
     files = [*backend.code(), *_artefact_files(artefact, backend.files)]
     return PlannedModel(name, owner, text, tuple(files))
-
-
-def _with_raw(config: ModelConfig, raw: Mapping[str, Any] | None) -> dict[str, Any]:
-    if raw and "name" in raw:
-        raise ConfigurationError(
-            f"serving.config cannot rename `{config.name}`: Triton wants the folder's name there",
-            remedy="remove `name`; rename the model under `models:` instead",
-        )
-    return deep_merge(config.as_dict(), raw or {})
 
 
 def _max_batch_size(step: str, backend: PythonBackend, model: Model) -> int:
@@ -298,17 +290,11 @@ def _dynamic_batching(step: str, backend: PythonBackend, model: Model) -> dict[s
     queue, most = model.serving.queue, model.engine.max_batch_size
     if step == ENGINE_STEP and backend.decoupled:
         return engine_batching(queue, most)
-    batching = _batching(model, backend.max_queue_delay_microseconds)
+    batching = batching_of(model.serving, backend.max_queue_delay_microseconds)
     if step == ENGINE_STEP:
         keeps_the_queue = "max_queue_size" in backend.parameters
         batching |= engine_batching(queue, most) if keeps_the_queue else policy_of(queue, most)
     return batching
-
-
-def _batching(model: Model, delay_microseconds: int) -> dict[str, Any]:
-    chosen = model.serving.dynamic_batching.model_dump(exclude_defaults=True)
-    batching = {"max_queue_delay_microseconds": delay_microseconds} | chosen
-    return {key: value for key, value in batching.items() if value}
 
 
 def _instance_group(step: str, serving: Serving) -> tuple[dict[str, Any], ...]:
@@ -343,12 +329,8 @@ def _artefact_files(artefact: Artefact, folders: list[str]) -> list[tuple[Path, 
 
 
 def _header(name: str, model: Model, artefact: Artefact) -> str:
-    settings = json.dumps(model.model_dump(mode="json"), sort_keys=True)
-    digest = hashlib.sha256(f"{settings}{artefact.manifest.fingerprint}".encode()).hexdigest()
-    return (
-        f"{HEADER} {__version__} for model {name} (settings and engine {digest[:16]}).\n"
-        "Change tritonctl.yaml and render again; edits here are lost."
-    )
+    engine = artefact.manifest.fingerprint
+    return header_text(f"model {name}", "settings and engine", model, engine)
 
 
 def _refuse_other_steps(name: str, model: Model, known: tuple[str, ...]) -> None:

@@ -21,12 +21,7 @@ from pathlib import Path
 
 from tritonctl.engines.build.engine import Artefact
 from tritonctl.errors import RepositoryError
-from tritonctl.host.files import (
-    cache_folder,
-    exclusive,
-    explained,
-    write_atomically,
-)
+from tritonctl.host.files import cache_folder, exclusive, explained, write_atomically
 from tritonctl.host.interpreters import find, running
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import STATE_FOLDER, Project
@@ -165,7 +160,9 @@ def linked(source: Path, target: Path) -> bool:
 def _publish_all(plan: Plan, staging: Path, repository: Path) -> tuple[str, ...]:
     changed = []
     for model in plan.models:
-        if not _same_tree(staging / model.name, repository / model.name):
+        new, old = staging / model.name, repository / model.name
+        files, _ = entries = _entries(new)
+        if entries != _entries(old) or any(_differ(new / name, old / name) for name in files):
             _swap_in(staging, model.name, repository)
             changed.append(model.name)
     return tuple(changed)
@@ -183,13 +180,6 @@ def _swap_in(staging: Path, name: str, repository: Path) -> None:
         raise
 
 
-def _same_tree(left: Path, right: Path) -> bool:
-    files, folders = _entries(left)
-    if (files, folders) != _entries(right):
-        return False
-    return all(_same_file(left / name, right / name) for name in files)
-
-
 def _entries(folder: Path) -> tuple[set[Path], set[Path]]:
     """Relative paths of files and of folders (an ensemble's version folder is empty).
 
@@ -201,8 +191,8 @@ def _entries(folder: Path) -> tuple[set[Path], set[Path]]:
     return files, ours - files
 
 
-def _same_file(left: Path, right: Path) -> bool:
-    return left.samefile(right) or filecmp.cmp(left, right, shallow=False)
+def _differ(left: Path, right: Path) -> bool:
+    return not left.samefile(right) and not filecmp.cmp(left, right, shallow=False)
 
 
 def _refuse_foreign(repository: Path, plan: Plan) -> None:

@@ -20,14 +20,7 @@ from typing import Any
 
 from tritonctl.engines.artefacts.store import stored_artefacts, verify_artefact
 from tritonctl.engines.build.engine import Artefact
-from tritonctl.errors import (
-    RepositoryError,
-    ServerError,
-    SettingsRefusedError,
-    TritonctlError,
-    UsageError,
-    choices,
-)
+from tritonctl.errors import RepositoryError, ServerError, SettingsRefusedError, TritonctlError
 from tritonctl.host.files import exclusive
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
@@ -36,7 +29,8 @@ from tritonctl.protocol.metrics import Metrics, scrape
 from tritonctl.protocol.model_config import all_steps, is_decoupled
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.repository import standby
-from tritonctl.repository.contents import HandwrittenModel, handwritten
+from tritonctl.repository.choice import others_besides
+from tritonctl.repository.contents import HandwrittenModel
 from tritonctl.repository.ensembles import step_model_name
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import Plan, plan_repository
@@ -90,7 +84,7 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
     Raises ServerError when no server runs or the new version does not load or answer: the old one
     then goes on. RepositoryError when the engine is not built.
     """
-    by_hand = _handwritten_named(project, name)
+    by_hand = others_besides(project, [name]).get(name)
     began = time.monotonic()
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start, stop or reload the server"):
@@ -122,17 +116,6 @@ def reload(project: Project, name: str, progress: Progress, *, ask: bool = True)
         seconds=time.monotonic() - began,
         servers=len(done),
     )
-
-
-def _handwritten_named(project: Project, name: str) -> HandwrittenModel | None:
-    """The model, if it was written by hand. Raises UsageError for an unknown name."""
-    others = {model.name: model for model in handwritten(project, project.public)}
-    if name not in {*project.public, *others}:
-        raise UsageError(
-            f"neither the project nor its repository has a model `{name}`",
-            remedy=choices(name, [*project.public, *others], "its models:"),
-        )
-    return others.get(name)
 
 
 @dataclass(frozen=True)
@@ -271,7 +254,7 @@ class _Reload:
             if not standby.steps_of(ensemble):  # Triton swaps a model that is no ensemble well
                 self._from_repository([])
                 return answer, [*dict.fromkeys(old)], self._retire(old) if old else 0
-            own = self._own_steps(ensemble)
+            own = [step for step in standby.steps_of(ensemble) if step not in self._shared]
             self._load(self._name, standby.rewired(ensemble, own, self._tag))
         abandoned = self._retire(old)
         try:
@@ -282,9 +265,6 @@ class _Reload:
         self._remove_copies()
         gone = [step for step in (*old, *self._former_front()) if step not in self._planned]
         return answer, gone, abandoned
-
-    def _own_steps(self, ensemble: Mapping[str, Any]) -> list[str]:
-        return [step for step in standby.steps_of(ensemble) if step not in self._shared]
 
     def _former_front(self) -> list[str]:
         """The model that answers once, if the project has it no more; unloaded."""

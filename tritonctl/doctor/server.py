@@ -10,7 +10,12 @@ from tritonctl.doctor.findings import Finding
 from tritonctl.errors import TritonctlError
 from tritonctl.host.addresses import is_loopback
 from tritonctl.host.frontend_extra import INSTALL, missing_packages
-from tritonctl.project.compatibility.exposure import known_holes, release_of_image
+from tritonctl.project.compatibility.exposure import (
+    cves_of,
+    fixed_in,
+    known_holes,
+    release_of_image,
+)
 from tritonctl.project.compatibility.table import Compatibility
 from tritonctl.project.frontend import Frontend
 from tritonctl.project.schema import Project
@@ -18,8 +23,6 @@ from tritonctl.repository.server_environment import SERVER_VERSION
 from tritonctl.server.ports import is_free
 from tritonctl.server.presence import current_server
 from tritonctl.server.state import Server, ServerFiles
-
-_NAMED = 3
 
 
 def server_findings(project: Project, compatibility: Compatibility) -> list[Finding]:
@@ -102,12 +105,10 @@ def holes_finding(project: Project, compatibility: Compatibility) -> Finding:
     if not holes:
         detail = f"none known of Triton {release}" if release else "nothing known of that image"
         return Finding("known vulnerabilities", "ok", detail, why=why)
-    cves = [cve for hole in holes for cve in hole.cves]
-    more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
-    detail = f"Triton {release}: {', '.join(cves[:_NAMED])}{more}"
+    detail = f"Triton {release}: {cves_of(holes)}"
     if is_loopback(project.server.address):
         detail += "; it listens on loopback only"
-    fixed = max(hole.fixed for hole in holes)
+    fixed = fixed_in(holes)
     remedy = f"serve release {fixed} or later (`server.mode: docker`); keep this one on loopback"
     return Finding("known vulnerabilities", "warning", detail, remedy, why=why)
 

@@ -21,6 +21,7 @@ DECODING_MODES = (
     *("top_k", "top_p", "top_k_top_p", "beam_search"),
     *("medusa", "redrafter", "lookahead", "eagle"),
 )
+LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 LOOKAHEAD = ("lookahead_window_size", "lookahead_ngram_size", "lookahead_verification_set_size")
 # The C++ backend looks these up without a default and refuses the model without one of them; they
 # may be empty (getGuidedDecodingConfigFromParams in its model_instance_state.cc).

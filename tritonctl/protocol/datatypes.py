@@ -40,3 +40,4 @@ TABLE = (
 )
 
 BY_CONFIG_NAME = {row.config: row for row in TABLE}
+NUMPY_OF = {row.wire: row.numpy for row in TABLE if row.numpy}

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tritonctl.errors import UsageError
-from tritonctl.protocol.datatypes import TABLE
+from tritonctl.protocol.datatypes import NUMPY_OF
 from tritonctl.protocol.server_description import TensorMetadata
 
 Array = NDArray[Any]
 
-_NUMPY = {row.wire: row.numpy for row in TABLE if row.numpy}
 _BYTES = "BYTES"
 
 
@@ -112,7 +111,7 @@ def _typed(tensor: TensorMetadata, array: Array) -> Array:
             f"--input {tensor.name} holds other things than texts",
             remedy='write them in quotes: "7"',
         )
-    kind = _NUMPY.get(tensor.datatype)
+    kind = NUMPY_OF.get(tensor.datatype)
     converted = None
     if kind is not None and array.dtype.kind in "biuf":
         with np.errstate(all="ignore"):

@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2
 
 from tritonctl.errors import RequestRejectedError
-from tritonctl.protocol.datatypes import TABLE
+from tritonctl.protocol.datatypes import NUMPY_OF, TABLE
 
 Array = NDArray[Any]
 
 _BYTES = "BYTES"
 _WIRE = {row.numpy: row.wire for row in TABLE if row.numpy}
-_NUMPY = {row.wire: row.numpy for row in TABLE if row.numpy}
 _LENGTH = struct.Struct("<I")
 
 
@@ -69,7 +68,7 @@ def _array(output: Any, raw: bytes) -> Array:
     shape = tuple(output.shape)
     if output.datatype == _BYTES:
         return np.array(_texts(raw), dtype=object).reshape(shape)
-    kind = _NUMPY.get(output.datatype)
+    kind = NUMPY_OF.get(output.datatype)
     if kind is None:  # BF16: the bits, which NumPy has no type for
         return np.frombuffer(raw, dtype="<u2").reshape(shape)
     return np.frombuffer(raw, dtype=np.dtype(kind).newbyteorder("<")).reshape(shape)

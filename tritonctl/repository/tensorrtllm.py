@@ -15,7 +15,14 @@ from typing import Any
 
 from tritonctl.engines.artefacts.manifest import Manifest
 from tritonctl.errors import ConfigurationError, choices
-from tritonctl.formats.trtllm_backend import DEMANDED, LOOKAHEAD, PARAMETERS, Kind, Parameter
+from tritonctl.formats.trtllm_backend import (
+    DEMANDED,
+    LOGITS_TYPES,
+    LOOKAHEAD,
+    PARAMETERS,
+    Kind,
+    Parameter,
+)
 from tritonctl.project.schema import Model
 from tritonctl.repository.engine_queue import bound_in_engine, engine_batching, triton_decides
 from tritonctl.repository.model_config import ModelConfig, Tensor
@@ -28,8 +35,6 @@ _LOGITS, _PROMPT_TABLE, _FEATURES = (
     "prompt_embedding_table_data_type",
     "encoder_input_features_data_type",
 )
-# What the builder tensorrt_llm records as the engine's `logits_dtype`.
-_LOGITS_TYPES = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 _DATA_TYPES = {_LOGITS: "TYPE_FP32", _PROMPT_TABLE: "TYPE_FP16", _FEATURES: "TYPE_FP16"}
 
 # What the builder was told of serving (KvCacheConfig), by the backend's parameters.
@@ -192,7 +197,7 @@ def engine_config(
 def _logits_type(where: str, model: Model, manifest: Manifest) -> str:
     """The engine's, if the builder has recorded it: the backend ends the server otherwise."""
     given = model.serving.runtime.get(_LOGITS)
-    recorded = _LOGITS_TYPES.get(str(manifest.result.runtime.get("logits_dtype")))
+    recorded = LOGITS_TYPES.get(str(manifest.result.runtime.get("logits_dtype")))
     _require(
         None in (given, recorded) or given == recorded,
         f"{where}.{_LOGITS} is {given}, the engine's logits are {recorded}",

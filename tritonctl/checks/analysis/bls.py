@@ -12,10 +12,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tritonctl.checks.analysis.nesting import models_in, way_back
-from tritonctl.checks.model_py.source import Call, PythonSource, own_nodes
+from tritonctl.checks.model_py.source import Call, Function, PythonSource, own_nodes
 from tritonctl.checks.repository import Model, Repository
 
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SENDING = ("exec", "async_exec")
 
 
@@ -84,7 +83,7 @@ def _methods(code: PythonSource) -> dict[int, str]:
     """The method whose own body each node stands in, by the node's identity."""
     methods: dict[int, str] = {}
     for method in code.model_class.body if code.model_class else ():
-        if isinstance(method, _Function):
+        if isinstance(method, Function):
             methods |= dict.fromkeys(map(id, own_nodes(method)), method.name)
     return methods
 

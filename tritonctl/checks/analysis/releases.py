@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tritonctl.project.compatibility.table import Compatibility, KnownHole
+    from tritonctl.project.compatibility.table import Compatibility
 
 
 def releases() -> Compatibility:
@@ -33,10 +33,3 @@ def newer_fields(version: str) -> dict[str, str]:
     from tritonctl.project.compatibility.rules import fields_unknown_to
 
     return fields_unknown_to(version, releases())
-
-
-def known_holes(version: str) -> list[KnownHole]:
-    """The known vulnerabilities of a version, worst first."""
-    from tritonctl.project.compatibility import exposure
-
-    return exposure.known_holes(version)

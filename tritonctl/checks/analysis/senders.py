@@ -11,10 +11,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from tritonctl.checks.memoize import memoized
-from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name, own_nodes
+from tritonctl.checks.model_py.source import Call, Function, PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Model
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 FINAL = "TRITONSERVER_RESPONSE_COMPLETE_FINAL"
 # What cannot send a response for the model: it knows nothing of Triton.

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from packaging.version import Version
-
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.live import rules
 from tritonctl.checks.live.rules import LiveRule
-from tritonctl.project.compatibility.exposure import known_holes
+from tritonctl.project.compatibility.exposure import cves_of, fixed_in, known_holes
 from tritonctl.protocol.server_description import ServerDescription
 
-_NAMED = 3  # of the CVEs
 _DOORS = {
     "model-repository": (
         rules.CONTROL,
@@ -57,14 +54,11 @@ def _holes(seen: ServerDescription) -> Iterator[Found]:
     holes = known_holes(seen.version) if seen.version else []
     if not holes:
         return
-    cves = [cve for hole in holes for cve in hole.cves]
-    more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
-    fixed = max((hole.fixed for hole in holes), key=Version)
     yield (
         rules.HOLES,
         Hit(
-            f"Triton {seen.version} has {', '.join(cves[:_NAMED])}{more}; the worst: "
+            f"Triton {seen.version} has {cves_of(holes)}; the worst: "
             f"{holes[0].summary} (CVSS {holes[0].score:g})",
-            f"serve a release from {fixed} on; until then keep the server on loopback",
+            f"serve a release from {fixed_in(holes)} on; until then keep the server on loopback",
         ),
     )

@@ -11,10 +11,9 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import cast
 
-from tritonctl.checks.model_py.source import PythonSource, dotted_name
+from tritonctl.checks.model_py.source import Function, PythonSource, dotted_name
 
 BACKEND_UTILS = "triton_python_backend_utils"
-Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SURE = (
     ast.Expr,
     ast.Assign,

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from tritonctl.checks.places import Source, Span
 from tritonctl.checks.small_file import UnreadableError, read_small
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
 _APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 _KEPT = "_tritonctl_own_nodes"
 
@@ -80,10 +82,10 @@ class PythonSource:
         )
         return next(named, None)
 
-    def method(self, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    def method(self, name: str) -> Function | None:
         """A method written in the model class itself."""
         for node in self.model_class.body if self.model_class else ():
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+            if isinstance(node, Function) and node.name == name:
                 return node
         return None
 

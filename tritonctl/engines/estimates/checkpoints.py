@@ -22,6 +22,7 @@ _LENGTH_BYTES = 8
 # The limit of the safetensors format itself.
 _LONGEST_HEADER = 100_000_000
 _WEIGHTS, _PICKLE = "model.safetensors", "pytorch_model.bin"
+SAFETENSORS = (_WEIGHTS, f"{_WEIGHTS}.index.json")
 _DOWNLOAD_AGAIN = "download the checkpoint again and let it finish"
 
 Kind = Literal["linear", "embedding", "head", "other"]

@@ -65,7 +65,7 @@ def read_encoder(
     """
     file = folder / "config.json"
     config = json_object(file)
-    name = _architecture(file, config, known)
+    name = architecture_of(file, config, known)
     sizes = Sizes(file, config)
     hidden = sizes.need("hidden_size", "dim")
     # A vector or scores for each text; all others answer for each token.
@@ -90,7 +90,8 @@ def read_encoder(
     )
 
 
-def _architecture(file: Path, config: dict[str, Any], known: list[str]) -> str:
+def architecture_of(file: Path, config: dict[str, Any], known: list[str]) -> str:
+    """The first that config.json names. Raises ConfigurationError for one that is not `known`."""
     names = config.get("architectures")
     name = str(names[0]) if isinstance(names, list) and names else "none"
     if name not in known:

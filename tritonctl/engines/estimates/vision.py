@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.estimates.checkpoints import Kind, Sizes, Tensor, json_object, read_tensors
-from tritonctl.engines.estimates.encoders import Encoder, is_float
-from tritonctl.errors import ConfigurationError
+from tritonctl.engines.estimates.encoders import Encoder, architecture_of, is_float
 
 IMAGE_TASKS = ("image_classification", "image_embedding")
 PROCESSORS = ("processor_config.json", "preprocessor_config.json")
@@ -52,22 +51,12 @@ def read_vision(folder: Path, known: list[str], *, allow_pickle: bool = False) -
     """
     file = folder / "config.json"
     config = json_object(file)
-    names = config.get("architectures")
-    name = str(names[0]) if isinstance(names, list) and names else "none"
-    if name not in known:
-        raise ConfigurationError(
-            f"{file}: no plan for the architecture {name}: the builder does not export it",
-            remedy=f"it exports: {', '.join(known)}; of others give the model.onnx",
-        )
+    name = architecture_of(file, config, known)
     tower = config.get("vision_config")
     own = tower if isinstance(tower, dict) else config
     if name.startswith("CLIP"):
         own = _CLIP_IMAGE_SIZES | own
-    tensors = [
-        replace(tensor, role=_role(tensor))
-        for tensor in read_tensors(folder, allow_pickle=allow_pickle)
-        if not tensor.name.startswith(_TEXT_TOWER)
-    ]
+    tensors = _without(_TEXT_TOWER, folder, allow_pickle=allow_pickle)
     pixels = _pixels(folder, own)
     stages = own.get("hidden_sizes") or own.get("embed_dim")
     if stages:
@@ -80,7 +69,7 @@ def read_vision(folder: Path, known: list[str], *, allow_pickle: bool = False) -
             num_attention_heads=0,
             longest=(pixels // _STRIDE) ** 2,
             outputs_per_token=0,
-            tensors=tuple(tensors),
+            tensors=tensors,
         )
     sizes = Sizes(file, own)
     hidden = sizes.need("hidden_size")
@@ -93,7 +82,7 @@ def read_vision(folder: Path, known: list[str], *, allow_pickle: bool = False) -
         # And the first token, whose state is the answer's.
         longest=(pixels // sizes.need("patch_size")) ** 2 + 1,
         outputs_per_token=0,
-        tensors=tuple(tensors),
+        tensors=tensors,
     )
 
 
@@ -118,12 +107,15 @@ def read_clip_texts(folder: Path, *, allow_pickle: bool = False) -> Encoder:
         num_attention_heads=sizes.need("num_attention_heads"),
         longest=sizes.need("max_position_embeddings"),
         outputs_per_token=0,
-        tensors=tuple(
-            replace(tensor, role=_role(tensor))
-            for tensor in read_tensors(folder, allow_pickle=allow_pickle)
-            if not tensor.name.startswith(_IMAGE_TOWER)
-        ),
+        tensors=_without(_IMAGE_TOWER, folder, allow_pickle=allow_pickle),
     )
+
+
+def _without(tower: tuple[str, ...], folder: Path, *, allow_pickle: bool) -> tuple[Tensor, ...]:
+    """The tensors of a checkpoint whose names do not begin like those of a tower."""
+    tensors = read_tensors(folder, allow_pickle=allow_pickle)
+    kept = (tensor for tensor in tensors if not tensor.name.startswith(tower))
+    return tuple(replace(tensor, role=_role(tensor)) for tensor in kept)
 
 
 def _role(tensor: Tensor) -> Kind:

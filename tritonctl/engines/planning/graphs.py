@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.engines.build.catalog import builder_named
+from tritonctl.engines.estimates.checkpoints import SAFETENSORS
 from tritonctl.engines.estimates.decoders import Weights
 from tritonctl.engines.estimates.encoders import Encoder, is_float, read_encoder
 from tritonctl.engines.estimates.graphs import (
@@ -36,7 +37,6 @@ from tritonctl.host.resources import usable_cores
 from tritonctl.project.schema import Model, Project
 
 _MODEL = "model.onnx"
-_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -196,7 +196,7 @@ def graph_subject(
     source: Encoder | OnnxWeights
     graph = checkpoint.suffix == ".onnx" or (checkpoint / _MODEL).is_file()
     allow_pickle = model.engine.allow_pickle and not graph
-    files = (*_SAFETENSORS, *(_PICKLES if allow_pickle else ()))
+    files = (*SAFETENSORS, *(_PICKLES if allow_pickle else ()))
     if known and any((checkpoint / file).is_file() for file in files):
         pooling = str(model.engine.options.get("pooling", "none"))
         if model.task in IMAGE_TASKS:

@@ -148,7 +148,9 @@ def _model(
 ) -> tuple[dict[str, Any], ModelPlan, list[str]]:
     """The model without load test and SLO. Raises ConfigurationError, UsageError."""
     if found.kind == "decoder":
-        tried = _gpu_decoders(found, wishes, gpu) if gpu else _cpu_decoders(wishes)
+        precisions = [wishes.precision] if wishes.precision else ["int8", "int4"]
+        on_cpu = [{"engine": {"builder": "openvino", "precision": one}} for one in precisions]
+        tried = _gpu_decoders(found, wishes, gpu) if gpu else on_cpu
         wanted = (_GPU_BATCH, _GPU_LENGTH) if gpu else (_CPU_BATCH, _CPU_LENGTH)
     else:
         tried = [_graph_engine(found, wishes, gpu)]
@@ -184,11 +186,6 @@ def _length(found: Recognised, most: int) -> int | None:
     if found.kind == "graph":
         return min(most, _GRAPH_TOKENS) if _open_sizes(found) - _sizes(found).keys() else None
     return min(most, found.longest or most)
-
-
-def _cpu_decoders(wishes: Wishes) -> list[dict[str, Any]]:
-    precisions = [wishes.precision] if wishes.precision else ["int8", "int4"]
-    return [{"engine": {"builder": "openvino", "precision": one}} for one in precisions]
 
 
 def _gpu_decoders(found: Recognised, wishes: Wishes, gpu: Gpu) -> Iterable[dict[str, Any]]:

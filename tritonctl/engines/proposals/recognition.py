@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tritonctl.engines.build.catalog import Builder, builder_named
-from tritonctl.engines.estimates.checkpoints import json_object, read_architecture
+from tritonctl.engines.estimates.checkpoints import SAFETENSORS, json_object, read_architecture
 from tritonctl.engines.estimates.encoders import read_encoder
 from tritonctl.engines.estimates.quantisation import read_quantisation
 from tritonctl.engines.estimates.vision import (
@@ -29,7 +29,6 @@ from tritonctl.formats.onnx_graph import read_onnx
 
 Kind = Literal["decoder", "encoder", "graph", "vision"]
 MODEL = "model.onnx"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 # Builders in the order in which they are asked: the first that exports an architecture has it.
 _EXPORTERS: dict[str, Kind] = {
     "openvino": "decoder",
@@ -68,7 +67,7 @@ def recognise(path: Path) -> Recognised:
     """Read a folder or a file. Raises ConfigurationError for what no builder takes."""
     if path.suffix == ".onnx" and path.is_file():
         return _graph(path, path)
-    if any((path / name).is_file() for name in WEIGHTS):
+    if any((path / name).is_file() for name in SAFETENSORS):
         return _transformers(path)
     if (path / MODEL).is_file():
         return _graph(path, path / MODEL)

@@ -7,6 +7,7 @@ Known vulnerabilities are data, in `builders/compatibility.toml`, from NVIDIA's 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -18,7 +19,7 @@ from tritonctl.project.compatibility.table import Compatibility, KnownHole, tabl
 if TYPE_CHECKING:
     from tritonctl.project.schema import Project
 
-_NAMED = 4  # of the CVEs that an error names
+_NAMED = 3  # CVEs
 _TRITON_MAJOR = 2  # Triton 2.51.0 is release 24.10
 
 
@@ -44,6 +45,18 @@ def known_holes(release: str, compatibility: Compatibility | None = None) -> lis
     return sorted(holes, key=lambda hole: (-hole.score, hole.fixed))
 
 
+def cves_of(holes: Sequence[KnownHole]) -> str:
+    """The first of their CVEs by name, and how many more."""
+    cves = [cve for hole in holes for cve in hole.cves]
+    more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
+    return f"{', '.join(cves[:_NAMED])}{more}"
+
+
+def fixed_in(holes: Iterable[KnownHole]) -> str:
+    """The first release without any of them."""
+    return max((hole.fixed for hole in holes), key=Version)
+
+
 def refuse_known_holes(project: Project, release: str) -> None:
     """Raise ConfigurationError for a vulnerable release that listens beyond loopback."""
     server = project.server
@@ -52,14 +65,11 @@ def refuse_known_holes(project: Project, release: str) -> None:
     holes = known_holes(release, table(project.root))
     if not holes:
         return
-    cves = [cve for hole in holes for cve in hole.cves]
-    fixed = max((hole.fixed for hole in holes), key=Version)
-    more = f" and {len(cves) - _NAMED} more" if len(cves) > _NAMED else ""
     raise ConfigurationError(
         f"server.address: {server.address} is reachable from other machines, and Triton {release} "
-        f"has known vulnerabilities: {', '.join(cves[:_NAMED])}{more} "
+        f"has known vulnerabilities: {cves_of(holes)} "
         f"(the worst: {holes[0].summary}, CVSS {holes[0].score:g})",
-        remedy=f"keep `server.address: 127.0.0.1`, serve a release from {fixed} on "
+        remedy=f"keep `server.address: 127.0.0.1`, serve a release from {fixed_in(holes)} on "
         "(`server.mode: docker`), or set `server.accept_known_holes: true` to take the risk",
     )
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from tritonctl.checks.findings import Hit
 from tritonctl.checks.model_py.imports import imported
-from tritonctl.checks.model_py.source import PythonSource, dotted_name
+from tritonctl.checks.model_py.source import Function, PythonSource, dotted_name
 from tritonctl.checks.rule import warning
 
 _SOURCE = "get_input_tensor_by_name"
@@ -26,8 +26,6 @@ _PASSING = {
 _OPENING = {"open", "io.open", "numpy.load", "torch.load", "os.remove", "os.unlink"}
 _DEEPEST = 50  # levels of an expression
 _METHODS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "unlink"}
-
-_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 @warning(
@@ -41,7 +39,7 @@ def paths(code: PythonSource) -> Iterator[Hit]:
     opened = {id(call.node): file for call in code.calls if (file := _file(code, call.node))}
     if not opened:
         return
-    for function in (node for node in code.nodes if isinstance(node, _Function)):
+    for function in (node for node in code.nodes if isinstance(node, Function)):
         given = _given(function)
         if not given or _tested(function, given):
             continue
@@ -54,7 +52,7 @@ def paths(code: PythonSource) -> Iterator[Hit]:
                 )
 
 
-def _given(function: _Function) -> set[str]:
+def _given(function: Function) -> set[str]:
     """The variables that hold what a request says, as it came."""
     names: set[str] = set()
     nodes = list(ast.walk(function))
@@ -107,7 +105,7 @@ def _parts(node: ast.expr) -> Iterator[ast.expr]:
         yield from (node.left, node.right)
 
 
-def _tested(function: _Function, given: set[str]) -> bool:
+def _tested(function: Function, given: set[str]) -> bool:
     """Whether anything is asked of them, which may be whether they are allowed."""
     tests = [node.test for node in ast.walk(function) if isinstance(node, _TESTS)]
     return any(

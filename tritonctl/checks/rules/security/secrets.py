@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.releases import known_holes
 from tritonctl.checks.analysis.small_files import small_files
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
@@ -44,7 +43,6 @@ _NAMED = re.compile(
 )
 _SHORTEST = 8
 _FEWEST = 6  # different characters, below which it stands for a secret
-_LISTED = 3
 
 
 @warning(
@@ -111,19 +109,21 @@ def _blotted(source: Source, spans: list[Span]) -> Source:
 )
 def holes(repository: Repository) -> Iterator[Hit]:
     target = repository.target
-    known = known_holes(target.version) if target.version and target.named_by_user else []
+    if not target.version or not target.named_by_user:
+        return
+    # Importing it (pydantic) takes longer than checking a model.
+    from tritonctl.project.compatibility.exposure import cves_of, fixed_in, known_holes
+
+    known = known_holes(target.version)
     # The first with a configuration that can be read: the finding is reported there.
     with_config = (model for _, model in sorted(repository.models.items()) if model.has_config)
     model = next(with_config, None) if known else None
     if model is None:
         return
-    cves = [cve for hole in known for cve in hole.cves]
-    fixed = max((hole.fixed for hole in known), key=lambda name: tuple(map(int, name.split("."))))
-    more = f" and {len(cves) - _LISTED} more" if len(cves) > _LISTED else ""
     yield Hit(
-        f"Triton {target.version} has known vulnerabilities: {', '.join(cves[:_LISTED])}{more}; "
+        f"Triton {target.version} has known vulnerabilities: {cves_of(known)}; "
         f"the worst: {known[0].summary} (CVSS {known[0].score:g})",
-        f"serve with release {fixed} or later, or let only this machine reach it",
+        f"serve with release {fixed_in(known)} or later, or let only this machine reach it",
         model.config.span("name"),
         model=model,
     )

@@ -10,10 +10,10 @@ import ast
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tritonctl.checks.analysis.senders import Function, bound
+from tritonctl.checks.analysis.senders import bound
 from tritonctl.checks.analysis.streams import decoupled
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.source import PythonSource, dotted_name, own_nodes
+from tritonctl.checks.model_py.source import Function, PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Repository
 from tritonctl.checks.rule import error, warning
 

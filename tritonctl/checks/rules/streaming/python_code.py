@@ -9,17 +9,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tritonctl.checks.analysis.senders import (
-    Function,
-    Senders,
-    bound,
-    leaves,
-    loop_around,
-)
+from tritonctl.checks.analysis.senders import Senders, bound, leaves, loop_around
 from tritonctl.checks.analysis.streams import surely_not_decoupled
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.source import PythonSource, dotted_name, own_nodes
+from tritonctl.checks.model_py.source import Function, PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 

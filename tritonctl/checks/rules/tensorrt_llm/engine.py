@@ -17,10 +17,9 @@ from tritonctl.checks.findings import Hit
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 from tritonctl.formats.graph_file import whole_number
-from tritonctl.formats.trtllm_backend import READ
+from tritonctl.formats.trtllm_backend import LOGITS_TYPES, READ
 from tritonctl.formats.trtllm_engine import Engine
 
-_LOGITS = {"float32": "TYPE_FP32", "float16": "TYPE_FP16", "bfloat16": "TYPE_BF16"}
 _BUILD_AGAIN = "build the engine again with"
 
 
@@ -154,7 +153,7 @@ def _batch(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
     why="The backend asserts that both are equal when a request asks for logits.",
 )
 def _logits(deployment: Deployment, engine: Engine) -> Iterator[Hit]:
-    wanted = _LOGITS.get(str(engine.pretrained.get("logits_dtype")))
+    wanted = LOGITS_TYPES.get(str(engine.pretrained.get("logits_dtype")))
     if deployment.kind == "own" or wanted is None:
         return
     for tensor in declared.outputs(deployment.model):

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.flow import Function
-from tritonctl.checks.model_py.source import PythonSource
+from tritonctl.checks.model_py.source import Function, PythonSource
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from tritonctl.checks.config.message import ConfigMessage
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow, Function
-from tritonctl.checks.model_py.source import Call, PythonSource, dotted_name, own_nodes
+from tritonctl.checks.model_py.flow import BACKEND_UTILS, Flow
+from tritonctl.checks.model_py.source import Call, Function, PythonSource, dotted_name, own_nodes
 from tritonctl.checks.repository import Model
 from tritonctl.checks.rule import error, warning
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from tritonctl.checks.analysis.completion import METHOD, completing
 from tritonctl.checks.findings import Hit
-from tritonctl.checks.model_py.flow import Flow, Function
-from tritonctl.checks.model_py.source import PythonSource, own_nodes
+from tritonctl.checks.model_py.flow import Flow
+from tritonctl.checks.model_py.source import Function, PythonSource, own_nodes
 from tritonctl.checks.repository import Model, Repository
 from tritonctl.checks.rule import error
 from tritonctl.errors import suggest

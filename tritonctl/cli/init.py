@@ -57,7 +57,9 @@ def command(
     wanted = (name, target, precision)
     if interactive:
         asked, wanted = _questions(console, asked, wanted)
-    _refuse_overwriting(asked.file, force=force)
+    if asked.file.exists() and not force:
+        remedy = "edit it, or replace it with --force"
+        raise UsageError(f"{asked.file} already exists", remedy=remedy)
     _write(console, asked, wanted, revision)
 
 
@@ -132,11 +134,6 @@ def _questions(
     into = Path(ask("Folder of the project", str(asked.into)))
     chosen = None if precision == "what suits the target" else precision
     return _Asked(checkpoint, into), (name, target, chosen)
-
-
-def _refuse_overwriting(file: Path, *, force: bool) -> None:
-    if file.exists() and not force:
-        raise UsageError(f"{file} already exists", remedy="edit it, or replace it with --force")
 
 
 def _name_of(checkpoint: str) -> str:

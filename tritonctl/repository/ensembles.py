@@ -257,7 +257,9 @@ def fold(ensemble: Ensemble, name: str, into: str) -> Ensemble:
     between = set(keeper.outputs.values())
     rest = {key: step for key, step in ensemble.steps.items() if key not in (name, into)}
     own = own_inputs(ensemble, name, into)
-    later = _written_after(ensemble, into) & set(own.values())
+    after = list(ensemble.steps)[list(ensemble.steps).index(into) + 1 :]
+    written = {edge for key in after for edge in ensemble.steps[key].outputs.values()}
+    later = written & set(own.values())
     _require_foldable(not later, name, into, f"step {name} also reads {sorted(later)}")
     renamed = sorted(t for t, edge in own.items() if keeper.inputs.get(t, edge) != edge)
     _require_foldable(not renamed, name, into, f"both have an input {', '.join(renamed)}")
@@ -276,12 +278,6 @@ def own_inputs(ensemble: Ensemble, name: str, into: str) -> dict[str, str]:
     between = set(ensemble.steps[into].outputs.values())
     inputs = ensemble.steps[name].inputs
     return {tensor: edge for tensor, edge in inputs.items() if edge not in between}
-
-
-def _written_after(ensemble: Ensemble, name: str) -> set[str]:
-    steps = list(ensemble.steps)
-    later = steps[steps.index(name) + 1 :]
-    return {edge for key in later for edge in ensemble.steps[key].outputs.values()}
 
 
 def _require_foldable(condition: bool, name: str, into: str, problem: str) -> None:

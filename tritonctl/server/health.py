@@ -42,8 +42,8 @@ class Health:
 
 def health(state: Server) -> Health:
     """Ask the server. One that does not answer is not live, and none of its models is ready."""
-    index = _repository_index(state)
-    if index is None:
+    index = _asked(state, "POST", "/v2/repository/index")
+    if not isinstance(index, list):
         return Health(live=False, models=dict.fromkeys(state.models, "UNKNOWN"))
     # Versions that were unloaded stay in the index, before or behind the one that is served.
     unloaded_first = sorted(index, key=lambda entry: entry.get("reason") != _UNLOADED)
@@ -55,12 +55,6 @@ def live_configs(state: Server, names: Iterable[str]) -> dict[str, Config]:
     """The configuration that the server uses of each model; without those that do not answer."""
     answers = {name: _asked(state, "GET", f"/v2/models/{quote(name)}/config") for name in names}
     return {name: config for name, config in answers.items() if isinstance(config, dict)}
-
-
-def _repository_index(state: Server) -> list[dict[str, str]] | None:
-    """Triton's model repository extension: POST v2/repository/index."""
-    index = _asked(state, "POST", "/v2/repository/index")
-    return index if isinstance(index, list) else None
 
 
 def _asked(state: Server, method: str, path: str) -> Any:

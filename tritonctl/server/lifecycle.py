@@ -129,16 +129,13 @@ def running_server(project: Project) -> Server:
     state = current_server(files)
     if state is not None:
         return state
-    crashed = f"; the last one {_crashed(files)}" if files.state.exists() else ""
+    crashes = read_restarts(files.restarts)
+    how = described(crashes) if crashes else "crashed"
+    crashed = f"; the last one {how}" if files.state.exists() else ""
     raise ServerError(
         f"no server is running for this project{crashed}",
         remedy="start one with `tritonctl up`" + ("; see `tritonctl logs`" if crashed else ""),
     )
-
-
-def _crashed(files: ServerFiles) -> str:
-    crashes = read_restarts(files.restarts)
-    return described(crashes) if crashes else "crashed"
 
 
 @dataclass(frozen=True)

@@ -190,10 +190,3 @@ def arguments_of(model: Model, repository: Repository) -> YamlFile | None:
     deployment = deployment_of(model, repository)
     arguments = deployment.arguments if deployment and deployment.kind == "llmapi" else None
     return arguments if arguments and arguments.root else None
-
-
-def deployments(repository: Repository) -> Iterator[Deployment]:
-    """Every model over TensorRT-LLM."""
-    for model in repository.models.values():
-        if deployment := deployment_of(model, repository):
-            yield deployment

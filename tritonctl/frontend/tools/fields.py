@@ -16,7 +16,6 @@ from tritonctl.frontend.tools.guided import NamedCall, RequiredCalls, named_guid
 from tritonctl.frontend.tools.stream import CallStream
 
 MOST_TOOLS = 128
-_MOST_TEXT = 100_000
 Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 Schema = dict[str, Any]
 

@@ -59,7 +59,8 @@ class Sample:
     @classmethod
     def of(cls, *parts: Series) -> Sample:
         """A sample of one run's series, or of several runs' in the order they were made."""
-        places = [_numbered(part.owner) for part in parts]
+        # Requests that have a value, numbered from 0; owners are in ascending order.
+        places = [np.cumsum(np.diff(part.owner, prepend=part.owner[:1]) != 0) for part in parts]
         counts = [int(place[-1]) + 1 if len(place) else 0 for place in places]
         before = np.concatenate(([0], np.cumsum(counts)))
         place = np.concatenate([p + n for p, n in zip(places, before[:-1], strict=True)])
@@ -138,11 +139,6 @@ class Sample:
 def _quantile(values: Floats, ranks: Integers, q: float) -> float:
     rank = np.searchsorted(ranks, q * ranks[-1] * (1 - 1e-12))
     return float(values[min(int(rank), len(values) - 1)])
-
-
-def _numbered(owner: Integers) -> Integers:
-    """Requests that have a value, numbered from 0; those of a series are in ascending order."""
-    return np.cumsum(np.diff(owner, prepend=owner[:1]) != 0)
 
 
 def distribution(series: Series) -> Distribution:

@@ -91,9 +91,8 @@ def _ask_grpc(connection: Connection, model: str | None) -> dict[str, Any] | Non
 
 
 def _ask_http(endpoint: Endpoint, model: str | None) -> dict[str, Any] | None:
-    record: dict[str, Any] | None = _open_http(
-        endpoint, "/v2" if model is None else f"/v2/models/{model}/config"
-    )
+    path = "/v2" if model is None else f"/v2/models/{model}/config"
+    record: dict[str, Any] | None = _open_http(endpoint, path)
     return record
 
 

@@ -30,8 +30,9 @@ def refuse_missing_imports(backends: Sequence[PythonBackend], installation: Inst
     tries to, is left to itself.
     """
     wanted: dict[str, tuple[Path, int, PythonBackend]] = {}
+    shipped = bundled.search_path(None)[0] / "python_backends"
     for backend in backends:
-        if not _ships(backend):
+        if not backend.folder.is_relative_to(shipped):
             for name, file, line in _imported_by(backend):
                 wanted.setdefault(name, (file, line, backend))
     for name in _missing(sorted(wanted), installation):
@@ -41,10 +42,6 @@ def refuse_missing_imports(backends: Sequence[PythonBackend], installation: Inst
             remedy=f"write its package, with its version, into {backend.folder}/requirements.txt, "
             "or put the module beside model.py",
         )
-
-
-def _ships(backend: PythonBackend) -> bool:
-    return backend.folder.is_relative_to(bundled.search_path(None)[0] / "python_backends")
 
 
 def _imported_by(backend: PythonBackend) -> Iterator[tuple[str, Path, int]]:

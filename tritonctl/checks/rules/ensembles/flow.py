@@ -97,7 +97,8 @@ def _circles(graph: Graph) -> Iterator[tuple[Step, ...]]:
                 way.append(step)
                 continue
             circle = way[on_way[step.index] :][::-1]
-            yield _from_first(circle)
+            start = circle.index(min(circle, key=lambda one: one.index))
+            yield (*circle[start:], *circle[:start])
             for one in circle:
                 waiting.drop(one)
             runs = circle
@@ -105,8 +106,3 @@ def _circles(graph: Graph) -> Iterator[tuple[Step, ...]]:
 
 def _waits_for(step: Step, writers: dict[str, Step], ready: set[str]) -> Step:
     return next(writers[link.tensor] for link in step.inputs if link.tensor not in ready)
-
-
-def _from_first(circle: list[Step]) -> tuple[Step, ...]:
-    start = min(range(len(circle)), key=lambda at: circle[at].index)
-    return (*circle[start:], *circle[:start])

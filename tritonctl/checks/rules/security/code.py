@@ -130,11 +130,12 @@ def _unsafe(named: Named) -> str | None:
     why="If any of the text comes with a request, whoever can send one runs code in the server.",
 )
 def evaluating(code: PythonSource) -> Iterator[Hit]:
-    for named in called(code, {"eval", "exec", *_SHELLS, *_PROCESSES}):
+    own = {node.name for node in code.nodes if isinstance(node, ast.FunctionDef)}
+    for named in called(code, {"eval", "exec", *_SHELLS, *_PROCESSES} - own):
         if named.name in _PROCESSES and not named.keyword_is("shell", True):
             continue
         given = named.call.argument(0, "args" if named.name in _PROCESSES else "cmd")
-        if given is None or _is_fixed(given) or _defined(code, named.name):
+        if given is None or _is_fixed(given):
             continue
         shell = named.name not in ("eval", "exec")
         yield Hit(
@@ -151,11 +152,6 @@ def _is_fixed(node: ast.expr) -> bool:
     """Whether it is the same text every time: constants, and what is put together of them."""
     fixed = (ast.Constant, ast.JoinedStr, ast.BinOp, ast.operator)
     return all(isinstance(part, fixed) for part in ast.walk(node))
-
-
-def _defined(code: PythonSource, name: str) -> bool:
-    """Whether the file defines a function of that name."""
-    return any(isinstance(node, ast.FunctionDef) and node.name == name for node in code.nodes)
 
 
 @warning(

@@ -59,19 +59,16 @@ def _for_triton(deployment: Deployment, arguments: YamlFile) -> Iterator[Hit]:
     code = deployment.model.code
     if code is None or _TRITON not in code.source.text:
         return
-    names = (n for n in ("decoupled", "max_batch_size") if _subscripted(code.source.text, n))
-    missing = [name for name in names if arguments.node(_TRITON, name) is None]
+    text = code.source.text
+    names = ("decoupled", "max_batch_size")
+    needed = (name for name in names if f'["{name}"]' in text or f"['{name}']" in text)
+    missing = [name for name in needed if arguments.node(_TRITON, name) is None]
     if missing:
         yield Hit(
             f"{_TRITON} has no {' and no '.join(missing)}, which model.py reads",
             f"write {_TRITON} with `decoupled: True` for streams, and `max_batch_size: 0`",
             *arguments.at(_TRITON),
         )
-
-
-def _subscripted(text: str, name: str) -> bool:
-    """Whether the code looks a key up without a default."""
-    return f'["{name}"]' in text or f"['{name}']" in text
 
 
 @warning(

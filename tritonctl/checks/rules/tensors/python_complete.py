@@ -71,7 +71,9 @@ def _additions_in_loops(flow: Flow, method: ast.FunctionDef) -> Iterator[_Additi
         if flow.may_end_before(loop, method):
             return
         [statement, *more] = loop.body
-        if_new = isinstance(statement, ast.If) and _is_new(statement.test)
+        test = statement.test if isinstance(statement, ast.If) else None
+        # `one["name"] not in names`, where names are those of the configuration.
+        if_new = isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn)
         if isinstance(statement, ast.If) and if_new and not statement.orelse:
             [statement, *more] = [*statement.body, *more]
         name = _method_given(statement, loop.target.id)
@@ -89,11 +91,6 @@ def _method_given(statement: ast.stmt, name: str) -> str:
     given = [one.id for one in call.args if isinstance(one, ast.Name)]
     alone = len(call.args) == 1 and not call.keywords
     return call.func.attr if alone and given == [name] else ""
-
-
-def _is_new(test: ast.expr) -> bool:
-    """`one["name"] not in names`, where names are those of the configuration."""
-    return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotIn)
 
 
 @error(

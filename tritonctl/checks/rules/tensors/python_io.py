@@ -230,7 +230,8 @@ def only_first(config: ConfigMessage, code: PythonSource, model: Model) -> Itera
     requests, flow = requests_of(execute), Flow.of(code)
     uses = [n for n in ast.walk(execute) if isinstance(n, ast.Name) and n.id == requests]
     around = [flow.parent(node) for node in uses]
-    firsts = [node for node in around if isinstance(node, ast.Subscript) and _is_first(node)]
+    subscripts = (node for node in around if isinstance(node, ast.Subscript))
+    firsts = [node for node in subscripts if literal(node.slice) == 0]
     if uses and len(firsts) == len(uses):
         yield Hit(
             f"execute reads {requests}[0] and no other request, and dynamic_batching brings up to "
@@ -247,7 +248,3 @@ def _brings_several(model: Model) -> bool:
         and message.HasField("dynamic_batching")
         and not message.model_transaction_policy.decoupled
     )
-
-
-def _is_first(node: ast.Subscript) -> bool:
-    return isinstance(node.slice, ast.Constant) and node.slice.value == 0

@@ -64,6 +64,12 @@ def test_valid_file(tmp_path: Path) -> None:
     assert project.state == tmp_path / ".tritonctl"
 
 
+def test_the_frontend_has_a_port_of_its_own(tmp_path: Path) -> None:
+    """Of two that listen on one, the second would not start."""
+    error = _refused(tmp_path, VALID + "frontend: {port: 9001}\n")
+    assert "frontend.port is 9001, and so is server.grpc_port" in error.problem
+
+
 UNKNOWN_KEYS = [
     ("server: {", "serve: {", 10, "serve", "the file", "server"),
     ("grpc_port: 9001", "grpc_prot: 9001", 10, "grpc_prot", "`server`", "grpc_port"),

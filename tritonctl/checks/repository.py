@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -43,6 +43,19 @@ _GRAPHS = {
 
 
 @dataclass(frozen=True)
+class OpenAi:
+    """What the frontend before the repository offers: `frontend:` of a project.
+
+    models: those that generate text, by public name. aliases: further names. keys: files of
+    tenants' keys, absolute or below the repository.
+    """
+
+    models: Sequence[str] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    keys: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Target:
     """Where the repository will be served. What is None is unknown: rules about it stay silent.
 
@@ -52,6 +65,7 @@ class Target:
     container, without the GPUs'. named_by_user: whether somebody means
     this very version, rather than the one that happens to be here. completes: whether Triton
     completes configurations, as it does unless it is started with --disable-auto-complete-config.
+    openai: of the frontend before it, where there is one.
     """
 
     version: str | None = None
@@ -62,6 +76,7 @@ class Target:
     named_by_user: bool = False
     memory_bytes: int | None = None
     completes: bool = True
+    openai: OpenAi | None = None
 
     @classmethod
     def named(cls, name: str | None) -> Target:

@@ -319,6 +319,16 @@ class Project(Strict):
         return self
 
     @model_validator(mode="after")
+    def _frontend_s_own_port(self) -> Self:
+        taken = {port: f"server.{name}" for name, port in self.server.wanted_ports.items()}
+        if self.frontend is not None and self.frontend.port and self.frontend.port in taken:
+            raise ValueError(
+                f"frontend.port is {self.frontend.port}, and so is {taken[self.frontend.port]}: "
+                "choose another one, or 0 for a free one"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _aliases_of_models(self) -> Self:
         if self.frontend is not None:
             self.frontend.refuse_unknown_models({*self.models, *self.ensembles})

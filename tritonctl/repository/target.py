@@ -6,18 +6,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import OpenAi, Target
 from tritonctl.host.units import parse_bytes
 from tritonctl.project.schema import Project
 from tritonctl.repository.steps import step_models
 
+_TEXT = "text_generation"
+
 
 def of_project(target: Target, project: Project) -> Target:
-    """The target as a project has it: what its models promise, its container's memory.
+    """The target as a project has it: what its models promise, its container's memory, its clients.
 
     Its server completes no configuration: `server.arguments`. Raises UsageError.
     """
-    target = replace(target, slo_ms=dict(_promises(project)), completes=False)
+    target = replace(
+        target, slo_ms=dict(_promises(project)), completes=False, openai=_openai(project)
+    )
     if project.server.mode != "docker":
         return target
     # What is not given is computed from the repository, so that it is enough.
@@ -26,6 +30,18 @@ def of_project(target: Target, project: Project) -> Target:
         target,
         memory_bytes=parse_bytes(memory) if memory else None,
         shared_memory_bytes=parse_bytes(shared) if shared else None,
+    )
+
+
+def _openai(project: Project) -> OpenAi | None:
+    """What clients of the OpenAI API are offered; None without a frontend."""
+    if project.frontend is None:
+        return None
+    tenants = project.gateway.tenants if project.gateway else {}
+    return OpenAi(
+        models=[name for name, one in project.models.items() if one.task == _TEXT],
+        aliases=project.frontend.aliases,
+        keys={name: project.path(tenant.api_key_file) for name, tenant in tenants.items()},
     )
 
 

@@ -12,13 +12,16 @@ from typer.testing import CliRunner, Result
 from tests.check_models.models import CONFIG, python_model
 from tests.unit.checks.repositories import put
 from tests.unit.conftest import Sandbox
+from tritonctl.checks.checker import check_repository
 from tritonctl.checks.examples.files import File
 from tritonctl.checks.examples.onnx import onnx_file
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import OpenAi, Target
 from tritonctl.checks.target import described, this_host
 from tritonctl.cli import application
 from tritonctl.cli.target_options import TargetOptions
 from tritonctl.errors import UsageError
+from tritonctl.host.progress import Silent
+from tritonctl.repository.publish import render
 from tritonctl.repository.target import of_project
 
 
@@ -77,6 +80,23 @@ def test_a_project(built: Sandbox) -> None:
     built.write()
     computed = of_project(Target(memory_bytes=1, shared_memory_bytes=1), built.load())
     assert computed.memory_bytes is computed.shared_memory_bytes is None
+
+
+def test_what_a_frontend_offers(built: Sandbox) -> None:
+    """Its models for text, aliases and tenants' keys; a key of two tenants is a finding."""
+    built.data["frontend"] = {"aliases": {"gpt": "speller"}}
+    built.data["gateway"] = {"tenants": {name: {"api_key_file": name} for name in ("a", "b")}}
+    built.write()
+    for name in ("a", "b"):
+        (built.root / name).write_text("the-same\n", encoding="utf-8")
+    target = of_project(Target("2.51.0"), built.load())
+    keys = {name: built.root.resolve() / name for name in ("a", "b")}
+    assert target.openai == OpenAi(["speller"], {"gpt": "speller"}, keys)
+    repository = render(built.load(), Silent()).repository
+    found = [f for f in check_repository(repository, target).findings if f.rule == "TC922"]
+    assert [finding.path for finding in found] == [str(file) for file in keys.values()]
+    assert "is also that of b" in found[0].message
+    assert not any("the-same" in finding.message for finding in found)
 
 
 def test_options(tmp_path: Path) -> None:

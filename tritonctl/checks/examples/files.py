@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tritonctl.checks.examples.onnx import TYPES, X, Y, onnx_file
-from tritonctl.checks.repository import Target
+from tritonctl.checks.repository import OpenAi, Target
 
 TESTED = Target("2.51.0")
 _HERE = Path(__file__).parent
@@ -48,6 +48,8 @@ def examples_of(family: str, rule: str) -> Examples:
     target = record.get("target", {})
     if "gpus" in target:
         target["gpus"] = tuple(target["gpus"])
+    if "openai" in target:
+        target["openai"] = OpenAi(**target["openai"])
     both = _files(record.get("both", {}))
     return Examples(
         bad=_files(record.get("bad", {})) | both,

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tensor `messages`: a conversation for the chat template, checked by hand.
 
-A JSON array of messages, or an object {"messages": [...], "tools": [...]}. Messages and tools have
-OpenAI's form, which is that of Hugging Face's chat templates, too.
+A JSON array of messages, or an object {"messages": [...], "tools": [...], "chat_template_kwargs":
+{...}}. Messages and tools have OpenAI's form, which is that of Hugging Face's chat templates, too;
+what else a template reads, such as enable_thinking, has a name and any value.
 """
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from textlib.errors import RequestError
@@ -18,6 +19,8 @@ CPU_SECONDS = 0.5
 # How the chat worker's answer begins: a prompt follows, or why there is none.
 OK = b"\0"
 FAILED = b"\1"
+VARIABLES = "chat_template_kwargs"
+_GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
 _KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "reasoning_content")
 _FORM = '[{"role": "user", "content": "..."}]'
 _WITH_TOOLS = f'{{"messages": {_FORM}, "tools": [...]}}'
@@ -28,10 +31,14 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Messages, oldest first, and the tools that the model may call; None: it is shown none."""
+    """Messages, oldest first, and the tools that the model may call; None: it is shown none.
+
+    variables: what else the template is given, by name.
+    """
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
 
 
 def parse_messages(raw: bytes) -> Conversation:
@@ -45,18 +52,33 @@ def parse_messages(raw: bytes) -> Conversation:
         )
     value = _json(raw)
     tools: Any = None
+    variables: dict[str, Any] = {}
     if isinstance(value, dict):
-        if unknown := sorted(value.keys() - {"messages", "tools"}):
+        if unknown := sorted(value.keys() - {"messages", "tools", VARIABLES}):
             raise RequestError(
                 f"messages has the key {unknown[0]!r:.80}, expected {_FORM} or {_WITH_TOOLS}."
             )
         tools = _tools(value.get("tools"))
+        variables = _variables(value.get(VARIABLES))
         value = value.get("messages")
     if not isinstance(value, list):
         raise RequestError(f"messages is {_kind(value)}, expected a JSON array: {_FORM}.")
     if not value:
         raise RequestError(f"messages is empty, expected at least one message: {_FORM}.")
-    return Conversation([_message(index, item) for index, item in enumerate(value)], tools)
+    messages = [_message(index, item) for index, item in enumerate(value)]
+    return Conversation(messages, tools, variables)
+
+
+def _variables(value: Any) -> dict[str, Any]:
+    """Whatever the caller likes, but for what templates are always given."""
+    if value is None:
+        return {}
+    for name in _object(f"messages: {VARIABLES}", value):
+        if name in _GIVEN or name.endswith("_token"):
+            raise RequestError(f"messages: {VARIABLES}.{name:.80} is not yours to set.")
+        if not name.isidentifier():
+            raise RequestError(f"messages: {VARIABLES} has {name!r:.80}, expected a name.")
+    return dict(value)
 
 
 def _tools(value: Any) -> list[dict[str, Any]] | None:

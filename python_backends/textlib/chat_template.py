@@ -42,27 +42,28 @@ class ChatTemplate:
             messages = [_with_joined_parts(message) for message in messages]
         calls = any(message.get("tool_calls") for message in messages)
         try:
-            return self._rendered(template, _with_read_arguments(messages), conversation.tools)
+            return self._rendered(template, _with_read_arguments(messages), conversation)
         except RequestError:
             if not calls:
                 raise
             try:  # some families' templates take the arguments of earlier calls as text
-                return self._rendered(template, messages, conversation.tools)
+                return self._rendered(template, messages, conversation)
             except RequestError:
                 pass
             raise
 
     def _rendered(
-        self, template: "_Template", messages: Sequence[Message], tools: Sequence[Any] | None
+        self, template: "_Template", messages: Sequence[Message], conversation: Conversation
     ) -> bytes:
         try:
             return _joined(
                 template.compiled.generate(
                     messages=messages,
-                    tools=tools,
+                    tools=conversation.tools,
                     documents=None,
                     add_generation_prompt=True,
                     **self._tokens,
+                    **conversation.variables,
                 )
             )
         except RequestError:

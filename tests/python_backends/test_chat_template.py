@@ -309,6 +309,17 @@ def test_the_template_for_tools(start: Start, make_folder: MakeFolder) -> None:
     assert rendered(start, alone, [user("?")], TOOLS) == "function"
 
 
+def test_variables_of_the_template(start: Start, make_folder: MakeFolder) -> None:
+    """What a template reads besides: enable_thinking and the like, with tools or without."""
+    template = "{{ messages[0].content }}|{{ thinking }}|{{ tools is none }}"
+    renderer = start(make_folder(template))
+    for tools in (None, TOOLS):
+        asked = {"messages": [user("a")], "chat_template_kwargs": {"thinking": {"budget": 3}}}
+        asked |= {} if tools is None else {"tools": tools}
+        prompt = renderer.render(json.dumps(asked).encode())
+        assert prompt == f"a|{{'budget': 3}}|{tools is None}".encode()
+
+
 def test_content_in_parts(start: Start, make_folder: MakeFolder) -> None:
     """Parts reach a template that goes through them; others get one text, a part a line."""
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
@@ -332,6 +343,10 @@ BAD = {
     b"{}": "messages is missing or null, expected a JSON array",
     b'{"messages": [], "tools": null}': "messages is empty",
     b'{"tool": []}': "messages has the key 'tool', expected",
+    b'{"messages": [], "chat_template_kwargs": []}': "messages: chat_template_kwargs is an array",
+    b'{"messages": [], "chat_template_kwargs": {"tools": 1}}': "tools is not yours to set",
+    b'{"messages": [], "chat_template_kwargs": {"bos_token": 1}}': "bos_token is not yours to set",
+    b'{"messages": [], "chat_template_kwargs": {"a-b": 1}}': "has 'a-b', expected a name",
     b'{"messages": [{"role": "user", "content": "x"}], "tools": []}': "messages: tools is an array",
     b'{"messages": [{"role": "user", "content": "x"}], "tools": [1]}': "messages: tools[0] is a nu",
     b"[]": "messages is empty",

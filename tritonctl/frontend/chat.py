@@ -36,6 +36,7 @@ from tritonctl.frontend.vocabulary import Vocabulary
 from tritonctl.protocol.generation import Chunk, Conversation, Message
 
 _MOST_MESSAGES = 4096
+_MOST_VARIABLES = 64
 # OpenAI's later name of the system's role; chat templates know the earlier one.
 _ROLES = {"developer": "system"}
 
@@ -116,6 +117,9 @@ class ChatRequest(TextFields):
     audio: None = Field(None, description="not supported")
     function_call: Literal["none"] | None = Field(None, description="not supported")
     functions: NoList | None = Field(None, description="not supported")
+    chat_template_kwargs: Annotated[dict[str, Any], Field(max_length=_MOST_VARIABLES)] | None = (
+        Field(None, description="as vLLM's: what else the chat template reads, by name")
+    )
     logprobs: bool | None = Field(None, description="with the probability of each token")
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
         None, description="with `logprobs`: 0; 1 where the choice is greedy"
@@ -176,7 +180,9 @@ class ChatRequest(TextFields):
         for number, message in enumerate(self.messages):
             message.check(f"messages[{number}]")
         messages = [message.plain for message in self.messages]
-        prompt = Conversation(messages, use.shown) if use.shown else messages
+        template = self.chat_template_kwargs
+        plain = not (use.shown or template)
+        prompt = messages if plain else Conversation(messages, use.shown, template)
         sampling = sampling_of(self, max_tokens=self.limit, adapter=target.adapter)
         guide = guide_of(self.response_format)
         if use.guide is not None:

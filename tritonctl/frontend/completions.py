@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from tritonctl.frontend.asked import TextAsked
 from tritonctl.frontend.choices import Choices, text_of
@@ -45,6 +45,15 @@ class CompletionRequest(TextFields):
         None, description="0: of each token; 1 where the choice is greedy"
     )
     suffix: Literal[""] | None = Field(None, description="not supported")
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        """Token ids have a reason of their own."""
+        first = value[0] if isinstance(value, list) and value else value
+        if isinstance(first, int | list) and not isinstance(first, bool):
+            raise ValueError("the model's ensemble takes text, not token ids: send the text")
+        return value
 
     def asked(self, target: Target) -> TextAsked:
         """What it asks of the model. Raises ApiError."""

@@ -27,10 +27,14 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, oldest first, and the tools that the model may call, both in OpenAI's form."""
+    """Messages, oldest first, and the tools that the model may call, both in OpenAI's form.
+
+    `template`: what else the chat template reads, by name, such as `enable_thinking`.
+    """
 
     messages: Sequence[Message]
-    tools: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]] = ()
+    template: Mapping[str, Any] | None = None
 
 
 # Text that the model continues, or a conversation for the checkpoint's chat template to write out.
@@ -247,7 +251,11 @@ def prompt_tensor(prompt: Prompt) -> tuple[str, bytes]:
     if isinstance(prompt, str):
         return "text_input", prompt.encode("utf-8", "surrogatepass")
     if isinstance(prompt, Conversation):
-        value: Any = {"messages": list(prompt.messages), "tools": list(prompt.tools)}
+        value: Any = {"messages": list(prompt.messages)}
+        if prompt.tools:
+            value["tools"] = list(prompt.tools)
+        if prompt.template:
+            value["chat_template_kwargs"] = dict(prompt.template)
     else:
         value = [dict(message) for message in prompt]
     text = json.dumps(value, ensure_ascii=False)

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from tests.fakes.ensemble_client import WORDS, FakeEnsemble, Step, chunks_of
-from tests.unit.frontend.conftest import Served, events, served
+from tests.unit.frontend.conftest import MODEL, Served, events, served
 from tritonctl.errors import ServerError
-from tritonctl.protocol.generation import SamplingParameters
+from tritonctl.protocol.generation import SamplingParameters, generation_request
 
 TEXT = "".join(WORDS)
 
@@ -84,6 +85,26 @@ def test_several_answers_as_they_come(frontend: Served) -> None:
         assert mine[0]["delta"] == {"role": "assistant", "content": ""}
         assert "".join(choice["delta"].get("content", "") for choice in mine) == TEXT
         assert mine[-1]["finish_reason"] == "stop"
+
+
+def test_variables_of_the_chat_template(frontend: Served) -> None:
+    """As vLLM names them; they reach the template with the messages."""
+    assert frontend.chat(chat_template_kwargs={"enable_thinking": False}).status_code == 200
+    (asked,) = frontend.ensemble.asked
+    content = generation_request(MODEL, asked.prompt, asked.sampling).raw_input_contents[0]
+    assert json.loads(content[4:]) == {
+        "messages": [{"role": "user", "content": "one two three"}],
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+
+
+@pytest.mark.parametrize("ids", [[1, 2], [[1], [2, 3]], [[]]])
+def test_token_ids_are_no_prompt(frontend: Served, ids: list[object]) -> None:
+    """The ensemble takes text; the field is named, and nothing is asked."""
+    error = frontend.error(frontend.complete(prompt=ids))
+    assert error["param"] == "prompt"
+    assert "not token ids: send the text" in error["message"]
+    assert frontend.ensemble.asked == []
 
 
 def test_several_prompts(frontend: Served) -> None:

@@ -16,17 +16,23 @@ import openvino
 import openvino_genai
 from openvino_genai.py_openvino_genai import GenerationHandle  # not exported above
 
+from openvinolib.guides import check_guided, structure
+from openvinolib.vocabulary import vocabulary
 from textlib.engine_contract import Progress
 from textlib.engine_metrics import KvCache
 from textlib.engine_worker import end_process
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
+from textlib.guide_trials import GuideTrials
 from textlib.parameters import ModelParameters
 from textlib.partial_blocks import PartialBlocks
-from textlib.request_tensors import GenerationRequest
+from textlib.request_tensors import GenerationRequest, Guide
 from textlib.sampling import SamplingParams
 from textlib.token_chunk import FinishReason
 
 _SEED_BITS = 32
+_TRIAL_SECONDS = 0.02  # how long a step waits at most where only guides are tried
+# xgrammar never forgets a guide: beyond this the pipeline is loaded again, between two answers.
+_GUIDES_BYTES = 512 << 20
 _LOG = logging.getLogger(__name__)
 _FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
 
@@ -47,18 +53,30 @@ class OpenvinoEngine:
     def __init__(self, folder: Path, parameters: ModelParameters) -> None:
         self._folder, self._parameters = folder, parameters
         self._kv_blocks = parameters.integer("num_kv_blocks")
+        self._running: dict[int, _Running] = {}
+        self._held: dict[int, GenerationRequest] = {}  # until they may begin
+        self._eos_token_ids = parameters.integers("eos_token_ids")
+        self._tokenizer = folder.parent / "tokenizer" / "tokenizer.json"
+        self._vocab_size = parameters.integer("vocab_size")
+        self._trials = GuideTrials(
+            ("-m", "openvinolib.guide_compiler"),
+            {
+                "tokenizer": str(self._tokenizer),
+                "vocab_size": self._vocab_size,
+                "end_ids": self._eos_token_ids,
+            },
+        )
         self._load()
 
     def _load(self) -> None:
         """A pipeline without streams. Raises ConfigurationError."""
-        self._running: dict[int, _Running] = {}
-        self._held: dict[int, GenerationRequest] = {}  # until they may begin
         self._partial = (
             PartialBlocks(self._parameters.integer("block_size"), most=self._kv_blocks)
             if self._parameters.boolean("enable_prefix_caching")
             else None
         )
-        self._pipeline = _pipeline(self._folder, self._parameters)
+        self._vocabulary = vocabulary(self._tokenizer, self._vocab_size)
+        self._pipeline = _pipeline(self._folder, self._vocabulary, self._parameters)
 
     def add(self, stream_id: int, request: GenerationRequest) -> None:
         """Add a request; it joins at one of the next steps."""
@@ -67,30 +85,60 @@ class OpenvinoEngine:
                 "bad_words: OpenVINO GenAI cannot keep words out of its answers. Leave them out, "
                 "or serve the model with an engine that can."
             )
-        if self._partial and not self._partial.may_begin(stream_id, request.token_ids.tolist()):
-            self._held[stream_id] = request
-        else:
+        if request.guide is not None:
+            self._check_guided(request, request.guide)
+        if self._may_begin(stream_id, request):
             self._begin(stream_id, request)
+        else:
+            self._held[stream_id] = request
+
+    def _check_guided(self, request: GenerationRequest, guide: Guide) -> None:
+        if self._vocabulary is None or not self._eos_token_ids:
+            raise RequestError(
+                "guided_decoding_guide_type: answers of this model cannot be guided: "
+                + ("it has no end token" if self._vocabulary else "its tokens have no text alone")
+                + ". Send the request without a guide."
+            )
+        check_guided(request, guide)
+
+    def _may_begin(self, stream_id: int, request: GenerationRequest) -> bool:
+        if self._trials.compiled_bytes > _GUIDES_BYTES:
+            return False
+        if request.guide is not None and not self._trials.passed(request.guide):
+            return False
+        prompt = request.token_ids.tolist()
+        return self._partial is None or self._partial.may_begin(stream_id, prompt)
 
     def _begin(self, stream_id: int, request: GenerationRequest) -> None:
         ids = openvino.Tensor(request.token_ids.astype(np.int64)[np.newaxis])
-        config = generation_config(_behind(request.sampling, request.resumed))
+        sampling = request.sampling
+        config = generation_config(_behind(sampling, request.resumed))
+        ends = frozenset(sampling.end_ids)
+        if request.guide is not None:
+            ends |= set(self._eos_token_ids)  # where a guide is through nothing else may come
+            config.stop_token_ids = set(ends)
+            config.structured_output_config = structure(request.guide)
         try:
             handle = self._pipeline.add_request(stream_id, ids, config)
         except RuntimeError as error:  # its checks of the generation config
             self._begun(stream_id)
             raise RequestError(f"OpenVINO refuses the request: {error}") from error
-        sampling = request.sampling
         self._running[stream_id] = _Running(
-            handle, request.token_ids.tolist(), frozenset(sampling.end_ids), sampling.log_probs
+            handle, request.token_ids.tolist(), ends, sampling.log_probs
         )
 
     def step(self) -> Sequence[Progress]:
         """Advance every sequence by one step."""
+        if not self._running and self._trials.compiled_bytes > _GUIDES_BYTES:
+            self._renew()
         refused = self._begin_held()
+        if self._held and not self._running:  # for guides that are tried
+            self._trials.wait(0.0 if refused else _TRIAL_SECONDS)
+            return refused
         try:
             self._pipeline.step()
-        except Exception:
+        except Exception:  # it would throw at each step from now on
+            self._held.clear()
             self._renew()
             raise
         progress = [
@@ -105,14 +153,15 @@ class OpenvinoEngine:
         return refused + progress
 
     def _renew(self) -> None:
-        """Another pipeline: one whose step has thrown once does so at each step from then on."""
+        """Another pipeline, which knows nothing of guides, in place of this one."""
         began = time.monotonic()
+        self._trials.begin_anew()
         self._running.clear()
-        del self._pipeline  # its memory first
+        del self._pipeline, self._vocabulary  # their memory first
         try:
             self._load()
         except Exception as error:
-            end_process(f"the pipeline cannot be loaded again after a step that failed: {error}")
+            end_process(f"the pipeline cannot be loaded again: {error}")
         _LOG.warning("the pipeline was loaded again in %.1f s", time.monotonic() - began)
 
     def _begin_held(self) -> list[Progress]:
@@ -120,9 +169,11 @@ class OpenvinoEngine:
         refused = []
         for stream_id, request in list(self._held.items()):
             try:
-                del self._held[stream_id]
-                self.add(stream_id, request)
-            except RequestError as error:
+                if self._may_begin(stream_id, request):
+                    del self._held[stream_id]
+                    self._begin(stream_id, request)
+            except TextPathError as error:
+                self._held.pop(stream_id, None)
                 refused.append(Progress(stream_id, [], error=error))
         return refused
 
@@ -152,7 +203,7 @@ class OpenvinoEngine:
 
 
 def _pipeline(
-    folder: Path, parameters: ModelParameters
+    folder: Path, tokens: openvino_genai.Tokenizer | None, parameters: ModelParameters
 ) -> openvino_genai.ContinuousBatchingPipeline:
     """The pipeline of an engine's folder. Raises ConfigurationError."""
     scheduler = openvino_genai.SchedulerConfig()
@@ -163,6 +214,10 @@ def _pipeline(
     scheduler.dynamic_split_fuse = True
     properties = parameters.settings("properties")
     try:
+        if tokens is not None:
+            return openvino_genai.ContinuousBatchingPipeline(
+                folder, tokens, scheduler, "CPU", **properties
+            )
         # A folder without openvino_tokenizer.xml: the pipeline then works on ids alone.
         return openvino_genai.ContinuousBatchingPipeline(
             folder, scheduler_config=scheduler, device="CPU", properties=properties

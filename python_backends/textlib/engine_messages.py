@@ -18,7 +18,7 @@ import numpy as np
 
 from textlib.engine_contract import Progress
 from textlib.errors import EngineFailedError, RequestError, TextPathError
-from textlib.request_tensors import GenerationRequest
+from textlib.request_tensors import GenerationRequest, Guide
 from textlib.sampling import SamplingParams
 from textlib.token_chunk import FinishReason
 
@@ -41,6 +41,7 @@ def request_message(stream_id: int, request: GenerationRequest) -> bytes:
             "resumed": request.resumed,
             "bad_words": [word.decode("utf-8", "replace") for word in request.bad_words],
             "sampling": asdict(request.sampling),
+            "guide": asdict(request.guide) if request.guide else None,
         }
     )
 
@@ -54,6 +55,7 @@ def read_request(message: Mapping[str, Any]) -> GenerationRequest:
         streaming=True,
         bad_words=tuple(word.encode() for word in message["bad_words"]),
         resumed=message["resumed"],
+        guide=Guide(**message["guide"]) if message["guide"] else None,
     )
 
 

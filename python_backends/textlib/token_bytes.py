@@ -15,14 +15,23 @@ from tokenizers import Tokenizer
 
 from textlib.decoder_chain import KINDS, Chain
 from textlib.decoder_rules import Rule, decoder_steps, rule_of
-from textlib.decoder_stages import Step, byte_level_bytes
+from textlib.decoder_stages import Step, byte_level_bytes, fallback_byte
 from textlib.errors import ConfigurationError
 from textlib.tool_marks import TOOL_MARKS
 
-__all__ = ["TokenBytes", "TokenChain", "TokenTable", "byte_level_bytes", "load_token_bytes"]
+__all__ = [
+    "TokenBytes",
+    "TokenChain",
+    "TokenTable",
+    "byte_level_bytes",
+    "load_token_bytes",
+    "lone_bytes",
+]
 
 # Steps that see one token and nothing else: applied once, when the tokenizer is loaded.
 _ALONE = {"Replace", "Strip"}
+# Steps of a chain that put together what each token gives, `<0xE3>` a byte.
+_BYTES_JOINED = {"ByteFallback", "Fuse", "Strip"}
 
 
 class TextReader(Protocol):
@@ -124,6 +133,20 @@ def load_token_bytes(tokenizer_json: Path, *, skip_special_tokens: bool) -> Toke
     ]
     rule = rule_of(steps)
     return _chain(tokens, steps) if rule is None else _table(tokens, rule)
+
+
+def lone_bytes(table: TokenTable) -> Sequence[bytes] | None:
+    """What each id adds to a text, half a character too; None where that depends on its neighbours.
+
+    The first token of a text may lose a leading space.
+    """
+    if isinstance(table, TokenBytes):
+        return table.data
+    if not all(step["type"] in _BYTES_JOINED and not step.get("stop") for step in table.steps):
+        return None
+    return [
+        b"" if token is None else fallback_byte(token) or _encoded(token) for token in table.tokens
+    ]
 
 
 def _table(tokens: Sequence[str | None], rule: Rule) -> TokenBytes:

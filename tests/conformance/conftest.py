@@ -16,11 +16,11 @@ Answers = dict[str, dict[str, Answer]]
 # What an engine may or may not have; `needs` in the cases. The shipped speller has all of it.
 SPELLER = (
     *("number-speller", "sampling", "penalties", "end_id", "log_probs", "chat"),
-    *("no bad_words", "no lora", "no guides"),
+    *("no bad_words", "no lora", "guides", "grammars"),
 )
 REPLAY = ("no chat", "no lora", "no guides")
-# TensorRT-LLM's engines have all of it. The sampler of its early PyTorch runtimes ignores seeds,
-# penalties and bad words: they are refused, as they must be.
+# TensorRT-LLM's engines have all of it, but grammars are beyond their stand-in. The sampler of its
+# early PyTorch runtimes ignores seeds, penalties and bad words: they are refused, as they must be.
 TRTLLM_ENGINE = (
     *("number-speller", "sampling", "penalties", "end_id", "log_probs", "chat"),
     *("bad_words", "lora", "guides"),

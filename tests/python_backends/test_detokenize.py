@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from textlib.decoder_chain import KINDS
 from textlib.detokenize import decode_chunk
 from textlib.errors import ConfigurationError, RequestError
-from textlib.token_bytes import TokenBytes, TokenTable, byte_level_bytes, load_token_bytes
+from textlib.token_bytes import (
+    TokenBytes,
+    TokenTable,
+    byte_level_bytes,
+    load_token_bytes,
+    lone_bytes,
+)
 from textlib.token_chunk import SLOTS, WINDOW, FinishReason, TokenChunk
 from tokenizers import Tokenizer
 
@@ -240,6 +246,17 @@ def test_a_chain_without_its_text_is_refused(byte_fallback: Path) -> None:
     table = load_token_bytes(byte_fallback, skip_special_tokens=True)
     with pytest.raises(RequestError, match=r"token_chunk has no text.* render the repository"):
         decode_chunk(table, chunks([5], [1])[0])
+
+
+def test_bytes_of_lone_tokens(byte_level: Path, byte_fallback: Path, bpe_suffix: Path) -> None:
+    """Together they are the text, but for its first space, also where a character takes several."""
+    text = "naïve 日本 😀 x"
+    for file in (byte_level, byte_fallback):
+        known = lone_bytes(load_token_bytes(file, skip_special_tokens=True))
+        assert known is not None
+        ids = Tokenizer.from_file(str(file)).encode(text, add_special_tokens=False).ids
+        assert b"".join(known[token] for token in ids).decode().lstrip() == text
+    assert lone_bytes(load_token_bytes(bpe_suffix, skip_special_tokens=True)) is None
 
 
 def test_an_unknown_decoder_is_refused(byte_level: Path, monkeypatch: pytest.MonkeyPatch) -> None:

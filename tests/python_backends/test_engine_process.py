@@ -26,7 +26,7 @@ from textlib.engine_worker import BROKEN_STATUS
 from textlib.errors import ConfigurationError, EngineFailedError, RequestError, TextPathError
 from textlib.frames import Frames, framed
 from textlib.parameters import ModelParameters
-from textlib.request_tensors import GenerationRequest
+from textlib.request_tensors import GenerationRequest, Guide
 from textlib.sampling import SamplingParams
 from textlib.token_chunk import FinishReason, TokenChunk
 
@@ -86,14 +86,16 @@ def test_frames_come_in_any_pieces(contents: list[bytes], data: st.DataObject) -
 
 
 def test_messages_say_everything_again() -> None:
-    request = asked(5, length=4, bad_words=("é".encode(),), resumed=2)
+    guide = Guide("regex", "(é|\n)")
+    request = asked(5, length=4, bad_words=("é".encode(),), resumed=2, guide=guide)
     message = json.loads(message_of(8, request))
     again = read_request(message)
     assert message["add"] == 8
     assert again.token_ids.tolist() == request.token_ids.tolist()
     assert again.token_ids.dtype == np.int32
     assert (again.sampling, again.resumed) == (request.sampling, 2)
-    assert again.bad_words == request.bad_words
+    assert (again.bad_words, again.guide) == (request.bad_words, guide)
+    assert read_request(json.loads(message_of(8, asked(5)))).guide is None
     progress = [
         Progress(1, [4, 5], FinishReason.STOP, log_probs=[-1.0, -2.0]),
         Progress(2, [6], log_probs=[]),

@@ -167,7 +167,9 @@ def _of_refusal(error: RequestRejectedError, prompt: str, fields: Mapping[str, s
         return ApiError(400, text, code="context_length_exceeded", param=param or prompt)
     if tensor == "lora_name":
         return ApiError(404, text, code="model_not_found", param=param)
-    # Of our steps: a message about the request begins with one of its tensors.
+    # Of our steps: a message about the request begins with one of its tensors, which the client
+    # knows by another name.
     if param is not None:
-        return ApiError(400, text, code="invalid_value", param=param)
+        told = text if param == tensor else f"`{param}`{text.removeprefix(tensor)}"
+        return ApiError(400, told, code="invalid_value", param=param)
     return internal()

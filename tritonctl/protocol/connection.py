@@ -26,7 +26,6 @@ from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
 Metadata = Sequence[tuple[str, str]]
 
 _SERVICE = service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"]
-STREAM_METHOD = f"/{_SERVICE.full_name}/ModelStreamInfer"
 
 # W3C Trace Context: version, trace, parent, flags.
 _TRACEPARENT = re.compile(
@@ -79,7 +78,7 @@ class _Connection:
         # A stream of ours has one request. Declared so, gRPC sends its header, message and end in
         # one operation instead of three, with a thread for none; on the wire it is the same.
         self._stream = self._channel.unary_stream(
-            STREAM_METHOD,
+            f"/{_SERVICE.full_name}/ModelStreamInfer",
             request_serializer=service_pb2.ModelInferRequest.SerializeToString,
             response_deserializer=service_pb2.ModelStreamInferResponse.FromString,
         )
@@ -143,10 +142,18 @@ class Connection(_Connection):
 
 
 class AsyncConnection(_Connection):
-    """The same for asyncio; use it within one event loop."""
+    """The same for asyncio; use it within one event loop.
 
-    def __init__(self, endpoint: Endpoint, advice: Advice = PROJECT_SERVER) -> None:
-        super().__init__(endpoint, advice, Endpoint.aio_channel)
+    open_channel: makes one of grpc.aio's channels, or what can be used as one.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        advice: Advice = PROJECT_SERVER,
+        open_channel: Callable[[Endpoint], Any] = Endpoint.aio_channel,
+    ) -> None:
+        super().__init__(endpoint, advice, open_channel)
 
     async def close(self) -> None:
         """Close the channel; calls under way are cancelled."""

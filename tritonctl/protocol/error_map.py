@@ -45,11 +45,15 @@ NAMED_SERVER = Advice(
 )
 
 # What gRPC says when TLS kept a connection from being made, and what to do about each.
+_OTHER_NAME = (
+    "the server's certificate is for another name or address: use that one, or make a certificate "
+    "for both (`tritonctl certs --host NAME`)"
+)
 _TLS_REMEDIES = {
     "certificate has expired": "the server's certificate has expired: renew it (to develop with: "
     "`tritonctl certs --force`), then `tritonctl down` and `tritonctl up`",
-    "Hostname Verification": "the server's certificate is for another name or address: use that "
-    "one, or make a certificate for both (`tritonctl certs --host NAME`)",
+    "Hostname Verification": _OTHER_NAME,
+    "certificate is not valid for": _OTHER_NAME,  # OpenSSL's words, those before are BoringSSL's
     "CERTIFICATE_VERIFY_FAILED": "another authority signed the server's certificate: name "
     "it (`--ca`, or `server.tls.ca` of the project)",
     "WRONG_VERSION_NUMBER": "the server does not use TLS: leave out `--ca` and `--certificate`",

@@ -294,16 +294,17 @@ def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
     if not answer.outputs:
         return None, final
     raw = {o.name: r for o, r in zip(answer.outputs, answer.raw_output_contents, strict=True)}
+    log_probs = raw.get("cum_log_probs")
     return (
         Chunk(
             text=_string(raw["text_output"]),
-            num_input_tokens=_int32s(raw["num_input_tokens"])[0],
-            num_output_tokens=_int32s(raw["num_output_tokens"])[0],
+            num_input_tokens=_int32(raw["num_input_tokens"]),
+            num_output_tokens=_int32(raw["num_output_tokens"]),
             finish_reason=_string(raw["finish_reason"]),
             received_ns=time.monotonic_ns(),
-            log_probs=_floats(raw.get("output_log_probs", b"")),
-            cum_log_prob=next(iter(_floats(raw.get("cum_log_probs", b""))), None),
-            token_ids=_int32s(raw.get("output_ids", b"")),
+            log_probs=_floats(raw["output_log_probs"]) if "output_log_probs" in raw else (),
+            cum_log_prob=next(iter(_floats(log_probs)), None) if log_probs else None,
+            token_ids=_int32s(raw["output_ids"]) if "output_ids" in raw else (),
         ),
         final,
     )
@@ -312,6 +313,11 @@ def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
 def _string(raw: bytes) -> str:
     """One BYTES element: a little-endian uint32 length, then that many bytes."""
     return raw[4:].decode("utf-8", "replace")
+
+
+def _int32(raw: bytes) -> int:
+    """The first element."""
+    return int.from_bytes(raw[:4], "little", signed=True)
 
 
 def _int32s(raw: bytes) -> tuple[int, ...]:

@@ -18,7 +18,7 @@ import pytest
 
 from tests.unit.test_resuming import NOBODY, Replica, serving
 from tritonctl.errors import ServerError
-from tritonctl.frontend.http2.call import CallError
+from tritonctl.frontend.http2.call import Call, CallError
 from tritonctl.frontend.http2.channel import Channel
 from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.protocol.channel import ClientTls, Endpoint
@@ -75,17 +75,21 @@ def echoing(echo: Echo, port: int = 0, credentials: Any = None) -> Iterator[str]
         server.stop(0).wait()
 
 
+def begin(channel: Channel, request: bytes = b"hello", **options: Any) -> Call:
+    """A call."""
+    return channel.unary_stream(METHOD, bytes, bytes)(request, **options)
+
+
 async def ask(channel: Channel, request: bytes = b"hello", **options: Any) -> list[bytes]:
     """All responses."""
-    call = channel.call(request, **{"seconds": None, **options})
-    return [response async for response in call]
+    return [response async for response in begin(channel, request, **options)]
 
 
 def asked(url: str, request: bytes = b"hello", *, tls: ClientTls | None = None) -> list[bytes]:
     """The same of a channel that lives no longer."""
 
     async def run() -> list[bytes]:
-        channel = Channel(Endpoint(url, tls), METHOD, bytes)
+        channel = Channel(Endpoint(url, tls))
         try:
             return await ask(channel, request)
         finally:
@@ -107,7 +111,7 @@ def test_many_calls_at_once() -> None:
     with echoing(Echo(50)) as url:
 
         async def run() -> None:
-            channel = Channel(Endpoint(url), METHOD, bytes)
+            channel = Channel(Endpoint(url))
             requests = [f"{number}".encode() * 1000 for number in range(40)]
             found = await asyncio.gather(*(ask(channel, each) for each in requests))
             assert found == [[each] * 50 for each in requests]
@@ -122,8 +126,8 @@ def test_metadata_and_a_deadline_arrive() -> None:
     with echoing(echo) as url:
 
         async def run() -> None:
-            channel = Channel(Endpoint(url), METHOD, bytes)
-            await ask(channel, seconds=30, metadata=(("x-api-key", "k" * 300),))
+            channel = Channel(Endpoint(url))
+            await ask(channel, timeout=30, metadata=(("x-api-key", "k" * 300),))
             await channel.close()
 
         asyncio.run(run())
@@ -139,14 +143,37 @@ def test_a_status_with_words() -> None:
     assert caught.value.details() == "für 100 %\n"
 
 
+@pytest.mark.parametrize(
+    ("times", "request_", "code"),
+    [(0, b"hello", "INTERNAL"), (1, b"fail", "RESOURCE_EXHAUSTED")],
+    ids=["no response", "a status behind it"],
+)
+def test_a_call_of_one_response(times: int, request_: bytes, code: str) -> None:
+    """It comes, or its error does."""
+    echo = Echo(1)
+    with echoing(echo) as url:
+
+        async def run() -> None:
+            channel = Channel(Endpoint(url))
+            one = channel.unary_unary(METHOD, bytes, bytes)
+            assert await one(b"hello", timeout=PATIENCE_SECONDS) == b"hello"
+            echo.times = times
+            with pytest.raises(CallError) as caught:
+                await one(request_)
+            assert caught.value.code() is grpc.StatusCode[code]
+            await channel.close()
+
+        asyncio.run(run())
+
+
 def test_who_leaves_frees_the_server() -> None:
     """Within half a second, and other calls go on."""
     echo = Echo()
     with echoing(echo) as url:
 
         async def run() -> float:
-            channel = Channel(Endpoint(url), METHOD, bytes)
-            call = channel.call(b"wait", seconds=None)
+            channel = Channel(Endpoint(url))
+            call = begin(channel, b"wait")
             assert await anext(call) == b"wait"
             call.cancel()
             began = time.monotonic()
@@ -165,8 +192,8 @@ def test_who_does_not_read_holds_the_server_up() -> None:
     with echoing(echo) as url:
 
         async def run() -> None:
-            channel = Channel(Endpoint(url), METHOD, bytes)
-            call = channel.call(bytes(10_000), seconds=None)
+            channel = Channel(Endpoint(url))
+            call = begin(channel, bytes(10_000))
             await anext(call)
             before = -1
             while echo.sent != before:
@@ -183,9 +210,9 @@ def test_late() -> None:
     with echoing(Echo()) as url:
 
         async def run() -> None:
-            channel = Channel(Endpoint(url), METHOD, bytes)
+            channel = Channel(Endpoint(url))
             with pytest.raises(CallError) as caught:
-                await ask(channel, b"wait", seconds=0.2)
+                await ask(channel, b"wait", timeout=0.2)
             assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             await channel.close()
 
@@ -206,9 +233,9 @@ def test_a_server_that_comes_back() -> None:
         pass
 
     async def run() -> None:
-        channel = Channel(Endpoint(f"127.0.0.1:{port}"), METHOD, bytes)
+        channel = Channel(Endpoint(f"127.0.0.1:{port}"))
         with echoing(Echo(), port):
-            call = channel.call(b"wait", seconds=None)
+            call = begin(channel, b"wait")
             for _ in range(3):
                 await anext(call)
         with pytest.raises(CallError) as caught:
@@ -279,7 +306,7 @@ def test_calls_wait_for_one_connection() -> None:
     with echoing(Echo()) as url:
 
         async def run() -> None:
-            channel = Channel(Endpoint(url), METHOD, bytes)
+            channel = Channel(Endpoint(url))
             asking = [asyncio.create_task(ask(channel)) for _ in range(5)]
             await asyncio.sleep(0)
             asking[0].cancel()
@@ -301,6 +328,8 @@ def test_the_client_of_the_frontend() -> None:
 
         async def run() -> None:
             async with StreamingClient(urls[0]) as client:
+                with pytest.raises(ServerError, match="UNIMPLEMENTED"):
+                    await client.model_ready("speller")
                 whole = await client.generate("speller", "72")
                 assert (whole.text, whole.finish_reason) == ("seven ty-two", "stop")
                 async with aclosing(client.stream("speller", "72")) as chunks:

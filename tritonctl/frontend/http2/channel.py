@@ -1,20 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An endpoint's connections for streams of Triton's: made when they are needed, and again.
+"""An endpoint's connections: made when they are needed, and again.
 
-Behaves as a channel of grpc.aio as far as callers of ModelStreamInfer see it: a call waits for a
-connection that is being made, and is UNAVAILABLE when that fails; calls share a connection.
+Behaves as a channel of grpc.aio as far as AsyncConnection sees it: a call waits for a connection
+that is being made, and is UNAVAILABLE when that fails; calls share a connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from tritonctl.frontend.http2.call import Call
+import grpc
+
+from tritonctl.frontend.http2.call import Call, CallError
 from tritonctl.frontend.http2.connection import Http2Connection
 from tritonctl.frontend.http2.frames import literals
 from tritonctl.protocol.channel import ClientTls, Endpoint
@@ -24,49 +26,82 @@ _CONNECT_SECONDS = 20.0  # gRPC's
 _MESSAGE = b"\0"  # not compressed; its length follows
 _MOST_CONNECTIONS = 64  # where a server takes few calls on each
 _MOST_TIMEOUT_MS = 99_999_999  # eight digits
+Write = Callable[[Any], bytes]
+Read = Callable[[bytes], Any]
 
 
 class Channel:
-    """Of one endpoint, for one method. read: makes a response of its bytes. For one event loop."""
+    """Of one endpoint, for one event loop: what is used of grpc.aio's channels."""
 
-    def __init__(self, endpoint: Endpoint, method: str, read: Callable[[bytes], Any]) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
         self._url = endpoint.url
         parts = urlsplit(f"//{endpoint.url}")
         self._place = parts.hostname or "", parts.port or 0
         self._tls = endpoint.tls
-        self._read = read
-        self._head = literals(
+        self._authority = (endpoint.tls and endpoint.tls.server_name) or endpoint.url
+        self._connections: list[Http2Connection] = []
+        self._connecting: asyncio.Task[Http2Connection] | None = None
+        self._closed = False
+
+    def unary_stream(
+        self, method: str, request_serializer: Write, response_deserializer: Read, **_: Any
+    ) -> Callable[..., Call]:
+        """As grpc.aio's: calls are made with a request, `timeout` (seconds) and `metadata`."""
+        head = literals(
             (
                 (":method", "POST"),
-                (":scheme", "http" if endpoint.tls is None else "https"),
+                (":scheme", "http" if self._tls is None else "https"),
                 (":path", method),
-                (":authority", (endpoint.tls and endpoint.tls.server_name) or endpoint.url),
+                (":authority", self._authority),
                 ("content-type", "application/grpc"),
                 ("te", "trailers"),
                 ("user-agent", "tritonctl-frontend"),
             )
         )
-        self._connections: list[Http2Connection] = []
-        self._connecting: asyncio.Task[Http2Connection] | None = None
-        self._closed = False
 
-    def call(self, message: bytes, *, seconds: float | None, metadata: Metadata = ()) -> Call:
-        """Ask; the request is out at once where there is a connection.
+        def ask(request: Any, *, timeout: float | None = None, metadata: Metadata = ()) -> Call:
+            message = request_serializer(request)
+            return self._call(head, message, response_deserializer, timeout, metadata)
 
-        seconds: for the whole call. metadata: names in lower case, values of ASCII.
-        """
+        return ask
+
+    def unary_unary(
+        self, method: str, request_serializer: Write, response_deserializer: Read, **_: Any
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        """As grpc.aio's."""
+        begin = self.unary_stream(method, request_serializer, response_deserializer)
+
+        async def ask(request: Any, **options: Any) -> Any:
+            call = begin(request, **options)
+            try:
+                responses = [response async for response in call]
+            finally:
+                call.cancel()
+            if not responses:
+                raise CallError(grpc.StatusCode.INTERNAL, "there is no response")
+            return responses[0]
+
+        return ask
+
+    def stream_stream(self, method: str, *_: Any, **__: Any) -> None:
+        """For stubs, which have all methods: a stream of requests is of no use here."""
+
+    def _call(
+        self, head: bytes, message: bytes, read: Read, timeout: float | None, metadata: Metadata
+    ) -> Call:
+        """The request is out at once where there is a connection."""
         more = list(metadata)
-        if seconds is not None:
-            more.append(("grpc-timeout", f"{min(max(int(seconds * 1000), 1), _MOST_TIMEOUT_MS)}m"))
-        headers = self._head + literals(more)
+        if timeout is not None:
+            more.append(("grpc-timeout", f"{min(max(int(timeout * 1000), 1), _MOST_TIMEOUT_MS)}m"))
+        headers = head + literals(more)
         message = _MESSAGE + len(message).to_bytes(4, "big") + message
 
         async def begin(call: Call) -> None:
             await self._begin(call, headers, message)
 
-        call = Call(self._read, begin)
-        if seconds is not None:
-            call.expire(seconds)
+        call = Call(read, begin)
+        if timeout is not None:
+            call.expire(timeout)
         if connection := self._usable():
             connection.begin(call, headers, message)
         return call

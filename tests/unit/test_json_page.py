@@ -18,6 +18,7 @@ from tritonctl.cli import application
 from tritonctl.loadtest.analysis.compare import Comparison
 from tritonctl.loadtest.analysis.summary import Summary
 from tritonctl.protocol.generation import Generation
+from tritonctl.server.release_switch import Switched
 from tritonctl.server.reload import Reloaded
 from tritonctl.server.smoke.outcomes import SmokeReport
 
@@ -111,6 +112,7 @@ def test_a_verb_prints_what_the_page_shows(
         ("generate", {each.name for each in fields(Generation)}),
         ("chat", {each.name for each in fields(Generation)}),
         ("reload", {each.name for each in fields(Reloaded)}),
+        ("rollback", {each.name for each in fields(Switched)}),
         ("smoke", set(SmokeReport("", ()).as_record())),
         ("loadtest compare", {each.name for each in fields(Comparison)}),
         ("loadtest run", {"folder", "schema"} | {each.name for each in fields(Summary)}),

@@ -21,9 +21,10 @@ from tritonctl.protocol.metrics import Metrics
 from tritonctl.repository.pbtxt import parse_pbtxt
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.standby import renamed, rewired, steps_of
+from tritonctl.server import model_swap
 from tritonctl.server import reload as reloading
 from tritonctl.server.embedded.installation import Installation
-from tritonctl.server.reload import under_way, wait_until_quiet
+from tritonctl.server.model_swap import under_way, wait_until_quiet
 from tritonctl.server.smoke.inputs import valid_inputs
 from tritonctl.server.smoke.single_request import Smoke, first_prompt
 from tritonctl.server.state import EmbeddedServer, ServerFiles, write_state
@@ -234,14 +235,20 @@ class Reload:
         old = [s | {"model_name": n} for s, n in zip(wired, steps, strict=True)]
         self.server = Recorded(ensemble | {"ensemble_scheduling": {"step": old}})
         self.files = ServerFiles.of(project)
-        monkeypatch.setattr(reloading, "wait_until_quiet", self.server.wait)
-        monkeypatch.setattr(reloading, "smoke", self.server.smoke)
-        monkeypatch.setattr(reloading, "render", self.server.render)
-        monkeypatch.setattr(reloading, "compile_python", lambda _: None)
+        monkeypatch.setattr(model_swap, "wait_until_quiet", self.server.wait)
+        monkeypatch.setattr(model_swap, "smoke", self.server.smoke)
+        monkeypatch.setattr(model_swap, "compile_python", lambda _: None)
         state = embedded_server(1, 1, (1, 2, 3), list(served))
         control: Any = self.server
-        self.work = reloading._Reload(
-            project, "speller", plan, state, self.files, control, Silent()
+        self.work = model_swap.ModelSwap(
+            project,
+            "speller",
+            plan,
+            state,
+            self.files,
+            control,
+            Silent(),
+            lambda: self.server.render(project, Silent(), plan.artefacts).repository,
         )
 
     def beside(self) -> list[str]:

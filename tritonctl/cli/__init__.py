@@ -23,7 +23,7 @@ PANELS = {
     "Start": ("quickstart", "init", "new", "fetch", "doctor", "schema"),
     "Build": ("plan", "build", "render", "check", "graph", "artefacts"),
     "Release": ("release", "releases"),
-    "Serve": ("up", "reload", "status", "logs", "frontend", "down"),
+    "Serve": ("up", "reload", "rollback", "status", "logs", "frontend", "down"),
     "Ask": ("generate", "chat", "embed", "classify", "rerank", "infer", "smoke"),
     "Measure": ("top", "tune", "loadtest"),
     "Operate": ("bundle", "certs", "deploy"),

@@ -38,6 +38,7 @@ def command(
     record = {
         "ready": ready,
         "live": first.health.live,
+        "release": first.state.release or None,
         **_addresses(first),
         "models": first.health.models,
         "served": served,
@@ -102,6 +103,8 @@ def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator
     else:
         count = sum(server.health.ready for server in servers)
         yield f"Triton {word}: {count} of {len(servers)} servers are ready"
+    if first.state.release:
+        yield f"  release    {first.state.release}{_unfinished(first.state)}"
     for server in servers:
         yield from _where(server, alone=len(servers) == 1)
     if first.api and len(servers) > 1:
@@ -110,6 +113,16 @@ def _lines(servers: Sequence[Status], first: Status, *, ready: bool) -> Iterator
         from tritonctl.server.restarts import described
 
         yield f"  {described(first.crashes)}"
+
+
+def _unfinished(state: Server) -> str:
+    """What to do where a switch to another release was killed."""
+    if not state.switching_to:
+        return ""
+    return (
+        f" in parts, and {state.switching_to}: a switch runs, or was killed: "
+        f"`tritonctl rollback {state.release}` or `tritonctl up --release {state.switching_to}`"
+    )
 
 
 def _where(server: Status, *, alone: bool) -> Iterator[str]:

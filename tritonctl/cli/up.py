@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from tritonctl.cli import options
+from tritonctl.errors import UsageError
+
+if TYPE_CHECKING:
+    from tritonctl.cli.console.voice import Console
+    from tritonctl.project.schema import Project
+    from tritonctl.server.state import Server
 
 
 @options.expand_options
@@ -18,18 +24,31 @@ def command(
         typer.Option(help="in this environment, or in containers", show_default="server.mode"),
     ] = None,
     models: options.ModelsOption = None,
+    release: Annotated[
+        str | None,
+        typer.Option(
+            help="a release instead of what is rendered now: its number, or `latest`",
+            show_default=False,
+        ),
+    ] = None,
     project: options.ProjectOptions,
     voice: options.OutputOptions,
 ) -> None:
     """Start Triton on the project's models; returns when every model is ready."""
-    from tritonctl.repository.publish import render
-    from tritonctl.server.lifecycle import api, require_machine, start
+    from tritonctl.server.lifecycle import api
     from tritonctl.server.state import ContainerServer
 
     console = voice.console()
-    loaded = options.chosen(project.load([f"server.mode={on}"] if on else ()), models)
-    require_machine(loaded)
-    state, started = start(loaded, render(loaded, console), console)
+    loaded = project.load([f"server.mode={on}"] if on else ())
+    if release is None:
+        state, started = _rendered(options.chosen(loaded, models), console)
+    elif models is None:
+        state, started = _released(loaded, release, console)
+    else:
+        raise UsageError(
+            "--release serves all models of a release, --models a few of what is rendered now",
+            remedy="leave one of them away",
+        )
     found = api(loaded, state)
     frontend = found.url if found else None
     record = {
@@ -41,10 +60,30 @@ def command(
         "metrics": state.metrics_url,
         "frontend": frontend,
         "models": state.models,
+        "release": state.release or None,
     }
+    serves = f"with release {state.release} " if state.release else ""
     word = "ready" if started else "already running"
     console.result(
         record,
-        f"Triton is {word}: gRPC {state.grpc_url}, HTTP {state.http_url}, "
+        f"Triton {serves}is {word}: gRPC {state.grpc_url}, HTTP {state.http_url}, "
         f"metrics {state.metrics_url}" + (f", OpenAI {frontend}" if frontend else ""),
     )
+
+
+def _rendered(project: Project, console: Console) -> tuple[Server, bool]:
+    from tritonctl.repository.publish import render
+    from tritonctl.server.lifecycle import require_machine, start
+
+    require_machine(project)
+    return start(project, render(project, console), console)
+
+
+def _released(project: Project, release: str, console: Console) -> tuple[Server, bool]:
+    from tritonctl.cli.rollback import summary
+    from tritonctl.server.release_switch import serve_release
+
+    state, started, switched = serve_release(project, release, console)
+    if switched:
+        console.note(summary(switched))
+    return state, started

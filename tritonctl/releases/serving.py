@@ -16,7 +16,7 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.host.files import explained
 from tritonctl.project.expected import reason
 from tritonctl.project.schema import Composed, Model, Project
-from tritonctl.releases.manifest import Release
+from tritonctl.releases.manifest import REPOSITORY, Release
 from tritonctl.releases.staging import rendered_model
 from tritonctl.releases.store import Stored
 from tritonctl.repository.contents import HandwrittenModel
@@ -30,7 +30,7 @@ def rendered_release(
 ) -> tuple[Project, Rendered]:
     """The project as it was released, and its repository. Nothing is built or rendered.
 
-    link: what a server shall know the release by; None: its folder. Raises RepositoryError,
+    link: what leads a server to the release; None: its own folder. Raises RepositoryError,
     ConfigurationError for a release that this tritonctl does not read, HostError.
     """
     release = stored.manifest()
@@ -47,7 +47,7 @@ def rendered_release(
         if model.version is None
     )
     requirements = tuple(stored.folder / path for path in release.requirements)
-    served = Served(release.name, requirements, link)
+    served = Served(release.name, requirements, link and link / REPOSITORY)
     plan = Plan(models, (), tuple(release.native), {}, by_hand, served)
     names = tuple(model.name for model in models)
     return (

@@ -87,6 +87,16 @@ class Plan:
         return (*self.backends, *self.handwritten, *([self.release] if self.release else ()))
 
     @property
+    def release_name(self) -> str:
+        """Of the release that this is; "" where it is none."""
+        return self.release.name if self.release else ""
+
+    def repository_of(self, project: Project) -> Path:
+        """What a server of this machine knows the repository by."""
+        linked = self.release.repository if self.release else None
+        return linked or project.repository
+
+    @property
     def caches(self) -> bool:
         """Whether the server needs a response cache."""
         return any(model.cached for model in self.models) or any(

@@ -29,12 +29,13 @@ FIRST_VERSION = "1"
 class Served:
     """The release that a plan is of. `requirements`: files of what its Python models import.
 
-    `link`: what a server knows it by, so that another one can take its place; None: its own folder.
+    `repository`: what a server knows its models by, through a link, so that those of another one
+    can take their place; None: by their own folder.
     """
 
     name: str
     requirements: tuple[Path, ...]
-    link: Path | None
+    repository: Path | None
 
 
 @dataclass(frozen=True)

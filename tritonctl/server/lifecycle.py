@@ -50,6 +50,7 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
                 or rendered.removed
                 or running.settings != _settings(project)
                 or running.models != rendered.plan.served
+                or running.release != rendered.plan.release_name
             ):
                 alone = f" --models {','.join(sorted(project.chosen))}" if project.chosen else ""
                 raise ServerError(

@@ -41,7 +41,9 @@ class _Server:
 
     `plain_address`: of HTTP and metrics, which have no TLS, where it is not `address`. `token`: for
     restricted protocols. `tls`: the files that clients use, as `ClientTls` (paths, no contents).
-    `release`: the name of the one that it serves; "": what was rendered last.
+    `release`: the name of the one that it serves; "": what was rendered last. `previous_release`:
+    the older one that it served before. `switching_to`: the one that is to take its place; after a
+    switch that was killed parts of both may be served.
     """
 
     pid: int
@@ -57,6 +59,8 @@ class _Server:
     token: str = field(default="", repr=False)
     tls: dict[str, str | None] | None = None
     release: str = ""
+    previous_release: str = ""
+    switching_to: str = ""
 
     @property
     def grpc_url(self) -> str:

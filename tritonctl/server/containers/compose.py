@@ -159,7 +159,7 @@ def _variables(
         "name": deployment_name(project),
         "profile": profile,
         "user": container_user(project.repository),
-        "repository": _relative(project.repository, output),
+        "repository": _relative(models_folder(project, plan)[0], output),
         "host_paths": [str(path) for path in host_paths(project)],
         "token_variable": TOKEN_VARIABLE,
         "beside": BESIDE,
@@ -190,12 +190,24 @@ def _variables(
     }
 
 
+def models_folder(project: Project, plan: Plan) -> tuple[Path, str]:
+    """The folder to mount, and what the server in the container knows the repository by.
+
+    Of a release all of them are mounted: the link leads from one to another while it runs.
+    """
+    linked = plan.release.repository if plan.release else None
+    if linked is None:
+        return project.repository, MODELS
+    link = linked.parent
+    return link.parent, f"{MODELS}/{link.name}/{linked.name}"
+
+
 def _command(project: Project, plan: Plan, profile: str) -> list[str]:
     """The server's command line as it is inside the container."""
     places = {path: f"/run/secrets/{name}" for name, path in _triton_secrets(project).items()}
     arguments = server_arguments(
         project,
-        repository=MODELS,
+        repository=models_folder(project, plan)[1],
         models=startup_models(project, plan),
         address="0.0.0.0",  # noqa: S104 - of the container; published on loopback
         ports=(PORTS["grpc"], PORTS["http"], PORTS["metrics"]),

@@ -216,12 +216,13 @@ def _launch(
         grpc_port=0,
         http_port=0,
         metrics_port=0,
-        repository=str(project.repository),
+        repository=str(rendered.plan.repository_of(project)),
         models=rendered.plan.served,
         settings=settings,
         exit_timeout_seconds=project.server.exit_timeout_seconds,
         plain_address=plain_address(project),
         deployment=deployment,
+        release=rendered.plan.release_name,
     )
     return at(state, containers(deployment)[0])
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
+from pathlib import Path
 
 from tritonctl.errors import ServerError
 from tritonctl.frontend.config import FrontendConfig
@@ -64,6 +65,7 @@ def start(
         port=port,
         metrics_ports={server.grpc_url: server.metrics_port},
     )
+    config = config.model_copy(update={"repository": Path(server.repository)})
     settings = config.settings
     config.write(files.frontend_config)
     process = FrontendProcess(pid=0, process_started=0, address=settings.address, port=port)

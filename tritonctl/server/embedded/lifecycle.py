@@ -111,13 +111,13 @@ def _launch(
     grpc, http, metrics, *readiness = ports
     prefix = f"tritonctl_{uuid.uuid4().hex[:12]}_"
     token, http_address = new_token(), plain_address(project)
-    paths = PlainPaths(files.paths)
+    paths, repository = PlainPaths(files.paths), rendered.plan.repository_of(project)
     caches = rendered.plan.caches
     argv = [
         str(installation.binary),
         *server_arguments(
             project,
-            repository=paths.of(project.repository, "repository"),
+            repository=paths.of(repository, "repository"),
             models=startup_models(project, rendered.plan),
             address=wanted.address,
             ports=(grpc, http, metrics),
@@ -137,7 +137,7 @@ def _launch(
         grpc_port=grpc,
         http_port=http,
         metrics_port=metrics,
-        repository=str(project.repository),
+        repository=str(repository),
         models=rendered.plan.served,
         settings=settings,
         shm_prefix=prefix,
@@ -146,6 +146,7 @@ def _launch(
         token=token,
         tls=tls.to_record() if tls else None,
         readiness_port=readiness[0] if readiness else None,
+        release=rendered.plan.release_name,
     )
     pid = _supervise(argv, installation, project, server, files)
     server = replace(server, pid=pid, process_started=process_started(pid) or 0)

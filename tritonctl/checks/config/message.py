@@ -96,11 +96,12 @@ def _fill(made: ConfigMessage, message: Any, block: Block, path: Path) -> None:
             made.values.pop((*path, one.name), None)
         seen[one.name] += 1
         made.names.setdefault((*path, one.name), one.name_span)
-        if one.value is None:
-            _note_colon(made, descriptor, one)
-        else:
+        if one.value is not None:
             made.values.setdefault((*path, one.name), one.value.span)
             _set(made, message, descriptor, one, one.value, path)
+        elif not one.colon and descriptor.message_type is None:
+            text = f"':' is missing after {one.name}"
+            made.problems.append(Problem("type", text, one.name_span))
 
 
 def _note_again(
@@ -135,12 +136,6 @@ def _is_set(message: Any, descriptor: Any) -> bool:
     if descriptor.has_presence:
         return bool(message.HasField(descriptor.name))
     return bool(getattr(message, descriptor.name) != descriptor.default_value)
-
-
-def _note_colon(made: ConfigMessage, descriptor: Any, one: Field) -> None:
-    if not one.colon and descriptor.message_type is None:
-        text = f"':' is missing after {one.name}"
-        made.problems.append(Problem("type", text, one.name_span))
 
 
 def _set(
@@ -217,7 +212,8 @@ def _set_scalar(
     converted = _converted(descriptor, value)
     if converted is None:
         text = f"{descriptor.name} takes {_wanted(descriptor)}"
-        names = _enum_names(descriptor) if value.kind == "identifier" else ()
+        kinds = descriptor.enum_type if value.kind == "identifier" else None
+        names = tuple(kinds.values_by_name) if kinds else ()
         made.problems.append(Problem("type", text, value.span, names))
         at = len(getattr(message, descriptor.name)) if descriptor.is_repeated else 0
         made.unread.append(Unread(message, descriptor, at))
@@ -281,10 +277,6 @@ _CONVERSIONS: dict[int, Callable[[Any, Scalar], Any]] = {
     FieldDescriptor.CPPTYPE_BOOL: _bool,
     FieldDescriptor.CPPTYPE_ENUM: _enum,
 }
-
-
-def _enum_names(descriptor: Any) -> tuple[str, ...]:
-    return tuple(descriptor.enum_type.values_by_name) if descriptor.enum_type else ()
 
 
 def _wanted(descriptor: Any) -> str:

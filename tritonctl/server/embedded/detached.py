@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a supervisor becomes a process of its own. Standard library only, and what it imports."""
+"""How a supervisor becomes a process of its own, and starts what it supervises.
+
+Standard library only, and what it imports.
+"""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tritonctl.server.supervisor import hold_signals
 
@@ -27,6 +32,21 @@ def detach() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         os.dup2(nowhere, stream.fileno())
+
+
+def started(spec: dict[str, Any], prepare: Callable[[], None]) -> subprocess.Popen[bytes]:
+    """The program of a specification, in a process group that ends together, its output logged."""
+    with Path(spec["log"]).open("ab") as log:
+        return subprocess.Popen(
+            spec["argv"],
+            env=spec.get("environment"),
+            cwd=spec["folder"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            process_group=0,
+            preexec_fn=prepare,  # noqa: PLW1509 - no thread of ours holds a lock that it needs
+        )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tritonctl.errors import HostError
-from tritonctl.server.embedded.detached import detach, logging_failure
+from tritonctl.server.embedded.detached import detach, logging_failure, started
 from tritonctl.server.embedded.ended import record_end, status_words
 from tritonctl.server.ports import held_ports
 from tritonctl.server.readiness import Readiness, is_ready
@@ -94,7 +94,7 @@ class _Supervised:
 
     def _live(self) -> str | None:
         """From start to end; how it crashed, None if it should stay down."""
-        server = _start(self._spec)
+        server = started(self._spec, prepare_server)
         ending = _EmbeddedEnding(server, self._spec, self._readiness, self._ready)
         on_signals(ending, _READY_SECONDS)
         try:
@@ -175,20 +175,6 @@ class _EmbeddedEnding(Ending):
             self._on_ready = None
             if not self.requested:
                 self._set_alarm(WATCH_SECONDS)
-
-
-def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    with Path(spec["log"]).open("ab") as log:
-        return subprocess.Popen(
-            spec["argv"],
-            env=spec["environment"],
-            cwd=spec["folder"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            process_group=0,  # server and stubs end together
-            preexec_fn=prepare_server,  # noqa: PLW1509 - threads of ours answer gateways only
-        )
 
 
 if __name__ == "__main__":

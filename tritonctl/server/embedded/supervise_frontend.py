@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tritonctl.server.embedded.detached import detach, logging_failure
+from tritonctl.server.embedded.detached import detach, logging_failure, started
 from tritonctl.server.embedded.ended import record_end, status_words
 from tritonctl.server.readiness import is_ready
 from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
@@ -56,7 +56,7 @@ class _Supervised:
 
     def _live(self) -> int:
         """From start to end; its status."""
-        process = _start(self._spec)
+        process = started(self._spec, _prepare)
         try:
             self._watch(process)
             if self._requested:
@@ -98,19 +98,6 @@ class _Supervised:
     def _report(self, text: str) -> None:
         with Path(self._spec["log"]).open("a", encoding="utf-8") as log:
             log.write(f"{time.strftime('%Y-%m-%dT%H:%M:%S')} tritonctl: {text}\n")
-
-
-def _start(spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    with Path(spec["log"]).open("ab") as log:
-        return subprocess.Popen(
-            spec["argv"],
-            cwd=spec["folder"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            process_group=0,
-            preexec_fn=_prepare,  # noqa: PLW1509 - this process has one thread
-        )
 
 
 def _prepare() -> None:

@@ -77,7 +77,8 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
         "name": "triton",
         "domains": ["*"],
         "routes": [
-            route | tenant_metadata(gateway, placement, frontend=_to_frontend(route))
+            route
+            | tenant_metadata(gateway, placement, frontend=route["route"]["cluster"] == FRONTEND)
             if "route" in route
             else route
             for route in routes(gateway, frontend=placement.frontend is not None)
@@ -100,10 +101,6 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
         "http2_protocol_options": _http2(gateway),
         "access_log": [{"name": "envoy.access_loggers.stdout", "typed_config": log}],
     }
-
-
-def _to_frontend(route: Message) -> bool:
-    return bool(route["route"]["cluster"] == FRONTEND)
 
 
 def _server(name: str) -> Message:

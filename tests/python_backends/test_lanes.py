@@ -281,6 +281,53 @@ def test_everyone_gets_their_own(
         assert all(rows == 1 or rows * length <= tokens for rows, length in graph.begun)
 
 
+def test_with_an_objective_a_run_has_all_cores() -> None:
+    """Another begins beside it where more waits than two runs hold; execute() waits for neither."""
+    graph = Graph(60, 61)
+    queue = started(graph, most_tokens=64, within=1.0)
+    sent = [Client(60), Client(61)]
+    queue.handle(sent[:1])
+    graph.wait_for((1, 60))
+    queue.handle(sent[1:])
+    few = [Client(10) for _ in range(6)]
+    for client in few:
+        queue.handle([client])
+    graph.wait_for((1, 60))
+    one_more = Client(10)
+    queue.handle([one_more])  # 131 tokens wait now, in runs of 64
+    graph.wait_for((1, 60), (1, 61))
+    graph.gates[60].set()
+    graph.gates[61].set()
+    queue.close()
+    for client in (*sent, *few, one_more):
+        assert_own(client)
+
+
+def test_who_will_be_late_lets_others_go_first() -> None:
+    """A run takes 10 ms a token, and an answer may two seconds: by the clock of the test."""
+    now = [0.0]
+
+    class Slow(Graph):
+        def __call__(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
+            made = super().__call__(arrays, outputs)
+            now[0] += arrays["input_ids"].size / 100
+            return made
+
+    graph = Slow(60)
+    queue = started(graph, most_tokens=64, lanes=1, within=2.0, clock=lambda: now[0])
+    queue.handle([Client(60)])
+    graph.wait_for((1, 60))
+    late, early = Client(40), Client(20)
+    queue.handle([late])
+    now[0] = 0.5
+    queue.handle([early])
+    graph.gates[60].set()  # to the engine it took 1.1 seconds: 40 tokens would end at 1.89
+    queue.close()
+    assert graph.begun == [(1, 60), (1, 20), (1, 40)]
+    assert_own(late)
+    assert_own(early)
+
+
 def groups(*counts: int) -> dict[str, Any]:
     """A model's config with instances on CPUs."""
     return {"instance_group": [{"kind": "KIND_CPU", "count": count} for count in counts]}

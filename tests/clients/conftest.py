@@ -43,6 +43,9 @@ def served(
     client_handle.fresh()
     server = client_handle.state
     config = FrontendConfig.of(client_handle.project, [server.grpc_url])
+    # Its template shows no tools; what must be called is guided, and is called all the same.
+    speller = config.texts[SPELLER].model_copy(update={"tool_format": "hermes"})
+    config = config.model_copy(update={"texts": {**config.texts, SPELLER: speller}})
     with (
         TritonClient(server.grpc_url) as client,
         frontend(config, tmp_path_factory.mktemp("frontend")) as url,

@@ -2,7 +2,7 @@
 """What every client's program does: try each feature by itself, and say what came of it.
 
 A program runs in its client's environment with the path of a file of `Facts`, and prints one JSON
-line per feature: {"feature": name, "problem": "", "refused" or what went wrong}.
+line per feature: {"feature": name, "problem": "" or what went wrong}.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ import inspect
 import json
 import sys
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REFUSED = "refused"
 _LONGEST = 2000
 
 
@@ -48,10 +46,6 @@ class Facts:
 Features = dict[str, Callable[[Facts], Any]]
 
 
-class RefusedError(Exception):
-    """The server refused the field by its name, as it says it would: no answer ignores it."""
-
-
 def main(features: Features) -> None:
     """Try all of them."""
     facts = Facts(**json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
@@ -66,8 +60,6 @@ def _problem(attempt: Callable[[Facts], Any], facts: Facts) -> str:
         result = attempt(facts)
         if inspect.isawaitable(result):
             asyncio.run(_finished(result))
-    except RefusedError:
-        return REFUSED
     except Exception:
         return traceback.format_exc()[-_LONGEST:]
     return ""
@@ -89,17 +81,6 @@ def near(found: list[float], wanted: list[float]) -> None:
     worst = max(abs(a - b) for a, b in zip(found, wanted, strict=True))
     if worst > 1e-5:
         raise ValueError(f"the vectors are {worst} apart")
-
-
-@contextmanager
-def by_name(field: str) -> Iterator[None]:
-    """What needs guided decoding: an engine without it has the field refused. Else as it is."""
-    try:
-        yield
-    except Exception as error:
-        if "400" in str(error) and f"takes no `{field}`" in str(error):
-            raise RefusedError from error
-        raise
 
 
 def check(holds: Any, what: str) -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 import instructor
 import openai
-from client_features import Facts, Features, by_name, main, same
+from client_features import Facts, Features, check, main, same
 from pydantic import BaseModel
 
 
@@ -16,12 +16,6 @@ class Person(BaseModel):
 
     name: str
     age: int
-
-
-class spell(BaseModel):  # noqa: N801 - the name of the tool that the scripted answer calls
-    """Spells a number."""
-
-    number: int
 
 
 class Guided(BaseModel):
@@ -47,9 +41,8 @@ def ask(
 
 def tools(facts: Facts) -> None:
     """instructor names the tool in `tool_choice`: the call is then forced by guided decoding."""
-    with by_name("tool_choice"):
-        answer = ask(facts, instructor.Mode.TOOLS, spell, 0)
-    same(answer.model_dump(), {"number": 7342})
+    said = ask(facts, instructor.Mode.TOOLS, Guided, 0, facts.speller)
+    check(isinstance(said, Guided), f"the answer is {said}")
 
 
 def json_in_text(facts: Facts) -> None:
@@ -58,8 +51,8 @@ def json_in_text(facts: Facts) -> None:
 
 def json_schema(facts: Facts) -> None:
     """By guided decoding."""
-    with by_name("response_format"):
-        ask(facts, instructor.Mode.JSON_SCHEMA, Guided, 1, facts.speller)
+    said = ask(facts, instructor.Mode.JSON_SCHEMA, Guided, 1, facts.speller)
+    check(isinstance(said, Guided), f"the answer is {said}")
 
 
 FEATURES: Features = {

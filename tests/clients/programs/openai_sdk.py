@@ -17,7 +17,6 @@ from client_features import (
     SPELL,
     Facts,
     Features,
-    by_name,
     check,
     main,
     near,
@@ -160,10 +159,41 @@ def json_schema(facts: Facts) -> None:
     """By guided decoding: this model knows numbers alone, not JSON."""
     schema = {"name": "person", "schema": PERSON, "strict": True}
     fields = asked(facts, response_format={"type": "json_schema", "json_schema": schema})
-    with by_name("response_format"):
-        answer = client(facts).chat.completions.create(**fields)
-    said = json.loads(answer.choices[0].message.content)
+    answer = client(facts).chat.completions.create(**fields)
+    same(answer.choices[0].finish_reason, "stop")
+    person(answer.choices[0].message.content)
+
+
+def person(text: str) -> None:
+    said = json.loads(text)
     check(said["name"] in NAMES and said["age"] in AGES, f"the answer is {said}")
+
+
+def json_schema_streamed(facts: Facts) -> None:
+    """Several choices at once, each whole."""
+    schema = {"name": "person", "schema": PERSON, "strict": True}
+    fields = asked(facts, response_format={"type": "json_schema", "json_schema": schema}, n=2)
+    texts = ["", ""]
+    for chunk in client(facts).chat.completions.create(**fields, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    for text in texts:
+        person(text)
+
+
+def required_tool(facts: Facts) -> None:
+    """One that must be called, by its name and as one of several."""
+    tool = {"type": "function", "function": {"name": "introduce", "parameters": PERSON}}
+    named = {"type": "function", "function": {"name": "introduce"}}
+    for choice, tools in (("required", [SPELL, tool]), ("required", [tool]), (named, [tool])):
+        fields = asked(facts, tools=tools, tool_choice=choice, parallel_tool_calls=False)
+        answer = client(facts).chat.completions.create(**fields)
+        (called,) = answer.choices[0].message.tool_calls
+        arguments = json.loads(called.function.arguments)
+        if called.function.name == "introduce":
+            person(called.function.arguments)
+        else:
+            check(type(arguments["number"]) is int, f"the arguments are {arguments}")
 
 
 def refusals(facts: Facts) -> None:
@@ -234,6 +264,8 @@ FEATURES: Features = {
     "tool calls": tool_calls,
     "tool calls, streamed": tool_calls_streamed,
     "JSON by a schema": json_schema,
+    "JSON by a schema, streamed": json_schema_streamed,
+    "tools that must be called": required_tool,
     "refusals": refusals,
     "timeout": timeout,
     "leaving a stream": left_early,

@@ -7,7 +7,7 @@ from typing import Literal
 
 import openai
 import outlines
-from client_features import NAMES, Facts, Features, by_name, check, main, same
+from client_features import NAMES, Facts, Features, check, main, same
 from pydantic import BaseModel
 
 
@@ -30,8 +30,7 @@ def text(facts: Facts) -> None:
 
 def json_schema(facts: Facts) -> None:
     """By guided decoding."""
-    with by_name("response_format"):
-        text = model(facts, facts.speller)(facts.message, Person)
+    text = model(facts, facts.speller)(facts.message, Person)
     said = Person.model_validate_json(text)
     check(said.name in NAMES, f"the answer is {said}")
 

@@ -134,3 +134,17 @@ def test_refusals_of_triton(message: str, status: int, param: str | None) -> Non
     told = of_tritonctl(error, "prompt")
     assert (told.status, told.param) == (status, param)
     assert "/srv" not in told.message
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("max_tokens is 0, expected at least 1.", "max_tokens is 0, expected at least 1."),
+        ("random_seed is 3", "`seed` is 3"),
+        ("guided_decoding_guide is refused: no text.", "`response_format` is refused: no text."),
+    ],
+)
+def test_refusals_have_the_words_of_the_client(message: str, told: str) -> None:
+    """A tensor's name is of no use to who sent a field."""
+    error = RequestRejectedError(f"Triton refused the request: {message}", remedy="")
+    assert of_tritonctl(error, "prompt").message == told

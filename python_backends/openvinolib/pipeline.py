@@ -32,7 +32,7 @@ from textlib.token_chunk import FinishReason
 _SEED_BITS = 32
 _TRIAL_SECONDS = 0.02  # how long a step waits at most where only guides are tried
 # xgrammar never forgets a guide: beyond this the pipeline is loaded again, between two answers.
-_GUIDES_BYTES = 512 << 20
+_GUIDES_BYTES = 256 << 20
 _LOG = logging.getLogger(__name__)
 _FINISH = {openvino_genai.GenerationFinishReason.LENGTH: FinishReason.LENGTH}
 

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,9 @@ def main(load: Callable[[Mapping[str, Any]], Compile]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server to act on
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Where the machine or the container has no memory left, the kernel ends this process first.
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     with socket.socket(fileno=0) as engine:
         setup = read_frame(engine)
         if setup is None:

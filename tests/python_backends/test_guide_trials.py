@@ -50,6 +50,8 @@ def test_a_guide_that_compiles_is_remembered(start: Start) -> None:
     trials = start()
     assert not trials.passed(regex("good é"))
     settle(trials, regex("good é"))
+    # Without memory, the kernel ends it before the engine.
+    assert Path(f"/proc/{trials.pid}/oom_score_adj").read_text("ascii") == "1000\n"
     trials.close()
     assert trials.passed(regex("good é"))
     assert not trials.passed(Guide("ebnf_grammar", "good é"))

@@ -337,6 +337,7 @@ def test_a_schema_of_many_properties(speller_server: Server) -> None:
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.mark.exhaustive
 def test_the_command_line_has_guides(cli: Cli, life: Handle, tmp_path: Path) -> None:
     """From a file."""
     schema = tmp_path / "schema.json"

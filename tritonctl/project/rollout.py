@@ -24,9 +24,9 @@ class Tolerated(Strict):
         "noise; raise it for an engine that must differ, such as one in another precision",
     )
     slowness: Annotated[float, Field(ge=0, lt=0.5)] = Field(
-        0.01,
+        0.005,
         description="chance of a request to be slower than one of stable at the same time, beyond "
-        "the 0.5 of equals; a response time 2 % longer is about 0.02",
+        "the 0.5 of equals; where times vary by a third, 1 % longer is about 0.01",
     )
     failures: AboveZeroShare = Field(
         0.01, description="share of requests that fail once stable has none to compare with"

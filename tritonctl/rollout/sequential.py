@@ -21,17 +21,17 @@ applications", Ann. Stat. 49 (2021): the weighted mean of e-values is one.
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 # How the stake of a test is spread over the sizes of the fault: (size, share).
-_ODDS = ((3.0, 0.15), (10.0, 0.25), (40.0, 0.4), (1000.0, 0.2))
-_FRACTIONS = ((0.15, 0.2), (0.4, 0.25), (0.7, 0.25), (0.95, 0.3))
-_AT_ONCE = 0.8  # of the stake; the rest is bet bit by bit, on faults that begin later
+_ODDS = ((1.7, 0.06), (6.0, 0.47), (30.0, 0.47))
+_FRACTIONS = ((0.2, 0.2), (0.55, 0.35), (0.95, 0.45))
+_AT_ONCE = 0.9  # of the stake; the rest is bet bit by bit, on faults that begin later
 _LATER = 0.003  # of what is left, at each bet
 _MOST = 1e100  # beyond, a wealth no longer grows: what is decided is decided
-_CONSTANT = 1e-18  # a product of variances that is none
-_LEAST_PAIRS = 8  # before a correlation in time is estimated
+_MOST_BETS = 32  # of a moment, on its times: no more is needed
 
 
 class Wealth:
@@ -118,19 +118,21 @@ class FailuresAlone:
 class Slower:
     """Whether the candidate's times are longer than stable's, in order: no distribution assumed.
 
-    A moment's difference is the chance that a request of the candidate took longer than one of
-    stable in the same moment (half of it where both are in one bucket), less 1/2 and less
-    `tolerated`. A moment is one bet: requests of one moment share a queue. Where moments resemble
-    those before them, what they have from them is taken off first (by their correlation, measured
-    in the past): a slow phase counts as one, not as many. Assumed: beyond that, a version's slow
-    moments come as often to both.
+    Each request of the candidate is one bet: on the share of stable's requests of the same moment,
+    and of the candidate's before it, that were faster (half of those in its bucket), less 1/2 and
+    less `tolerated`. If the versions are alike, every rank is as likely whatever slows both down.
+    The bet is a linear one: it asks only that ranks are 1/2 on average, so phases in which one
+    version or the other happens to be slower widen what is won and lost, and favour nobody.
+
+    A slow phase of the candidate alone is one event, not as many as it has requests: by as much as
+    the past shows requests to go together, each one's gain or loss counts less (`Clumping`).
     """
 
-    def __init__(self, tolerated: float = 0.01) -> None:
+    def __init__(self, tolerated: float = 0.005) -> None:
         self._tolerated = tolerated
         self._wealth = Wealth([share for _, share in _FRACTIONS])
-        self._correlation = _Correlation()
-        self._last = 0.0
+        self._clumping = Clumping()
+        self._order = random.Random(0)  # noqa: S311 - any order will do
 
     @property
     def evidence(self) -> float:
@@ -138,24 +140,26 @@ class Slower:
         return self._wealth.evidence
 
     @property
-    def correlation(self) -> float:
-        """Of a moment's difference with the one before it, 0 to 0.9."""
-        return self._correlation.value
+    def clumping(self) -> float:
+        """How many requests tell as much as one would alone, as last found."""
+        return self._clumping.value
 
     def update(self, candidate: Sequence[int], stable: Sequence[int]) -> None:
         """How many requests of each group ended in each bucket of time, shortest first.
 
-        Buckets as fine as one likes: both have the same ones. Nothing is done without either.
+        Buckets as fine as one likes: both have the same ones. Call it for moments without
+        requests, too: they are time between those that have some.
         """
-        if not sum(candidate) or not sum(stable):
-            return
-        difference = chance_of_longer(candidate, stable) - 0.5 - self._tolerated
-        expected = self._correlation.value * self._last
-        least = 0.5 + self._tolerated + expected  # how far below 0 what is left may be
-        gain = (difference - expected) / least
-        self._wealth.settle([1 + fraction * gain for fraction, _ in _FRACTIONS])
-        self._correlation.add(difference)
-        self._last = difference
+        requests = [bucket for bucket, count in enumerate(candidate) for _ in range(count)]
+        if not any(stable):
+            requests = []
+        some = self._order.sample(requests, min(len(requests), _MOST_BETS))
+        power = 1 / self._clumping.of(len(some))
+        differences = ranks(some, stable)
+        for difference in differences:
+            gain = (difference - self._tolerated) / (0.5 + self._tolerated)
+            self._wealth.settle([(1 + fraction * gain) ** power for fraction, _ in _FRACTIONS])
+        self._clumping.add(differences)
 
 
 class Divergence:
@@ -232,32 +236,63 @@ class Growth:
         self._wealth[phase] = min(_MOST, self._wealth[phase] * factor)
 
 
-class _Correlation:
-    """Of successive values, estimated from those so far; 0 until it is beyond its own error."""
+class Clumping:
+    """By how much sums of values over some time vary more than if each were by itself; 1 or more.
+
+    Estimated from the past, over batches of 1 to 32 moments (the largest counts), and taken
+    downwards by half its error: values that are independent have about 1. What clumps in time
+    clumps more when there is more of it, so the excess is in proportion to the values of a moment.
+    """
+
+    _SIZES = (1, 2, 4, 8, 16, 32)
+    _LEAST_BATCHES, _CAUTION = 6, 0.5
 
     def __init__(self) -> None:
-        self.value = 0.0
-        self._pairs = 0
-        self._last: float | None = None
-        self._sums = [0.0] * 5  # of first, second, first^2, second^2, first * second
+        self.value = 1.0
+        self._excess = 0.0  # for each value of a moment
+        self._moments = self._values = 0
+        self._total = self._squares = 0.0
+        self._open = [(0.0, 0)] * len(self._SIZES)  # sum and values of a batch under way
+        self._sums = [[0.0] * 4 for _ in self._SIZES]  # batches, sum^2, sum * values, values^2
 
-    def add(self, value: float) -> None:
-        if self._last is not None:
-            first, self._pairs = self._last, self._pairs + 1
-            terms = (first, value, first * first, value * value, first * value)
-            self._sums = [total + term for total, term in zip(self._sums, terms, strict=True)]
-            self.value = self._estimate()
-        self._last = value
+    def of(self, values: int) -> float:
+        """For a moment of so many values, before they are known."""
+        usual = self._values / self._moments if self._moments else 0.0
+        self.value = 1 + self._excess * max(values, usual)
+        return self.value
+
+    def add(self, values: Sequence[float]) -> None:
+        """A moment's."""
+        self._moments += 1
+        self._values += len(values)
+        self._total += sum(values)
+        self._squares += sum(value * value for value in values)
+        for place, size in enumerate(self._SIZES):
+            total, count = self._open[place]
+            total, count = total + sum(values), count + len(values)
+            self._open[place] = total, count
+            if self._moments % size == 0:
+                terms = (1.0, total * total, total * count, float(count * count))
+                kept = self._sums[place]
+                self._sums[place] = [old + new for old, new in zip(kept, terms, strict=True)]
+                self._open[place] = 0.0, 0
+        if values:
+            self._excess = self._estimate()
 
     def _estimate(self) -> float:
-        if self._pairs < _LEAST_PAIRS:
+        mean = self._total / self._values
+        alone = self._squares - self._values * mean * mean
+        if alone <= 0:
             return 0.0
-        one, two, square_one, square_two, product = (total / self._pairs for total in self._sums)
-        variances = (square_one - one * one) * (square_two - two * two)
-        if variances <= _CONSTANT:
-            return 0.0
-        found = (product - one * two) / math.sqrt(variances)
-        return min(0.9, max(0.0, found - 1 / math.sqrt(self._pairs)))
+        largest = 1.0
+        for size, (batches, squares, products, counts) in zip(self._SIZES, self._sums, strict=True):
+            if batches < self._LEAST_BATCHES:
+                break
+            together = squares - 2 * mean * products + mean * mean * counts
+            part = batches * size / self._moments  # of the values that are in whole batches
+            ratio = together / (alone * part)
+            largest = max(largest, ratio * (1 - self._CAUTION * math.sqrt(2 / batches)))
+        return (largest - 1) * self._moments / self._values
 
 
 @dataclass(frozen=True)
@@ -291,13 +326,20 @@ def combined(
     return Verdict(total, 1 / rate, dict(evidence))
 
 
-def chance_of_longer(candidate: Sequence[int], stable: Sequence[int]) -> float:
-    """That a draw from the first falls in a later bucket than one from the second; ties: half."""
-    below = pairs = 0.0
-    for mine, theirs in zip(candidate, stable, strict=True):
-        pairs += mine * (below + theirs / 2)
-        below += theirs
-    return pairs / (sum(candidate) * below)
+def ranks(requests: Sequence[int], stable: Sequence[int]) -> list[float]:
+    """Of each request's bucket among stable's and those before it: 0 at the median, up to 1/2.
+
+    stable: requests in each bucket, one or more. If all are drawn alike, each rank is as likely as
+    any other whatever those before it are; equal ones share theirs.
+    """
+    pool, total = list(stable), sum(stable)
+    found = []
+    for bucket in requests:
+        faster = sum(pool[:bucket]) + pool[bucket] / 2
+        found.append(faster / total - 0.5)
+        pool[bucket] += 1
+        total += 1
+    return found
 
 
 def inversions(values: Sequence[float]) -> int:

@@ -26,10 +26,10 @@ PANELS = {
     "Serve": ("up", "reload", "rollback", "status", "logs", "frontend", "down"),
     "Ask": ("generate", "chat", "embed", "classify", "rerank", "infer", "smoke"),
     "Measure": ("top", "tune", "loadtest"),
-    "Operate": ("bundle", "certs", "deploy"),
+    "Operate": ("rollout", "bundle", "certs", "deploy"),
 }
 # Verbs that have verbs of their own.
-GROUPS = ("artefacts", "deploy", "loadtest", "new", "releases")
+GROUPS = ("artefacts", "deploy", "loadtest", "new", "releases", "rollout")
 _PANEL_OF = {verb: panel for panel, verbs in PANELS.items() for verb in verbs}
 VERBS = tuple(verb for verb in _PANEL_OF if verb not in GROUPS)
 

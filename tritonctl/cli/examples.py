@@ -45,6 +45,10 @@ EXAMPLES = {
     "loadtest compare": ("monday tuesday", "127.0.0.1:8001 127.0.0.1:9001 --rounds 6"),
     "loadtest report": ("", "monday --csv"),
     "loadtest mock": ("", "--port 8001 --ttft exponential:20"),
+    "rollout compare": (
+        "127.0.0.1:8001 127.0.0.1:8101 --prompts asked.txt",
+        "a:8001 b:8001 --prompts asked.jsonl -o report.html",
+    ),
     "bundle": ("out", "out --json"),
     "certs": ("", "certs --host triton.example --days 30"),
     "deploy compose": ("", "--output deploy --force"),

@@ -12,6 +12,8 @@ crash, `journal.replay` says where it stood; a new `Judge` begins with the step 
     presence     which version is heard of; a scrape that stays away is a fault
     judge        one decision for each scrape, with its figures
     journal      what was decided and done, one line each, and the lock of the one controller
+    differences  how far two answers are apart; `distances` makes what a scrape's `answers` are
+    compare      the same offline, over a file of questions: asking, compare, comparison_page
 
 Time is the caller's everywhere.
 """

@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers compared: how far they are apart, beyond what noise, and what the command tells of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.examples import examples
+from tests.fakes.task_server import BAD, TaskServer, task_server
+from tests.json_page import as_documented
+from tests.unit.conftest import Cli
+from tritonctl.errors import UsageError
+from tritonctl.rollout.asking import Question, questions
+from tritonctl.rollout.compare import Asked, Comparison, compared
+from tritonctl.rollout.comparison_page import comparison_page
+from tritonctl.rollout.differences import (
+    Answer,
+    Labels,
+    Order,
+    Text,
+    Vector,
+    cosine,
+    disorder,
+    distance,
+    distances,
+    first_divergence,
+    log_prob_difference,
+    recall,
+)
+
+WORDS = ["<b>one</b>", "two", "three"]
+
+
+def text(*tokens: int, log_probs: tuple[float, ...] = ()) -> Text:
+    """An answer of these tokens."""
+    return Text(" ".join(WORDS[token % 3] for token in tokens), tokens, log_probs)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "place"),
+    [
+        (text(1, 2, 3), text(1, 2, 3), None),
+        (text(1, 2, 3), text(1, 4, 3), 1),
+        (text(1, 2, 3), text(1, 2), 2),
+        (text(), text(7), 0),
+    ],
+)
+def test_the_first_token_that_differs(one: Text, other: Text, place: int | None) -> None:
+    """From either side; where one text ends before the other, that is it."""
+    assert first_divergence(one, other) == first_divergence(other, one) == place
+    assert distance(one, other) == float(place is not None)
+
+
+def test_log_probs_of_the_common_beginning() -> None:
+    """What comes after the first other token is of another text."""
+    one = text(1, 2, 3, log_probs=(-0.1, -0.2, -9.0))
+    other = text(1, 2, 4, log_probs=(-0.2, -0.4, -1.0))
+    assert log_prob_difference(one, other) == pytest.approx(0.15)
+    assert log_prob_difference(one, text(5, log_probs=(-1.0,))) is None
+
+
+def test_vectors() -> None:
+    """Their angle counts, not their length; what cannot be compared is as far as can be."""
+    one = Vector((1.0, 0.0))
+    assert distance(one, Vector((5.0, 0.0))) == 0
+    assert distance(one, Vector((math.cos(0.1), math.sin(0.1)))) == pytest.approx(0.2235, abs=1e-3)
+    assert distance(one, Vector((0.0, 1.0))) == 1
+    assert cosine(one, Vector((0.0, 0.0))) == cosine(one, Vector((1.0,))) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "share"),
+    [
+        ((3, 2, 1), (30, 20, 10), 0),
+        ((3, 2, 1), (1, 2, 3), 1),
+        ((3, 2, 1), (2, 3, 1), 1 / 3),
+        ((3, 2, 1), (2, 2, 1), 1 / 6),
+        ((1,), (9,), 0),
+        ((1, 2), (1,), 1),
+    ],
+)
+def test_orders(one: tuple[float, ...], other: tuple[float, ...], share: float) -> None:
+    """Kendall's distance."""
+    assert disorder(one, other) == pytest.approx(share)
+    assert distance(Order(one), Order(other)) == pytest.approx(share)
+
+
+def test_labels() -> None:
+    """The best label decides; another kind of answer is another answer."""
+    assert distance(Labels(("a", "b"), (0.6, 0.4)), Labels(("a", "b"), (0.9, 0.1))) == 0
+    assert distance(Labels(("a", "b"), (0.6, 0.4)), Labels(("b", "a"), (0.6, 0.4))) == 1
+    assert distance(Labels(("a",), (1.0,)), Order((1.0,))) == 1
+
+
+angles = st.floats(0, 6.3).map(lambda angle: Vector((math.cos(angle), math.sin(angle))))
+orders = st.permutations(range(4)).map(lambda order: Order(tuple(map(float, order))))
+texts = st.lists(st.integers(0, 1), max_size=3).map(lambda tokens: text(*tokens))
+
+
+@examples(100)
+@given(st.one_of(*(st.tuples(kind, kind, kind) for kind in (angles, orders, texts))))
+def test_every_distance_is_a_metric(answers: tuple[Answer, Answer, Answer]) -> None:
+    """Without it, the judge's bets would not be bounded."""
+    one, two, three = answers
+    assert distance(one, two) == pytest.approx(distance(two, one))
+    assert distance(one, three) <= distance(one, two) + distance(two, three) + 1e-6
+    found = distances(one, two, three)
+    assert found.candidate >= found.noise / 2 - 1e-6
+
+
+def test_recall_of_neighbours() -> None:
+    """The same neighbours, or those of a version that turned everything round."""
+    draw = random.Random(1)  # noqa: S311 - a seeded experiment
+    vectors = [Vector(tuple(draw.gauss(0, 1) for _ in range(8))) for _ in range(30)]
+    shuffled = vectors[15:] + vectors[:15]
+    assert recall(vectors, vectors, 10) == 1
+    found = recall(vectors, shuffled, 10)
+    assert found is not None
+    assert 0.2 < found < 0.5
+    assert recall(vectors[:2], vectors[:2], 10) is None
+
+
+def asked(different: int, noisy: int = 0, whole: int = 60) -> list[Asked]:
+    """So many questions of which B answers some otherwise, and A others in two ways."""
+    same, other = text(1, 2, 3), text(1, 0)
+    return [
+        Asked(
+            f"prompt {number} <script>",
+            same,
+            other if whole - noisy <= number else same,
+            other if number < different else same,
+        )
+        for number in range(whole)
+    ]
+
+
+def comparison(different: int, noisy: int = 0, *, shown: bool = False) -> Comparison:
+    """Of these."""
+    names = "127.0.0.1:8001", "127.0.0.1:8101"
+    return compared(asked(different, noisy), names, ("speller", "text_generation"), shown=shown)
+
+
+@pytest.mark.parametrize(
+    ("different", "noisy", "verdict"),
+    [
+        (0, 0, "no difference beyond noise"),
+        (0, 40, "no difference beyond noise"),
+        (3, 0, "no difference beyond noise"),
+        (15, 0, "different beyond noise"),
+        (60, 5, "different beyond noise"),
+    ],
+)
+def test_verdicts(different: int, noisy: int, verdict: str) -> None:
+    """Of sixty questions."""
+    found = comparison(different, noisy)
+    assert found.verdict == verdict
+    assert (found.noise.count, found.different.count) == (noisy, different)
+
+
+def test_what_is_tolerated() -> None:
+    """An engine in another precision may differ in every fourth answer, if so agreed."""
+    names, served = ("a", "b"), ("speller", "text_generation")
+    assert not compared(asked(15), names, served, tolerated=0.25).differs
+    assert compared(asked(45), names, served, tolerated=0.25).differs
+
+
+def test_prompts_are_left_out() -> None:
+    """Unless they are asked for: of the record and of the page."""
+    hidden, shown = comparison(15), comparison(15, shown=True)
+    assert "prompt 3" not in json.dumps(hidden.as_record())
+    assert "prompt 3" not in comparison_page(hidden, shown=False)
+    assert hidden.examples[0].note == "token 2; 3 and 2 tokens"
+    assert shown.examples[3].prompt == "prompt 3 <script>"
+    page = comparison_page(shown, shown=True)
+    assert "prompt 3 &lt;script&gt;" in page
+    assert "<script" not in page
+    assert "different beyond noise" in page
+
+
+def test_a_question_on_each_line(tmp_path: Path) -> None:
+    """Plain, or JSON by the name; a query has documents."""
+    plain, objects = tmp_path / "asked.txt", tmp_path / "asked.jsonl"
+    plain.write_bytes(b"one\r\n\ntwo")
+    objects.write_text('{"query": "q", "documents": ["a", "b"]}\n', encoding="utf-8")
+    assert questions(plain, "embedding") == [Question("one"), Question("two")]
+    assert questions(objects, "rerank") == [Question("q", ("a", "b"))]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "task", "said"),
+    [
+        ("a.txt", b"", "embedding", "has 0 lines, expected 1 to 10000"),
+        ("a.txt", b"x\n" * 10_001, "embedding", "has 10001 lines"),
+        ("a.txt", b"x\n\xff", "embedding", "a.txt:2: no UTF-8"),
+        ("a.txt", b"x", "rerank", "a.txt:1: a rerank has a query and documents"),
+        ("a.jsonl", b"{", "embedding", "a.jsonl:1: no JSON"),
+        ("a.jsonl", b"[" * 100_000, "embedding", "a.jsonl:1: no JSON"),
+        ("a.jsonl", b"[]", "embedding", "expected an object with text_input or text"),
+        ("a.jsonl", b'{"query": "q"}', "rerank", "expected an object with query and documents"),
+        ("a.jsonl", b'{"query": "q", "documents": [1]}', "rerank", "query and documents"),
+    ],
+)
+def test_files_that_ask_nothing(
+    tmp_path: Path, name: str, content: bytes, task: str, said: str
+) -> None:
+    """Told with the line."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError) as refused:
+        questions(tmp_path / name, task)
+    assert said in refused.value.problem
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """Told with its name."""
+    with pytest.raises(UsageError, match="cannot be read"):
+        questions(tmp_path / "none.txt", "embedding")
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[TaskServer, TaskServer]]:
+    """Two versions of the same models."""
+    with task_server() as a, task_server() as b:
+        yield a, b
+
+
+def prompts(folder: Path, name: str = "asked.txt") -> Path:
+    """Forty texts, or queries."""
+    file = folder / name
+    lines = [f"text {number} {'long ' * (number % 5)}" for number in range(40)]
+    if name.endswith("l"):
+        lines = [json.dumps({"query": one, "documents": ["a", "bb", "c" * 9]}) for one in lines]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    return file
+
+
+def test_the_command(cli: Cli, servers: tuple[TaskServer, TaskServer], tmp_path: Path) -> None:
+    """Two versions of an encoder whose last place differs by a factor."""
+    a, b = servers
+    b.factor = -40.0
+    report = tmp_path / "report.html"
+    arguments = ("rollout", "compare", a.url, b.url, "--prompts", prompts(tmp_path))
+    done = cli(*arguments, "--model", "encoder", "-o", report, "--json")
+    assert done.returncode == 0, done.stderr
+    record = as_documented("rollout compare", done.stdout)
+    assert (record["verdict"], record["questions"]) == ("different beyond noise", 40)
+    assert record["noise"]["count"] == 0
+    assert record["different"]["count"] == 40
+    assert "text 3" not in done.stdout + report.read_text(encoding="utf-8")
+    assert len(a.requests) == 2 * len(b.requests) == 80
+
+
+@pytest.mark.parametrize(("model", "file"), [("classifier", "asked.txt"), ("reranker", "a.jsonl")])
+def test_versions_that_are_alike(
+    cli: Cli, servers: tuple[TaskServer, TaskServer], tmp_path: Path, model: str, file: str
+) -> None:
+    """As a table."""
+    a, b = servers
+    arguments = ("--prompts", prompts(tmp_path, file), "--model", model)
+    done = cli("rollout", "compare", a.url, b.url, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "no difference beyond noise" in done.stdout
+    assert "0 of 40 = 0.0 % [0.0, 8.8]" in done.stdout
+
+
+def test_questions_without_an_answer(
+    cli: Cli, servers: tuple[TaskServer, TaskServer], tmp_path: Path
+) -> None:
+    """Named, and not counted."""
+    file = tmp_path / "asked.txt"
+    file.write_bytes(b"good\n" + BAD + b"\nfine")
+    a, b = (server.url for server in servers)
+    done = cli("rollout", "compare", a, b, "--prompts", file, "--model", "encoder")
+    assert done.returncode == 0, done.stderr
+    assert "0 of 2" in done.stdout
+    assert "question 2: " in done.stderr
+
+
+def test_what_is_refused(cli: Cli, servers: tuple[TaskServer, TaskServer], tmp_path: Path) -> None:
+    """What is no address, models that are not compared."""
+    a, b = (server.url for server in servers)
+    file = prompts(tmp_path)
+    release = cli("rollout", "compare", a, "7", "--prompts", file, "--model", "encoder")
+    assert (release.returncode, "`7` is no address" in release.stderr) == (2, True)
+    plain = cli("rollout", "compare", a, b, "--prompts", file, "--model", "plain")
+    assert (plain.returncode, "answers of tensors are not compared" in plain.stderr) == (2, True)
+    unknown = cli("rollout", "compare", a, b, "--prompts", file, "--model", "none")
+    assert unknown.returncode == 2

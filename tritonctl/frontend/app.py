@@ -197,6 +197,7 @@ async def _chat(exchange: Exchange, parts: Parts) -> None:
         request.asked(target, use),
         include_usage=request.include_usage,
         use=use,
+        reasoning=text.reasoning,
         vocabulary=_vocabulary(parts, target) if request.logprobs else None,
         top_logprobs=request.top_logprobs or 0,
     )

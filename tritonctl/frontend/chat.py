@@ -17,6 +17,7 @@ from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.guides import GUIDE_TENSORS, Guide, ResponseFormat, guide_of, guided
 from tritonctl.frontend.logprobs import LogProbs, chat_record, check_top
 from tritonctl.frontend.models import Target
+from tritonctl.frontend.reasoning import thinking
 from tritonctl.frontend.sampling import sampling_of
 from tritonctl.frontend.streaming import PLACE, event
 from tritonctl.frontend.text_fields import UNSUPPORTED as OF_TEXT
@@ -33,6 +34,7 @@ from tritonctl.frontend.tools.fields import (
     tool_use,
 )
 from tritonctl.frontend.vocabulary import Vocabulary
+from tritonctl.project.frontend import Reasoning
 from tritonctl.protocol.generation import Chunk, Conversation, Message
 
 _MOST_MESSAGES = 4096
@@ -68,6 +70,9 @@ class ChatMessage(Body):
     name: str | None = Field(None, description="reaches templates that know names")
     tool_calls: Annotated[list[EarlierCall], Field(max_length=MOST_TOOLS)] | None = None
     tool_call_id: str | None = Field(None, description="of the call that this is the result of")
+    reasoning_content: str | None = Field(
+        None, description="of earlier answers; reaches templates that know it"
+    )
     refusal: str | None = Field(None, description="of earlier answers; not part of the prompt")
     parsed: Any = Field(None, description="OpenAI's client adds it; not part of the prompt")
 
@@ -92,7 +97,11 @@ class ChatMessage(Body):
             message["content"] = self.content
         if self.tool_calls:
             message["tool_calls"] = [call.plain for call in self.tool_calls]
-        more = {"name": self.name, "tool_call_id": self.tool_call_id}
+        more = {
+            "name": self.name,
+            "tool_call_id": self.tool_call_id,
+            "reasoning_content": self.reasoning_content,
+        }
         return message | {key: value for key, value in more.items() if value is not None}
 
 
@@ -213,11 +222,15 @@ class ChatChoices(Choices):
         *,
         include_usage: bool,
         use: ToolUse = NO_TOOLS,
+        reasoning: Reasoning | None = None,
         vocabulary: Vocabulary | None = None,
         top_logprobs: int = 0,
     ) -> None:
         super().__init__(asked, include_usage=include_usage)
-        self._readers = [use.reader() for _ in range(self.count)]
+        # Guided decoding begins with the first token: nothing is thought before.
+        guided = asked.sampling.guided_decoding_guide_type is not None
+        how = None if guided else reasoning
+        self._readers = [thinking(use.reader(), how) for _ in range(self.count)]
         self._tokens = [LogProbs(vocabulary) for _ in range(self.count)] if vocabulary else None
         self._top = top_logprobs
         self._templates = [

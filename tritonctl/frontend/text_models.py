@@ -12,7 +12,7 @@ from tritonctl.engines.hub.checkpoint import checkpoint_of
 from tritonctl.errors import ConfigurationError
 from tritonctl.frontend.tools.formats import format_of
 from tritonctl.project.base import Frozen
-from tritonctl.project.frontend import Frontend
+from tritonctl.project.frontend import Frontend, Reasoning
 from tritonctl.project.schema import Project
 
 _TASK = "text_generation"
@@ -22,11 +22,13 @@ _NO_FORMAT = "none"
 class TextModel(Frozen):
     """Of one model. `tool_format`: a name in FORMATS, None where its markup is unknown.
 
-    `tokenizer`: its tokenizer.json, to name tokens; None where there is none.
+    `tokenizer`: its tokenizer.json, to name tokens; None where there is none. `reasoning`: how it
+    marks its thoughts; None: they are part of the content.
     """
 
     tool_format: str | None = None
     tokenizer: str | None = None
+    reasoning: Reasoning | None = None
 
 
 def text_models(project: Project) -> dict[str, TextModel]:
@@ -46,6 +48,7 @@ def text_models(project: Project) -> dict[str, TextModel]:
         found[name] = TextModel(
             tool_format=None if read == _NO_FORMAT else read,
             tokenizer=str(tokenizer.resolve()) if tokenizer and tokenizer.is_file() else None,
+            reasoning=settings.reasoning.get(name),
         )
     return found
 

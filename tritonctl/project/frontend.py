@@ -91,6 +91,10 @@ ToolFormat = Literal[
 ]
 
 
+# Where a model's thoughts begin: with <think> in its answer, or in the prompt already.
+Reasoning = Literal["tags", "opened"]
+
+
 class Frontend(Strict):
     """The OpenAI API over the public models: `tritonctl frontend`, and `up` starts it."""
 
@@ -112,6 +116,11 @@ class Frontend(Strict):
     tool_formats: dict[str, ToolFormat] = Field(
         {},
         description="how models call tools, by model; found in its chat template when absent",
+    )
+    reasoning: dict[str, Reasoning] = Field(
+        {},
+        description="models whose thoughts go out as `reasoning_content`: `tags`, answers begin "
+        "with <think>; `opened`, their chat template has opened it; content when absent",
     )
     max_body_bytes: Positive = Field(
         10_000_000, description="longest request body; beyond: 413. The tokenizer takes as much"
@@ -167,10 +176,11 @@ class Frontend(Strict):
 
     def refuse_unknown_models(self, public: Collection[str]) -> None:
         """Raises ValueError for an alias that is a model's name, or of a model that is none."""
-        for model in self.tool_formats:
-            if model not in public:
-                known = ", ".join(sorted(public))
-                raise ValueError(f"tool_formats has `{model}`, expected one of {known}")
+        for field in ("tool_formats", "reasoning"):
+            for model in getattr(self, field):
+                if model not in public:
+                    known = ", ".join(sorted(public))
+                    raise ValueError(f"{field} has `{model}`, expected one of {known}")
         for alias, target in self.aliases.items():
             if alias in public:
                 raise ValueError(f"the alias `{alias}` is the name of a model")

@@ -34,6 +34,13 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
+class Thought:
+    """What the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class CallBegins:
     """The first news of a call: the index counts the calls of one answer from 0."""
 
@@ -50,7 +57,7 @@ class CallArguments:
     text: str
 
 
-Event = Content | CallBegins | CallArguments
+Event = Content | Thought | CallBegins | CallArguments
 MakeId = Callable[[], str]
 
 
@@ -68,6 +75,8 @@ def delta(event: Event) -> Mapping[str, Any]:
     """The `delta` of a streamed chunk."""
     if isinstance(event, Content):
         return {"content": event.text}
+    if isinstance(event, Thought):
+        return {"reasoning_content": event.text}
     if isinstance(event, CallBegins):
         function = {"name": event.name, "arguments": ""}
         call = {"index": event.index, "id": event.id, "type": "function", "function": function}
@@ -77,8 +86,10 @@ def delta(event: Event) -> Mapping[str, Any]:
 
 
 def message_of(events: list[Event]) -> dict[str, Any]:
-    """`content` and, if there are any, `tool_calls` of a whole answer."""
+    """`content` of a whole answer, and its `reasoning_content` and `tool_calls` if it has any."""
     text = "".join(event.text for event in events if isinstance(event, Content))
+    thoughts = "".join(event.text for event in events if isinstance(event, Thought))
+    extra = {"reasoning_content": thoughts} if thoughts else {}
     calls: dict[int, dict[str, Any]] = {}
     for event in events:
         if isinstance(event, CallBegins):
@@ -87,5 +98,5 @@ def message_of(events: list[Event]) -> dict[str, Any]:
         elif isinstance(event, CallArguments):
             calls[event.index]["function"]["arguments"] += event.text
     if not calls:
-        return {"content": text}
-    return {"content": text or None, "tool_calls": list(calls.values())}
+        return {"content": text, **extra}
+    return {"content": text or None, **extra, "tool_calls": list(calls.values())}

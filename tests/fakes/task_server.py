@@ -73,6 +73,14 @@ class TaskServer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore
     most_at_once: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Always."""
+        return service_pb2.ServerReadyResponse(ready=True)
+
+    def ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Each that there is."""
+        return service_pb2.ModelReadyResponse(ready=request.name in MODELS)
+
     def ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Inputs and outputs, batch dimension first."""
         if request.name not in MODELS:

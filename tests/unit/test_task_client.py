@@ -24,6 +24,7 @@ from tritonctl.errors import (
     ServerError,
     UsageError,
 )
+from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.protocol.asking import WAYS
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.delivery import Delivery
@@ -45,18 +46,24 @@ def _sync(url: str, method: str, *arguments: Any, **options: Any) -> Any:
         return getattr(client, method)(*arguments, **options)
 
 
-def _async(url: str, method: str, *arguments: Any, **options: Any) -> Any:
-    async def run() -> Any:
-        async with AsyncTritonClient(url) as client:
-            return await getattr(client, method)(*arguments, **options)
+def _awaited(kind: type[AsyncTritonClient]) -> Call:
+    def call(url: str, method: str, *arguments: Any, **options: Any) -> Any:
+        async def run() -> Any:
+            async with kind(url) as client:
+                return await getattr(client, method)(*arguments, **options)
 
-    return asyncio.run(run())
+        return asyncio.run(run())
+
+    return call
 
 
-both = pytest.mark.parametrize("call", [_sync, _async])
+_async = _awaited(AsyncTritonClient)
+every = pytest.mark.parametrize(
+    "call", [_sync, _async, _awaited(StreamingClient)], ids=["sync", "async", "frontend's"]
+)
 
 
-@both
+@every
 def test_each_text_gets_its_vector(server: TaskServer, call: Call) -> None:
     """In the order of the texts, though they travel sorted by length, in full requests."""
     given = call(server.url, "embed", "encoder", TEXTS)
@@ -70,7 +77,7 @@ def test_each_text_gets_its_vector(server: TaskServer, call: Call) -> None:
     assert max(spread) < max(map(len, TEXTS)) / 4
 
 
-@both
+@every
 def test_several_requests_are_in_flight(server: TaskServer, call: Call) -> None:
     """As many as `in_flight`, not more."""
     server.before = lambda *_: time.sleep(0.02)
@@ -78,7 +85,7 @@ def test_several_requests_are_in_flight(server: TaskServer, call: Call) -> None:
     assert server.most_at_once == 3
 
 
-@both
+@every
 def test_options_go_with_every_row(server: TaskServer, call: Call) -> None:
     """Left out, the model chooses."""
     call(server.url, "embed", "encoder", ["a", "bb"])
@@ -92,14 +99,14 @@ def test_options_go_with_every_row(server: TaskServer, call: Call) -> None:
     assert [len(one.vector) for one in given] == [2, 2]
 
 
-@both
+@every
 def test_a_cut_text_says_so(server: TaskServer, call: Call) -> None:
     """`truncated` is each text's own."""
     given = call(server.url, "embed", "encoder", ["short", "x" * (LIMIT + 1)])
     assert [one.truncated for one in given] == [False, True]
 
 
-@both
+@every
 def test_classify(server: TaskServer, call: Call) -> None:
     """Labels best first, of texts and of pairs."""
     first, second = call(server.url, "classify", "classifier", ["ab", "abc"], ["c", ""])
@@ -110,21 +117,21 @@ def test_classify(server: TaskServer, call: Call) -> None:
     assert (best.labels, best.scores) == (("even",), (0.75,))
 
 
-@both
+@every
 def test_pairs_that_are_too_few(server: TaskServer, call: Call) -> None:
     """One for each text, or none."""
     with pytest.raises(UsageError, match="2 texts have 1 text_pairs"):
         call(server.url, "classify", "classifier", ["a", "b"], ["c"])
 
 
-@both
+@every
 def test_classify_tokens(server: TaskServer, call: Call) -> None:
     """Entities with their places."""
     [given] = call(server.url, "classify_tokens", "names", ["Ada"])
     assert given.entities == (Entity("N", 0.5, 0, 3),)
 
 
-@both
+@every
 def test_rerank(server: TaskServer, call: Call) -> None:
     """Best first; the index is the text's own, and equals stay in their order."""
     texts = ["none", "an ant and an ant", "an ant", "nothing"]
@@ -132,7 +139,7 @@ def test_rerank(server: TaskServer, call: Call) -> None:
     assert [(one.index, one.score) for one in given] == [(1, 5.0), (2, 2.0), (0, 0.0), (3, 0.0)]
 
 
-@both
+@every
 def test_images(server: TaskServer, call: Call, tmp_path: Path) -> None:
     """By path or by content; they have no tokens."""
     file = tmp_path / "a.png"
@@ -146,14 +153,14 @@ def test_images(server: TaskServer, call: Call, tmp_path: Path) -> None:
         call(server.url, "embed_images", "tower", ["nowhere.png"])
 
 
-@both
+@every
 def test_no_items(server: TaskServer, call: Call) -> None:
     """None in, none out; nothing is asked."""
     assert call(server.url, "embed", "encoder", []) == []
     assert server.requests == []
 
 
-@both
+@every
 @pytest.mark.parametrize("vague", [False, True])
 def test_bad_items_are_named_and_the_others_are_kept(
     server: TaskServer, call: Call, vague: bool
@@ -177,7 +184,7 @@ def test_bad_items_are_named_and_the_others_are_kept(
     assert results[8].vector.tolist() == vector(texts[8].encode())
 
 
-@both
+@every
 def test_an_answer_that_is_no_number(server: TaskServer, call: Call) -> None:
     """It would be kept silently: it is an error of this item."""
     with pytest.raises(
@@ -186,7 +193,7 @@ def test_an_answer_that_is_no_number(server: TaskServer, call: Call) -> None:
         call(server.url, "embed", "encoder", ["a", "NAN"])
 
 
-@both
+@every
 def test_a_full_queue_is_asked_again(server: TaskServer, call: Call) -> None:
     """With pauses; every text has its answer in the end."""
     refused: list[int] = []
@@ -202,7 +209,7 @@ def test_a_full_queue_is_asked_again(server: TaskServer, call: Call) -> None:
     assert [one.vector.tolist() for one in given] == [vector(text.encode()) for text in TEXTS]
 
 
-@both
+@every
 def test_a_queue_that_stays_full(server: TaskServer, call: Call) -> None:
     """ServerBusyError once the retry time is over."""
     server.before = lambda _, context: context.abort(
@@ -214,7 +221,7 @@ def test_a_queue_that_stays_full(server: TaskServer, call: Call) -> None:
     assert time.monotonic() - began >= 0.3
 
 
-@both
+@every
 def test_a_server_that_comes_back(call: Call) -> None:
     """Requests that broke with it are sent again; nothing is missing or double."""
     with task_server() as first:
@@ -249,7 +256,7 @@ def test_requests_that_fail_together_leave_nothing_behind(
     assert "never retrieved" not in caplog.text
 
 
-@both
+@every
 def test_a_request_that_takes_too_long(server: TaskServer, call: Call) -> None:
     """`timeout` is each request's."""
     server.before = lambda *_: time.sleep(1)
@@ -257,7 +264,7 @@ def test_a_request_that_takes_too_long(server: TaskServer, call: Call) -> None:
         call(server.url, "embed", "encoder", ["a"], delivery=Delivery(timeout=0.1))
 
 
-@both
+@every
 def test_an_option_that_the_model_lacks(server: TaskServer, call: Call) -> None:
     """Refused before anything is sent, with what the model takes."""
     with pytest.raises(UsageError, match="names takes no truncate") as caught:
@@ -270,7 +277,7 @@ def test_an_option_that_the_model_lacks(server: TaskServer, call: Call) -> None:
     assert server.requests == []
 
 
-@both
+@every
 @pytest.mark.parametrize(
     ("model", "method", "remedy"),
     [
@@ -293,7 +300,7 @@ def test_a_model_of_another_task(
     assert remedy in caught.value.remedy
 
 
-@both
+@every
 def test_a_model_that_is_not_there(server: TaskServer, call: Call) -> None:
     """As everywhere."""
     with pytest.raises(RequestRejectedError, match="unknown model"):

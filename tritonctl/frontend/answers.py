@@ -119,7 +119,8 @@ class _Request:
         counting would hold its first token up by the better part of a millisecond.
         """
         asked = self.asked
-        _, content = prompt_tensor(asked.prompts[0])
+        contents = [prompt_tensor(prompt) for prompt in asked.prompts]
+        _, content = contents[0]
         if self._runs_ahead(content):
             self._begin()
             expected = self.servers.expected.of(asked.target.model, asked.sampling.max_tokens)
@@ -127,16 +128,16 @@ class _Request:
                 self._sent(self.answers[0], content, len(content) + expected) as sent,
                 running(sent.chunks) as chunks,
             ):
-                await self._plan()
+                await self._plan(contents)
                 yield replace(sent, chunks=chunks)
         else:
-            await self._plan()
+            await self._plan(contents)
             self._begin()
             yield None
 
-    async def _plan(self) -> None:
+    async def _plan(self, contents: Sequence[tuple[str, bytes]]) -> None:
         asked = self.asked
-        self.planned = await _together([plan(self.servers, asked, each) for each in asked.prompts])
+        self.planned = await _together([plan(self.servers, asked, *each) for each in contents])
         work = sum(each.work for each in self.planned)
         self.exchange.facts.expected_tokens = work * asked.choices
 

@@ -13,7 +13,6 @@ from tritonctl.frontend.counting.prompts import Count, most_tokens
 from tritonctl.frontend.counting.worker import CountRefusedError
 from tritonctl.frontend.errors import ApiError
 from tritonctl.frontend.upstream import Servers
-from tritonctl.protocol.generation import Prompt, prompt_tensor
 
 CONTEXT_LENGTH = "context_length_exceeded"
 
@@ -26,18 +25,19 @@ class Planned:
     work: tokens of an answer's prompt and of the answer that is expected.
     """
 
-    prompt: Prompt
     content: bytes
     count: Count
     room: int | None
     work: int
 
 
-async def plan(servers: Servers, asked: TextAsked, prompt: Prompt) -> Planned:
-    """Raises ApiError for a prompt that cannot fit, or that the tokenizer step would refuse."""
+async def plan(servers: Servers, asked: TextAsked, tensor: str, content: bytes) -> Planned:
+    """Raises ApiError for a prompt that cannot fit, or that the tokenizer step would refuse.
+
+    content: of the prompt, as `tensor` carries it.
+    """
     model, most = asked.target.model, asked.sampling.max_tokens
     counter = servers.counter
-    tensor, content = prompt_tensor(prompt)
     try:
         text = content.decode("utf-8", "surrogatepass")
         count = await counter.count(model, {tensor: [text]})
@@ -49,7 +49,7 @@ async def plan(servers: Servers, asked: TextAsked, prompt: Prompt) -> Planned:
         param = asked.prompt_field if error.prompt_alone or most is None else "max_tokens"
         raise ApiError(400, str(error), code=CONTEXT_LENGTH, param=param) from error
     work = count.tokens + servers.expected.of(model, room)
-    return Planned(prompt, content, count, room, work)
+    return Planned(content, count, room, work)
 
 
 def surely_fits(servers: Servers, asked: TextAsked, content: bytes) -> bool:

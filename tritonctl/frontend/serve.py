@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import sys
@@ -20,6 +21,8 @@ from tritonctl.frontend.draining import Draining
 _KEEP_ALIVE_SECONDS = 75
 # A client may stop reading for so long.
 _READ_SECONDS = 60.0
+# After so long at most a signal is heard.
+_TICK_SECONDS = 0.4
 _LOG = logging.getLogger("tritonctl.frontend")
 
 
@@ -38,8 +41,13 @@ class _Draining(uvicorn.Server):
             _LOG.info("%s: draining", signal.Signals(sig).name)
             self._draining.begin()
 
+    async def main_loop(self) -> None:
+        """uvicorn's looks ten times a second, for callbacks that there are none of here."""
+        while not await self.on_tick(0):
+            await asyncio.sleep(_TICK_SECONDS)
+
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second."""
+        """Now and then; with 0 it sets the answers' date."""
         if self._draining.is_seen:
             self.should_exit = True
         return await super().on_tick(counter)

@@ -68,10 +68,10 @@ class Watch:
         for look, seconds in (
             (self.look_up, NAMES_SECONDS),
             (self.look_whether_ready, READY_SECONDS),
-            (self.read_reports, REPORT_SECONDS),
             (self.read_configurations, CONFIGURATION_SECONDS),
         ):
             self._tasks.append(asyncio.create_task(_again(look, seconds)))
+        self._tasks.append(asyncio.create_task(self._keep_reading_reports()))
 
     async def close(self) -> None:
         """Stop looking."""
@@ -107,6 +107,13 @@ class Watch:
         """
         if len(self._router.replicas) > 1:
             await asyncio.gather(*(self._read(url) for url in list(self._router.replicas)))
+
+    async def _keep_reading_reports(self) -> None:
+        while True:
+            # One alone has company once names have been looked up again.
+            several = len(self._router.replicas) > 1
+            await asyncio.sleep(REPORT_SECONDS if several else NAMES_SECONDS)
+            await self.read_reports()
 
     async def read_configurations(self) -> None:
         """Of each model at each replica: how many requests it takes at once, what its steps are."""

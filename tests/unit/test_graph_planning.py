@@ -315,3 +315,18 @@ def test_refusals(graph: Sandbox, change: Callable[[Sandbox], object], problem: 
     with pytest.raises(ConfigurationError) as caught:
         _plan(graph)
     assert problem in caught.value.problem
+
+
+def test_a_task_on_openvino(bert: Sandbox) -> None:
+    """Without a KV cache, unlike its text generation: weights as ONNX Runtime has them."""
+    bert.data["models"]["speller"] |= {"task": "embedding"}
+    reference = _plan(bert)
+    plans = {one: _plan(bert, builder="openvino", precision=one) for one in ("fp32", "bf16")}
+    for plan in plans.values():
+        assert plan.weights == reference.weights
+        assert plan.kv_bytes_per_token == 0
+        assert plan.activations
+    assert plans["bf16"].activations < plans["fp32"].activations
+    small = _plan(bert, precision="int8")
+    assert small.parameters
+    assert 1 <= small.weights / small.parameters < 1.02

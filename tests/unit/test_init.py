@@ -299,6 +299,17 @@ def test_an_onnx_file(invoke: Invoke, here: Path) -> None:
     }
 
 
+def test_bf16_of_a_task_is_openvino_s(invoke: Invoke, here: Path) -> None:
+    """ONNX Runtime has none on a CPU; one that cannot compute in it is told so."""
+    sentences(encoder(here / "bert"), "Transformer", "Pooling", pooling_mode_mean_tokens=True)
+    done = invoke("init", "bert", "--precision", "bf16")
+    if "_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        assert done.exit_code == 0, done.stderr
+        assert engine_of(load_project(here))["builder"] == "openvino"
+    else:
+        assert "precision bf16 needs a CPU with AVX512-BF16 or AMX" in done.stderr
+
+
 @pytest.mark.parametrize("precision", ["fp16", "int8", "fp32"])
 def test_an_onnx_file_on_a_gpu_that_tensorrt_llm_does_not_know(
     invoke: Invoke, here: Path, precision: str

@@ -25,7 +25,6 @@ import numpy as np
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1] / "python_backends"))
 
-from tensorlib.objective import Objective  # noqa: E402
 from tensorlib.packing import default_tokens, first_of, packed  # noqa: E402
 
 RESULTS = HERE.parent / "results" / "tasks.md"
@@ -134,21 +133,6 @@ def by_tokens(machine: Machine, most_tokens: int) -> Batcher:
     def batch(waiting: list[Text], now: float) -> tuple[list[Text], int]:
         first = first_of(waiting, now)
         run = packed(waiting, first, MOST_ROWS, most_tokens, machine.run_tokens)
-        return run, max(text.length for text in run)
-
-    return batch
-
-
-def with_objective(machine: Machine, most_tokens: int) -> Batcher:
-    """The served engine's, told the objective; it knows what runs take, as it does after a few."""
-    objective = Objective(OBJECTIVE * machine.cost(1, LONGEST), machine.run_tokens)
-    for (rows, longest), seconds in machine.measured.items():
-        objective.took(rows * longest, seconds)
-
-    def batch(waiting: list[Text], now: float) -> tuple[list[Text], int]:
-        first = first_of(objective.in_time(waiting, now), now)
-        run = packed(waiting, first, MOST_ROWS, most_tokens, machine.run_tokens)
-        run = objective.bounded(run, first, now)
         return run, max(text.length for text in run)
 
     return batch
@@ -275,7 +259,6 @@ def report(engine: Path) -> Iterator[str]:
     batchers: dict[str, Batcher] = {
         f"by tokens, at most {tokens} a run (served)": by_tokens(machine, tokens),
         f"by tokens, at most {4 * tokens}": by_tokens(machine, 4 * tokens),
-        f"by tokens, at most {tokens}, with the objective": with_objective(machine, tokens),
         "padded to the longest, first come": padded_to_the_longest,
         f"Triton's default: equal lengths, rounded to {MULTIPLE}": equal_lengths,
     }

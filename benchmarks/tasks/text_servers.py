@@ -45,13 +45,10 @@ Way = Callable[[Served, str], AbstractContextManager[Up]]
 
 
 @contextmanager
-def ours(
-    served: Served, marker: str, slo: Mapping[str, float] | None = None, **serving: Any
-) -> Iterator[Up]:
-    """What `tritonctl up` starts, with these fields of `serving`, and the objective."""
+def ours(served: Served, marker: str, **serving: Any) -> Iterator[Up]:
+    """What `tritonctl up` starts, with these fields of `serving`."""
     subject = served.of(marker)
-    of_model = {"serving": serving, "slo": dict(slo or {})}
-    models = {name: {**model, **of_model} for name, model in subject.models.items()}
+    models = {name: {**model, "serving": serving} for name, model in subject.models.items()}
     project = write_project(subject.folder, models, engines=str(served.engines))
     os.environ[MARKER] = marker
     with running(project) as state:
@@ -115,7 +112,6 @@ TWICE: dict[str, Any] = {
 }
 WAYS: dict[str, Way] = {
     "fused": partial(ours, fused=True),
-    "fused 50 ms": partial(ours, slo={"e2e_p99_ms": 50}, fused=True),
     "fused one run": partial(ours, fused=True, parallel_runs=1),
     "fused 2x1": partial(ours, fused=True, **TWICE),
     "ensemble": ours,

@@ -79,7 +79,6 @@ class GraphModel:
             padding = Padding(**parameters.record("padding"))
             tokens = parameters.integer("max_num_tokens", minimum=0)
             runs = parameters.integer("parallel_runs")
-            within = parameters.integer("answer_within_us", minimum=0) / 1e6
             self._session = self.open(folder / "engine", args, parameters)
             self._requests: Requests = TensorRequests(longest)
             if (folder / "task" / TASK_FILE).exists():
@@ -88,15 +87,9 @@ class GraphModel:
                 # Images have no tokens, and all of them one shape: they stay together.
                 tokens = (tokens or default_tokens(padding.run_tokens)) if task.text else 0
         most = int(config["max_batch_size"])
-        self._queue = RunQueue(
-            self._session.run,
-            most,
-            bound,
-            padding,
-            most_tokens=tokens,
-            lanes=parallel_runs(runs, config, args["model_instance_kind"]),
-            within=within,
-        )
+        lanes = parallel_runs(runs, config, args["model_instance_kind"])
+        run = self._session.run
+        self._queue = RunQueue(run, most, bound, padding, most_tokens=tokens, lanes=lanes)
         self._queue.start()
         self._metrics = StepMetrics(args)
 

@@ -8,13 +8,9 @@ behind it. One that it could not fill has emptied its queue, and is worked on me
 next one gathers and Triton counts one execution a run; unless many wait here already, where what is
 too many is to be refused without delay.
 
-A graph on a CPU may be run several times at once, each run on a thread of its own (a lane): threads
-of one run wait for each other, those of several do not. What comes then begins as soon as a lane is
-free, and Triton hands over more when one is, or when a run has ended.
-
-With a time to keep for texts (tensorlib/objective.py) a run has all cores as long as that may be
-enough: another begins beside it only where more waits than two runs hold. Everybody then waits
-here, where their age is seen.
+A graph on a CPU may be run several times at once, each run on a thread of its own (a lane). What
+comes then begins as soon as a lane is free, and Triton hands over more at once: were execute() to
+wait for a lane, the lanes would wait for what Triton keeps, and cores stood idle.
 
 With a bound for a run's tokens a request's texts wait one by one, each with its own length
 (tensorlib/packing.py says who shares a run); the request is answered when all of them are.
@@ -28,7 +24,6 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from tensorlib.batches import MASK, Answer, Asked, Padding, Run, Shape, answered, joined
-from tensorlib.objective import Objective
 from tensorlib.packing import first_of, packed
 from textlib.errors import QueueFullError, RequestCancelledError
 
@@ -36,8 +31,6 @@ TRITON_DECIDES = -1
 # To ask Triton whether a client has gone is a round trip: only for who has waited long.
 _ASKED_AFTER_SECONDS = 0.25
 _ALIKE_ONLY = Padding()
-# With an objective: as much must wait, in full runs, before a run shares the cores with another.
-_FULL_RUNS = 2
 _LOG = logging.getLogger(__name__)
 
 
@@ -78,7 +71,6 @@ class RunQueue:
     where Triton's queue has priorities or timeouts, and nobody waits here. `most_tokens`: in one
     run, padding included; 0: requests stay whole, and their tokens are not counted. `lanes`: runs
     at a time, each by another thread; with one, those of small batches happen in `handle`.
-    `within`: seconds for a text, where its tokens are counted; 0: no objective.
     """
 
     def __init__(
@@ -90,7 +82,6 @@ class RunQueue:
         *,
         most_tokens: int = 0,
         lanes: int = 1,
-        within: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._run = run
@@ -99,13 +90,10 @@ class RunQueue:
         self._bound = bound
         # Without a mask nobody knows what padding is: images, or texts that padding would change.
         self._most_tokens = most_tokens if MASK in padding.inputs else 0
-        counts = within > 0 and self._most_tokens > 0
-        self._objective = Objective(within, padding.run_tokens) if counts else None
         self._clock = clock
         self._lines: dict[Shape, list[Part]] = {}  # who waits, by what may share a run
         self._count = 0  # of requests
         self._running = 0
-        self._ended = 0  # runs, so far
         self._closing = False
         self._lock = threading.Lock()  # of all above
         self._someone_waits = threading.Condition(self._lock)
@@ -122,19 +110,19 @@ class RunQueue:
 
     def handle(self, requests: Sequence[Waiting]) -> None:
         """Take the requests of one execute(); returns when Triton should hand over more."""
-        takes_more = self._bound != TRITON_DECIDES and self._takes_more(requests)
-        if takes_more or self._lanes > 1:
+        decides = self._bound == TRITON_DECIDES
+        if self._lanes > 1 or (not decides and self._takes_more(requests)):
             self._leave(requests)
             refused = self._take(requests)
             self._wake()
             self._refuse(refused)
-            if not takes_more:
+            if decides:
                 self._wait_for_a_lane()
             return
         with self._turn:
             refused = self._take(requests)
             answers = list(self._next_run())
-            while self._bound == TRITON_DECIDES and self._count:
+            while decides and self._count:
                 answers += self._next_run()
             self._leave(each for each in requests if not each.begun)
         self._wake()
@@ -173,21 +161,15 @@ class RunQueue:
         return 0 if self._most_tokens and part.rows > 1 else part.length(self._padding)
 
     def _takes_more(self, requests: Sequence[Waiting]) -> bool:
-        if self._objective or sum(each.asked.rows for each in requests) >= self._most:
+        if sum(each.asked.rows for each in requests) >= self._most:
             return True
         with self._lock:
             return 0 < self._bound <= 2 * self._count
 
     def _wait_for_a_lane(self) -> None:
-        """Until what comes next could begin at once, or has had the time of a run to gather."""
+        """Until what comes next could begin at once."""
         with self._lock:
-            ended = self._ended
-            self._room.wait_for(lambda: self._is_room(ended))
-
-    def _is_room(self, ended: int) -> bool:
-        if self._ended > ended and self._bound != TRITON_DECIDES:
-            return True
-        return not self._count and self._running < self._lanes
+            self._room.wait_for(lambda: not self._count and self._running < self._lanes)
 
     def _is_full(self) -> bool:
         places = self._most * (self._lanes - self._running)  # of runs that are about to begin
@@ -219,33 +201,22 @@ class RunQueue:
     def _work(self) -> None:
         while True:
             with self._lock:
-                self._someone_waits.wait_for(self._has_work)
+                self._someone_waits.wait_for(lambda: self._count or self._closing)
                 if not self._count:
                     return
             with self._turn:
                 answers = self._next_run()
             _send(answers)
 
-    def _has_work(self) -> bool:
-        """Whether a lane has a run to begin, or nothing to wait for."""
-        if self._objective and self._running and self._count:
-            waiting = (each.length for line in self._lines.values() for each in line)
-            return sum(waiting) > _FULL_RUNS * self._most_tokens
-        return self._count > 0 or self._closing
-
     def _next_run(self) -> list[tuple[Waiting, Answer]]:
         """Run the next batch; the requests that are answered by it. Holds the turn."""
         batch = self._next_batch()
         if not batch:
             return []
-        began, alone = self._clock(), self._running == 1
         gone = [each for each in batch if self._has_gone(each)]
         present = [each for each in batch if each not in gone]
         asked = [each.asked for each in present]
         answers = answered(asked, self._run, self._padding) if present else []
-        if self._objective and alone and self._running == 1 and present:
-            tokens = len(present) * max(each.length for each in present)
-            self._objective.took(tokens, self._clock() - began)
         given = dict(zip(present, answers, strict=True))
         return self._end(
             given | {each: RequestCancelledError("the client has gone.") for each in gone}
@@ -255,14 +226,11 @@ class RunQueue:
         """Of a run: the requests that have all of their answers by it, not by another lane's."""
         with self._lock:
             self._running -= 1
-            self._ended += 1
             for part, answer in answers.items():
                 part.answer = answer
             requests = dict.fromkeys(part.request for part in answers)
             whole = [each for each in requests if each.is_answered]
             self._room.notify_all()
-            # The next run begins while these answers are sent; or the other lanes end.
-            self._someone_waits.notify(self._lanes if self._closing else 1)
         return [(each, self._whole(each)) for each in whole]
 
     def _whole(self, request: Waiting) -> Answer:
@@ -298,16 +266,14 @@ class RunQueue:
         return first.asked.shape(self._padding)
 
     def _first(self, parts: Iterable[Part]) -> Part:
-        rows, now = list(parts), self._clock()
-        return first_of(self._objective.in_time(rows, now) if self._objective else rows, now)
+        return first_of(list(parts), self._clock())
 
     def _packed(self, line: Sequence[Part]) -> list[Part]:
         tokens, cost = self._most_tokens, self._padding.run_tokens
         first = self._first(line)
         if not first.length:  # it runs as it came
             return [first]
-        run = packed([each for each in line if each.length], first, self._most, tokens, cost)
-        return self._objective.bounded(run, first, self._clock()) if self._objective else run
+        return packed([each for each in line if each.length], first, self._most, tokens, cost)
 
     def _with_the_oldest(self, line: Sequence[Part]) -> list[Part]:
         """Those of its own length that fit, then of each other length if that saves time.

@@ -124,11 +124,28 @@ def test_a_short_text_does_not_wait_for_a_long_one() -> None:
     assert_own(long)
 
 
-@pytest.mark.parametrize("bound", [0, 16, TRITON_DECIDES])
-def test_triton_keeps_what_could_not_begin(bound: int) -> None:
-    """With all lanes taken execute() returns when a run has ended: what comes gathers there."""
+@pytest.mark.parametrize("bound", [0, 16])
+def test_triton_hands_over_more_at_once(bound: int) -> None:
+    """Also with all lanes taken: the next run is made of what waits here."""
     graph = Graph(60, 61)
     queue = started(graph, bound)
+    sent = [Client(60), Client(61), Client(5), Client(6), Client(5)]
+    for number, client in enumerate(sent):
+        queue.handle([client])
+        graph.wait_for(*[(1, 60), (1, 61)][: number + 1])
+    graph.gates[61].set()
+    for client in sent[1:]:
+        assert_own(client)
+    assert graph.begun[2:] == [(3, 6)]
+    graph.gates[60].set()
+    queue.close()
+    assert_own(sent[0])
+
+
+def test_where_triton_decides_it_keeps_what_could_not_begin() -> None:
+    """execute() returns when the next one could begin."""
+    graph = Graph(60, 61)
+    queue = started(graph, TRITON_DECIDES)
     queue.handle([Client(60)])
     execute = aside(lambda: queue.handle([Client(61)]))
     graph.wait_for((1, 60), (1, 61))
@@ -156,26 +173,6 @@ def test_where_triton_decides_nobody_waits_here() -> None:
     assert not execute.is_alive()
     graph.gates[60].set()
     queue.close()
-
-
-def test_what_waits_shares_a_run() -> None:
-    """Behind runs on all lanes, as ever."""
-    graph = Graph(60, 61)
-    queue = started(graph)
-    queue.handle([Client(60)])
-    execute = aside(lambda: queue.handle([Client(61)]))
-    graph.wait_for((1, 60), (1, 61))
-    late = [Client(5), Client(6), Client(5)]
-    others = aside(lambda: queue.handle(late))
-    graph.gates[61].set()
-    for client in late:
-        assert_own(client)
-    assert graph.begun[2:] == [(3, 6)]
-    graph.gates[60].set()
-    queue.close()
-    for thread in (execute, others):
-        thread.join(PATIENCE)
-        assert not thread.is_alive()
 
 
 def test_two_lanes_answer_one_request_once() -> None:
@@ -279,53 +276,6 @@ def test_everyone_gets_their_own(
     assert all(rows <= MOST for rows, _ in graph.begun)
     if tokens:
         assert all(rows == 1 or rows * length <= tokens for rows, length in graph.begun)
-
-
-def test_with_an_objective_a_run_has_all_cores() -> None:
-    """Another begins beside it where more waits than two runs hold; execute() waits for neither."""
-    graph = Graph(60, 61)
-    queue = started(graph, most_tokens=64, within=1.0)
-    sent = [Client(60), Client(61)]
-    queue.handle(sent[:1])
-    graph.wait_for((1, 60))
-    queue.handle(sent[1:])
-    few = [Client(10) for _ in range(6)]
-    for client in few:
-        queue.handle([client])
-    graph.wait_for((1, 60))
-    one_more = Client(10)
-    queue.handle([one_more])  # 131 tokens wait now, in runs of 64
-    graph.wait_for((1, 60), (1, 61))
-    graph.gates[60].set()
-    graph.gates[61].set()
-    queue.close()
-    for client in (*sent, *few, one_more):
-        assert_own(client)
-
-
-def test_who_will_be_late_lets_others_go_first() -> None:
-    """A run takes 10 ms a token, and an answer may two seconds: by the clock of the test."""
-    now = [0.0]
-
-    class Slow(Graph):
-        def __call__(self, arrays: Arrays, outputs: Sequence[str]) -> Sequence[Any]:
-            made = super().__call__(arrays, outputs)
-            now[0] += arrays["input_ids"].size / 100
-            return made
-
-    graph = Slow(60)
-    queue = started(graph, most_tokens=64, lanes=1, within=2.0, clock=lambda: now[0])
-    queue.handle([Client(60)])
-    graph.wait_for((1, 60))
-    late, early = Client(40), Client(20)
-    queue.handle([late])
-    now[0] = 0.5
-    queue.handle([early])
-    graph.gates[60].set()  # to the engine it took 1.1 seconds: 40 tokens would end at 1.89
-    queue.close()
-    assert graph.begun == [(1, 60), (1, 20), (1, 40)]
-    assert_own(late)
-    assert_own(early)
 
 
 def groups(*counts: int) -> dict[str, Any]:

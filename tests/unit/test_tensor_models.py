@@ -91,13 +91,6 @@ def test_runs_at_a_time(sandbox: Sandbox, serving: dict[str, Any], runs: str) ->
     assert _parameters(_config(_plan(sandbox)))["parallel_runs"] == runs
 
 
-@pytest.mark.parametrize(("slo", "us"), [({}, "0"), ({"e2e_p99_ms": 0.25}, "250")])
-def test_the_objective_reaches_the_engine(sandbox: Sandbox, slo: dict[str, Any], us: str) -> None:
-    """Which then chooses its runs by it."""
-    sandbox.data["models"][MODEL]["slo"] = slo
-    assert _parameters(_config(_plan(sandbox)))["answer_within_us"] == us
-
-
 def test_files_of_the_python_backend(sandbox: Sandbox) -> None:
     """The engine's folder, the model and the code it shares."""
     (model,) = _plan(sandbox).models

@@ -10,7 +10,7 @@ from typing import Any
 from tritonctl.engines.artefacts.manifest import Manifest
 from tritonctl.errors import ConfigurationError, RepositoryError, choices
 from tritonctl.project.compatibility import trtllm_arguments
-from tritonctl.project.schema import Model, Serving
+from tritonctl.project.schema import Serving
 from tritonctl.repository.backends import PythonBackend
 from tritonctl.repository.engine_queue import bound_in_engine, most_under_way
 from tritonctl.repository.native import NATIVE
@@ -135,29 +135,23 @@ _PARAMETERS: dict[str, _Parameter] = {
 }
 
 
-# What the model promises.
-_OBJECTIVES: dict[str, Callable[[Model], object]] = {
-    "answer_within_us": lambda model: round(1000 * (model.slo.e2e_p99_ms or 0)),
-}
-
-
-def backend_parameters(backend: PythonBackend, model: Model, manifest: Manifest) -> dict[str, str]:
+def backend_parameters(
+    backend: PythonBackend, serving: Serving, manifest: Manifest
+) -> dict[str, str]:
     """What a backend has under [settings] and asks for under [parameters] in its backend.toml.
 
     Raises ConfigurationError for a parameter that nobody gives, RepositoryError where this engine
     does not.
     """
     values = dict(backend.settings)
-    known = {**_PARAMETERS, **_OBJECTIVES}
     for key in sorted(backend.parameters):
-        if key not in known:
+        if key not in _PARAMETERS:
             raise ConfigurationError(
                 f"backend {backend.name} asks for the unknown parameter `{key}`",
                 remedy=f"write `{key} = VALUE` under [settings] in its backend.toml, or "
-                f"correct it: {choices(key, known, 'under [parameters] are known')}",
+                f"correct it: {choices(key, _PARAMETERS, 'under [parameters] are known')}",
             )
-        of_model = _OBJECTIVES.get(key)
-        value = of_model(model) if of_model else _PARAMETERS[key](model.serving, manifest)
+        value = _PARAMETERS[key](serving, manifest)
         if value is None:
             raise RepositoryError(
                 f"backend {backend.name} asks for the parameter `{key}`, which neither the "

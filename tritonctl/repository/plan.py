@@ -279,7 +279,7 @@ def _plan_step(
         # Over batches of one, without its own queue, a batcher does nothing.
         dynamic_batching=batching if batching or most > 1 else None,
         instance_group=_instance_group(step, model.serving),
-        parameters=backend_parameters(backend, model, artefact.manifest),
+        parameters=backend_parameters(backend, model.serving, artefact.manifest),
     )
     text = config_text(config, model.serving.config.get(step), header)
     files = [*backend.code(), *_artefact_files(artefact, backend.files)]

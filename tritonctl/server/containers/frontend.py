@@ -24,8 +24,8 @@ _ROOT = "tritonctl/__init__.py"
 _PACKAGE = Path(__file__).resolve().parents[2]
 _STEPS = "python_backends"
 _COUNTING = "countlib"
-# Resident, measured (benchmarks/results/docker.md): the frontend with a thousand streams; for each
-# model that reads texts, what counts its prompts, and so many times the size of its tokenizer.
+# The frontend itself; for each model that reads texts the processes that count its prompts, and so
+# many times the size of its tokenizer: half as much again as benchmarks/results/docker.md has.
 _OWN_BYTES = 512 << 20
 _COUNTER_BYTES = 128 << 20
 _TOKENIZER_TIMES = 24

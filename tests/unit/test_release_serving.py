@@ -13,13 +13,13 @@ import pytest
 import yaml
 
 from tests.json_page import as_documented
-from tests.unit.test_releases import _change, _publish, uncompiled
+from tests.unit.releasing import released_once, releases, uncompiled
 from tests.unit.test_reloading import embedded_server
 from tritonctl.errors import ServerError, UsageError
 from tritonctl.host.process import process_started
 from tritonctl.host.progress import Silent
 from tritonctl.releases.serving import rendered_release
-from tritonctl.releases.store import LINK, Stored, point, stored_releases
+from tritonctl.releases.store import LINK, Stored, point
 from tritonctl.server import release_switch
 from tritonctl.server.containers.compose import render_compose
 from tritonctl.server.release_switch import release_before, rollback, serve_release
@@ -29,16 +29,7 @@ from tritonctl.server.state import EmbeddedServer, ServerFiles, read_state, writ
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
 
-__all__ = ["uncompiled"]  # a fixture
-
-
-@pytest.fixture
-def releases(built: Sandbox) -> list[Stored]:
-    """Two of them."""
-    _publish(built)
-    _change(built)
-    _publish(built)
-    return stored_releases(built.load())
+__all__ = ["released_once", "releases", "uncompiled"]  # fixtures
 
 
 def _serve(built: Sandbox, release: str, **more: Any) -> EmbeddedServer:

@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.json_page import as_documented
+from tests.unit.releasing import change, passed, released, released_once, releases, uncompiled
 from tritonctl.engines.build.engine import build_engine
 from tritonctl.errors import HostError, RepositoryError, ServerError, UsageError
 from tritonctl.host.progress import Silent
 from tritonctl.releases import publish as publishing
 from tritonctl.releases import staging
 from tritonctl.releases.manifest import Smoked, read_release
-from tritonctl.releases.publish import Published, publish, without_secrets
+from tritonctl.releases.publish import publish, without_secrets
 from tritonctl.releases.serving import rendered_release
-from tritonctl.releases.store import find_release, remove_tree, stored_releases
+from tritonctl.releases.store import Stored, find_release, remove_tree, stored_releases
 from tritonctl.releases.verification import require_whole, verify_release
 from tritonctl.repository.contents import handwritten
 from tritonctl.repository.pbtxt import parse_pbtxt
@@ -35,27 +36,11 @@ from tritonctl.repository.publish import render
 
 if TYPE_CHECKING:
     from tests.unit.conftest import Cli, Sandbox
-    from tritonctl.host.progress import Progress
-    from tritonctl.project.schema import Project
-    from tritonctl.repository.publish import Rendered
+
+__all__ = ["released_once", "releases", "uncompiled"]  # fixtures
 
 MODELS = ["speller", "speller_detokenizer", "speller_engine", "speller_tokenizer"]
 ENGINE = "repository/speller_engine/{}/engine/openvino_model.bin"
-
-
-@pytest.fixture(autouse=True)
-def uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytecode is no part of a release, and takes longer than the rest of it."""
-    monkeypatch.setattr(publishing, "compile_python", lambda _: None)
-
-
-def passed(project: Project, rendered: Rendered, progress: Progress) -> Smoked:
-    """A trial that went well, of a server that the test does not start."""
-    return Smoked(status="passed", passed=1)
-
-
-def _publish(built: Sandbox, trial: Any = passed) -> Published:
-    return publish(built.load(), Silent(), trial)
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -70,19 +55,12 @@ def _visible(built: Sandbox) -> list[str]:
     return sorted(p.name for p in (built.root / "releases").iterdir() if p.name[0] != ".")
 
 
-def _change(built: Sandbox, delay: int = 100) -> None:
-    """Another content: one setting of a step."""
-    built.serving["config"] = {
-        "tokenizer": {"dynamic_batching": {"max_queue_delay_microseconds": delay}}
-    }
-
-
 def test_a_release_is_the_repository_under_its_number(built: Sandbox) -> None:
     """Every model with the number as its version folder, engines linked, nothing writable."""
-    _change(built)
-    first = _publish(built).stored
-    _change(built, 200)
-    done = _publish(built)
+    change(built)
+    first = released(built).stored
+    change(built, 200)
+    done = released(built)
     stored, release = done.stored, done.stored.manifest()
     assert done.fresh
     assert (release.number, release.parent) == (2, first.name)
@@ -102,13 +80,13 @@ def test_a_release_is_the_repository_under_its_number(built: Sandbox) -> None:
 
 def test_the_same_content_is_published_once(built: Sandbox) -> None:
     """Whatever its number would be, and whenever."""
-    first = _publish(built)
-    again = _publish(built)
+    first = released(built)
+    again = released(built)
     assert (again.fresh, again.stored.folder) == (False, first.stored.folder)
-    _change(built)
-    other = _publish(built)
+    change(built)
+    other = released(built)
     del built.serving["config"]
-    back = _publish(built)
+    back = released(built)
     assert other.fresh
     assert back.stored.name == first.stored.name
     assert _visible(built) == [first.stored.name, other.stored.name]
@@ -117,26 +95,26 @@ def test_the_same_content_is_published_once(built: Sandbox) -> None:
 
 def test_equal_projects_have_equal_hashes(built: Sandbox, tmp_path: Path) -> None:
     """Wherever they lie, whatever number it gets there."""
-    first = _publish(built).stored.manifest()
+    first = released(built).stored.manifest()
     other = type(built)(tmp_path / "elsewhere")
     other.take_engine_of(built)
-    _change(other)
-    _publish(other)
+    change(other)
+    released(other)
     del other.serving["config"]
-    second = _publish(other).stored.manifest()
+    second = released(other).stored.manifest()
     assert (first.number, second.number) == (1, 2)
     assert first.hash == second.hash
 
 
 def test_building_and_rendering_change_no_release(built: Sandbox) -> None:
     """Files are replaced, not written to: a release keeps what it had, byte for byte."""
-    stored = _publish(built).stored
+    stored = released(built).stored
     before = _digests(stored.folder)
     built.behave("ok", seed=7)
     build_engine(built.load(), "speller", Silent(), force=True)
     code = built.root / "model_repository" / "speller_tokenizer" / "1" / "model.py"
     code.write_text("# edited in place\n", encoding="utf-8")
-    second = _publish(built).stored
+    second = released(built).stored
     assert second.name != stored.name
     assert _digests(stored.folder) == before
     assert verify_release(stored, Silent()) == []
@@ -179,8 +157,8 @@ def test_killed_at_any_step_nothing_looks_finished(
     built: Sandbox, module: ModuleType, function: str, call: int
 ) -> None:
     """The release appears with the rename; what a killed command left goes with the next one."""
-    _publish(built)
-    _change(built)
+    released(built)
+    change(built)
     render(built.load(), Silent())
     calls, real = iter(range(1, 99)), getattr(module, function)
 
@@ -191,12 +169,12 @@ def test_killed_at_any_step_nothing_looks_finished(
 
     def publish_and_die() -> None:
         setattr(module, function, dying)
-        _publish(built)
+        released(built)
 
     assert _status(_forked(publish_and_die)) == -signal.SIGKILL
     assert [one.number for one in stored_releases(built.load())] == [1]
     assert list((built.root / "releases").glob(".staging-2"))
-    after = _publish(built)
+    after = released(built)
     assert after.fresh
     assert verify_release(after.stored, Silent()) == []
     assert not list((built.root / "releases").glob(".staging-*"))
@@ -213,16 +191,16 @@ def test_interrupted_while_it_is_asked(built: Sandbox) -> None:
 
     for trial, error in ((interrupted, KeyboardInterrupt), (wrong, ServerError)):
         with pytest.raises(error):
-            _publish(built, trial)
+            released(built, trial)
         assert [p.name for p in (built.root / "releases").iterdir()] == [".lock"]
-    assert _publish(built).stored.number == 1
+    assert released(built).stored.number == 1
 
 
 def test_two_that_publish_get_two_numbers(built: Sandbox) -> None:
     """Processes wait for each other."""
     children = []
     for delay in (100, 200):
-        _change(built, delay)
+        change(built, delay)
         built.data["model_repository"] = f"repository-{delay}"
         children.append(_forked(partial(publish, built.load(), Silent(), passed)))
     assert [_status(child) for child in children] == [0, 0]
@@ -234,9 +212,9 @@ def test_two_that_publish_get_two_numbers(built: Sandbox) -> None:
 
 def test_a_number_is_given_once(built: Sandbox) -> None:
     """Also when its release has gone: figures of the past would be taken for the new one's."""
-    stored = _publish(built).stored
+    stored = released(built).stored
     remove_tree(stored.folder)
-    assert _publish(built).stored.number == 2
+    assert released(built).stored.number == 2
 
 
 def test_an_engine_that_is_not_what_was_built_is_refused(built: Sandbox) -> None:
@@ -244,13 +222,13 @@ def test_an_engine_that_is_not_what_was_built_is_refused(built: Sandbox) -> None
     [engine] = (built.root / ".tritonctl/engines/speller").glob("*/engine/openvino_model.bin")
     engine.write_bytes(b"damaged" + engine.read_bytes()[7:])
     with pytest.raises(RepositoryError, match="is not what was built"):
-        _publish(built)
+        released(built)
     assert not stored_releases(built.load())
 
 
-def test_damage_is_found(built: Sandbox) -> None:
+def test_damage_is_found(releases: list[Stored]) -> None:
     """Another byte, another size, a missing file, one too many, a permission, another manifest."""
-    stored = _publish(built).stored
+    stored = releases[0]
     folder = stored.folder / "repository/speller_engine/1"
     folder.chmod(0o755)
     code, engine = folder / "model.py", folder / "engine/openvino_model.bin"
@@ -269,9 +247,9 @@ def test_damage_is_found(built: Sandbox) -> None:
     assert "tritonctl release" in caught.value.remedy
 
 
-def test_a_manifest_that_was_changed_is_found(built: Sandbox) -> None:
+def test_a_manifest_that_was_changed_is_found(built: Sandbox, releases: list[Stored]) -> None:
     """Files and their digests together: the hash in the folder's name tells."""
-    stored = _publish(built).stored
+    stored = releases[0]
     stored.folder.chmod(0o755)
     code = stored.folder / "repository/speller_engine/1/model.py"
     manifest = stored.folder / "release.json"
@@ -284,33 +262,33 @@ def test_a_manifest_that_was_changed_is_found(built: Sandbox) -> None:
     text = code.read_bytes()
     entry |= {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
     manifest.write_text(json.dumps(record), encoding="utf-8")
-    [changed] = stored_releases(built.load())
+    changed = stored_releases(built.load())[0]
     [finding] = verify_release(changed, Silent())
     assert (finding.kind, "another hash" in finding.detail) == ("manifest", True)
 
 
-def test_a_malformed_manifest_is_listed_and_told(built: Sandbox) -> None:
+def test_a_malformed_manifest_is_listed_and_told(built: Sandbox, releases: list[Stored]) -> None:
     """Others are still found; a path that leads out is none of a release."""
-    stored = _publish(built).stored
+    stored = releases[0]
     manifest = stored.folder / "release.json"
     stored.folder.chmod(0o755)
     manifest.chmod(0o644)
     record = json.loads(manifest.read_text(encoding="utf-8"))
     record["files"][0]["path"] = "../../etc/passwd"
     manifest.write_text(json.dumps(record), encoding="utf-8")
-    [listed] = stored_releases(built.load())
+    listed = stored_releases(built.load())[0]
     assert listed.problem is not None
     assert "leads out of the release" in listed.problem
     with pytest.raises(RepositoryError, match="cannot be read"):
         listed.manifest()
 
 
-def test_addresses(built: Sandbox) -> None:
+def test_addresses(releases: list[Stored]) -> None:
     """A number, a name, its beginning, `latest`; the candidates where none matches."""
-    first = _publish(built).stored
-    releases = stored_releases(built.load())
-    for address in ("1", first.name, first.name[:6], "latest"):
+    first, last = releases
+    for address in ("1", first.name, first.name[:6]):
         assert find_release(releases, address).folder == first.folder
+    assert find_release(releases, "latest") == last
     with pytest.raises(UsageError, match="no release `7`") as caught:
         find_release(releases, "7")
     assert first.name in caught.value.remedy
@@ -319,9 +297,11 @@ def test_addresses(built: Sandbox) -> None:
     assert "tritonctl release" in empty.value.remedy
 
 
-def test_a_release_is_served_without_the_project_of_then(built: Sandbox) -> None:
+def test_a_release_is_served_without_the_project_of_then(
+    built: Sandbox, releases: list[Stored]
+) -> None:
     """Its models, not those of the project file now; its steps are none written by hand."""
-    stored = _publish(built).stored
+    stored = releases[0]
     built.data["models"]["renamed"] = built.data["models"].pop("speller")
     built.data["server"]["grpc_port"] = 8101
     project, rendered = rendered_release(built.load(), stored)
@@ -364,9 +344,9 @@ def test_models_by_hand_are_copied(built: Sandbox) -> None:
         "class TritonPythonModel:\n    def execute(self, requests):\n        return []\n",
         encoding="utf-8",
     )
-    stored = _publish(built).stored
-    released = stored.repository / "mine" / "4" / "model.py"
-    assert not released.samefile(code)
+    stored = released(built).stored
+    lies = stored.repository / "mine" / "4" / "model.py"
+    assert not lies.samefile(code)
     assert stat.S_IMODE(code.stat().st_mode) & 0o200
     [mine] = [m for m in stored.manifest().models if m.name == "mine"]
     assert mine.version is None
@@ -379,7 +359,7 @@ def test_models_by_hand_are_copied(built: Sandbox) -> None:
 def test_no_links_no_release_of_links(built: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another file system engines are copied, and the caller is told which."""
     monkeypatch.setattr(staging, "linked", lambda *_: False)
-    done = _publish(built)
+    done = released(built)
     assert ENGINE.format(1) in done.copied
     assert not any(file.linked for file in done.stored.manifest().files)
     assert verify_release(done.stored, Silent()) == []
@@ -393,7 +373,7 @@ def test_a_full_disk_leaves_nothing(built: Sandbox, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(staging, "described", full)
     with pytest.raises(HostError, match="no space left"):
-        _publish(built)
+        released(built)
     assert [p.name for p in (built.root / "releases").iterdir()] == [".lock"]
 
 
@@ -415,13 +395,13 @@ def test_secrets_stay_out(built: Sandbox, monkeypatch: pytest.MonkeyPatch) -> No
     built.serving["config"] = {
         "engine": {"parameters": {"note": {"string_value": "zebra-crossing-42"}}}
     }
-    release = _publish(built).stored.manifest()
+    release = released(built).stored.manifest()
     assert "zebra" not in json.dumps(release.project)
 
 
-def test_what_the_manifest_says(built: Sandbox) -> None:
+def test_what_the_manifest_says(releases: list[Stored]) -> None:
     """Engine, versions, settings; the whole of it survives being written and read."""
-    stored = _publish(built).stored
+    stored = releases[0]
     release = read_release(stored.folder)
     assert release == stored.release
     assert release.engines["speller"].builder == "scripted"

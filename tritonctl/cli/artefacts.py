@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tritonctl.cli import options
+from tritonctl.cli.confirmation import confirm
 from tritonctl.errors import RepositoryError, UsageError
 
 if TYPE_CHECKING:
@@ -250,7 +251,7 @@ def prune(
         console.result(_pruned(planned, dry_run=dry_run), _summary(planned, "would remove"))
         return
     if not yes:
-        _confirm(console, _summary(planned, "to remove:"))
+        confirm(console, _summary(planned, "to remove:"))
     done = prune_artefacts(profiles, planned.folders, console, keep=keep, sources=sources)
     console.result(_pruned(done, dry_run=False), _summary(done, "removed"))
 
@@ -268,25 +269,12 @@ def _prune_shared(console: Console, project: Project, *, dry_run: bool, yes: boo
     chosen = unused(folder)
     if chosen and not dry_run:
         if not yes:
-            _confirm(console, "\n".join(f"to remove: {path}" for path in chosen))
+            confirm(console, "\n".join(f"to remove: {path}" for path in chosen))
         chosen = remove_unused(folder, chosen, console)
     verb = "would remove" if dry_run else "removed"
     record = {"dry_run": dry_run, "removed": [str(path) for path in chosen]}
     lines = "\n".join(f"{verb} {path}" for path in chosen)
     console.result(record, lines or "nothing to remove")
-
-
-def _confirm(console: Console, summary: str) -> None:
-    """Ask the user. Raises UsageError without a yes."""
-    answer = None
-    if not console.as_json:
-        console.note(summary)
-        answer = console.ask("Remove them? [y/N] ")
-    if answer is None or answer.strip().lower() not in ("y", "yes"):
-        raise UsageError(
-            "nothing removed: not confirmed",
-            remedy="answer `y`, or give `--yes`; `--dry-run` only lists",
-        )
 
 
 def _pruned(pruning: Pruning, *, dry_run: bool) -> dict[str, Any]:

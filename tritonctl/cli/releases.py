@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tritonctl.cli import options
+from tritonctl.cli.confirmation import confirm
 from tritonctl.errors import RepositoryError
 
 if TYPE_CHECKING:
+    from tritonctl.releases.differences import Difference
     from tritonctl.releases.manifest import Release
+    from tritonctl.releases.pruning import Pruning
     from tritonctl.releases.store import Stored
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect, compare, verify and remove releases.")
@@ -132,6 +135,57 @@ def _figures(evaluation: dict[str, Any] | None) -> dict[str, float]:
 
 @app.command()
 @options.expand_options
+def diff(
+    *,
+    left: Address,
+    right: Address,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
+) -> None:
+    """Show how two releases differ: what breaks clients first, then settings, engines, files."""
+    from tritonctl.releases.differences import differences
+    from tritonctl.releases.store import find_release, stored_releases
+
+    console = voice.console()
+    releases = stored_releases(project.load())
+    one, other = find_release(releases, left), find_release(releases, right)
+    found = differences(one, other)
+    breaking = [each for each in found if each.breaking]
+    record = {
+        "left": one.name,
+        "right": other.name,
+        "breaking": bool(breaking),
+        "differences": [asdict(each) | {"change": each.change} for each in found],
+    }
+    if not found:
+        console.result(record, f"{one.name} and {other.name} do not differ")
+        return
+    rows = [
+        [f"{each.section} {each.field}", _value(each.left), _value(each.right), _note(each)]
+        for each in found
+    ]
+    console.table(record, ("", one.name, other.name, ""), rows)
+    if breaking:
+        console.note(f"{len(breaking)} of them may break clients of {one.name}")
+
+
+def _value(value: object) -> str:
+    """A value as JSON, a string without quotes."""
+    import json
+
+    if value is None:
+        return "-"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _note(difference: Difference) -> str:
+    if difference.breaking:
+        return "BREAKS CLIENTS"
+    return "" if difference.change is None else f"{difference.change:+.6g}"
+
+
+@app.command()
+@options.expand_options
 def verify(
     *,
     releases: Annotated[
@@ -164,3 +218,44 @@ def verify(
     console.result({"releases": records}, "\n".join(lines) or "no releases", failure)
     if failure:
         raise failure
+
+
+@app.command()
+@options.expand_options
+def prune(
+    *,
+    keep: Annotated[int, typer.Option(min=1, help="the N newest stay")] = 5,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only list what would be removed")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    project: options.ProjectOptions,
+    voice: options.OutputOptions,
+) -> None:
+    """Remove old releases; what is served and what a rollback leads to stay."""
+    from tritonctl.server.release_switch import prune_releases
+
+    console = voice.console()
+    loaded = project.load()
+    planned = prune_releases(loaded, None, keep, console)
+    if not dry_run and planned.removed:
+        if not yes:
+            confirm(console, _pruned_lines(planned, "to remove:"))
+        chosen = {one.name for one in planned.removed}
+        planned = prune_releases(loaded, chosen, keep, console)
+    record = {
+        "dry_run": dry_run,
+        "removed": [one.name for one in planned.removed],
+        "kept": [one.name for one in planned.kept],
+        "bytes": planned.freed,
+    }
+    console.result(record, _pruned_lines(planned, "would remove" if dry_run else "removed"))
+
+
+def _pruned_lines(pruning: Pruning, verb: str) -> str:
+    from tritonctl.host.units import human_bytes
+
+    if not pruning.removed:
+        return "nothing to remove"
+    lines = [f"{verb} {one.name}" for one in pruning.removed]
+    return "\n".join([*lines, f"{human_bytes(pruning.freed)} of their own"])

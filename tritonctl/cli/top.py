@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from tritonctl.cli import options
 
 if TYPE_CHECKING:
+    from tritonctl.project.schema import Project
     from tritonctl.server.top.watching import Endpoint
 
 _LIVE_WINDOW_SECONDS = 10.0
@@ -79,7 +82,8 @@ def _endpoint(url: str | None, project: options.ProjectOptions) -> Endpoint:
         opened = project.load()
         state = running_server(opened)
         usage = ServerUsage(state.shm_prefix) if isinstance(state, EmbeddedServer) else None
-        return Endpoint(state.metrics_url, layout_of(opened.repository), usage)
+        layout = layout_of(Path(state.repository))  # of a release, by the link to it
+        return Endpoint(state.metrics_url, layout, usage, partial(_release, opened))
     try:
         layout = layout_of(project.load().repository)
     except ConfigurationError:
@@ -87,3 +91,11 @@ def _endpoint(url: str | None, project: options.ProjectOptions) -> Endpoint:
             raise
         layout = Layout()
     return Endpoint(metrics_address(url), layout)
+
+
+def _release(project: Project) -> str:
+    """The one that is served now; it may change while the server runs."""
+    from tritonctl.server.state import ServerFiles, read_state
+
+    state = read_state(ServerFiles.of(project))
+    return state.release if state else ""

@@ -39,6 +39,7 @@ from tritonctl.releases.manifest import (
 )
 from tritonctl.releases.serving import rendered_release
 from tritonctl.releases.store import (
+    LOCK,
     REMOVED,
     STAGING,
     Stored,
@@ -53,7 +54,6 @@ from tritonctl.repository.plan import Plan
 from tritonctl.repository.publish import Rendered, compile_python, render, unchanged
 from tritonctl.repository.server_fields import server_version
 
-_LOCK = ".lock"
 _BLOTTED = "[removed]"
 # Asks a server of the staged release; raises ServerError where an answer is wrong.
 Trial = Callable[[Project, Rendered, Progress], Smoked]
@@ -76,7 +76,7 @@ def publish(project: Project, progress: Progress, trial: Trial) -> Published:
     """
     rendered = render(project, progress)
     folder = releases_folder(project)
-    with exclusive(folder / _LOCK, progress, "publish a release"), explained(folder):
+    with exclusive(folder / LOCK, progress, "publish a release"), explained(folder):
         remove_leftovers(folder)
         known = stored_releases(project)
         number = next_number(folder, known)

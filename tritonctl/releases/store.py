@@ -20,6 +20,7 @@ FOLDER = "releases"
 LATEST = "latest"
 # Names the release that a server loads; what Triton reads is behind it.
 LINK = "current"
+LOCK = ".lock"  # held while releases are published or removed
 STAGING = ".staging-"
 REMOVED = ".removed-"
 _NUMBER = ".number"  # the last one given, also to what was pruned since

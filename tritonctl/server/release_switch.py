@@ -9,7 +9,7 @@ leads back to the release that was served. Nothing is built.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.model_control import ModelControl
+from tritonctl.releases.pruning import Pruning, plan_pruning, prune
 from tritonctl.releases.serving import rendered_release
 from tritonctl.releases.store import (
     LINK,
@@ -38,7 +39,7 @@ from tritonctl.server.model_swap import ModelSwap
 from tritonctl.server.presence import current_server, current_servers
 from tritonctl.server.reload import refuse_other_server
 from tritonctl.server.reload_handwritten import reload_handwritten
-from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, write_state
+from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state, write_state
 
 _LOCK = ".serving"
 
@@ -108,6 +109,24 @@ def rollback(
                 remedy="name another one: `tritonctl releases list`",
             )
         return _switch(project, state, stored, progress, ask=ask)
+
+
+def prune_releases(
+    project: Project, chosen: Collection[str] | None, keep: int, progress: Progress
+) -> Pruning:
+    """Remove the chosen releases that nobody needs; None: only say which could go.
+
+    The served one stays, and what a rollback leads to. Raises HostError.
+    """
+    with _serving(project, progress):
+        state = read_state(ServerFiles.of(project))
+        needed: set[str] = set()
+        if state is not None:
+            before = release_before(state, stored_releases(project))
+            needed = {state.release, state.previous_release, state.switching_to, before or ""}
+        if chosen is None:
+            return plan_pruning(project, keep, needed)
+        return prune(project, chosen, keep, needed, progress)
 
 
 def release_before(state: Server, releases: Sequence[Stored]) -> str | None:

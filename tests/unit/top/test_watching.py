@@ -136,7 +136,7 @@ def test_a_server_that_goes_away_and_comes_back() -> None:
         (106.0, 110.0),
     ]
     assert gone[-1].figures == before.figures
-    assert set(gone[-1].record()) == {"time", "url", "problem"}
+    assert set(gone[-1].record()) == {"time", "url", "release", "problem"}
     back = server.look(1)
     assert (back.problem, back.silent_since, back.figures) == (None, None, None)
     again = server.look(2)

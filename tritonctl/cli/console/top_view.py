@@ -104,6 +104,8 @@ def _title(sight: Sight, now: float) -> Text:
     """The server and the time span; in red, that the figures are old."""
     title = Text("tritonctl top  ", style="bold", no_wrap=True, overflow="ellipsis")
     title.append(sight.url, style="not bold")
+    if sight.release:
+        title.append(f"  release {sight.release}", style="not bold")
     if sight.problem is not None:
         silent = now - (sight.silent_since or now)
         title.append(f"\nno answer for {silent:.0f} s: {sight.problem}", style="bold red")

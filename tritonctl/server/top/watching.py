@@ -38,11 +38,15 @@ def metrics_address(url: str) -> str:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where the metrics are, with the layout. usage: of the server's processes on this machine."""
+    """Where the metrics are, with the layout. usage: of the server's processes on this machine.
+
+    release: says which one is served, "" for none.
+    """
 
     url: str
     layout: Layout
     usage: ServerUsage | None = None
+    release: Callable[[], str] = str
 
 
 @dataclass(frozen=True)
@@ -60,12 +64,14 @@ class Sight:
     problem: str | None = None
     silent_since: float | None = None
     seen: float = field(default_factory=time.monotonic)
+    release: str = ""
 
     def record(self) -> dict[str, Any]:
         """For `--json`; a look that failed has no figures."""
         head = {
             "time": datetime.fromtimestamp(self.at, UTC).isoformat(timespec="milliseconds"),
             "url": self.url,
+            "release": self.release or None,
             "problem": self.problem,
         }
         if self.figures is None or self.problem is not None:
@@ -111,7 +117,8 @@ class Watcher:
                 now,
             )
         else:
-            self._last = Sight(url, at, self._interval, new_figures, seen=now)
+            release = self._endpoint.release() if self._endpoint else ""
+            self._last = Sight(url, at, self._interval, new_figures, seen=now, release=release)
         return self._last
 
     def first_look(self) -> None:

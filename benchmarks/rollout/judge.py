@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The judge of rollouts against optimal sequential tests, and on rollouts of an equal version.
+
+    python benchmarks/rollout/judge.py power | same [N] | faults [N]
+
+No server: time is simulated, a request of it takes no time. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from statistics import mean
+
+import numpy as np
+
+import simulated
+from tritonctl.loadtest.analysis.binomial import share_bounds
+from tritonctl.project.rollout import Rollout
+from tritonctl.rollout.judge import SHARES, Judge, Standing
+from tritonctl.rollout.sequential import Failures, Slower
+
+RATE = 0.01  # of false rollbacks
+REQUESTS = 20  # a second
+SHARE = (0.01, 0.05, 0.25, 0.5)
+TTFT_SPREAD = (0.2, 0.3, 0.5)
+RUNS = 400
+LONGEST = 20_000  # seconds of a rollout
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Candidate's requests until a test is decided, on average."""
+
+    judge: float  # at its share of the rate
+    same_rate: float  # the same test with the whole rate for itself
+    two_sample: float  # SPRT that knows the fault, and not how stable does
+    known: float  # SPRT that knows the fault and how stable does, in advance
+
+    def row(self, name: str) -> str:
+        """Of a table."""
+        numbers = (self.judge, self.same_rate, self.two_sample, self.known)
+        ratios = (
+            self.judge / self.two_sample,
+            self.same_rate / self.two_sample,
+            self.judge / self.known,
+            self.same_rate / self.known,
+        )
+        cells = [f"{number:.0f}" for number in numbers] + [f"{ratio:.2f}" for ratio in ratios]
+        return f"| {name} | " + " | ".join(cells) + " |"
+
+
+def failures(share: float, healthy: float, faulty: float, seed: int) -> tuple[float, ...]:
+    """One run: requests until each of the four tests is decided."""
+    random = np.random.default_rng(seed)
+    odds = faulty / (1 - faulty) / (healthy / (1 - healthy))
+    test, limits = Failures(), (1 / RATE / SHARES["failures"], 1 / RATE)
+    found: list[float] = [math.nan] * 4
+    known = pair = 0.0
+    requests = 0
+    target = math.log(1 / RATE)
+    for mine, others in _traffic(random, share):
+        failed = int(random.binomial(mine, faulty))
+        stable_failed = int(random.binomial(others, healthy))
+        test.update((failed, mine), (stable_failed, others))
+        requests += mine
+        known += failed * math.log(faulty / healthy)
+        known += (mine - failed) * math.log((1 - faulty) / (1 - healthy))
+        if mine and others and failed + stable_failed:
+            part = mine / (mine + others)
+            base = math.log(part * odds + 1 - part)
+            pair += failed * (math.log(odds) - base) - stable_failed * base
+        reached = (
+            test.evidence >= limits[0],
+            test.evidence >= limits[1],
+            pair >= target,
+            known >= target,
+        )
+        found = [
+            requests if now and math.isnan(before) else before
+            for before, now in zip(found, reached, strict=True)
+        ]
+        if not any(math.isnan(one) for one in found):
+            break
+    return tuple(found)
+
+
+def times(share: float, slower: float, spread: float, seed: int) -> tuple[float, ...]:
+    """One run, as for failures. The SPRT of two samples knows the law and not where it lies."""
+    random = np.random.default_rng(seed)
+    shift = math.log(slower) / spread
+    test, limits = Slower(), (1 / RATE / SHARES["ttft"], 1 / RATE)
+    found: list[float] = [math.nan] * 4
+    known = pair = 0.0
+    requests = 0
+    target = math.log(1 / RATE)
+    edges = np.log(np.array(simulated.BOUNDS) / 100) / spread
+    for mine, others in _traffic(random, share):
+        requests += mine
+        candidate, stable = random.normal(size=mine) + shift, random.normal(size=others)
+        test.update(*(_counts(edges, drawn) for drawn in (candidate, stable)))
+        known += float(np.sum(shift * candidate - shift * shift / 2))
+        if mine and others:
+            variance = 1 / mine + 1 / others
+            gap = float(candidate.mean() - stable.mean())
+            pair += (shift * gap - shift * shift / 2) / variance
+        reached = (
+            test.evidence >= limits[0],
+            test.evidence >= limits[1],
+            pair >= target,
+            known >= target,
+        )
+        found = [
+            requests if now and math.isnan(before) else before
+            for before, now in zip(found, reached, strict=True)
+        ]
+        if not any(math.isnan(one) for one in found):
+            break
+    return tuple(found)
+
+
+def _counts(edges: np.ndarray, drawn: np.ndarray) -> list[int]:
+    return list(np.bincount(np.searchsorted(edges, drawn), minlength=len(edges) + 1).tolist())
+
+
+def _traffic(random: np.random.Generator, share: float) -> Iterator[tuple[int, int]]:
+    for _ in range(LONGEST * 10):
+        yield int(random.poisson(REQUESTS * share)), int(random.poisson(REQUESTS * (1 - share)))
+
+
+def power() -> Iterator[str]:
+    """The curve: each fault at each share."""
+    yield (
+        "| fault, share of the candidate | judge | its test alone | SPRT, two samples | "
+        "SPRT, stable known | judge / two samples | alone / two samples | judge / known | "
+        "alone / known |"
+    )
+    yield "|---" + "|--:" * 8 + "|"
+    cases: list[tuple[str, Callable[..., tuple[float, ...]], tuple[float, ...]]] = []
+    for every in (50, 200):
+        for share in SHARE:
+            name = f"1 in {every} fails beside 1 in 1000, {share:.0%}"
+            cases.append((name, failures, (share, 0.001, 0.001 + 1 / every)))
+    for spread in TTFT_SPREAD:
+        for share in SHARE:
+            name = f"1.2 x TTFT, spread {spread}, {share:.0%}"
+            cases.append((name, times, (share, 1.2, spread)))
+    with ProcessPoolExecutor() as pool:
+        for name, run, arguments in cases:
+            columns = [[argument] * RUNS for argument in arguments]
+            runs = np.array(list(pool.map(run, *columns, range(RUNS), chunksize=20)))
+            yield Needed(*(float(value) for value in runs.mean(axis=0))).row(name)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a rollout ended. requests: that the candidate had."""
+
+    rolled_back: bool
+    step: int
+    seconds: float
+    requests: int
+    reason: str
+
+
+def rollout(world: str, candidate: simulated.Candidate, shadow: float, seed: int) -> Outcome:
+    """One whole rollout, from its first step to its last decision."""
+    asked = Rollout(shadow=shadow)
+    traffic = simulated.Traffic(simulated.WORLDS[world], candidate, seed, shadow)
+    judge = Judge(asked, 0.0, times=("ttft",))
+    step = 0
+    traffic.share = asked.steps[0]
+    for scrape in traffic.scrapes():
+        decision = judge.observe(scrape)
+        requests = decision.figures["candidate"]["requests"]
+        if decision.standing is Standing.ROLLBACK:
+            return Outcome(True, step, scrape.at, requests, decision.reason)
+        if decision.standing is Standing.PROMOTE_STEP:
+            step += 1
+            if step == len(asked.steps):
+                break
+            traffic.share = asked.steps[step]
+            judge.begin_step(step, scrape.at)
+        if scrape.at > LONGEST:
+            break
+    return Outcome(False, step, scrape.at, requests, "")
+
+
+def _outcomes(world: str, candidate: simulated.Candidate, shadow: float, n: int) -> list[Outcome]:
+    with ProcessPoolExecutor() as pool:
+        return list(
+            pool.map(rollout, [world] * n, [candidate] * n, [shadow] * n, range(n), chunksize=5)
+        )
+
+
+def same(n: int) -> Iterator[str]:
+    """Rollouts of the version that serves already, with a cold start, by what happens meanwhile."""
+    yield "| what happens meanwhile | rollouts | rolled back | 95 % interval | minutes |"
+    yield "|---|--:|--:|--:|--:|"
+    for world in simulated.WORLDS:
+        runs = _outcomes(world, simulated.Candidate(cold=True), 0.05, n)
+        wrong = [run for run in runs if run.rolled_back]
+        low, high = share_bounds(len(wrong), n)
+        why = sorted({run.reason for run in wrong})
+        yield (
+            f"| {world} | {n} | {len(wrong)} = {len(wrong) / n:.2%} | {low:.2%} to {high:.2%} "
+            f"| {mean(run.seconds for run in runs) / 60:.0f} |" + "".join(f" {one};" for one in why)
+        )
+
+
+def faults(n: int) -> Iterator[str]:
+    """Faults in the candidate, through whole rollouts."""
+    yield "| fault | found | step, per cent | seconds, median (P90) | its requests, median | by |"
+    yield "|---|--:|--:|--:|--:|---|"
+    steps = Rollout().steps
+    for name, (candidate, shadow) in simulated.FAULTS.items():
+        runs = _outcomes("all but own phases", candidate, shadow, n)
+        found = [run for run in runs if run.rolled_back]
+        if not found:
+            yield f"| {name} | 0 of {n} | – | – | – | – |"
+            continue
+        places = sorted({run.step for run in found})
+        seconds = [run.seconds for run in found]
+        yield (
+            f"| {name} | {len(found)} of {n} | {', '.join(f'{steps[one]:g}' for one in places)} "
+            f"| {np.median(seconds):.0f} ({np.percentile(seconds, 90):.0f}) "
+            f"| {np.median([run.requests for run in found]):.0f} "
+            f"| {max((run.reason for run in found), key=[run.reason for run in found].count)} |"
+        )
+
+
+def main() -> None:
+    """As the docstring says."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("what", choices=("power", "same", "faults"))
+    arguments.add_argument("n", type=int, nargs="?", default=200, help="rollouts of each kind")
+    asked = arguments.parse_args()
+    runs = {"power": power, "same": lambda: same(asked.n), "faults": lambda: faults(asked.n)}
+    for line in runs[asked.what]():
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing, contextmanager
@@ -167,23 +166,20 @@ def test_a_call_of_one_response(times: int, request_: bytes, code: str) -> None:
 
 
 def test_who_leaves_frees_the_server() -> None:
-    """Within half a second, and other calls go on."""
+    """It learns of it while it works, and other calls go on."""
     echo = Echo()
     with echoing(echo) as url:
 
-        async def run() -> float:
+        async def run() -> None:
             channel = Channel(Endpoint(url))
             call = begin(channel, b"wait")
             assert await anext(call) == b"wait"
             call.cancel()
-            began = time.monotonic()
-            await asyncio.to_thread(echo.left.wait, PATIENCE_SECONDS)
-            seconds = time.monotonic() - began
+            assert await asyncio.to_thread(echo.left.wait, PATIENCE_SECONDS / 2)
             assert await ask(channel) == [b"hello"] * 3
             await channel.close()
-            return seconds
 
-        assert asyncio.run(run()) < 0.5
+        asyncio.run(run())
 
 
 def test_who_does_not_read_holds_the_server_up() -> None:

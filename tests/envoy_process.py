@@ -10,6 +10,7 @@ import time
 import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,13 @@ from tritonctl.host.environments import Recipe, ensure, site_packages
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
 from tritonctl.server.gateway.files import configuration_text
-from tritonctl.server.gateway.placement import Placement, Upstream, gateway_of, secret_files
+from tritonctl.server.gateway.placement import (
+    Group,
+    Placement,
+    Upstream,
+    gateway_of,
+    secret_files,
+)
 from tritonctl.server.ports import held_ports
 from tritonctl.server.state import Server
 
@@ -86,6 +93,8 @@ class Envoy:
         concurrency: int = 1,
         launcher: Sequence[str | Path] = (),
         frontend: tuple[str, int] | None = None,
+        candidate: Group | None = None,
+        routes_file: Path | None = None,
     ) -> None:
         self._held = ExitStack()  # the ports, for as long as it may be started again
         wanted = held_ports("127.0.0.1", {"port": 0, "admin_port": 0})
@@ -93,9 +102,11 @@ class Envoy:
         ports = {"port": self.port, "admin_port": self.admin_port}
         project = project_with({**(gateway or {}), **ports}, root, server)
         self.log, self.file = root / "envoy.log", root / "envoy.yaml"
-        self.file.write_text(
-            configuration_text(project, on_this_host(project, upstreams, frontend))
-        )
+        placement = on_this_host(project, upstreams, frontend)
+        file = None if routes_file is None else str(routes_file)
+        self.placement = replace(placement, candidate=candidate, routes_file=file)
+        self.gateway = gateway_of(project)
+        self.file.write_text(configuration_text(project, self.placement))
         self._options = ["--concurrency", str(concurrency)]
         self._launcher = launcher
         self.process: subprocess.Popen[bytes] | None = None

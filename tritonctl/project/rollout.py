@@ -12,6 +12,8 @@ from tritonctl.project.base import AboveZero, NotNegative, Positive, Share, Stri
 ALL = 100  # per cent
 
 Percent = Annotated[float, Field(gt=0, le=ALL, allow_inf_nan=False)]
+# In lower case, as HTTP/2 and gRPC send it.
+HeaderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}[a-z0-9]$")]
 AboveZeroShare = Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -38,6 +40,16 @@ class Tolerated(Strict):
 
 class Rollout(Strict):
     """How users move from the stable release to a candidate, and what takes them back."""
+
+    user_header: HeaderName | None = Field(
+        None,
+        description="request header that says whose request it is: a user stays with a release; "
+        "a rollout needs it, and requests without it go to stable",
+    )
+    release_header: HeaderName = Field(
+        "x-tritonctl-release",
+        description="request header for testers: `candidate` or `stable`, whoever the user is",
+    )
 
     steps: list[Percent] = Field(
         [1, 5, 25, 50, 100],

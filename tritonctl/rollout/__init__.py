@@ -2,11 +2,12 @@
 """A new version beside the old one: is it worse? Judged every second, and written down.
 
 Whoever moves the users (the controller) holds `journal.controlling`, and for each step of
-`rollout.steps` of the project file: adds `Event.STEP` to the journal, moves Envoy's weights, calls
+`rollout.steps` of the project file: adds `Event.STEP` to the journal, calls `Traffic.move` and
 `Judge.begin_step`; then once a second makes a `metrics.Scrape` of both versions' counters, hands it
 to `Judge.observe`, adds the decision to the journal, and does what its `standing` says. After a
 crash, `journal.replay` says where it stood; a new `Judge` begins with the step again.
 
+    traffic      which users the candidate has: Envoy's routes, moved in one rename
     sequential   bets against "no worse", of failures, times, answers, memory
     metrics      what a scrape holds, and what happened between two
     presence     which version is heard of; a scrape that stays away is a fault

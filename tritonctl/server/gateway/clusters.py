@@ -9,6 +9,7 @@ HTTP/2 pings without an answer: a frozen process keeps its sockets open, so its 
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import replace
 from typing import Any
 
 from tritonctl.project.server import Gateway
@@ -26,8 +27,59 @@ _PERCENT_THAT_MAY_BE_EJECTED = 50
 
 def clusters(gateway: Gateway, placement: Placement) -> list[Message]:
     """All of them."""
+    return [
+        *_servers(gateway, placement),
+        *_candidate(gateway, placement),
+        _admin(placement),
+    ]
+
+
+def candidate(cluster: str) -> str:
+    """The same servers of the release that is rolled out."""
+    return f"{cluster}_candidate"
+
+
+def candidate_first(cluster: str) -> str:
+    """The candidate's servers while they are ready, stable's otherwise."""
+    return f"{cluster}_candidate_first"
+
+
+def _servers(gateway: Gateway, placement: Placement) -> list[Message]:
     triton_s = [_grpc(gateway, placement), _rest(gateway, placement)]
-    return [*triton_s, *_frontend(gateway, placement), _admin(placement)]
+    return [*triton_s, *_frontend(gateway, placement)]
+
+
+def _candidate(gateway: Gateway, placement: Placement) -> list[Message]:
+    """Its own clusters, watched like stable's, and one that falls back on stable's for each."""
+    group = placement.candidate
+    if group is None:
+        return []
+    made = []
+    of_candidate = replace(placement, upstreams=group.upstreams, frontend=group.frontend)
+    for cluster in _servers(gateway, of_candidate):
+        stable, own = cluster["name"], candidate(cluster["name"])
+        made.append(
+            cluster
+            | {
+                "name": own,
+                "load_assignment": cluster["load_assignment"] | {"cluster_name": own},
+            }
+        )
+        made.append(_first(candidate_first(stable), [own, stable], gateway))
+    return made
+
+
+def _first(name: str, names: list[str], gateway: Gateway) -> Message:
+    config = typed("envoy.extensions.clusters.aggregate.v3.ClusterConfig", clusters=names)
+    return {
+        "name": name,
+        "connect_timeout": "1s",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "cluster_type": {"name": "envoy.clusters.aggregate", "typed_config": config},
+        "common_lb_config": {"healthy_panic_threshold": {"value": 0}},
+        # Retries count here, and by default three at a time: a dead candidate has all its users'.
+        "circuit_breakers": _circuit_breakers(gateway),
+    }
 
 
 def typed(name: str, **fields: Any) -> Message:
@@ -97,11 +149,14 @@ def _replicas(
         "health_checks": [_health_check()],
         "outlier_detection": _outlier_detection(),
         # One bound for all: REST has a connection per request, and a dead replica retries them all.
-        "circuit_breakers": {
-            "thresholds": [dict.fromkeys(_BOUNDS, gateway.max_requests) | {"track_remaining": True}]
-        },
+        "circuit_breakers": _circuit_breakers(gateway),
         "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
     }
+
+
+def _circuit_breakers(gateway: Gateway) -> Message:
+    bounds = dict.fromkeys(_BOUNDS, gateway.max_requests)
+    return {"thresholds": [bounds | {"track_remaining": True}]}
 
 
 def _health_check(path: str = "/v2/health/ready") -> Message:

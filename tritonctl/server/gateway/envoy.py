@@ -25,6 +25,7 @@ _ROUTER = {
     "name": "envoy.filters.http.router",
     "typed_config": typed("envoy.extensions.filters.http.router.v3.Router"),
 }
+_ROUTES = "inference"
 _TRACE_HEADERS = ("traceparent", "tracestate")
 _MOST_CONNECTIONS = 50_000
 _STREAMS_OF_A_CONNECTION = 1024
@@ -51,8 +52,15 @@ _LOGGED = {
 
 
 def envoy_configuration(gateway: Gateway, placement: Placement) -> Message:
-    """The bootstrap message: everything static, so that `envoy --mode validate` sees all of it."""
+    """The bootstrap message.
+
+    Everything in it is static, so that `envoy --mode validate` sees all of it; of a rollout, the
+    routes are in a file of their own.
+    """
+    # Envoy asks who it is of whoever reads routes from a file.
+    name = {"id": "gateway", "cluster": "gateway"}
     return {
+        **({} if placement.routes_file is None else {"node": name}),
         "admin": {"address": admin_address(placement)},
         "static_resources": {
             "listeners": [_listener(gateway, placement), _admin_listener(placement)],
@@ -73,6 +81,35 @@ def _listener(gateway: Gateway, placement: Placement) -> Message:
 
 def _manager(gateway: Gateway, placement: Placement) -> Message:
     idle = f"{gateway.stream_idle_seconds}s"
+    log = typed(
+        "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
+        log_format={"json_format": _LOGGED},
+    )
+    return {
+        **_server("inference"),
+        **_routes_source(gateway, placement),
+        "http_filters": [*tenant_filters(gateway), _ROUTER],
+        "use_remote_address": True,
+        "stream_idle_timeout": idle,
+        "request_headers_timeout": "10s",
+        "common_http_protocol_options": {"idle_timeout": "3600s"},
+        "http2_protocol_options": _http2(gateway),
+        "access_log": [{"name": "envoy.access_loggers.stdout", "typed_config": log}],
+    }
+
+
+def _routes_source(gateway: Gateway, placement: Placement) -> Message:
+    if placement.routes_file is None:
+        return {"route_config": route_configuration(gateway, placement)}
+    source = {
+        "resource_api_version": "V3",
+        "path_config_source": {"path": placement.routes_file},
+    }
+    return {"rds": {"route_config_name": _ROUTES, "config_source": source}}
+
+
+def route_configuration(gateway: Gateway, placement: Placement) -> Message:
+    """Every route of the port for inference, to the servers that have no candidate beside them."""
     host = {
         "name": "triton",
         "domains": ["*"],
@@ -86,21 +123,7 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
     }
     # Triton traces every request with a `traceparent`, at any rate.
     trimmed = {} if gateway.trust_traces else {"request_headers_to_remove": [*_TRACE_HEADERS]}
-    log = typed(
-        "envoy.extensions.access_loggers.stream.v3.StdoutAccessLog",
-        log_format={"json_format": _LOGGED},
-    )
-    return {
-        **_server("inference"),
-        "route_config": {"name": "inference", "virtual_hosts": [host], **trimmed},
-        "http_filters": [*tenant_filters(gateway), _ROUTER],
-        "use_remote_address": True,
-        "stream_idle_timeout": idle,
-        "request_headers_timeout": "10s",
-        "common_http_protocol_options": {"idle_timeout": "3600s"},
-        "http2_protocol_options": _http2(gateway),
-        "access_log": [{"name": "envoy.access_loggers.stdout", "typed_config": log}],
-    }
+    return {"name": _ROUTES, "virtual_hosts": [host], **trimmed}
 
 
 def _server(name: str) -> Message:

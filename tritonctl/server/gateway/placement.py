@@ -38,10 +38,20 @@ class Upstream:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The servers of one release; frontend as in `Placement`."""
+
+    upstreams: tuple[Upstream, ...]
+    frontend: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
 class Placement:
     """Addresses as Envoy itself sees them; `secrets`: the path of each file in `secret_files`.
 
-    frontend: host and port of the OpenAI API; None where the project has none.
+    frontend: host and port of the OpenAI API; None where the project has none. candidate: the
+    servers of a release that is rolled out. routes_file: from which Envoy reads its routes, again
+    whenever another file is moved there; None: they are part of its configuration.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -51,6 +61,8 @@ class Placement:
     admin_port: int
     secrets: Mapping[str, str]
     frontend: tuple[str, int] | None = None
+    candidate: Group | None = None
+    routes_file: str | None = None
 
 
 def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Users move to a candidate, and back, through a real Envoy: who, when, and what is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.envoy_process import Envoy, validate
+from tritonctl.project.rollout import Rollout
+from tritonctl.rollout.traffic import CANDIDATE, ROUTES, STABLE, Traffic
+from tritonctl.server.gateway.placement import Group, Upstream
+
+USERS = [f"user-{number}" for number in range(2000)]
+STEPS = (1.0, 5.0, 25.0, 50.0, 100.0)
+ROLLOUT = Rollout(user_header="x-user-id")
+RELEASE = ROLLOUT.release_header
+CONNECTIONS = 8
+PATIENCE_SECONDS = 30.0
+_ALLOWED_SIGMAS = 4.0
+
+
+class Servers:
+    """Stands for the servers of a release: ready, and answers with the release's name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()
+        self._open: set[asyncio.Transport] = set()
+
+    async def start(self) -> Upstream:
+        """On a free port, for REST; nobody here asks by gRPC."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
+        port = self._server.sockets[0].getsockname()[1]
+        return Upstream("127.0.0.1", port, port)
+
+    def kill(self) -> None:
+        """As a crash does: no new connections, and the open ones are cut."""
+        self._server.close()
+        for transport in list(self._open):
+            transport.abort()
+
+    def opened(self, transport: asyncio.Transport) -> None:
+        """A connection, until `closed`."""
+        self._open.add(transport)
+
+    def closed(self, transport: asyncio.Transport) -> None:
+        """It ended, or was cut."""
+        self._open.discard(transport)
+
+    def answer(self, path: bytes) -> bytes:
+        """Health, or whose answer this is."""
+        body = b"" if b"/health/" in path else self._name
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+class _Connection(asyncio.Protocol):
+    """HTTP/1.1 with requests that have no body."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers, self._waiting = servers, b""
+        self._stream: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """asyncio's."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._servers.opened(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """asyncio's."""
+        del exc
+        self._servers.closed(self._transport)
+        if self._stream is not None:
+            self._stream.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        """asyncio's."""
+        self._waiting += data
+        while b"\r\n\r\n" in self._waiting:
+            head, self._waiting = self._waiting.split(b"\r\n\r\n", 1)
+            path = head.split(b" ", 2)[1]
+            if path.endswith(b"generate_stream"):
+                self._stream = asyncio.ensure_future(self._count())
+            else:
+                self._transport.write(self._servers.answer(path))
+
+    async def _count(self) -> None:
+        """0, 1, 2 ... a line each, for as long as somebody listens."""
+        self._transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        number = 0
+        while True:
+            line = b"%d\n" % number
+            self._transport.write(b"%x\r\n%b\r\n" % (len(line), line))
+            number += 1
+            await asyncio.sleep(0.01)
+
+
+class Client:
+    """A connection to Envoy."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+
+    async def ask(self, headers: Mapping[str, str], path: str = "/v2/models/m") -> str:
+        """Who answered; the status where it is not 200."""
+        if not hasattr(self, "_reader"):
+            await self.send(headers, path)
+        else:
+            self._write(headers, path)
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        status = head.split(b" ", 2)[1]
+        length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        body = (await self._reader.readexactly(length)).decode()
+        return body if status == b"200" else status.decode()
+
+    async def send(self, headers: Mapping[str, str], path: str) -> asyncio.StreamReader:
+        """A request over a new connection; what is answered is still to be read."""
+        self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._write(headers, path)
+        return self._reader
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+    def _write(self, headers: Mapping[str, str], path: str) -> None:
+        lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self._writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n{lines}\r\n".encode())
+
+
+class Stream:
+    """One that counts, and is read all the time."""
+
+    def __init__(self, port: int, headers: Mapping[str, str]) -> None:
+        self.seen: list[int] = []
+        self._client = Client(port)
+        self._task = asyncio.ensure_future(self._read(headers))
+
+    async def _read(self, headers: Mapping[str, str]) -> None:
+        reader = await self._client.send(headers, "/v2/models/m/generate_stream")
+        await reader.readuntil(b"\r\n\r\n")
+        rest = b""
+        while True:
+            size = int(await reader.readline(), 16)
+            *lines, rest = (rest + await reader.readexactly(size)).split(b"\n")
+            self.seen += map(int, lines)
+            await reader.readexactly(2)
+
+    async def goes_on(self) -> None:
+        """Ten more numbers, and none is lost or comes twice."""
+        until = len(self.seen) + 10
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while len(self.seen) < until:
+            assert not self._task.done(), "the stream was cut"
+            assert time.monotonic() < deadline, "the stream stands still"
+            await asyncio.sleep(0.01)
+        assert self.seen == list(range(len(self.seen)))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._task.cancel()
+        self._client.close()
+
+
+class Rig:
+    """Both releases behind Envoy."""
+
+    def __init__(self, envoy: Envoy, traffic: Traffic, candidate: Servers) -> None:
+        self.envoy, self.traffic, self.candidate = envoy, traffic, candidate
+
+    async def answers(self, users: Sequence[str]) -> dict[str, str]:
+        """Who answers each of them, once."""
+        waiting, found = list(users), dict[str, str]()
+
+        async def work() -> None:
+            client = Client(self.envoy.port)
+            while waiting:
+                user = waiting.pop()
+                found[user] = await client.ask({"x-user-id": user})
+            client.close()
+
+        await asyncio.gather(*(work() for _ in range(CONNECTIONS)))
+        return found
+
+    async def moved(self, users: Sequence[str]) -> set[str]:
+        """Those of them whom the candidate answers; stable all others."""
+        answers = await self.answers(users)
+        assert set(answers.values()) <= {STABLE, CANDIDATE}, answers
+        return {user for user, answer in answers.items() if answer == CANDIDATE}
+
+    async def read_by_envoy(self, share: float) -> None:
+        """After a move, until Envoy has done it."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while await asyncio.to_thread(self._reloads) < self._moves:
+            assert time.monotonic() < deadline, f"Envoy never read the routes of {share:g} %"
+            await asyncio.sleep(0.02)
+
+    async def move(self, share: float) -> None:
+        """A step, and Envoy has done it."""
+        self._moves = await asyncio.to_thread(self._reloads) + 1
+        self.traffic.move(share)
+        await self.read_by_envoy(share)
+
+    def _reloads(self) -> float:
+        return self.envoy.metric("envoy_http_rds_config_reload")
+
+    async def seconds_to_roll_back(self, users: Sequence[str]) -> float:
+        """From the rename to the start of the last request that the candidate answered."""
+        last, after = 0.0, dict.fromkeys(range(CONNECTIONS), 0)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        began = time.monotonic()
+        self.traffic.roll_back()
+
+        async def work(own: int) -> None:
+            nonlocal last
+            client, number = Client(self.envoy.port), own
+            while min(after.values()) < 20:  # answers of stable in a row, on each connection
+                assert time.monotonic() < deadline, "the candidate still has users"
+                sent = time.monotonic()
+                answer = await client.ask({"x-user-id": users[number % len(users)]})
+                number += CONNECTIONS
+                if answer == CANDIDATE:
+                    last, after[own] = max(last, sent - began), 0
+                else:
+                    after[own] += 1
+            client.close()
+
+        await asyncio.gather(*(work(own) for own in range(CONNECTIONS)))
+        return last
+
+
+@asynccontextmanager
+async def rig(root: Path, retries: int = 0) -> AsyncIterator[Rig]:
+    """Started; all users are stable's."""
+    stable, candidate = Servers(STABLE), Servers(CANDIDATE)
+    upstream, other = await stable.start(), await candidate.start()
+    folder = root / "routes"
+    envoy = Envoy(
+        root,
+        [upstream],
+        {"retries": retries},
+        concurrency=2,
+        candidate=Group((other,)),
+        routes_file=folder / ROUTES,
+    )
+    traffic = Traffic(folder, envoy.gateway, envoy.placement, ROLLOUT)
+    traffic.begin()
+    try:
+        await asyncio.to_thread(envoy.start)
+        yield Rig(envoy, traffic, candidate)
+    finally:
+        envoy.close()
+        stable.kill()
+        candidate.kill()
+
+
+def _within_chance(found: int, share: float) -> bool:
+    """Of USERS, if each had this share's chance."""
+    chance = share / 100
+    spread = math.sqrt(len(USERS) * chance * (1 - chance))
+    return abs(found - len(USERS) * chance) <= _ALLOWED_SIGMAS * spread
+
+
+def test_users_move_one_way_and_all_back(tmp_path: Path) -> None:
+    """Each share within chance, nobody back but by the rollback, and no open stream is cut."""
+
+    async def steps() -> None:
+        async with rig(tmp_path) as made:
+            port = made.envoy.port
+            streams = [
+                Stream(port, {"x-user-id": USERS[0]}),
+                Stream(port, {RELEASE: CANDIDATE}),
+            ]
+            assert await made.moved(USERS[:200]) == set()
+            before: set[str] = set()
+            for share in STEPS:
+                await made.move(share)
+                moved = await made.moved(USERS)
+                assert _within_chance(len(moved), share), f"{len(moved)} users at {share:g} %"
+                assert before <= moved
+                for stream in streams:
+                    await stream.goes_on()
+                before = moved
+                if share == 25.0:
+                    assert await made.moved(USERS[:500]) == moved.intersection(USERS[:500])
+                    await _assert_headers_say_otherwise(made, moved)
+            assert await made.seconds_to_roll_back(USERS) < PATIENCE_SECONDS
+            assert await made.moved(USERS[:200]) == set()
+            for stream in streams:
+                await stream.goes_on()
+                stream.close()
+
+    asyncio.run(steps())
+
+
+async def _assert_headers_say_otherwise(made: Rig, moved: set[str]) -> None:
+    """Testers choose, whoever they are; who is nobody is stable's."""
+    client = Client(made.envoy.port)
+    mover, stayer = min(moved), min(set(USERS) - moved)
+    assert await client.ask({"x-user-id": stayer, RELEASE: CANDIDATE}) == CANDIDATE
+    assert await client.ask({"x-user-id": mover, RELEASE: STABLE}) == STABLE
+    assert await client.ask({"x-user-id": mover, RELEASE: "neither"}) == CANDIDATE
+    assert await client.ask({RELEASE: CANDIDATE}) == CANDIDATE
+    for nobody in ({}, {"x-user-id": ""}):
+        assert {await client.ask(nobody) for _ in range(50)} == {STABLE}
+    client.close()
+
+
+@pytest.mark.parametrize(("retries", "pause"), [(2, 0.0), (0, 0.5)])
+def test_a_dead_candidate_keeps_nobody(retries: int, pause: float, tmp_path: Path) -> None:
+    """Not one request fails, from the first one on; a restarted Envoy moves nobody.
+
+    Without retries, Envoy must have seen that its idle connections are cut.
+    """
+
+    async def steps() -> None:
+        async with rig(tmp_path, retries) as made:
+            await made.move(50)
+            moved = sorted(await made.moved(USERS[:400]))
+            await asyncio.to_thread(made.envoy.stop)
+            await asyncio.to_thread(made.envoy.start)
+            assert sorted(await made.moved(USERS[:400])) == moved
+            made.candidate.kill()
+            await asyncio.sleep(pause)
+            assert set((await made.answers(moved)).values()) == {STABLE}
+            client = Client(made.envoy.port)
+            assert await client.ask({RELEASE: CANDIDATE}) == "503"  # a tester wants to know
+            client.close()
+
+    asyncio.run(steps())
+
+
+def test_envoy_accepts_the_routes(tmp_path: Path) -> None:
+    """With tenants, a frontend of each release and retries: as a whole, without a warning."""
+    (tmp_path / "alice.key").write_text("5ecret\n")
+    gateway = {"tenants": {"alice": {"api_key_file": "alice.key", "requests_per_minute": 60}}}
+    upstream, other = Upstream("127.0.0.1", 9001, 9000), Upstream("127.0.0.1", 9003, 9002)
+    envoy = Envoy(
+        tmp_path,
+        [upstream],
+        gateway,
+        frontend=("127.0.0.1", 9004),
+        candidate=Group((other,), ("127.0.0.1", 9005)),
+        routes_file=tmp_path / ROUTES,
+    )
+    traffic = Traffic(tmp_path, envoy.gateway, envoy.placement, ROLLOUT)
+    traffic.move(5)
+    # `--mode validate` does not read files of routes: put them where it does.
+    whole = yaml.safe_load(envoy.file.read_text())
+    (routes,) = json.loads(traffic.file.read_text())["resources"]
+    del routes["@type"]
+    listener = whole["static_resources"]["listeners"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    del manager["rds"]
+    manager["route_config"] = routes
+    envoy.file.write_text(yaml.safe_dump(whole))
+    done = validate(envoy.file)
+    envoy.close()
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [line for line in done.stderr.splitlines() if "[warning]" in line] == []

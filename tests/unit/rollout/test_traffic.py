@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The routes' file of a rollout: what is in it, what is refused, what a crash leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tritonctl.errors import ConfigurationError, HostError
+from tritonctl.project.rollout import Rollout
+from tritonctl.project.server import Gateway
+from tritonctl.rollout.traffic import ROUTES, Traffic
+from tritonctl.server.gateway.placement import Group, Placement, Upstream
+
+ROLLOUT = Rollout(user_header="x-user-id")
+PLACEMENT = Placement(
+    upstreams=(Upstream("127.0.0.1", 9001, 9000),),
+    address="127.0.0.1",
+    port=8080,
+    admin_address="127.0.0.1",
+    admin_port=8081,
+    secrets={},
+    frontend=("127.0.0.1", 9004),
+    candidate=Group((Upstream("127.0.0.1", 9003, 9002),)),
+    routes_file="/etc/envoy/routes/routes.json",
+)
+
+
+def traffic(
+    folder: Path, placement: Placement = PLACEMENT, settings: Rollout = ROLLOUT, **gateway: Any
+) -> Traffic:
+    """Of a gateway with these settings."""
+    return Traffic(folder, Gateway.model_validate(gateway), placement, settings)
+
+
+def routes(folder: Path) -> list[dict[str, Any]]:
+    """As Envoy reads them."""
+    (resource,) = json.loads((folder / ROUTES).read_text())["resources"]
+    (host,) = resource["virtual_hosts"]
+    found: list[dict[str, Any]] = host["routes"]
+    return found
+
+
+def by_user(folder: Path) -> list[dict[str, Any]]:
+    """What is done with requests that say whose they are."""
+    return [
+        route["route"] for route in routes(folder) if "weighted_clusters" in route.get("route", {})
+    ]
+
+
+@pytest.mark.parametrize(
+    ("share", "weights"),
+    [
+        (0.00001, [999_999, 1]),
+        (1, [990_000, 10_000]),
+        (33.3, [667_000, 333_000]),
+        (100, [0, 1_000_000]),
+    ],
+)
+def test_the_candidate_has_the_upper_end(share: float, weights: list[int], tmp_path: Path) -> None:
+    """Stable first and the same total always: a hash that is the candidate's stays so."""
+    traffic(tmp_path).move(share)
+    found = by_user(tmp_path)
+    assert found
+    for route in found:
+        split = route["weighted_clusters"]
+        assert [cluster["weight"] for cluster in split["clusters"]] == weights
+        stable, first = (cluster["name"] for cluster in split["clusters"])
+        assert first == f"{stable}_candidate_first"
+        assert split["use_hash_policy"] is True
+        assert route["hash_policy"] == [{"header": {"header_name": "x-user-id"}}]
+        assert "cluster" not in route
+
+
+def test_each_route_is_asked_for_in_four_ways(tmp_path: Path) -> None:
+    """By a tester, by a user, and else; all the rest of it is the same."""
+    traffic(tmp_path).move(5)
+    infer = [r for r in routes(tmp_path) if r["match"].get("path", "").endswith("/ModelInfer")]
+    headers = [route["match"].pop("headers", None) for route in infer]
+    assert headers == [
+        [{"name": "x-tritonctl-release", "string_match": {"exact": "candidate"}}],
+        [{"name": "x-tritonctl-release", "string_match": {"exact": "stable"}}],
+        [{"name": "x-user-id", "string_match": {"safe_regex": {"regex": ".+"}}}],
+        None,
+    ]
+    assert [route["route"].get("cluster") for route in infer] == [
+        "triton_grpc_candidate",
+        "triton_grpc",
+        None,
+        "triton_grpc",
+    ]
+    assert all(route["match"] == infer[-1]["match"] for route in infer)
+    assert {route["route"]["timeout"] for route in infer} == {"0s"}
+
+
+@pytest.mark.parametrize("theirs", [None, ("127.0.0.1", 9005)])
+def test_a_frontend_is_split_where_the_candidate_has_one(
+    theirs: tuple[str, int] | None, tmp_path: Path
+) -> None:
+    """Else the one that there is answers everybody."""
+    assert PLACEMENT.candidate is not None
+    group = replace(PLACEMENT.candidate, frontend=theirs)
+    traffic(tmp_path, replace(PLACEMENT, candidate=group)).move(5)
+    frontends = [
+        route
+        for route in by_user(tmp_path)
+        if route["weighted_clusters"]["clusters"][0]["name"] == "frontend"
+    ]
+    assert bool(frontends) == (theirs is not None)
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+def test_a_request_that_was_not_begun_goes_to_stable(retries: int, tmp_path: Path) -> None:
+    """Whatever the project says about retries."""
+    traffic(tmp_path, retries=retries).move(5)
+    for route in by_user(tmp_path):
+        policy = route["retry_policy"]
+        assert policy["num_retries"] == max(1, retries)
+        assert {"connect-failure", "refused-stream"} <= set(policy["retry_on"].split(","))
+        assert policy["retry_priority"]["name"].endswith("previous_priorities")
+
+
+def test_steps_and_back(tmp_path: Path) -> None:
+    """The file is the state; a new controller reads it, and goes on or back from there."""
+    traffic(tmp_path).begin()
+    assert traffic(tmp_path).share() == 0
+    assert by_user(tmp_path) == []
+    for share in (1, 5, 5, 12.5):  # the same again, after a crash
+        traffic(tmp_path).move(share)
+        assert traffic(tmp_path).share() == share
+    traffic(tmp_path).begin()  # Envoy is started again
+    assert traffic(tmp_path).share() == 12.5
+    for _ in range(2):
+        traffic(tmp_path).roll_back()
+        assert traffic(tmp_path).share() == 0
+        assert by_user(tmp_path) == []
+    assert [file.name for file in tmp_path.iterdir()] == [ROUTES]
+
+
+def test_a_rollback_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It renames a file that a step left there: nothing is written."""
+
+    def full(*_: object) -> None:
+        raise AssertionError("written")
+
+    steps = traffic(tmp_path)
+    steps.move(5)
+    monkeypatch.setattr("tritonctl.rollout.traffic.write_atomically", full)
+    steps.roll_back()
+    assert steps.share() == 0
+
+
+@pytest.mark.parametrize("share", [-1, 0, 4.9, 100.1, float("nan")])
+def test_a_share_only_grows(share: float, tmp_path: Path) -> None:
+    """And nothing is written else."""
+    steps = traffic(tmp_path)
+    steps.move(5)
+    before = steps.file.read_bytes()
+    with pytest.raises(ConfigurationError, match=r"rollout\.steps") as caught:
+        steps.move(share)
+    assert "roll back" in caught.value.remedy
+    assert steps.file.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version_info": "x"}', '{"version_info": []}', "{}"]
+)
+def test_a_file_of_somebody_else(text: str, tmp_path: Path) -> None:
+    """No step is taken from it; a rollback works."""
+    steps = traffic(tmp_path)
+    steps.file.write_text(text)
+    with pytest.raises(HostError, match="not a file of routes that tritonctl wrote"):
+        steps.move(5)
+    steps.roll_back()
+    assert steps.share() == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({}, r"rollout\.user_header is missing"),
+        ({"user_header": "x-tritonctl-release"}, r"rollout\.release_header: .* already"),
+    ],
+)
+def test_who_is_a_user(settings: dict[str, Any], said: str, tmp_path: Path) -> None:
+    """Said before anybody is moved."""
+    with pytest.raises(ConfigurationError, match=said):
+        traffic(tmp_path, settings=Rollout.model_validate(settings))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lacking", [{"candidate": None}, {"routes_file": None}], ids=str)
+def test_an_envoy_that_cannot_move_anybody(lacking: dict[str, Any], tmp_path: Path) -> None:
+    """Its configuration was made without a candidate."""
+    with pytest.raises(ConfigurationError, match="no candidate"):
+        traffic(tmp_path, replace(PLACEMENT, **lacking))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"steps": [5, 5, 100]},
+        {"steps": [50, 25, 100]},
+        {"steps": [0, 100]},
+        {"steps": [1, 50]},
+        {"steps": []},
+        {"user_header": "X-User"},
+        {"user_header": ":path"},
+        {"user_header": "x-user\r\nx-other"},
+        {"user_header": ""},
+        {"release_header": "a" * 65},
+    ],
+    ids=str,
+)
+def test_settings_that_the_project_file_refuses(settings: dict[str, Any]) -> None:
+    """Steps that do not rise to 100, names that are no header's."""
+    with pytest.raises(ValidationError):
+        Rollout.model_validate(settings)

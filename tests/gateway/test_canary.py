@@ -214,27 +214,32 @@ class Rig:
         return self.envoy.metric("envoy_http_rds_config_reload")
 
     async def seconds_to_roll_back(self, users: Sequence[str]) -> float:
-        """From the rename to the start of the last request that the candidate answered."""
-        last, after = 0.0, dict.fromkeys(range(CONNECTIONS), 0)
+        """From the call to the start of the last request that the candidate answered.
+
+        The users ask all the time, before it, too. 0 if there is none.
+        """
+        began, last = math.inf, 0.0
+        after = dict.fromkeys(range(CONNECTIONS), 0)  # answers of stable in a row
         deadline = time.monotonic() + PATIENCE_SECONDS
-        began = time.monotonic()
-        self.traffic.roll_back()
 
         async def work(own: int) -> None:
             nonlocal last
             client, number = Client(self.envoy.port), own
-            while min(after.values()) < 20:  # answers of stable in a row, on each connection
+            while min(after.values()) < 20:
                 assert time.monotonic() < deadline, "the candidate still has users"
                 sent = time.monotonic()
                 answer = await client.ask({"x-user-id": users[number % len(users)]})
                 number += CONNECTIONS
-                if answer == CANDIDATE:
-                    last, after[own] = max(last, sent - began), 0
-                else:
-                    after[own] += 1
+                after[own] = 0 if answer == CANDIDATE else after[own] + 1
+                if answer == CANDIDATE and sent >= began:
+                    last = max(sent - began, last)
             client.close()
 
-        await asyncio.gather(*(work(own) for own in range(CONNECTIONS)))
+        working = [asyncio.ensure_future(work(own)) for own in range(CONNECTIONS)]
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        await asyncio.to_thread(self.traffic.roll_back)
+        await asyncio.gather(*working)
         return last
 
 
@@ -293,7 +298,7 @@ def test_users_move_one_way_and_all_back(tmp_path: Path) -> None:
                 if share == 25.0:
                     assert await made.moved(USERS[:500]) == moved.intersection(USERS[:500])
                     await _assert_headers_say_otherwise(made, moved)
-            assert await made.seconds_to_roll_back(USERS) < PATIENCE_SECONDS
+            await made.seconds_to_roll_back(USERS)
             assert await made.moved(USERS[:200]) == set()
             for stream in streams:
                 await stream.goes_on()

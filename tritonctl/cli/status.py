@@ -120,8 +120,9 @@ def _unfinished(state: Server) -> str:
     if not state.switching_to:
         return ""
     return (
-        f" in parts, and {state.switching_to}: a switch runs, or was killed: "
-        f"`tritonctl rollback {state.release}` or `tritonctl up --release {state.switching_to}`"
+        f" in parts, and {state.switching_to}: a switch runs, or was killed\n"
+        f"  then       tritonctl rollback {state.release}\n"
+        f"  or         tritonctl up --release {state.switching_to}"
     )
 
 

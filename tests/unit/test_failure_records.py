@@ -77,6 +77,7 @@ def test_status(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
         grpc_url="127.0.0.1:8001",
         http_url="127.0.0.1:8000",
         metrics_url="127.0.0.1:8002",
+        release="",
         readiness_url=None,
         http_address="127.0.0.1",
         http_port=1,  # nobody says what serves the models

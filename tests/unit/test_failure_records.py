@@ -84,7 +84,7 @@ def test_status(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
         token=None,
     )
     health = Health(live=True, models={"speller": "LOADING", "speller_engine": "READY"})
-    server = SimpleNamespace(state=state, health=health, container=None, crashes=())
+    server = SimpleNamespace(state=state, health=health, container=None, crashes=(), api=None)
     monkeypatch.setattr("tritonctl.server.lifecycle.status", lambda _: [server])
     record = _fails(invoke, ("status",), "ServerError", 7, "not ready: speller")
     assert record["ready"] is False
@@ -92,8 +92,10 @@ def test_status(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     server.health = replace(health, live=False)
     _fails(invoke, ("status",), "ServerError", 7, "Triton does not answer at 127.0.0.1:8001")
     replicas = [
-        SimpleNamespace(state=state, health=health, container="triton-2", crashes=()),
-        SimpleNamespace(state=state, health=Health(True, {}), container="triton-1", crashes=()),
+        SimpleNamespace(state=state, health=health, container="triton-2", crashes=(), api=None),
+        SimpleNamespace(
+            state=state, health=Health(True, {}), container="triton-1", crashes=(), api=None
+        ),
     ]
     monkeypatch.setattr("tritonctl.server.lifecycle.status", lambda _: replicas)
     _fails(invoke, ("status",), "ServerError", 7, "not ready: triton-2")

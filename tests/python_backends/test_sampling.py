@@ -221,7 +221,8 @@ def test_every_public_tensor_is_declared_by_the_engine() -> None:
     backend = tomllib.loads(ENGINE.read_text(encoding="utf-8"))
     declared = {entry["name"] for entry in backend["inputs"]}
 
-    assert declared == {"input_ids", "input_lengths", "acknowledged", *PUBLIC_NAMES}
+    guide = {"guided_decoding_guide_type", "guided_decoding_guide"}
+    assert declared == {"input_ids", "input_lengths", "acknowledged", *PUBLIC_NAMES, *guide}
     assert all(
         entry["optional"] != (entry["name"].startswith("input_")) for entry in backend["inputs"]
     )

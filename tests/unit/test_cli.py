@@ -523,6 +523,7 @@ def test_every_error_has_its_own_exit_code() -> None:
         "ServerBusyError": 7,
         "SettingsRefusedError": 7,
         "StepGoneError": 7,
+        "SilentServerError": 7,
         "SloMissedError": 8,
         "InterruptionError": 130,
     }

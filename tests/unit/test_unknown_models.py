@@ -45,7 +45,7 @@ ASKING = [
     "new ensemble guarded --model other",
 ]
 # Whose `model` is something else: what init starts from, what the mock is called.
-OF_THEIR_OWN = {"init", "loadtest mock"}
+OF_THEIR_OWN = {"init", "loadtest mock", "rollout compare"}  # no model of a project
 NAMES = {"model", "models", "artefact", "artefacts"}
 
 

@@ -18,7 +18,7 @@ SPELLER = (
     *("number-speller", "sampling", "penalties", "end_id", "log_probs", "chat"),
     *("no bad_words", "no lora", "guides", "grammars"),
 )
-REPLAY = ("no chat", "no lora", "no guides")
+REPLAY = ("no chat", "no lora")
 # TensorRT-LLM's engines have all of it, but grammars are beyond their stand-in. The sampler of its
 # early PyTorch runtimes ignores seeds, penalties and bad words: they are refused, as they must be.
 TRTLLM_ENGINE = (

@@ -105,7 +105,7 @@ def accesses(envoy: Envoy, count: int) -> list[dict[str, Any]]:
 def test_streams_are_exact_and_both_replicas_answer(
     start: Start, pair: list[Handle], held_out: list[dict[str, str]]
 ) -> None:
-    """Sixteen at a time over one connection; each replica has about half of them."""
+    """Sixteen at a time over one connection; neither replica has all of them."""
     prompts = [line["text_input"] for line in held_out[:48]]
     envoy = start()
 
@@ -123,7 +123,9 @@ def test_streams_are_exact_and_both_replicas_answer(
     lines = accesses(envoy, len(prompts))
     used = Counter(line["replica"] for line in lines)
     assert set(used) == {replica.url for replica in pair}
-    assert min(used.values()) >= len(prompts) // 4
+    # Envoy draws two replicas by chance, in one of four times the slower one twice: that is 12 of
+    # 48 for it at worst, on average, and fewer than 4 in less than one of 1,000 runs.
+    assert min(used.values()) >= len(prompts) // 12
     # Our client leaves at the final response, before the status.
     assert {line["grpc_status"] for line in lines} <= {"OK", "Unknown"}
     assert {line["status"] for line in lines} == {200}

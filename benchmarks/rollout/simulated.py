@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two versions behind one gateway, simulated second by second: what the judge is told of them."""
+"""Two versions behind one gateway, simulated second by second, as the judge sees them."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class OpenvinoSession:
 
 
 def _require_bf16(core: Any, properties: Mapping[str, Setting]) -> None:
-    """Elsewhere OpenVINO computes in other types without a word, and nobody has compared those."""
+    """Refuse: elsewhere OpenVINO silently computes in other types, which no proof has compared."""
     known = core.get_property(_DEVICE, "OPTIMIZATION_CAPABILITIES")
     if properties.get(_INSIDE) == "bf16" and "BF16" not in known:
         raise ConfigurationError(

@@ -114,7 +114,7 @@ def test_a_process_that_was_killed_is_replaced(start: Start) -> None:
 def test_what_a_compiler_remembers_is_bounded(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its process is replaced in time, and the engine is told what it has taken in itself."""
+    """The trial's process is replaced in time; the engine reports the memory that it took."""
     monkeypatch.setattr(guide_trials, "_REPLACED_BYTES", 30 << 20)
     trials = start()
     settle(trials, regex("keep 20"))

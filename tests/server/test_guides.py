@@ -108,7 +108,7 @@ def test_guided_and_unguided_streams_together(speller_server: Server) -> None:
 
 @contextmanager
 def api_over(url: str) -> Iterator[httpx.Client]:
-    """The frontend, with a model that is told to know tools."""
+    """The frontend, with a model whose tool format the project names."""
     texts = {"exact": TextModel(tool_format="hermes")}
     config = FrontendConfig(
         servers=(url,), models=("exact",), texts=texts, settings=Frontend(port=0)

@@ -300,7 +300,7 @@ def test_an_onnx_file(invoke: Invoke, here: Path) -> None:
 
 
 def test_bf16_of_a_task_is_openvino_s(invoke: Invoke, here: Path) -> None:
-    """ONNX Runtime has none on a CPU; one that cannot compute in it is told so."""
+    """ONNX Runtime has none on a CPU; a CPU without bf16 gets an error that says so."""
     sentences(encoder(here / "bert"), "Transformer", "Pooling", pooling_mode_mean_tokens=True)
     done = invoke("init", "bert", "--precision", "bf16")
     if "_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8"):

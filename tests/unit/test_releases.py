@@ -357,7 +357,7 @@ def test_models_by_hand_are_copied(built: Sandbox) -> None:
 
 
 def test_no_links_no_release_of_links(built: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another file system engines are copied, and the caller is told which."""
+    """On another file system engines are copied; the result names them."""
     monkeypatch.setattr(staging, "linked", lambda *_: False)
     done = released(built)
     assert ENGINE.format(1) in done.copied

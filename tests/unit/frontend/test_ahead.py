@@ -111,7 +111,7 @@ def test_a_tenant_with_limits_is_admitted_first(
 
 
 def test_refused_by_its_count_it_is_left(frontend: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client hears of the count, and the server is told."""
+    """The client gets the error about the count; the server's call is cancelled."""
     gate = gated(frontend.ensemble, monkeypatch, error=CountRefusedError("messages is empty"))
     frontend.ensemble.script = [30.0]
     assert "messages is empty" in frontend.error(frontend.chat(stream=True))["message"]

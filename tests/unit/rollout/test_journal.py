@@ -87,7 +87,7 @@ def test_a_torn_line_at_every_byte(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("line", [b"{}", b"[]", b"\xff", b'{"at":1,"event":"step"}', b"[" * 99999])
 def test_a_damaged_line(tmp_path: Path, line: bytes) -> None:
-    """Whatever is no line, and not the torn last one, is told with its place."""
+    """An error names the place of a damaged line, unless it is the torn last one."""
     folder = write(tmp_path, [STARTED])
     with (folder / JOURNAL).open("ab") as file:
         file.write(line + b"\n")

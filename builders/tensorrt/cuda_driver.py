@@ -11,6 +11,7 @@ from buildlib.problems import BuildError
 
 _LIBRARY = "libcuda.so.1"
 _ADDRESS = ctypes.c_uint64
+_TEXT = ctypes.POINTER(ctypes.c_char_p)
 _SIGNATURES: dict[str, list[Any]] = {
     "cuInit": [ctypes.c_uint],
     "cuDeviceGet": [ctypes.POINTER(ctypes.c_int), ctypes.c_int],
@@ -21,6 +22,15 @@ _SIGNATURES: dict[str, list[Any]] = {
     "cuMemFree_v2": [_ADDRESS],
     "cuMemcpyHtoD_v2": [_ADDRESS, ctypes.c_void_p, ctypes.c_size_t],
     "cuMemcpyDtoH_v2": [ctypes.c_void_p, _ADDRESS, ctypes.c_size_t],
+    "cuGetErrorName": [ctypes.c_int, _TEXT],
+    "cuGetErrorString": [ctypes.c_int, _TEXT],
+}
+# By the name of the error; any other one may have any cause.
+_REMEDIES = {
+    "CUDA_ERROR_OUT_OF_MEMORY": "Free the GPU's memory (`nvidia-smi` lists who has it), or lower "
+    "engine.max_batch_size.",
+    "CUDA_ERROR_NO_DEVICE": "Build where the GPU is, and let CUDA_VISIBLE_DEVICES, if it is set, "
+    "name it.",
 }
 
 
@@ -69,10 +79,17 @@ class Device:
     def _call(self, name: str, *arguments: Any) -> None:
         status = getattr(self._library, name)(*arguments)
         if status:
+            error, words = (self._text(of, status) for of in ("cuGetErrorName", "cuGetErrorString"))
             raise BuildError(
-                f"{name} of the GPU's driver failed with status {status}",
-                remedy="See `nvidia-smi`: free its memory, or lower engine.max_batch_size.",
+                f"{name} of the GPU's driver failed: {words} ({error or f'status {status}'})",
+                remedy=_REMEDIES.get(error, "Type nvidia-smi: it says how the GPU is."),
             )
+
+    def _text(self, name: str, status: int) -> str:
+        """What the driver says of a status; nothing of one that it does not know."""
+        text = ctypes.c_char_p()
+        getattr(self._library, name)(status, ctypes.byref(text))
+        return (text.value or b"").decode("ascii", "replace")
 
 
 class Buffer:

@@ -55,8 +55,21 @@ def providers(args: Mapping[str, str]) -> list[Any]:
             f"{args['model_name']}: instance_group asks for a GPU, and the onnxruntime here has "
             "no CUDA. Set `kind: KIND_CPU`, or install onnxruntime-gpu beside the server."
         )
+    # CUDA and cuDNN as Python packages lie where the loader does not look.
+    onnxruntime.preload_dlls()
     device = {"device_id": args["model_instance_device_id"]}
     return [("CUDAExecutionProvider", device), "CPUExecutionProvider"]
+
+
+def _refuse_the_cpu(session: Any, asked: Sequence[Any], model: str) -> None:
+    """ONNX Runtime without its CUDA libraries runs on the CPU and only says so in the log."""
+    if len(asked) > 1 and session.get_providers() == ["CPUExecutionProvider"]:
+        raise ConfigurationError(
+            f"{model}: instance_group asks for a GPU, and ONNX Runtime could not start CUDA: its "
+            "own words are in the log, before this. It needs the driver, and the libraries of CUDA "
+            f"{onnxruntime.cuda_version} and cuDNN 9: pip install 'onnxruntime-gpu[cuda,cudnn]' "
+            "brings them."
+        )
 
 
 class OnnxSession:
@@ -67,7 +80,9 @@ class OnnxSession:
     def __init__(self, file: Any, args: Mapping[str, str], parameters: ModelParameters) -> None:
         options = session_options(parameters.settings("session"))
         try:
-            self._session = onnxruntime.InferenceSession(file, options, providers=providers(args))
+            places = providers(args)
+            self._session = onnxruntime.InferenceSession(file, options, providers=places)
+            _refuse_the_cpu(self._session, places, args["model_name"])
         except ConfigurationError:
             raise
         except Exception as error:  # onnxruntime's own tree has no common base

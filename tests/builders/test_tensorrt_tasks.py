@@ -183,6 +183,17 @@ def test_a_machine_without_a_driver(encoder: Exported, compiled: Compile, tmp_pa
 
 
 @exhaustive
+def test_a_driver_that_shows_no_gpu(
+    encoder: Exported, compiled: Compile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the driver's words, with what hides a GPU most often."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = compiled(encoder).result
+    assert "cuInit of the GPU's driver failed: no CUDA-capable device" in done["problem"]
+    assert "CUDA_VISIBLE_DEVICES" in done["remedy"]
+
+
+@exhaustive
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 @pytest.mark.parametrize(
     ("task", "checkpoint"),

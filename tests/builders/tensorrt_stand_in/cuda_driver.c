@@ -5,12 +5,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201 };
+enum {
+  SUCCESS = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
+  NO_DEVICE = 100,
+  INVALID_CONTEXT = 201
+};
 
 static int initialised, retained, current;
 
+// As a driver: a status that it does not know has no name, and that is an error.
+static int text_of(int status, const char **text, int of_name) {
+  switch (status) {
+    case SUCCESS: *text = of_name ? "CUDA_SUCCESS" : "no error"; break;
+    case INVALID_VALUE: *text = of_name ? "CUDA_ERROR_INVALID_VALUE" : "invalid argument"; break;
+    case OUT_OF_MEMORY: *text = of_name ? "CUDA_ERROR_OUT_OF_MEMORY" : "out of memory"; break;
+    case NO_DEVICE:
+      *text = of_name ? "CUDA_ERROR_NO_DEVICE" : "no CUDA-capable device is detected";
+      break;
+    default: *text = NULL; return INVALID_VALUE;
+  }
+  return SUCCESS;
+}
+
+int cuGetErrorName(int status, const char **text) { return text_of(status, text, 1); }
+
+int cuGetErrorString(int status, const char **text) { return text_of(status, text, 0); }
+
 int cuInit(unsigned int flags) {
   if (flags != 0) return INVALID_VALUE;
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (visible != NULL && *visible == '\0') return NO_DEVICE;
   initialised = 1;
   return SUCCESS;
 }

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the ONNX Runtime engine runs its graph, over a stand-in of the library, without Triton."""
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from textlib.errors import ConfigurationError
+
+MODEL = Path(__file__).parents[2] / "python_backends" / "onnxruntime_engine" / "model.py"
+CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+SETTINGS: dict[str, Any] = {
+    "intra_op_num_threads": 1,
+    "inter_op_num_threads": 1,
+    "allow_spinning": False,
+}
+SETTINGS |= {"execution_mode": "sequential", "graph_optimization_level": "all"}
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    """What is imported here knows the stand-in: no other test may find it."""
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in {"textlib", "tensorlib", "tasklib"}:
+            del sys.modules[name]
+
+
+def _module(monkeypatch: pytest.MonkeyPatch, built_for: Sequence[str], *, starts: bool) -> Any:
+    """The engine's module; `starts`: whether CUDA's libraries are there, too."""
+
+    class Session:
+        def __init__(self, _file: str, _options: Any, providers: list[Any]) -> None:
+            asked = [one if isinstance(one, str) else one[0] for one in providers]
+            # As ONNX Runtime: what it cannot start it leaves out, and says so in its log.
+            self._running = [one for one in asked if one == CPU or starts]
+
+        def get_providers(self) -> list[str]:
+            return self._running
+
+        def get_inputs(self) -> list[Any]:
+            return [SimpleNamespace(name="x")]
+
+        get_outputs = get_inputs
+
+    onnxruntime: Any = ModuleType("onnxruntime")
+    levels = ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL")
+    onnxruntime.GraphOptimizationLevel = SimpleNamespace(**{f"ORT_{name}": 0 for name in levels})
+    onnxruntime.ExecutionMode = SimpleNamespace(ORT_SEQUENTIAL=0, ORT_PARALLEL=1)
+    options = SimpleNamespace(add_session_config_entry=lambda _name, _value: None)
+    onnxruntime.SessionOptions = lambda: options
+    onnxruntime.InferenceSession = Session
+    onnxruntime.get_available_providers = lambda: list(built_for)
+    onnxruntime.preload_dlls = lambda: None
+    onnxruntime.cuda_version = "13.0"
+    state: Any = ModuleType("onnxruntime.capi.onnxruntime_pybind11_state")
+    state.InvalidArgument = ValueError
+    edge = ModuleType("triton_python_backend_utils")
+    for module in (onnxruntime, ModuleType("onnxruntime.capi"), state, edge):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    specification = importlib.util.spec_from_file_location("onnxruntime_engine_model", MODEL)
+    assert specification
+    assert specification.loader
+    made = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(made)
+    return made
+
+
+def _opened(module: Any, kind: str) -> Any:
+    args = {"model_name": "m", "model_instance_kind": kind, "model_instance_device_id": "0"}
+    parameters = SimpleNamespace(settings=lambda _name: SETTINGS)
+    return module.OnnxSession("model.onnx", args, parameters)
+
+
+@pytest.mark.parametrize(
+    ("kind", "built_for", "starts"),
+    [("CPU", [CPU], False), ("CPU", [CUDA, CPU], False), ("GPU", [CUDA, CPU], True)],
+)
+def test_a_graph_runs_where_its_instance_is(
+    monkeypatch: pytest.MonkeyPatch, kind: str, built_for: list[str], starts: bool
+) -> None:
+    """On a CPU nothing of CUDA is asked for."""
+    session = _opened(_module(monkeypatch, built_for, starts=starts), kind)
+    assert session._session.get_providers()[0] == (CUDA if kind == "GPU" else CPU)
+
+
+@pytest.mark.parametrize(
+    ("built_for", "told"),
+    [([CPU], "the onnxruntime here has no CUDA"), ([CUDA, CPU], "could not start CUDA")],
+)
+def test_a_gpu_that_is_not_used_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, built_for: list[str], told: str
+) -> None:
+    """ONNX Runtime itself would answer from the CPU, many times slower."""
+    with pytest.raises(ConfigurationError, match=told):
+        _opened(_module(monkeypatch, built_for, starts=False), "GPU")

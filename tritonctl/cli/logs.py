@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.server.state import Server
 
-_FRONTEND = "frontend"
+_FRONTEND, _GATEWAY = "frontend", "gateway"
 _SEARCHED = 5000  # lines of containers' logs among which those of one model are sought
 
 
@@ -27,7 +27,7 @@ def command(
     model: Annotated[
         str | None,
         typer.Argument(
-            help="a model, or a step of one: only its lines; or frontend: its log",
+            help="a model, or a step of one: only its lines; or frontend, gateway: its log",
             show_default="all",
         ),
     ] = None,
@@ -39,6 +39,7 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Print the end of the server's log, also after it has stopped."""
+    from tritonctl.server.embedded.gateway import GatewayFiles
     from tritonctl.server.log import LogReader
     from tritonctl.server.state import ContainerServer, ServerFiles, read_state
 
@@ -46,17 +47,19 @@ def command(
     loaded = project.load()
     files = ServerFiles.of(loaded)
     log, state = files.log, read_state(files)
-    if model == _FRONTEND and model not in loaded.public:
-        log, model = files.frontend_log, None
+    which = "server"
+    own = {_FRONTEND: files.frontend_log, _GATEWAY: GatewayFiles.of(loaded).program.log}
+    if model in own and model not in loaded.public:
+        which, log, model = model, own[model], None
     wanted = _chooser(loaded, state, model)
 
     def write(line: str) -> None:
         if wanted(line):
             console.result({"line": line}, line)
 
-    frontend = log == files.frontend_log
+    frontend = which == _FRONTEND
     if isinstance(state, ContainerServer) and (
-        not frontend or _FRONTEND in state.deployment.profiles
+        which == "server" or (frontend and _FRONTEND in state.deployment.profiles)
     ):
         from tritonctl.server.containers.lifecycle import print_log
 
@@ -66,7 +69,6 @@ def command(
             console.note("the containers have ended; `tritonctl up` starts them")
         return
     if not log.exists():
-        which = "server" if log == files.log else _FRONTEND
         raise ServerError(f"this project has no {which} log yet", remedy="run `tritonctl up`")
     with closing(LogReader(log)) as reader:
         for line in reader.last_lines(lines, wanted):

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tritonctl.project.schema import Project
     from tritonctl.protocol.model_config import Config
     from tritonctl.server.containers.api import Api
+    from tritonctl.server.groups import Beside
     from tritonctl.server.lifecycle import Status
     from tritonctl.server.state import Server
 
@@ -25,12 +26,13 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Show the server's health; exit code 7 unless every model of every server is ready."""
+    from tritonctl.server.groups import beside
     from tritonctl.server.lifecycle import status
 
     console = voice.console()
     loaded = project.load()
-    servers = status(loaded)
-    ready = all(
+    servers, gateway, other = status(loaded), _gateway(loaded), beside(loaded)
+    ready = (gateway is None or gateway["ready"]) and all(
         server.health.ready and (server.api is None or server.api.ready) for server in servers
     )
     first = max(servers, key=lambda server: server.health.ready)
@@ -39,19 +41,26 @@ def command(
         "ready": ready,
         "live": first.health.live,
         "release": first.state.release or None,
-        **_addresses(first),
+        **_addresses(first.state),
         "models": first.health.models,
         "served": served,
         "frontend": asdict(first.api) if first.api else None,
+        "gateway": gateway,
+        "beside": _beside(other) if other else None,
         "crashes": [asdict(crash) for crash in first.crashes],
         "servers": [
-            {"ready": server.health.ready, "container": server.container, **_addresses(server)}
+            {
+                "ready": server.health.ready,
+                "container": server.container,
+                **_addresses(server.state),
+            }
             for server in servers
         ],
     }
     failure = None if ready else _failure(servers, first)
     if not voice.as_json:
-        console.text("".join(f"{line}\n" for line in _lines(servers, first, ready=ready)))
+        lines = [*_lines(servers, first, ready=ready), *_around(gateway, other)]
+        console.text("".join(f"{line}\n" for line in lines))
     rows = [
         [f"  {name}", state, served[name]["by"], served[name]["instances"]]
         for name, state in first.health.models.items()
@@ -73,13 +82,56 @@ def _failure(servers: Sequence[Status], first: Status) -> ServerError:
         return ServerError(
             problem, remedy="`tritonctl logs frontend` shows why; `tritonctl up` starts it again"
         )
+    elif first.health.ready:
+        return ServerError(
+            "the gateway is not ready",
+            remedy="`tritonctl logs gateway` shows why; `tritonctl up` starts it again",
+        )
     else:
         problem = f"not ready: {', '.join(names) or 'Triton'}"
     return ServerError(problem, remedy="`tritonctl logs` shows why; `tritonctl up` starts it again")
 
 
-def _addresses(server: Status) -> dict[str, Any]:
-    state = server.state
+def _gateway(project: Project) -> dict[str, Any] | None:
+    """The Envoy before embedded servers; None where the project has none there."""
+    from tritonctl.server.embedded.gateway import is_ready, is_wanted, running
+
+    if not is_wanted(project):
+        return None
+    process = running(project)
+    if process is None:
+        return {"url": None, "metrics": None, "pid": None, "ready": False}
+    return {
+        "url": process.url,
+        "metrics": process.metrics_url,
+        "pid": process.pid,
+        "ready": is_ready(process),
+    }
+
+
+def _beside(other: Beside) -> dict[str, Any]:
+    """A candidate, or what is kept warm."""
+    return {
+        "slot": other.slot.value,
+        "release": other.server.release or None,
+        "ready": other.ready,
+        "share": other.share,
+        **_addresses(other.server),
+    }
+
+
+def _around(gateway: dict[str, Any] | None, other: Beside | None) -> Iterator[str]:
+    """What is before the servers, and beside them."""
+    if gateway is not None:
+        where = f"{gateway['url']} (pid {gateway['pid']})" if gateway["url"] else "it has ended"
+        yield f"  {'gateway':<9}  {where}{'' if gateway['ready'] else '  NOT READY'}"
+    if other is not None:
+        users = f"{other.share:g} % of the users" if other.share else "no users"
+        word = "" if other.ready else ", NOT READY"
+        yield f"  {'beside':<9}  {other.server.release} in slot {other.slot}: {users}{word}"
+
+
+def _addresses(state: Server) -> dict[str, Any]:
     return {
         "pid": state.pid,
         "grpc": state.grpc_url,

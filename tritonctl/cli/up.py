@@ -35,6 +35,7 @@ def command(
     voice: options.OutputOptions,
 ) -> None:
     """Start Triton on the project's models; returns when every model is ready."""
+    from tritonctl.server.groups import gateway
     from tritonctl.server.lifecycle import api
     from tritonctl.server.state import ContainerServer
 
@@ -51,6 +52,8 @@ def command(
         )
     found = api(loaded, state)
     frontend = found.url if found else None
+    process = gateway(loaded)
+    before = process.url if process else None
     record = {
         "started": started,
         "pid": state.pid,
@@ -59,6 +62,7 @@ def command(
         "http": state.http_url,
         "metrics": state.metrics_url,
         "frontend": frontend,
+        "gateway": before,
         "models": state.models,
         "release": state.release or None,
     }
@@ -67,7 +71,9 @@ def command(
     console.result(
         record,
         f"Triton {serves}is {word}: gRPC {state.grpc_url}, HTTP {state.http_url}, "
-        f"metrics {state.metrics_url}" + (f", OpenAI {frontend}" if frontend else ""),
+        f"metrics {state.metrics_url}"
+        + (f", OpenAI {frontend}" if frontend else "")
+        + (f", gateway {before}" if before else ""),
     )
 
 

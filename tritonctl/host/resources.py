@@ -8,7 +8,11 @@ from pathlib import Path
 
 # Where Triton's Python backend puts its regions.
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMORY_LIMIT = _CGROUP / "memory.max"
+_MEMORY_USED = _CGROUP / "memory.current"
+_MEMORY_KINDS = _CGROUP / "memory.stat"
+_MEMORY = Path("/proc/meminfo")
 
 
 def usable_cores() -> int:
@@ -32,6 +36,32 @@ def host_memory() -> int | None:
     except OSError:  # not in a cgroup of version 2
         return total
     return min(total, int(limit)) if limit.isdecimal() else total
+
+
+def available_memory() -> int | None:
+    """Bytes that a new process may take before the system must end another one.
+
+    Of the machine, or less in a container; files that are only cached count as free. None where
+    the system does not say.
+    """
+    try:
+        free = _figures(_MEMORY)["MemAvailable:"] << 10
+    except (OSError, KeyError):
+        return None
+    try:
+        limit = int(_MEMORY_LIMIT.read_text(encoding="ascii"))
+        used = int(_MEMORY_USED.read_text(encoding="ascii"))
+        kinds = _figures(_MEMORY_KINDS)
+    except (OSError, ValueError):  # "max", or not in a cgroup of version 2
+        return free
+    cached = kinds.get("inactive_file", 0) + kinds.get("active_file", 0)
+    return min(free, max(0, limit - used + cached))
+
+
+def _figures(file: Path) -> dict[str, int]:
+    """Name and number of each line."""
+    lines = [line.split() for line in file.read_text(encoding="ascii").splitlines()]
+    return {fields[0]: int(fields[1]) for fields in lines if len(fields) > 1}
 
 
 def shared_memory() -> int | None:

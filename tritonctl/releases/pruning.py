@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from tritonctl.host.files import exclusive, explained
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.releases.store import (
-    LINK,
+    LINKS,
     LOCK,
     REMOVED,
     Stored,
@@ -70,20 +71,20 @@ def prune(
 
 
 def _linked(project: Project, releases: Iterable[Stored]) -> set[str]:
-    """What the link names, which a server that is down would load again, and its parent; what a
+    """What the links name, which a server that is down would load again, and its parent; what a
     deployment of its own mounts.
     """
     folder = releases_folder(project)
-    try:
-        last = (folder / LINK).readlink().name
-    except OSError:
-        last = ""
+    last = set()
+    for link in LINKS:
+        with suppress(OSError):  # there is none
+            last.add((folder / link).readlink().name)
     try:
         deployed = (project.root / _DEPLOYED).read_text(encoding="utf-8", errors="replace")
     except OSError:
         deployed = ""
-    names = {last, *(one.name for one in releases if one.name in deployed)}
-    parents = [one.release.parent for one in releases if one.name == last and one.release]
+    names = last | {one.name for one in releases if one.name in deployed}
+    parents = [one.release.parent for one in releases if one.name in last and one.release]
     return names | {parent for parent in parents if parent}
 
 

@@ -20,6 +20,7 @@ FOLDER = "releases"
 LATEST = "latest"
 # Names the release that a server loads; what Triton reads is behind it.
 LINK = "current"
+LINKS = (LINK, "current-b")  # two groups of servers may run
 LOCK = ".lock"  # held while releases are published or removed
 STAGING = ".staging-"
 REMOVED = ".removed-"

@@ -18,9 +18,9 @@ from typing import IO, Any
 
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.host.files import explained, if_free
+from tritonctl.server.slots import CONTROLLER_LOCK
 
 JOURNAL = "journal.jsonl"
-_LOCK = "lock"
 _HOLDER = "controller.json"  # who has the lock, for the message of a second one
 
 
@@ -104,7 +104,7 @@ def controlling(rollouts: Path, number: int) -> Iterator[tuple[Journal, list[Ent
     rollouts: `.tritonctl/rollouts`; there is one controller in all of it. Raises HostError when
     another one runs, ConfigurationError for a damaged journal.
     """
-    with if_free(rollouts / _LOCK) as free:
+    with if_free(rollouts / CONTROLLER_LOCK) as free:
         if not free:
             raise HostError(
                 f"another controller runs a rollout: process {_holder(rollouts)}",

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tritonctl.errors import RepositoryError, ServerError
-from tritonctl.host.files import exclusive
+from tritonctl.host.files import exclusive, if_free
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
 from tritonctl.repository.contents import without_config
@@ -18,13 +18,16 @@ from tritonctl.server.containers import lifecycle as containers
 from tritonctl.server.containers.api import Api, api_of
 from tritonctl.server.containers.presence import at
 from tritonctl.server.containers.presence import containers as containers_of
-from tritonctl.server.embedded import frontend
+from tritonctl.server.embedded import frontend, gateway
 from tritonctl.server.embedded import lifecycle as embedded
+from tritonctl.server.embedded.program import is_alive
+from tritonctl.server.gateway.placement import gateway_of
 from tritonctl.server.health import Health, health
 from tritonctl.server.presence import current, current_server
 from tritonctl.server.restarts import Crash, described, read_restarts
 from tritonctl.server.security.certificate_checks import checked_tls
 from tritonctl.server.security.digests import verify_repository
+from tritonctl.server.slots import Slot, controller_lock, stable_slot
 from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state
 
 # The Python backend of tritonserver 2.51 passes paths to a shell unquoted.
@@ -32,14 +35,13 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Server, bool]:
-    """Start the project's server and wait until every model is ready.
+    """Start the project's server and wait until every model is ready; then the gateway, if any.
 
     Returns the server and whether this call started it; one already running on the same settings is
     left alone. Raises ServerError, with Triton's own message and the end of its log, after removing
     what had started, and HostError for a port that is taken.
     """
-    docker = project.server.mode == "docker"
-    if not docker:
+    if project.server.mode != "docker":
         embedded.require_servable(project, rendered)
     files = ServerFiles.of(project)
     with exclusive(files.lock, progress, "start or stop the server"):
@@ -48,7 +50,7 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
             if (
                 rendered.changed
                 or rendered.removed
-                or running.settings != _settings(project)
+                or running.settings != settings_of(project)
                 or running.models != rendered.plan.served
                 or running.release != rendered.plan.release_name
             ):
@@ -57,25 +59,44 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
                     "a server is already running, with other settings or models than the project's",
                     remedy=f"run `tritonctl down`, then `tritonctl up{alone}` again",
                 )
-            return _with_frontend(project, running, files, progress), False
+            with gateway.held(project, progress) as ports:
+                running = _with_frontend(project, running, files, progress)
+                _with_gateway(project, running, ports, progress)
+            return running, False
         if project.chosen is None and (none := without_config(project)):
             where = project.model_repository
             progress.note(f"no model, for want of config.pbtxt: {', '.join(none)} in {where}")
-        _refuse_names(rendered)
-        tls = checked_tls(project)
-        verify_repository(project, rendered.plan, progress)
-        settings = _settings(project)
-        if docker:
-            return containers.start(project, rendered, settings, files, progress, tls), True
-        with frontend.held_port(project) as port:
-            server = embedded.start(project, rendered, settings, files, progress, tls)
-            if port is None:
-                return server, True
+        with gateway.held(project, progress) as ports:
+            server = start_servers(project, rendered, settings_of(project), files, progress)
             try:
-                return frontend.start(project, server, port, files, progress), True
+                _with_gateway(project, server, ports, progress)
             except BaseException:
-                _end(read_state(files) or server, files)
+                _end(server, files)
                 raise
+        return server, True
+
+
+def start_servers(
+    project: Project, rendered: Rendered, settings: str, files: ServerFiles, progress: Progress
+) -> Server:
+    """Start a group of servers, and its frontend. The caller holds the lock of its files.
+
+    settings: by which they are known again, as `settings_of`. Raises as `start`.
+    """
+    _refuse_names(rendered)
+    tls = checked_tls(project)
+    verify_repository(project, rendered.plan, progress)
+    if project.server.mode == "docker":
+        return containers.start(project, rendered, settings, files, progress, tls)
+    with frontend.held_port(project) as port:
+        server = embedded.start(project, rendered, settings, files, progress, tls)
+        if port is None:
+            return server
+        try:
+            return frontend.start(project, server, port, files, progress)
+        except BaseException:
+            _end(read_state(files) or server, files)
+            raise
 
 
 def _with_frontend(
@@ -84,10 +105,40 @@ def _with_frontend(
     """A running server with its frontend, started again where that has ended for good."""
     if not isinstance(running, EmbeddedServer) or running.frontend is None:
         return running
-    if frontend.is_alive(running.frontend):
+    if is_alive(running.frontend):
         return running
     with frontend.held_port(project) as port:
         return running if port is None else frontend.start(project, running, port, files, progress)
+
+
+def _with_gateway(
+    project: Project, server: Server, ports: tuple[int, int] | None, progress: Progress
+) -> None:
+    """A server that is ready, known to the gateway; a candidate keeps only users that are judged.
+
+    ports: of a gateway that is to be started: all users are stable's then.
+    """
+    if not gateway.is_wanted(project) or not isinstance(server, EmbeddedServer):
+        return
+    stable = stable_slot(project)
+    if ports is None:
+        gateway.write_endpoints(project, stable, server)
+        _take_back_unjudged(project, progress)
+        gateway.wait_until_known(project, stable, progress)
+        return
+    other = current_server(ServerFiles.of(project, stable.other))
+    groups = {stable: server}
+    if isinstance(other, EmbeddedServer):
+        groups[stable.other] = other
+    gateway.start(project, ports, groups, progress)
+
+
+def _take_back_unjudged(project: Project, progress: Progress) -> None:
+    """After a crash amid a rollout: nobody stays with a release that no controller watches."""
+    with if_free(controller_lock(project)) as nobody_judges:
+        if nobody_judges and not gateway.is_all_stable(project):
+            gateway.give_all_to_stable(project)
+            progress.note("no rollout runs any more: all users are the stable release's again")
 
 
 def _refuse_names(rendered: Rendered) -> None:
@@ -107,15 +158,28 @@ def require_machine(project: Project) -> None:
 
 
 def stop(project: Project, progress: Progress) -> Server | None:
-    """Stop the project's server; streams under way may finish within `exit_timeout_seconds`.
+    """Stop all that runs for the project; streams may finish within `exit_timeout_seconds`.
 
     Returns what was stopped or, after a crash, cleaned up; None if nothing ran.
     """
-    files = ServerFiles.of(project)
+    stable = stable_slot(project)
+    candidate = stop_servers(project, stable.other, progress)
+    server = stop_servers(project, stable, progress)
+    gateway.stop(project)  # last: it carries what the servers finish
+    return server or candidate
+
+
+def stop_servers(project: Project, slot: Slot, progress: Progress) -> Server | None:
+    """Stop the servers of a slot alone, as `stop` does."""
+    files = ServerFiles.of(project, slot)
+    if not files.folder.exists():
+        return None
     with exclusive(files.lock, progress, "start or stop the server"):
         server = read_state(files)
         if server is None:
             return None
+        if gateway.running(project) is not None:
+            gateway.write_endpoints(project, slot, None)  # what has begun goes on
         with progress.step("Stopping Triton"):
             _end(server, files)
     return server
@@ -189,12 +253,19 @@ def _running(files: ServerFiles) -> Server | None:
     return running
 
 
-def _settings(project: Project) -> str:
+def settings_of(project: Project) -> str:
+    """What of the project file a running server depends on."""
     settings = project.server.model_dump(mode="json")
     if project.frontend is not None:
         settings |= {"frontend": project.frontend.model_dump(mode="json")}
     if project.server.mode == "docker":
         settings |= {"docker": project.docker.model_dump(mode="json")}
+    if gateway.is_wanted(project):
+        headers = {"user_header", "release_header"}
+        settings |= {
+            "gateway": gateway_of(project).model_dump(mode="json"),
+            "rollout": project.rollout.model_dump(mode="json", include=headers),
+        }
     return json.dumps(settings, sort_keys=True)
 
 

@@ -9,10 +9,8 @@ leads back to the release that was served. Nothing is built.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from tritonctl.errors import ServerError, TritonctlError, UsageError
 from tritonctl.host.files import exclusive, explained
@@ -21,27 +19,16 @@ from tritonctl.project.schema import Project
 from tritonctl.protocol.error_map import Advice
 from tritonctl.protocol.model_control import ModelControl
 from tritonctl.releases.pruning import Pruning, plan_pruning, prune
-from tritonctl.releases.serving import rendered_release
-from tritonctl.releases.store import (
-    LINK,
-    Stored,
-    find_release,
-    point,
-    releases_folder,
-    stored_releases,
-)
-from tritonctl.releases.verification import require_whole
-from tritonctl.repository.contents import HandwrittenModel
-from tritonctl.repository.plan import Plan
-from tritonctl.repository.publish import Rendered
-from tritonctl.server.lifecycle import require_machine, running_server, start, stop
+from tritonctl.releases.store import Stored, find_release, stored_releases
+from tritonctl.server.groups import group, make_stable, refuse_during_rollout, warm_slot
+from tritonctl.server.lifecycle import require_machine, running_server, start, stop_servers
 from tritonctl.server.model_swap import ModelSwap
 from tritonctl.server.presence import current_server, current_servers
 from tritonctl.server.reload import refuse_other_server
 from tritonctl.server.reload_handwritten import reload_handwritten
+from tritonctl.server.served_release import ServedRelease, serving
+from tritonctl.server.slots import Slot, stable_slot
 from tritonctl.server.state import EmbeddedServer, Server, ServerFiles, read_state, write_state
-
-_LOCK = ".serving"
 
 
 @dataclass(frozen=True)
@@ -71,13 +58,13 @@ def serve_release(
     Returns the server, whether this call started it, and what switching took. Raises UsageError
     for an unknown release, RepositoryError for one that is not as it was published, ServerError.
     """
-    with _serving(project, progress):
+    with serving(project, progress):
         stored = find_release(stored_releases(project), address)
         state = current_server(ServerFiles.of(project))
         if state is not None and state.release and not _is_served(state, stored):
             done = _switch(project, state, stored, progress, ask=ask)
             return running_server(project), False, done
-        served = _Release.of(project, stored, progress)
+        served = ServedRelease.of(project, stored, progress)
         require_machine(served.project)
         if state is None:
             served.publish()
@@ -93,7 +80,7 @@ def rollback(
     Without an address the one that it served before, else the parent of the one it serves. Raises
     as `serve_release`.
     """
-    with _serving(project, progress):
+    with serving(project, progress):
         state = running_server(project)
         releases = stored_releases(project)
         if not state.release:
@@ -108,6 +95,8 @@ def rollback(
                 f"release {stored.name} is what is served",
                 remedy="name another one: `tritonctl releases list`",
             )
+        if (slot := warm_slot(project, stored)) is not None:
+            return _changed_slots(project, slot, state, stored)
         return _switch(project, state, stored, progress, ask=ask)
 
 
@@ -118,12 +107,14 @@ def prune_releases(
 
     The served one stays, and what a rollback leads to. Raises HostError.
     """
-    with _serving(project, progress):
+    with serving(project, progress):
         state = read_state(ServerFiles.of(project))
         needed: set[str] = set()
         if state is not None:
             before = release_before(state, stored_releases(project))
             needed = {state.release, state.previous_release, state.switching_to, before or ""}
+        other = group(project, stable_slot(project).other)
+        needed |= {other.release} if other else set()
         if chosen is None:
             return plan_pruning(project, keep, needed)
         return prune(project, chosen, keep, needed, progress)
@@ -152,62 +143,31 @@ def _is_served(state: Server, stored: Stored) -> bool:
     return state.release == stored.name and not state.switching_to
 
 
-@contextmanager
-def _serving(project: Project, progress: Progress) -> Iterator[None]:
-    """Nobody else moves the link meanwhile."""
-    with exclusive(releases_folder(project) / _LOCK, progress, "serve a release"):
-        yield
-
-
-@dataclass(frozen=True)
-class _Release:
-    """A release as a server gets it."""
-
-    stored: Stored
-    project: Project
-    rendered: Rendered
-    link: Path
-
-    @classmethod
-    def of(cls, project: Project, stored: Stored, progress: Progress) -> _Release:
-        """One that is to be served: verified. Raises RepositoryError."""
-        require_whole(stored, progress)
-        return cls.served(project, stored)
-
-    @classmethod
-    def served(cls, project: Project, stored: Stored) -> _Release:
-        """One that is served as it is. Raises RepositoryError without a readable manifest."""
-        link = releases_folder(project) / LINK
-        return cls(stored, *rendered_release(project, stored, link), link)
-
-    @property
-    def plan(self) -> Plan:
-        return self.rendered.plan
-
-    @property
-    def owners(self) -> list[str]:
-        """Its models that were not written by hand, what others are made of first."""
-        return list(dict.fromkeys(model.owner for model in self.plan.models))
-
-    def publish(self) -> Path:
-        """Let the link lead here; returns the repository."""
-        point(self.link, self.stored.folder)
-        return self.stored.repository
-
-    def content_of(self, model: HandwrittenModel) -> list[tuple[str, str]]:
-        """Paths and digests of a model by hand."""
-        prefix = f"repository/{model.name}/"
-        files = self.stored.manifest().files
-        return [(file.path, file.sha256) for file in files if file.path.startswith(prefix)]
+def _changed_slots(project: Project, slot: Slot, state: Server, stored: Stored) -> Switched:
+    """The other group of servers has the release loaded: only the gateway's routes change."""
+    began = time.monotonic()
+    refuse_during_rollout(project)
+    make_stable(project, slot)
+    return Switched(
+        release=stored.name,
+        previous=state.release,
+        restarted=None,
+        abandoned=0,
+        held=(),
+        gap_seconds=0.0,
+        seconds=time.monotonic() - began,
+        servers=1,
+    )
 
 
 def _switch(
     project: Project, state: Server, stored: Stored, progress: Progress, *, ask: bool
 ) -> Switched:
+    refuse_during_rollout(project)
     began, files = time.monotonic(), ServerFiles.of(project)
     kept = {one.name: one for one in stored_releases(project) if one.release}
-    old = _Release.served(project, kept[state.release]) if state.release in kept else None
-    new = _Release.of(project, stored, progress)
+    old = ServedRelease.served(project, kept[state.release]) if state.release in kept else None
+    new = ServedRelease.of(project, stored, progress)
     with exclusive(files.lock, progress, "start, stop or reload the server"):
         state = running_server(project)
         why = _needs_another_server(old, new, state, files, progress)
@@ -239,7 +199,7 @@ def _switch(
     )
 
 
-def _record(state: Server, old: _Release, new: _Release, files: ServerFiles) -> None:
+def _record(state: Server, old: ServedRelease, new: ServedRelease, files: ServerFiles) -> None:
     """What is served now. Going back forgets the newer one: the next step back goes further."""
     forward = new.stored.number > old.stored.number
     done = replace(
@@ -256,7 +216,11 @@ def _record(state: Server, old: _Release, new: _Release, files: ServerFiles) -> 
 
 
 def _needs_another_server(
-    old: _Release | None, new: _Release, state: Server, files: ServerFiles, progress: Progress
+    old: ServedRelease | None,
+    new: ServedRelease,
+    state: Server,
+    files: ServerFiles,
+    progress: Progress,
 ) -> str | None:
     """Why the running server cannot take the release in place; None where it can."""
     if old is None:
@@ -273,14 +237,14 @@ def _needs_another_server(
 
 def _restart(
     project: Project,
-    old: _Release | None,
-    new: _Release,
+    old: ServedRelease | None,
+    new: ServedRelease,
     state: Server,
     files: ServerFiles,
     progress: Progress,
 ) -> None:
     """End the server, start one with the new release; with the old one again if that fails."""
-    stop(project, progress)
+    stop_servers(project, stable_slot(project), progress)
     new.publish()
     try:
         server, _ = start(new.project, new.rendered, progress)
@@ -299,7 +263,12 @@ class _InPlace:
     """A switch under way, on every server of a deployment."""
 
     def __init__(
-        self, old: _Release, new: _Release, state: Server, files: ServerFiles, progress: Progress
+        self,
+        old: ServedRelease,
+        new: ServedRelease,
+        state: Server,
+        files: ServerFiles,
+        progress: Progress,
     ) -> None:
         self._old, self._new = old, new
         self._state, self._files, self._progress = state, files, progress
@@ -325,7 +294,7 @@ class _InPlace:
             raise
         return len(servers)
 
-    def _take(self, release: _Release, server: Server, name: str, *, ask: bool) -> None:
+    def _take(self, release: ServedRelease, server: Server, name: str, *, ask: bool) -> None:
         advice = _advice(release)
         with ModelControl(server.endpoint, advice) as control, control.timing_gaps(name) as gaps:
             swap = ModelSwap(
@@ -343,7 +312,7 @@ class _InPlace:
         self.held += swap.held
         self.gaps.append(sum(gaps))
 
-    def _by_hand(self, release: _Release, server: Server, *, ask: bool) -> None:
+    def _by_hand(self, release: ServedRelease, server: Server, *, ask: bool) -> None:
         """Models by hand whose files differ."""
         others = {model.name: model for model in self._old.plan.handwritten}
         for model in release.plan.handwritten:
@@ -384,7 +353,7 @@ def _still(error: TritonctlError, what: str) -> ServerError:
     return ServerError(f"{error.problem}\n{what}", remedy=error.remedy, details=error.details)
 
 
-def _advice(release: _Release) -> Advice:
+def _advice(release: ServedRelease) -> Advice:
     return Advice(
         "look at `tritonctl status` and `tritonctl logs`; once the server answers, run "
         f"`tritonctl rollback {release.stored.number}`"

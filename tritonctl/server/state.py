@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was recorded of a running server, in `.tritonctl/server/state.json`. Does no I/O beyond it.
+"""What was recorded of a running server, in `state.json` of its folder. Does no I/O beyond it.
 
 The file may outlive its server (power cut, SIGKILL): `presence` says whether it still runs, and
 where.
@@ -16,6 +16,7 @@ from typing import Any
 from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.project.schema import Project
 from tritonctl.protocol.channel import ClientTls, Endpoint, client_tls
+from tritonctl.server.slots import Slot, stable_slot
 
 
 @dataclass(frozen=True)
@@ -182,14 +183,14 @@ class _File:
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """The files of a project's server."""
+    """The files of a group of servers; `.tritonctl/server` where a project has one."""
 
     folder: Path
 
     @classmethod
-    def of(cls, project: Project) -> ServerFiles:
-        """Those of a project."""
-        return cls(project.state / "server")
+    def of(cls, project: Project, slot: Slot | None = None) -> ServerFiles:
+        """Those of the servers in a slot; by default of the stable ones. Raises HostError."""
+        return cls((slot or stable_slot(project)).folder(project))
 
     state = _File("state.json")  # the running server
     log = _File("triton.log")  # everything Triton and its models print

@@ -14,8 +14,10 @@ from pydantic import ValidationError
 from tritonctl.errors import ConfigurationError, HostError
 from tritonctl.project.rollout import Rollout
 from tritonctl.project.server import Gateway
-from tritonctl.rollout.traffic import ROUTES, Traffic
-from tritonctl.server.gateway.placement import Group, Placement, Upstream
+from tritonctl.rollout.traffic import Traffic
+from tritonctl.server.gateway.placement import Placement, TwoGroups, Upstream
+from tritonctl.server.gateway.shares import BACK, ROUTES, Division, read_division
+from tritonctl.server.slots import Slot
 
 ROLLOUT = Rollout(user_header="x-user-id")
 PLACEMENT = Placement(
@@ -26,9 +28,9 @@ PLACEMENT = Placement(
     admin_port=8081,
     secrets={},
     frontend=("127.0.0.1", 9004),
-    candidate=Group((Upstream("127.0.0.1", 9003, 9002),)),
-    routes_file="/etc/envoy/routes/routes.json",
+    slots=TwoGroups(Slot.A, "/etc/envoy/routes/routes.json", "/etc/envoy/endpoints"),
 )
+PROMOTED = replace(PLACEMENT, slots=TwoGroups(Slot.B, "/etc/envoy/routes/routes.json"))
 
 
 def traffic(
@@ -71,7 +73,8 @@ def test_the_candidate_has_the_upper_end(share: float, weights: list[int], tmp_p
         split = route["weighted_clusters"]
         assert [cluster["weight"] for cluster in split["clusters"]] == weights
         stable, first = (cluster["name"] for cluster in split["clusters"])
-        assert first == f"{stable}_candidate_first"
+        assert stable.endswith("_a")
+        assert first == f"{stable.removesuffix('_a')}_b_first"
         assert split["use_hash_policy"] is True
         assert route["hash_policy"] == [{"header": {"header_name": "x-user-id"}}]
         assert "cluster" not in route
@@ -89,29 +92,28 @@ def test_each_route_is_asked_for_in_four_ways(tmp_path: Path) -> None:
         None,
     ]
     assert [route["route"].get("cluster") for route in infer] == [
-        "triton_grpc_candidate",
-        "triton_grpc",
+        "triton_grpc_b",
+        "triton_grpc_a",
         None,
-        "triton_grpc",
+        "triton_grpc_a",
     ]
     assert all(route["match"] == infer[-1]["match"] for route in infer)
     assert {route["route"]["timeout"] for route in infer} == {"0s"}
 
 
-@pytest.mark.parametrize("theirs", [None, ("127.0.0.1", 9005)])
-def test_a_frontend_is_split_where_the_candidate_has_one(
-    theirs: tuple[str, int] | None, tmp_path: Path
+@pytest.mark.parametrize("frontend", [None, ("127.0.0.1", 9004)])
+def test_a_frontend_is_split_where_there_is_one(
+    frontend: tuple[str, int] | None, tmp_path: Path
 ) -> None:
-    """Else the one that there is answers everybody."""
-    assert PLACEMENT.candidate is not None
-    group = replace(PLACEMENT.candidate, frontend=theirs)
-    traffic(tmp_path, replace(PLACEMENT, candidate=group)).move(5)
-    frontends = [
-        route
+    """Each slot has one, or neither."""
+    traffic(tmp_path, replace(PLACEMENT, frontend=frontend)).move(5)
+    found = [
+        cluster["name"]
         for route in by_user(tmp_path)
-        if route["weighted_clusters"]["clusters"][0]["name"] == "frontend"
+        for cluster in route["weighted_clusters"]["clusters"]
+        if cluster["name"].startswith("frontend")
     ]
-    assert bool(frontends) == (theirs is not None)
+    assert {*found} == (set() if frontend is None else {"frontend_a", "frontend_b_first"})
 
 
 @pytest.mark.parametrize("retries", [0, 3])
@@ -142,6 +144,30 @@ def test_steps_and_back(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == [ROUTES]
 
 
+def test_the_slots_change_places(tmp_path: Path) -> None:
+    """What was written before a promotion leads nobody back to the release before it."""
+    traffic(tmp_path).move(100)
+    after = traffic(tmp_path, PROMOTED)
+    assert after.share() == 0
+    after.roll_back()
+    assert read_division(tmp_path / ROUTES) == Division(Slot.B, 0)
+    after.move(5)
+    assert after.share() == 5
+    for route in by_user(tmp_path):
+        stable, first = (each["name"] for each in route["weighted_clusters"]["clusters"])
+        assert (stable[-2:], first[-8:]) == ("_b", "_a_first")
+
+
+def test_a_promotion_that_was_cut_short_is_mended(tmp_path: Path) -> None:
+    """The routes still lead to the slot that is not stable any more."""
+    traffic(tmp_path).move(100)
+    traffic(tmp_path, PROMOTED).begin()
+    assert read_division(tmp_path / ROUTES) == Division(Slot.B, 0)
+    assert read_division(tmp_path / BACK) == Division(Slot.A, 0)
+    traffic(tmp_path, PROMOTED).move(1)
+    assert read_division(tmp_path / BACK) == Division(Slot.B, 0)
+
+
 def test_a_rollback_needs_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It renames a file that a step left there: nothing is written."""
 
@@ -168,7 +194,9 @@ def test_a_share_only_grows(share: float, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[]", '{"version_info": "x"}', '{"version_info": []}', "{}"]
+    "text",
+    ["", "{", "[]", "{}"]
+    + [f'{{"version_info": {one}}}' for one in ('"x"', "[]", '"c 5"', '"a x"')],
 )
 def test_a_file_of_somebody_else(text: str, tmp_path: Path) -> None:
     """No step is taken from it; a rollback works."""
@@ -194,11 +222,10 @@ def test_who_is_a_user(settings: dict[str, Any], said: str, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("lacking", [{"candidate": None}, {"routes_file": None}], ids=str)
-def test_an_envoy_that_cannot_move_anybody(lacking: dict[str, Any], tmp_path: Path) -> None:
-    """Its configuration was made without a candidate."""
-    with pytest.raises(ConfigurationError, match="no candidate"):
-        traffic(tmp_path, replace(PLACEMENT, **lacking))
+def test_an_envoy_that_cannot_move_anybody(tmp_path: Path) -> None:
+    """Its configuration was made for one group of servers."""
+    with pytest.raises(ConfigurationError, match="one group of servers"):
+        traffic(tmp_path, replace(PLACEMENT, slots=None))
 
 
 @pytest.mark.parametrize(

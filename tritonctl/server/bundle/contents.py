@@ -23,6 +23,7 @@ from tritonctl.repository.contents import handwritten
 from tritonctl.repository.plan import plan_repository
 from tritonctl.repository.server_environment import server_recipe
 from tritonctl.server.containers.compose import render_compose
+from tritonctl.server.embedded import gateway
 
 # A project's own content. A clone of tritonctl has the shipped one there, which its wheel brings.
 _OWN = ("builders", "ensembles", "python_backends")
@@ -34,6 +35,8 @@ def recipes(project: Project, *, builders: bool) -> list[Recipe]:
     found = []
     if project.server.mode == "embedded":
         found.append(server_recipe(plan_repository(project).programs))
+    if gateway.is_wanted(project):
+        found.append(gateway.ENVOY)
     if builders:
         found += [
             builder_recipe(build.builder, build.stage, build.request.target)

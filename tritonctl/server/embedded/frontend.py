@@ -4,33 +4,31 @@
 from __future__ import annotations
 
 import http.client
-import json
-import os
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 
-from tritonctl.errors import ServerError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.draining import PROBE
-from tritonctl.host.files import PRIVATE, write_atomically
 from tritonctl.host.frontend_extra import require_extra
 from tritonctl.host.process import process_started
 from tritonctl.host.progress import Progress
 from tritonctl.project.schema import Project
-from tritonctl.server.embedded.ended import described_end
-from tritonctl.server.log import keep_previous, tail
+from tritonctl.server.embedded import program
+from tritonctl.server.embedded.program import (
+    Program,
+    ProgramFiles,
+    is_alive,
+    supervise,
+    wait_until_ready,
+)
 from tritonctl.server.ports import held_ports
 from tritonctl.server.state import EmbeddedServer, FrontendProcess, ServerFiles, write_state
-from tritonctl.server.supervisor import KILL_MARGIN_SECONDS
 
-_POLL_SECONDS = 0.05
+_NAME = "the frontend"
 _READY_SECONDS = 30
 _ANSWER_SECONDS = 3
 _LIVE, _READY = "/health/live", "/health/ready"
@@ -69,29 +67,26 @@ def start(
     settings = config.settings
     config.write(files.frontend_config)
     process = FrontendProcess(pid=0, process_started=0, address=settings.address, port=port)
-    pid = _supervise(project, process, files)
+    wanted = Program(
+        name=_NAME,
+        argv=[sys.executable, "-m", "tritonctl.frontend", str(files.frontend_config)],
+        live_url=process.url + _LIVE,
+        restart=project.server.restart,
+        exit_timeout_seconds=project.server.exit_timeout_seconds,
+    )
+    own = _files(files)
+    pid = supervise(wanted, own)
     process = replace(process, pid=pid, process_started=process_started(pid) or 0)
     server = replace(server, frontend=process)
     write_state(files, server)
-    _wait_until_ready(process, files, progress)
+    wait_until_ready(_NAME, process, lambda: _is_ready(process), own, _READY_SECONDS, progress)
     return server
 
 
 def stop(process: FrontendProcess, files: ServerFiles, exit_timeout_seconds: int) -> None:
     """End it; streams under way may finish within that time."""
-    if is_alive(process):
-        os.kill(process.pid, signal.SIGTERM)
-        deadline = time.monotonic() + exit_timeout_seconds + 2 * KILL_MARGIN_SECONDS
-        while is_alive(process) and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-    if is_alive(process):
-        os.kill(process.pid, signal.SIGKILL)  # the kernel then asks the frontend to end
+    program.stop(process, exit_timeout_seconds)
     files.frontend_config.unlink(missing_ok=True)
-
-
-def is_alive(process: FrontendProcess) -> bool:
-    """Whether its supervisor still runs."""
-    return process_started(process.pid) == process.process_started
 
 
 def is_answering(process: FrontendProcess) -> bool:
@@ -111,50 +106,11 @@ def _is_ready(process: FrontendProcess) -> bool:
         connection.close()
 
 
-def _supervise(project: Project, process: FrontendProcess, files: ServerFiles) -> int:
-    """Start the supervisor, which outlives this command and its terminal; returns its pid."""
-    for file in (files.frontend_exit, files.frontend_restarts):
-        file.unlink(missing_ok=True)
-    keep_previous(files.frontend_log)
-    specification = {
-        "argv": [sys.executable, "-m", "tritonctl.frontend", str(files.frontend_config)],
-        "folder": str(files.folder),
-        "log": str(files.frontend_log),
-        "exit_file": str(files.frontend_exit),
-        "restart": project.server.restart,
-        "restarts_file": str(files.frontend_restarts),
-        "live_url": process.url + _LIVE,
-        "exit_timeout_seconds": project.server.exit_timeout_seconds,
-    }
-    text = json.dumps(specification, indent=2)
-    write_atomically(files.frontend_specification, text, mode=PRIVATE)
-    program = "tritonctl.server.embedded.supervise_frontend"
-    done = subprocess.run(
-        [sys.executable, "-m", program, str(files.frontend_specification)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        check=True,
-    )
-    return int(done.stdout)
-
-
-def _wait_until_ready(process: FrontendProcess, files: ServerFiles, progress: Progress) -> None:
-    deadline = time.monotonic() + _READY_SECONDS
-    with progress.step("Starting the frontend"):
-        while is_alive(process):
-            if _is_ready(process):
-                return
-            if time.monotonic() > deadline:
-                raise _failure(f"the frontend was not ready within {_READY_SECONDS} s", files)
-            time.sleep(_POLL_SECONDS)
-    how = described_end(files.frontend_exit)
-    raise _failure(f"the frontend ended while it started: {how}", files)
-
-
-def _failure(problem: str, files: ServerFiles) -> ServerError:
-    lines = tail(files.frontend_log)
-    return ServerError(
-        problem,
-        remedy=f"read its log: {files.frontend_log}",
-        details="\n".join(lines) or "(empty log)",
+def _files(files: ServerFiles) -> ProgramFiles:
+    return ProgramFiles(
+        folder=files.folder,
+        log=files.frontend_log,
+        specification=files.frontend_specification,
+        restarts=files.frontend_restarts,
+        exit=files.frontend_exit,
     )

@@ -98,6 +98,14 @@ def stop(server: EmbeddedServer, files: ServerFiles) -> None:
     files.state.unlink(missing_ok=True)
 
 
+def kill(server: EmbeddedServer, files: ServerFiles) -> None:
+    """End a server at once, then forget it: streams under way break."""
+    if alive(server):
+        os.kill(server.pid, signal.SIGKILL)  # first who would start it again
+    supervisor.clean_up(server.shm_prefix)
+    files.state.unlink(missing_ok=True)
+
+
 def _launch(
     project: Project,
     rendered: Rendered,

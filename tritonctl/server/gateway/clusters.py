@@ -9,11 +9,11 @@ HTTP/2 pings without an answer: a frozen process keeps its sockets open, so its 
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import replace
 from typing import Any
 
 from tritonctl.project.server import Gateway
-from tritonctl.server.gateway.placement import Placement, Upstream, triton
+from tritonctl.server.gateway.placement import Group, Placement, TwoGroups, Upstream, triton
+from tritonctl.server.slots import Slot
 
 Message = dict[str, Any]  # a protobuf message of Envoy's API, by field name
 
@@ -27,46 +27,86 @@ _PERCENT_THAT_MAY_BE_EJECTED = 50
 
 def clusters(gateway: Gateway, placement: Placement) -> list[Message]:
     """All of them."""
+    if placement.slots is None:
+        servers = _servers(gateway, placement, Group(placement.upstreams, placement.frontend))
+    else:
+        servers = _slots(gateway, placement, placement.slots)
+    return [*servers, _admin(placement)]
+
+
+def of_slot(cluster: str, slot: Slot) -> str:
+    """The servers in that slot."""
+    return f"{cluster}_{slot}"
+
+
+def slot_first(cluster: str, slot: Slot) -> str:
+    """The servers in that slot while they are ready, those in the other one otherwise."""
+    return f"{cluster}_{slot}_first"
+
+
+def cluster_names(placement: Placement) -> list[str]:
+    """What each group of servers has a cluster for."""
+    return [GRPC, REST, *([FRONTEND] if placement.frontend else [])]
+
+
+def endpoints(name: str, group: Group) -> list[Message]:
+    """Where the servers of a cluster are: by one of `cluster_names`."""
+    if name == FRONTEND:
+        host, port = group.frontend or ("", 0)
+        places = [(Upstream(host, http_port=port), port)] if group.frontend else []
+    else:
+        places = [
+            (each, each.grpc_port if name == GRPC else each.http_port) for each in group.upstreams
+        ]
     return [
-        *_servers(gateway, placement),
-        *_candidate(gateway, placement),
-        _admin(placement),
+        {
+            "endpoint": {
+                "address": socket(upstream.host, port),
+                "health_check_config": {"port_value": upstream.health_port},
+            }
+        }
+        for upstream, port in places
     ]
 
 
-def candidate(cluster: str) -> str:
-    """The same servers of the release that is rolled out."""
-    return f"{cluster}_candidate"
+def assignment(name: str, found: list[Message]) -> Message:
+    """The servers of a cluster, as both configuration and discovery have them."""
+    return {"cluster_name": name, "endpoints": [{"lb_endpoints": found}]}
 
 
-def candidate_first(cluster: str) -> str:
-    """The candidate's servers while they are ready, stable's otherwise."""
-    return f"{cluster}_candidate_first"
+def _servers(gateway: Gateway, placement: Placement, group: Group) -> list[Message]:
+    made = {GRPC: _grpc, REST: _rest, FRONTEND: _frontend}
+    return [
+        _replicas(name, gateway, assignment(name, endpoints(name, group))) | made[name](placement)
+        for name in cluster_names(placement)
+    ]
 
 
-def _servers(gateway: Gateway, placement: Placement) -> list[Message]:
-    triton_s = [_grpc(gateway, placement), _rest(gateway, placement)]
-    return [*triton_s, *_frontend(gateway, placement)]
-
-
-def _candidate(gateway: Gateway, placement: Placement) -> list[Message]:
-    """Its own clusters, watched like stable's, and one that falls back on stable's for each."""
-    group = placement.candidate
-    if group is None:
-        return []
+def _slots(gateway: Gateway, placement: Placement, slots: TwoGroups) -> list[Message]:
+    """The clusters of both, and for each one that falls back on the other slot's."""
     made = []
-    of_candidate = replace(placement, upstreams=group.upstreams, frontend=group.frontend)
-    for cluster in _servers(gateway, of_candidate):
-        stable, own = cluster["name"], candidate(cluster["name"])
-        made.append(
-            cluster
-            | {
-                "name": own,
-                "load_assignment": cluster["load_assignment"] | {"cluster_name": own},
-            }
-        )
-        made.append(_first(candidate_first(stable), [own, stable], gateway))
+    for slot in Slot:
+        group = slots.groups.get(slot, Group(()))
+        for cluster in _servers(gateway, placement, group):
+            name, own = cluster["name"], of_slot(cluster["name"], slot)
+            place = {"load_assignment": cluster.pop("load_assignment") | {"cluster_name": own}}
+            if slots.endpoints is not None:
+                place = _discovered(f"{slots.endpoints}/{own}.json")
+            made.append(cluster | {"name": own} | place)
+            both = [own, of_slot(name, slot.other)]
+            made.append(_first(slot_first(name, slot), both, gateway))
     return made
+
+
+def _discovered(file: str) -> Message:
+    """By address, from a file that Envoy reads again whenever another one is moved there."""
+    source = {"resource_api_version": "V3", "path_config_source": {"path": file}}
+    return {
+        "type": "EDS",
+        "eds_cluster_config": {"eds_config": source},
+        # One that is taken off is asked no more, however well it feels.
+        "ignore_health_on_host_removal": True,
+    }
 
 
 def _first(name: str, names: list[str], gateway: Gateway) -> Message:
@@ -87,51 +127,29 @@ def typed(name: str, **fields: Any) -> Message:
     return {"@type": f"type.googleapis.com/{name}", **fields}
 
 
-def _grpc(gateway: Gateway, placement: Placement) -> Message:
+def _grpc(placement: Placement) -> Message:
     pings = {"interval": "5s", "timeout": "5s"}
     http2 = {"http2_protocol_options": {"connection_keepalive": pings}}
-    ports = [(upstream, upstream.grpc_port) for upstream in placement.upstreams]
-    cluster = _replicas(GRPC, gateway, ports, http2)
-    return cluster | _tls_to_triton(placement)
+    return _protocol(http2) | _tls_to_triton(placement)
 
 
-def _rest(gateway: Gateway, placement: Placement) -> Message:
-    ports = [(upstream, upstream.http_port) for upstream in placement.upstreams]
+def _rest(_: Placement) -> Message:
     # As for health checks: a kept connection would hold up the end of a server that drains.
     common = {"common_http_protocol_options": {"idle_timeout": "2s"}}
-    return _replicas(REST, gateway, ports, {"http_protocol_options": {}}, **common)
+    return _protocol({"http_protocol_options": {}}, **common)
 
 
-def _frontend(gateway: Gateway, placement: Placement) -> list[Message]:
+def _frontend(placement: Placement) -> Message:
     """The OpenAI API: any number of frontends behind one name."""
-    if placement.frontend is None:
-        return []
-    host, port = placement.frontend
-    upstream = Upstream(host, http_port=port)
-    common = {"common_http_protocol_options": {"idle_timeout": "2s"}}
-    cluster = _replicas(
-        FRONTEND, gateway, [(upstream, port)], {"http_protocol_options": {}}, **common
-    )
-    return [cluster | {"health_checks": [_health_check("/health/ready")]}]
+    return _rest(placement) | {"health_checks": [_health_check("/health/ready")]}
 
 
-def _replicas(
-    name: str,
-    gateway: Gateway,
-    ports: list[tuple[Upstream, int]],
-    protocol: Message,
-    **common: Any,
-) -> Message:
-    endpoints = [
-        {
-            "endpoint": {
-                "address": socket(upstream.host, port),
-                "health_check_config": {"port_value": upstream.health_port},
-            }
-        }
-        for upstream, port in ports
-    ]
-    options = typed(_HTTP_OPTIONS, explicit_http_config=protocol, **common)
+def _protocol(explicit: Message, **common: Any) -> Message:
+    options = typed(_HTTP_OPTIONS, explicit_http_config=explicit, **common)
+    return {"typed_extension_protocol_options": {_HTTP_OPTIONS: options}}
+
+
+def _replicas(name: str, gateway: Gateway, servers: Message) -> Message:
     return {
         "name": name,
         "type": "STRICT_DNS",
@@ -145,12 +163,11 @@ def _replicas(
             "healthy_panic_threshold": {"value": 0},
             "update_merge_window": "0s",  # by default an update waits for up to a second
         },
-        "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
+        "load_assignment": servers,
         "health_checks": [_health_check()],
         "outlier_detection": _outlier_detection(),
         # One bound for all: REST has a connection per request, and a dead replica retries them all.
         "circuit_breakers": _circuit_breakers(gateway),
-        "typed_extension_protocol_options": {_HTTP_OPTIONS: options},
     }
 
 
@@ -234,9 +251,8 @@ def _alt_name(upstream: Upstream) -> Message:
 
 def _admin(placement: Placement) -> Message:
     """Envoy's own administration, for the listener that lets health and metrics through."""
-    endpoint = {"endpoint": {"address": admin_address(placement)}}
-    assignment = {"cluster_name": ADMIN, "endpoints": [{"lb_endpoints": [endpoint]}]}
-    return {"name": ADMIN, "connect_timeout": "1s", "load_assignment": assignment}
+    servers = assignment(ADMIN, [{"endpoint": {"address": admin_address(placement)}}])
+    return {"name": ADMIN, "connect_timeout": "1s", "load_assignment": servers}
 
 
 def admin_address(placement: Placement) -> Message:

@@ -54,13 +54,13 @@ _LOGGED = {
 def envoy_configuration(gateway: Gateway, placement: Placement) -> Message:
     """The bootstrap message.
 
-    Everything in it is static, so that `envoy --mode validate` sees all of it; of a rollout, the
-    routes are in a file of their own.
+    Everything in it is static, so that `envoy --mode validate` sees all of it; with two groups of
+    servers, routes and addresses are in files of their own.
     """
     # Envoy asks who it is of whoever reads routes from a file.
     name = {"id": "gateway", "cluster": "gateway"}
     return {
-        **({} if placement.routes_file is None else {"node": name}),
+        **({} if placement.slots is None else {"node": name}),
         "admin": {"address": admin_address(placement)},
         "static_resources": {
             "listeners": [_listener(gateway, placement), _admin_listener(placement)],
@@ -99,17 +99,17 @@ def _manager(gateway: Gateway, placement: Placement) -> Message:
 
 
 def _routes_source(gateway: Gateway, placement: Placement) -> Message:
-    if placement.routes_file is None:
+    if placement.slots is None:
         return {"route_config": route_configuration(gateway, placement)}
     source = {
         "resource_api_version": "V3",
-        "path_config_source": {"path": placement.routes_file},
+        "path_config_source": {"path": placement.slots.routes_file},
     }
     return {"rds": {"route_config_name": _ROUTES, "config_source": source}}
 
 
 def route_configuration(gateway: Gateway, placement: Placement) -> Message:
-    """Every route of the port for inference, to the servers that have no candidate beside them."""
+    """Every route of the port for inference, as if there were one group of servers."""
     host = {
         "name": "triton",
         "domains": ["*"],

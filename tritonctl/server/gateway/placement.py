@@ -7,12 +7,13 @@ Keys and certificates are only ever named by their paths: what is in them stays 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tritonctl.project.frontend import Frontend
 from tritonctl.project.schema import Project
 from tritonctl.project.server import EdgeTls, Gateway, Tls
+from tritonctl.server.slots import Slot
 
 SECRETS = "/run/secrets"
 FRONTEND_SERVICE = "frontend"  # of compose: its DNS name has the address of every frontend
@@ -39,19 +40,33 @@ class Upstream:
 
 @dataclass(frozen=True)
 class Group:
-    """The servers of one release; frontend as in `Placement`."""
+    """The servers of one release; frontend: host and port of its OpenAI API, None without one."""
 
     upstreams: tuple[Upstream, ...]
     frontend: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
+class TwoGroups:
+    """Two groups of servers, of which either may be empty. Only routes say which one is stable.
+
+    Paths are as Envoy sees them, each alone in its folder: it reads a file again whenever another
+    one is moved there. endpoints: a folder with a file of addresses for each cluster; None:
+    `groups` says once where the servers are.
+    """
+
+    stable: Slot
+    routes_file: str
+    endpoints: str | None = None
+    groups: Mapping[Slot, Group] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Placement:
     """Addresses as Envoy itself sees them; `secrets`: the path of each file in `secret_files`.
 
-    frontend: host and port of the OpenAI API; None where the project has none. candidate: the
-    servers of a release that is rolled out. routes_file: from which Envoy reads its routes, again
-    whenever another file is moved there; None: they are part of its configuration.
+    frontend: host and port of the OpenAI API; None where the project has none. slots: where a
+    release is rolled out beside the stable one; None: `upstreams` are all servers there are.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -61,8 +76,7 @@ class Placement:
     admin_port: int
     secrets: Mapping[str, str]
     frontend: tuple[str, int] | None = None
-    candidate: Group | None = None
-    routes_file: str | None = None
+    slots: TwoGroups | None = None
 
 
 def in_container(project: Project, upstreams: Sequence[Upstream]) -> Placement:

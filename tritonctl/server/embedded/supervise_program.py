@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one frontend in the background: starts it again when it crashes, lets it drain at the end.
+"""Runs a frontend or a gateway in the background: starts it again when it crashes, lets it drain.
 
-A separate process: `python -m tritonctl.server.embedded.supervise_frontend SPEC.json`. Standard
-library only, and what it imports: it lives as long as the frontend does.
+A separate process: `python -m tritonctl.server.embedded.supervise_program SPEC.json`. Standard
+library only, and what it imports: it lives as long as the program does.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ from tritonctl.server.restarts import PAUSES, WINDOW_SECONDS, Restarts
 from tritonctl.server.supervisor import KILL_MARGIN_SECONDS, STOPPING, kill_group
 
 _LOOK_SECONDS = 0.1
+_LIVE_SECONDS = 1.0
 _PR_SET_PDEATHSIG = 1
 
 
 def main(specification: Path) -> int:
-    """Run the frontend that `specification` describes until it ends for good; returns 0.
+    """Run the program that `specification` describes until it ends for good; returns 0.
 
     Prints the process id under which it continues in the background.
     """
@@ -39,7 +40,7 @@ def main(specification: Path) -> int:
 
 
 class _Supervised:
-    """A frontend through all its lives: a crash begins the next one, within bounds."""
+    """A program through all its lives: a crash begins the next one, within bounds."""
 
     def __init__(self, spec: dict[str, Any]) -> None:
         self._spec = spec
@@ -53,6 +54,8 @@ class _Supervised:
         while not self._requested and self._was_live and self._may_start_again(status):
             status = self._live()
         record_end(Path(self._spec["exit_file"]), status, requested=self._requested, reason=None)
+        if not self._requested and (last := self._spec.get("gave_up")):
+            started(self._spec | {"argv": last}, _prepare).wait()
 
     def _live(self) -> int:
         """From start to end; its status."""
@@ -65,25 +68,30 @@ class _Supervised:
                     patience = self._spec["exit_timeout_seconds"] + KILL_MARGIN_SECONDS
                     process.wait(patience)
                 except subprocess.TimeoutExpired:
-                    self._report("the frontend did not end in time: killing it")
+                    self._report(f"{self._spec['name']} did not end in time: killing it")
         finally:
             kill_group(process.pid)
         return process.wait()
 
     def _watch(self, process: subprocess.Popen[bytes]) -> None:
         """Until it ends or is to end; says when it answers first."""
-        answered = False
+        answered, began = False, time.monotonic()
         while process.poll() is None:
             if signal.sigtimedwait(STOPPING, _LOOK_SECONDS):
                 self._requested = True
                 return
-            if not answered and is_ready(self._spec["live_url"], _LOOK_SECONDS):
+            if not answered and self._is_live(time.monotonic() - began):
                 answered = self._was_live = True
                 self._restarts.ready()
 
+    def _is_live(self, seconds: float) -> bool:
+        """Whether it answers; of one without a page to ask, whether it has run for a while."""
+        url = self._spec["live_url"]
+        return seconds > _LIVE_SECONDS if url is None else is_ready(url, _LOOK_SECONDS)
+
     def _may_start_again(self, status: int) -> bool:
         """Whether it may, after a pause in which it can be asked to end."""
-        crashed = f"the frontend crashed: {status_words(status)}"
+        crashed = f"{self._spec['name']} crashed: {status_words(status)}"
         pause = self._restarts.crashed(status_words(status))
         if not self._spec["restart"]:
             return False
@@ -101,7 +109,7 @@ class _Supervised:
 
 
 def _prepare() -> None:
-    """If the supervisor is killed, the kernel asks the frontend to end, and it drains."""
+    """If the supervisor is killed, the kernel asks the program to end, and a frontend drains."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

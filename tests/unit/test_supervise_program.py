@@ -47,6 +47,7 @@ class Supervised:
         self.log, self.exit = folder / "log", folder / "exit.json"
         self.restarts = folder / "restarts.json"
         specification: dict[str, Any] = {
+            "name": "the frontend",
             "argv": argv,
             "folder": str(folder),
             "log": str(self.log),
@@ -58,7 +59,7 @@ class Supervised:
         }
         file = folder / "spec.json"
         file.write_text(json.dumps(specification), encoding="utf-8")
-        program = "tritonctl.server.embedded.supervise_frontend"
+        program = "tritonctl.server.embedded.supervise_program"
         done = subprocess.run(
             [sys.executable, "-m", program, str(file)], stdout=subprocess.PIPE, check=True
         )

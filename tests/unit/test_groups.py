@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two groups of servers, without any: which slot is which, what is refused before users move."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.unit.releasing import released_once, releases, uncompiled
+from tests.unit.test_reloading import embedded_server
+from tritonctl.errors import (
+    ConfigurationError,
+    HostError,
+    RepositoryError,
+    ServerError,
+    TritonctlError,
+    UsageError,
+)
+from tritonctl.host import resources
+from tritonctl.host.files import if_free
+from tritonctl.host.process import process_started
+from tritonctl.host.progress import Silent
+from tritonctl.project.schema import Project
+from tritonctl.releases.differences import Difference
+from tritonctl.releases.serving import rendered_release
+from tritonctl.releases.store import Stored
+from tritonctl.repository.publish import Rendered
+from tritonctl.rollout.traffic import Traffic
+from tritonctl.server import groups, lifecycle, memory
+from tritonctl.server.embedded import gateway
+from tritonctl.server.embedded.gateway import GatewayFiles, GatewayProcess
+from tritonctl.server.gateway.placement import gateway_of
+from tritonctl.server.gateway.shares import BACK, ROUTES, Division, read_division
+from tritonctl.server.groups import Slot, make_stable, stable_slot, start_candidate, stop_group
+from tritonctl.server.release_switch import prune_releases, rollback, serve_release
+from tritonctl.server.slots import controller_lock
+from tritonctl.server.state import EmbeddedServer, ServerFiles, read_state, write_state
+
+if TYPE_CHECKING:
+    from tests.unit.conftest import Sandbox
+
+__all__ = ["released_once", "releases", "uncompiled"]  # fixtures
+HERE = {"pid": os.getpid(), "process_started": process_started(os.getpid()) or 0}
+
+
+def serve(project: Project, slot: Slot, release: str, **more: Any) -> EmbeddedServer:
+    """Servers in a slot that are this process, as they were recorded."""
+    state = embedded_server(HERE["pid"], HERE["process_started"], (1, 2, 3), [])
+    state = replace(state, release=release, **more)
+    write_state(ServerFiles.of(project, slot), state)
+    return state
+
+
+@pytest.fixture
+def project(built: Sandbox, releases: list[Stored]) -> Project:
+    """Release 1 is served in slot a, behind a gateway; 2 could be."""
+    built.data["rollout"] = {"user_header": "x-user-id"}
+    built.write()
+    loaded = built.load()
+    files = GatewayFiles.of(loaded)
+    process = GatewayProcess(address="127.0.0.1", port=8080, admin_port=9901, **HERE)
+    files.folder.mkdir(parents=True)
+    files.state.write_text(json.dumps(asdict(process)), encoding="utf-8")
+    gateway.give_all_to_stable(loaded)
+    serve(loaded, Slot.A, releases[0].name)
+    return loaded
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway finds everybody ready."""
+    monkeypatch.setattr(gateway, "wait_until_known", lambda *_: None)
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Project]:
+    """In the place of servers that start: as which project they were to."""
+    seen: list[Project] = []
+
+    def start_servers(
+        project: Project, rendered: Rendered, settings: str, files: ServerFiles, _: object
+    ) -> EmbeddedServer:
+        seen.append(project)
+        state = embedded_server(HERE["pid"], HERE["process_started"], (11, 12, 13), [])
+        state = replace(state, release=rendered.plan.release_name, settings=settings)
+        write_state(files, state)
+        return state
+
+    monkeypatch.setattr(groups, "start_servers", start_servers)
+    return seen
+
+
+def division(project: Project) -> Division | None:
+    """Who has the users by the routes."""
+    return read_division(groups.routes_folder(project) / ROUTES)
+
+
+def traffic(project: Project) -> Traffic:
+    """As a controller has it."""
+    folder, place = groups.routes_folder(project), groups.placement(project)
+    return Traffic(folder, gateway_of(project), place, project.rollout)
+
+
+def addresses(project: Project, cluster: str) -> list[int]:
+    """The ports of a cluster's servers, as Envoy reads them."""
+    text = (GatewayFiles.of(project).endpoints / f"{cluster}.json").read_text(encoding="utf-8")
+    [resource] = json.loads(text)["resources"]
+    assert resource["cluster_name"] == cluster
+    return [
+        each["endpoint"]["address"]["socket_address"]["port_value"]
+        for each in resource["endpoints"][0]["lb_endpoints"]
+    ]
+
+
+def test_which_slot_is_stable(project: Project) -> None:
+    """`a` without a file; servers of the stable one are the project's."""
+    assert stable_slot(project) is Slot.A
+    assert ServerFiles.of(project).folder == project.state / "server"
+    file = project.state / "stable"
+    file.write_text("b\n")
+    assert ServerFiles.of(project).folder == project.state / "server-b"
+    for nonsense in ("", "c", "a b", "\udcff"):
+        file.write_text(nonsense, errors="surrogateescape")
+        with pytest.raises(HostError, match="neither slot") as caught:
+            ServerFiles.of(project)
+        assert str(file) in caught.value.remedy
+
+
+def test_a_candidate_is_loaded_beside(
+    project: Project, releases: list[Stored], started: list[Project]
+) -> None:
+    """On ports of its own, behind its own link, known to Envoy; all users are stable's."""
+    traffic(project).move(5)  # of one that has gone
+    server = start_candidate(project, releases[1], Silent())
+    assert server == groups.group(project, Slot.B)
+    [as_released] = started
+    assert {*as_released.server.wanted_ports.values()} == {0}
+    links = {link: (project.root / "releases" / link) for link in ("current", "current-b")}
+    assert links["current-b"].readlink().name == releases[1].name
+    assert not links["current"].exists()
+    assert addresses(project, "triton_grpc_b") == [11]
+    assert addresses(project, "triton_rest_b") == [12]
+    assert division(project) == Division(Slot.A, 0)
+    assert server.settings == lifecycle.settings_of(project)
+    assert start_candidate(project, releases[1], Silent()) == server
+    assert len(started) == 1
+    state = groups.beside(project)
+    assert state is not None
+    assert (state.slot, state.share, state.ready) == (Slot.B, 0, False)
+    planned = prune_releases(project, None, 1, Silent())
+    assert releases[1].name in {one.name for one in planned.kept}
+
+
+def test_a_slot_that_is_taken(
+    project: Project, releases: list[Stored], started: list[Project]
+) -> None:
+    """What is kept warm there is not thrown out silently."""
+    serve(project, Slot.B, "7-0123456789ab")
+    with pytest.raises(ServerError, match=r"still has release 7-.* kept warm"):
+        start_candidate(project, releases[1], Silent())
+    assert started == []
+
+
+def _without_header(project: Project, _: list[Stored]) -> None:
+    settings = project.rollout.model_copy(update={"user_header": None})
+    object.__setattr__(project, "rollout", settings)
+
+
+def _in_containers(project: Project, _: list[Stored]) -> None:
+    settings = project.server.model_copy(update={"mode": "docker"})
+    object.__setattr__(project, "server", settings)
+
+
+def _without_gateway(project: Project, _: list[Stored]) -> None:
+    GatewayFiles.of(project).state.unlink()
+
+
+def _without_server(project: Project, _: list[Stored]) -> None:
+    ServerFiles.of(project).state.unlink()
+
+
+def _of_no_release(project: Project, _: list[Stored]) -> None:
+    serve(project, Slot.A, "")
+
+
+def _of_the_same(project: Project, releases: list[Stored]) -> None:
+    serve(project, Slot.A, releases[1].name)
+
+
+def _of_one_that_is_gone(project: Project, _: list[Stored]) -> None:
+    serve(project, Slot.A, "9-ffffffffffff")
+
+
+def _damaged(_: Project, releases: list[Stored]) -> None:
+    file = releases[1].repository / "speller" / "config.pbtxt"
+    file.chmod(0o644)
+    file.write_text("# another one\n", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "said"),
+    [
+        (_without_header, ConfigurationError, r"rollout\.user_header is missing"),
+        (_in_containers, ConfigurationError, "server.mode is docker"),
+        (_without_gateway, ServerError, "no gateway runs"),
+        (_without_server, ServerError, "no server is running"),
+        (_of_no_release, ServerError, "rendered last, no release"),
+        (_of_the_same, UsageError, "is what is served"),
+        (_of_one_that_is_gone, RepositoryError, "is gone"),
+        (_damaged, RepositoryError, "not as it was published"),
+    ],
+)
+def test_what_is_no_candidate(
+    spoil: Any,
+    kind: type[TritonctlError],
+    said: str,
+    project: Project,
+    releases: list[Stored],
+    started: list[Project],
+) -> None:
+    """Told before a server starts, with what to do."""
+    spoil(project, releases)
+    with pytest.raises(kind, match=said) as caught:
+        start_candidate(project, releases[1], Silent())
+    assert "tritonctl" in caught.value.remedy or "user_header" in caught.value.remedy
+    assert started == []
+
+
+def test_other_tensors(
+    project: Project,
+    releases: list[Stored],
+    started: list[Project],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients would break: refused by name, unless asked for."""
+    changed = [
+        Difference("clients", "speller.input.text_input", "TYPE_STRING [1]", None, breaking=True),
+        Difference("clients", "speller.output.more", None, "TYPE_FP32 [1]"),
+    ]
+    monkeypatch.setattr(groups, "differences", lambda *_: changed)
+    with pytest.raises(RepositoryError, match=r"text_input: TYPE_STRING \[1\] → absent") as caught:
+        start_candidate(project, releases[1], Silent())
+    assert "more" not in caught.value.problem
+    assert "--breaking" in caught.value.remedy
+    assert started == []
+    start_candidate(project, releases[1], Silent(), breaking=True)
+    assert len(started) == 1
+
+
+def test_memory_that_is_not_there(
+    project: Project,
+    releases: list[Stored],
+    started: list[Project],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A candidate is taken to need what stable has, and more for larger files."""
+    state = groups.group(project, Slot.A)
+    assert isinstance(state, EmbeddedServer)
+    now = memory.memory_of(state)
+    assert now > 10 << 20  # this process
+    monkeypatch.setattr(memory, "available_memory", lambda: now // 2)
+    with pytest.raises(HostError, match=r"needs about .* are free") as caught:
+        start_candidate(project, releases[1], Silent())
+    assert f"up --release {releases[1].number}" in caught.value.remedy
+    assert started == []
+    monkeypatch.setattr(memory, "available_memory", lambda: None)  # the system does not say
+    start_candidate(project, releases[1], Silent())
+
+
+def test_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine's, or what is left of a container's; files that are cached count as free."""
+    assert 0 < (resources.available_memory() or 0) < (resources.host_memory() or 0)
+    for name, text in {"memory.max": "1000", "memory.current": "900"}.items():
+        (tmp_path / name).write_text(f"{text}\n")
+    (tmp_path / "memory.stat").write_text("anon 700\ninactive_file 150\nactive_file 50\n")
+    monkeypatch.setattr(resources, "_MEMORY_LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr(resources, "_MEMORY_USED", tmp_path / "memory.current")
+    monkeypatch.setattr(resources, "_MEMORY_KINDS", tmp_path / "memory.stat")
+    assert resources.available_memory() == 300
+    (tmp_path / "memory.max").write_text("max\n")
+    assert (resources.available_memory() or 0) > 300
+
+
+def test_a_promotion(project: Project, releases: list[Stored]) -> None:
+    """The project's servers are the other slot's; users, also those without a header, are there."""
+    serve(project, Slot.B, releases[1].name)
+    traffic(project).move(100)
+    for _ in range(2):
+        make_stable(project, Slot.B)
+        assert stable_slot(project) is Slot.B
+        assert division(project) == Division(Slot.B, 0)
+        assert not (groups.routes_folder(project) / BACK).exists()
+        state = read_state(ServerFiles.of(project))
+        assert state is not None
+        assert (state.release, state.previous_release) == (releases[1].name, releases[0].name)
+    slots = groups.placement(project).slots
+    assert slots is not None
+    assert slots.stable is Slot.B
+    traffic(project).move(5)
+    assert division(project) == Division(Slot.B, 5)
+
+
+def test_nobody_is_given_to_an_empty_slot(project: Project) -> None:
+    """Whatever is asked for."""
+    with pytest.raises(ServerError, match="no server runs in slot b"):
+        make_stable(project, Slot.B)
+    assert stable_slot(project) is Slot.A
+
+
+def test_who_is_stopped(project: Project, releases: list[Stored]) -> None:
+    """The candidate, never the stable one; an empty slot is no error."""
+    with pytest.raises(ServerError, match="slot a is the stable one"):
+        stop_group(project, Slot.A, at_once=True)
+    for at_once in (True, False):
+        stop_group(project, Slot.B, at_once=at_once)
+        traffic(project).move(5)
+        serve(project, Slot.B, releases[1].name, pid=0, process_started=1)  # it has crashed
+        stop_group(project, Slot.B, at_once=at_once)
+        assert read_state(ServerFiles.of(project, Slot.B)) is None
+        assert addresses(project, "triton_grpc_b") == []
+        assert division(project) == Division(Slot.A, 0)  # whoever is next has nobody's users
+    assert groups.group(project, Slot.A) is not None
+
+
+def test_a_rollback_to_what_is_warm(project: Project, releases: list[Stored]) -> None:
+    """Only routes change, forth and back; nothing is loaded."""
+    serve(project, Slot.B, releases[1].name)
+    make_stable(project, Slot.B)
+    done = rollback(project, None, Silent())
+    assert (done.release, done.previous) == (releases[0].name, releases[1].name)
+    assert (done.restarted, done.abandoned, done.gap_seconds) == (None, 0, 0.0)
+    assert stable_slot(project) is Slot.A
+    assert division(project) == Division(Slot.A, 0)
+    state = read_state(ServerFiles.of(project))
+    assert state is not None
+    assert state.previous_release == ""  # a step back goes further back
+    assert rollback(project, "2", Silent()).release == releases[1].name
+
+
+def test_nothing_changes_in_place_during_a_rollout(
+    project: Project, releases: list[Stored]
+) -> None:
+    """Whoever judges the candidate compares it with what was stable at the start."""
+    serve(project, Slot.B, releases[1].name)
+    traffic(project).move(5)
+    for act in (
+        lambda: rollback(project, "2", Silent()),
+        lambda: serve_release(project, "2", Silent()),
+    ):
+        with pytest.raises(ServerError, match="a rollout is under way") as caught:
+            act()
+        assert "rollout abort" in caught.value.remedy
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_up_leaves_nobody_with_a_release_that_nobody_judges(
+    judged: bool, project: Project, releases: list[Stored]
+) -> None:
+    """The gateway outlived the controller: back to stable, unless a controller runs."""
+    traffic(project).move(25)
+    _, rendered = rendered_release(project, releases[0])
+    settings, models = lifecycle.settings_of(project), rendered.plan.served
+    serve(project, Slot.A, releases[0].name, settings=settings, models=models)
+    lock = controller_lock(project)
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with if_free(lock if judged else lock.with_name("another")) as free:
+        assert free
+        _, started, _ = serve_release(project, "1", Silent())
+    assert not started
+    assert division(project) == Division(Slot.A, 25 if judged else 0)
+
+
+def test_a_gateway_for_all(built: Sandbox) -> None:
+    """Triton's known holes are behind it: loopback, unless somebody takes the risk."""
+    built.data["rollout"] = {"user_header": "x-user-id"}
+    built.data["gateway"] = {"address": "0.0.0.0"}  # noqa: S104 - what is refused
+    built.write()
+    with pytest.raises(ConfigurationError, match=r"gateway\.address: 0\.0\.0\.0") as caught:
+        gateway.refuse_open_gateway(built.load())
+    assert "accept_known_holes" in caught.value.remedy
+    built.data["server"] = {"accept_known_holes": True}
+    built.write()
+    gateway.refuse_open_gateway(built.load())
+
+
+def test_only_a_project_with_users_has_a_gateway(built: Sandbox) -> None:
+    """Nothing changes for anybody else."""
+    assert not gateway.is_wanted(built.load())
+    assert "rollout" not in lifecycle.settings_of(built.load())
+    built.data["rollout"] = {"user_header": "x-user-id"}
+    built.write()
+    assert gateway.is_wanted(built.load())
+    assert "rollout" in lifecycle.settings_of(built.load())

@@ -57,6 +57,13 @@ def decode_chunk(table: TokenTable, chunk: TokenChunk) -> str:
     return codecs.utf_8_decode(carry + added, "replace", chunk.last)[0]
 
 
+def text_so_far(table: TokenTable, token_ids: Sequence[int]) -> str:
+    """What a client has read of a stream once it has had all chunks with these ids."""
+    reader = table.reader()
+    data = b"".join([reader.feed(token) for token in token_ids])
+    return codecs.utf_8_decode(data, "replace", False)[0]
+
+
 def _with_text(table: TokenBytes, token_ids: Sequence[int]) -> list[int]:
     opens, size = table.opens, len(table.opens)
     return [token for token in token_ids if 0 <= token < size and opens[token]]

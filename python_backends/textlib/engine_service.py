@@ -22,8 +22,15 @@ from textlib.pace import Pace
 from textlib.parameters import ModelParameters
 from textlib.prompts import Inputs, Prompts, Row
 from textlib.request_tensors import SequenceLimits, read_generation_request, with_prompt
+from textlib.resumed import check_resumed
 from textlib.token_bytes import load_token_bytes
-from textlib.triton_edge import existing, limit_tokenizer_threads, read_arrays, version_folder
+from textlib.triton_edge import (
+    existing,
+    limit_tokenizer_threads,
+    read_arrays,
+    request_parameters,
+    version_folder,
+)
 from textlib.triton_metrics import TritonPublisher
 
 
@@ -61,6 +68,7 @@ class EngineModel:
             limit_tokenizer_threads()
             self._public_names = parameters.record("public_names")
             self._prompts = Prompts(folder, parameters)
+        self._table = table
         self._answers = Answers.of(parameters, table)
         self._loop = DecoderLoop(
             service.engine,
@@ -116,6 +124,8 @@ class EngineModel:
         try:
             tensors = given if prompts is None else with_prompt(given, prompts)
             generation = read_generation_request(tensors.get, self._service.limits)
+            if generation.resumed:
+                check_resumed(generation, self._table, request_parameters(request))
             self._loop.submit(generation, sink)
         except TextPathError as error:
             self._refuse(sink, error)

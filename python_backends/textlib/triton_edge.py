@@ -73,6 +73,12 @@ def read_arrays(request: Any) -> dict[str, NDArray[Any]]:
     return {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
 
 
+def request_parameters(request: Any) -> dict[str, Any]:
+    """What a client sent beside its tensors; an ensemble hands it on to its steps."""
+    parameters = json.loads(request.parameters() or "{}")
+    return parameters if isinstance(parameters, dict) else {}
+
+
 def tensor(name: str, array: NDArray[Any]) -> Any:
     """A Tensor; text goes in as an object array of bytes. It may be part of several responses."""
     return pb_utils.Tensor(name, array)

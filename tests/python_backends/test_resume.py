@@ -5,6 +5,7 @@ Streams run as in a server (watch, take, pack, unpack, decode alone). They are c
 response; a second stream, which knows only what a client has, makes the rest.
 """
 
+import hashlib
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,7 @@ from textlib.decoder_stream import Stream, watch_for
 from textlib.detokenize import decode_chunk
 from textlib.errors import RequestError
 from textlib.request_tensors import GenerationRequest, SequenceLimits, read_generation_request
+from textlib.resumed import DIGEST, check_resumed
 from textlib.sampling import SamplingParams
 from textlib.token_bytes import TokenTable, load_token_bytes
 from textlib.token_chunk import SLOTS, FinishReason, TokenChunk, pack, unpack
@@ -87,6 +89,16 @@ class Script:
                 third = self.responses(sizes, have)
                 joined = [*whole[:cut], rest[0], *third]
                 assert (self.text(joined), *_end(third)) == expected
+
+    def check_resumed(self, have: Sequence[int], text: str) -> None:
+        """What an engine with this tokenizer says of these ids, and of the text that came of them.
+
+        Raises RequestError.
+        """
+        ids = np.array([*self.prompt, *have], dtype=np.int32)
+        request = GenerationRequest(ids, SamplingParams(9), streaming=True, resumed=len(have))
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        check_resumed(request, self.table, {DIGEST: digest})
 
 
 def _end(responses: Sequence[TokenChunk]) -> tuple[int, int, FinishReason]:
@@ -240,3 +252,34 @@ def test_more_ids_than_slots() -> None:
     ids = _encoded("byte_level", " ".join(PIECES) * 3)
     assert len(ids) > 4 * SLOTS
     Script(_kind("byte_level")[1][True], ids).check_every_cut([3 * SLOTS])
+
+
+@each_kind
+@pytest.mark.parametrize("skip", [True, False])
+@EXAMPLES
+@given(text=texts, sizes=cuts)
+def test_ids_and_text_of_one_release_belong_together(
+    name: str, skip: bool, text: str, sizes: list[int]
+) -> None:
+    """Behind each response, half a character withheld or not."""
+    script = Script(_kind(name)[1][skip], _encoded(name, text))
+    have: list[int] = []
+    read = ""
+    for chunk in script.responses(sizes)[:-1]:
+        have += chunk.output_ids
+        read += decode_chunk(script.table, chunk)
+        script.check_resumed(have, read)
+
+
+def test_ids_of_another_tokenizer_are_not_continued() -> None:
+    """Which has the same number of them, too: the text that the client has tells."""
+    shipped, other = _kind("byte_level"), _kind("word_piece")
+    words = "seven thousand three hundred"
+    ids = shipped[0].encode(words, add_special_tokens=False).ids
+    Script(shipped[1][True], ids).check_resumed(ids, words)
+    with pytest.raises(RequestError, match=r"these \d+ ids are not the text .* another tokenizer"):
+        Script(other[1][True], ids).check_resumed(ids, words)
+    request = GenerationRequest(
+        np.array([1, *ids], dtype=np.int32), SamplingParams(9), streaming=True, resumed=len(ids)
+    )
+    check_resumed(request, other[1][True], {})  # of a client that does not tell its text

@@ -247,3 +247,32 @@ def test_what_the_engine_cannot_continue_is_refused(speller_server: Server) -> N
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(RequestRejectedError, match="frequency_penalty: OpenVINO GenAI counts"):
             read_chunk(next(iter(stub.ModelStreamInfer(iter([request])))))
+
+
+def test_ids_that_are_another_text_here_are_refused(speller_server: Server) -> None:
+    """The digest of the client's text comes through the ensemble, and the engine compares it."""
+    with grpc.insecure_channel(speller_server.grpc_url) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        def first(resume_ids: Sequence[int], text: str) -> Chunk | None:
+            request = generation_request(
+                "int8", "7342 in English:", GREEDY, resume_ids=resume_ids, resume_text=text
+            )
+            return read_chunk(next(iter(stub.ModelStreamInfer(iter([request])))))[0]
+
+        with TritonClient(speller_server.grpc_url) as client:
+            whole = client.generate("int8", "7342 in English:", GREEDY)
+        ids = whole.token_ids[:2]
+        with pytest.raises(
+            RequestRejectedError, match=r"these 2 ids are not the text .* tokenizer"
+        ):
+            first(ids, "sieben")
+        begun = next(n for n in range(len(whole.text)) if _accepts(first, ids, whole.text[:n]))
+        assert 0 < begun < len(whole.text)
+
+
+def _accepts(first: Callable[..., Chunk | None], ids: Sequence[int], text: str) -> bool:
+    try:
+        return first(ids, text) is not None
+    except RequestRejectedError:
+        return False

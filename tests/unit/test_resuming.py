@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
     breaks_after: int = len(WORDS)
     fail: Callable[[Any], None] | None = None
     prompt_tokens: int = PROMPT_TOKENS
+    version: str = "1"
     url: str = ""
     requests: list[Any] = field(default_factory=list)
     cancelled: threading.Event = field(default_factory=threading.Event)
@@ -71,6 +73,7 @@ class Replica(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mi
         ):
             response.infer_response.outputs.add(name=name)
             response.infer_response.raw_output_contents.append(raw)
+        response.infer_response.model_version = self.version
         return response
 
     @property
@@ -160,6 +163,19 @@ def test_a_broken_answer_goes_on(ask: Ask, fail: str) -> None:
     assert (whole.num_input_tokens, whole.resumes) == (PROMPT_TOKENS, 1)
     assert (_resumed(first.requests[0]), _resumed(second.requests[0])) == ((), (0, 1))
     assert [tensor.name for tensor in second.requests[0].inputs][:2] == ["text_input", "stream"]
+
+
+@every
+def test_the_other_release_learns_which_text_the_ids_are(ask: Ask) -> None:
+    """By a digest, so that it can refuse ids of another tokenizer; who answered is told."""
+    first, second = Replica(2, vanish, version="3"), Replica(version="2")
+    with serving(first, second) as urls:
+        whole = ask(urls, GREEDY)
+    assert (whole.text, whole.model_versions) == ("seven ty-two", ("3", "2"))
+    told = [dict(replica.requests[0].parameters) for replica in (first, second)]
+    assert "resume_text_sha256" not in told[0]
+    digest = hashlib.sha256(b"seven").hexdigest()
+    assert told[1]["resume_text_sha256"].string_param == digest
 
 
 @every

@@ -7,6 +7,7 @@ leading batch dimension of 1. Protocol: KServe V2 over gRPC, `ModelStreamInfer`.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import struct
@@ -99,6 +100,7 @@ _FIELDS = {
 }
 _DATATYPES = {name: datatype for datatype, names in _FIELDS.items() for name in names}
 FIRST_COME = Queueing()
+_RESUME_DIGEST = "resume_text_sha256"
 _MOST_QUEUE_SECONDS = 24 * 3600
 _OUTPUTS = ("text_output", "output_ids", "num_input_tokens", "num_output_tokens", "finish_reason")
 _LOG_PROB_OUTPUTS = ("cum_log_probs", "output_log_probs")
@@ -111,7 +113,8 @@ class Chunk:
     `finish_reason` is "" until the last chunk: then "stop" (end token, stop word) or "length".
     `received_ns` is `time.monotonic_ns()` at arrival. With `return_log_probs`: `log_probs` of the
     tokens of this chunk, `cum_log_prob` of the stream so far. `token_ids`: of this chunk.
-    `resumes`: how often the stream broke and went on elsewhere so far.
+    `resumes`: how often the stream broke and went on elsewhere so far. `model_version`: of the
+    model that sent this chunk; the number of the release, where one is served.
     """
 
     text: str
@@ -123,6 +126,7 @@ class Chunk:
     cum_log_prob: float | None = None
     token_ids: tuple[int, ...] = ()
     resumes: int = 0
+    model_version: str = ""
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Generation:
-    """A finished stream. `token_ids`: of the answer. `resumes`: how often it went on elsewhere."""
+    """A finished stream. `token_ids`: of the answer. `resumes`: how often it went on elsewhere.
+
+    `model_versions`: of the models that sent it, in order: two, where it went on with another one.
+    """
 
     text: str
     num_input_tokens: int
@@ -165,6 +172,7 @@ class Generation:
     cum_log_prob: float | None = None
     token_ids: tuple[int, ...] = ()
     resumes: int = 0
+    model_versions: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, sent_ns: int, chunks: list[Chunk]) -> Generation:
@@ -180,6 +188,7 @@ class Generation:
             cum_log_prob=last.cum_log_prob,
             token_ids=tuple(token for chunk in chunks for token in chunk.token_ids),
             resumes=last.resumes,
+            model_versions=tuple(dict.fromkeys(c.model_version for c in chunks if c.model_version)),
         )
 
 
@@ -191,12 +200,14 @@ def generation_request(
     request_id: str = "",
     queueing: Queueing = FIRST_COME,
     resume_ids: Sequence[int] = (),
+    resume_text: str | None = None,
 ) -> Any:
     """The ModelInferRequest of a streamed generation.
 
     Text goes into `text_input`, bytes as they are; messages go into `messages`, as JSON.
-    `resume_ids`: the ids of a broken answer, to continue after. Raises RequestRejectedError for a
-    value that does not fit into its tensor's type.
+    `resume_ids`: the ids of a broken answer, to continue after. `resume_text`: its text; a model
+    to which these ids are another text refuses them. Raises RequestRejectedError for a value that
+    does not fit into its tensor's type.
     """
     from tritonclient.grpc import service_pb2
 
@@ -216,6 +227,10 @@ def generation_request(
     if resume_ids:
         content = struct.pack(f"<{len(resume_ids)}i", *resume_ids)
         _add(request, "resume_ids", "INT32", content, len(resume_ids))
+        if resume_text is not None:
+            # A parameter, not a tensor: releases that do not know it take the request, too.
+            digest = hashlib.sha256(resume_text.encode("utf-8", "surrogatepass")).hexdigest()
+            request.parameters[_RESUME_DIGEST].string_param = digest
     for name in _OUTPUTS + (_LOG_PROB_OUTPUTS if sampling.return_log_probs else ()):
         request.outputs.add(name=name)
     return request
@@ -305,6 +320,7 @@ def read_chunk(response: Any) -> tuple[Chunk | None, bool]:
             log_probs=_floats(raw["output_log_probs"]) if "output_log_probs" in raw else (),
             cum_log_prob=next(iter(_floats(log_probs)), None) if log_probs else None,
             token_ids=_int32s(raw["output_ids"]) if "output_ids" in raw else (),
+            model_version=answer.model_version,
         ),
         final,
     )

@@ -132,6 +132,7 @@ class ResumableAnswer:
         self._queueing = queueing
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ids: list[int] = []
+        self._texts: list[str] = []
         self._last: Chunk | None = None
         self._log_prob = 0.0  # of what came before the latest break
         self._failures: list[TritonctlError] = []
@@ -164,7 +165,10 @@ class ResumableAnswer:
     def request(self) -> Any:
         """The ModelInferRequest for what is missing."""
         self.ended = False
-        return generation_request(*self._asked, queueing=self._queueing, resume_ids=self._ids)
+        text = "".join(self._texts) if self._ids else None
+        return generation_request(
+            *self._asked, queueing=self._queueing, resume_ids=self._ids, resume_text=text
+        )
 
     def read(self, response: Any) -> Chunk | None:
         """The chunk in a ModelStreamInferResponse, None for the empty final one."""
@@ -209,6 +213,7 @@ class ResumableAnswer:
             )
             self._give_up(other_model)
         self._ids.extend(chunk.token_ids)
+        self._texts.append(chunk.text)
         if self._failures:  # else it is so already, and every token would pay for a copy
             log_prob = chunk.cum_log_prob
             chunk = replace(

@@ -52,6 +52,7 @@ Metrics and the access log count them by reason: {reasons}.
 | `traceparent` | requests | its trace; through a gateway only with `gateway.trust_traces` |
 | `x-ratelimit-{{limit,remaining,reset}}-{{requests,tokens}}` | responses | the tenant's budgets |
 | `retry-after` | responses 429 and 503 | seconds |
+| `x-tritonctl-release` | responses | whose answer it is: the number of the release |
 """
 
 

@@ -146,7 +146,7 @@ class _Request:
         return (
             self.asked.answers == 1
             and self.exchange.tenant.unlimited
-            and len(self.servers.router.replicas) == 1
+            and self.servers.router.own == 1
             and surely_fits(self.servers, self.asked, content)
         )
 
@@ -205,6 +205,7 @@ class _Request:
                 new = chunk.num_output_tokens - answer.last.num_output_tokens
                 answer.last = chunk
                 facts.replica = sent.placement.url
+                facts.model_version = call.model_version = chunk.model_version or None
                 grant.output(new)
                 call.tokens(chunk.num_output_tokens, chunk.received_ns)
                 if texts is not None:

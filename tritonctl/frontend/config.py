@@ -41,7 +41,8 @@ def secret_files(project: Project) -> dict[str, Path]:
 
 
 class FrontendConfig(Frozen):
-    """`servers`: host:port of each replica's gRPC endpoint. `models`: the public names.
+    """`servers`: host:port of each replica's gRPC endpoint. `fallbacks`: those that serve another
+    release, asked only while none of `servers` is ready. `models`: the public names.
 
     `settings`: the `frontend:` section of the project. `tls`: paths of PEM files by their fields in
     ClientTls, for all servers; `api_key`: of a gateway before them. `exit_timeout_seconds`: how
@@ -52,6 +53,7 @@ class FrontendConfig(Frozen):
     """
 
     servers: Annotated[tuple[str, ...], Field(min_length=1)]
+    fallbacks: tuple[str, ...] = ()
     models: tuple[str, ...]
     settings: Frontend = Frontend()
     texts: Mapping[str, TextModel] = {}
@@ -77,6 +79,7 @@ class FrontendConfig(Frozen):
         folder: Path | None = None,
         repository: Path | None = None,
         metrics_ports: Mapping[str, int] | None = None,
+        fallbacks: Sequence[str] = (),
         upstreams: bool = True,
     ) -> Self:
         """For a project whose replicas listen at these addresses, unless it names upstreams.
@@ -103,6 +106,7 @@ class FrontendConfig(Frozen):
             }
         return cls(
             servers=tuple(each.url for each in own) or tuple(servers),
+            fallbacks=() if own else tuple(fallbacks),
             models=tuple(project.public),
             settings=settings.model_copy(update=changed),
             texts=texts,

@@ -23,6 +23,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
+# Of a response: the version of the model that answered, which is the number of its release.
+RELEASE = b"x-tritonctl-release"
 JSON: Headers = ((b"content-type", b"application/json"),)
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
@@ -64,7 +66,9 @@ class Exchange:
         """The head of the response."""
         self.started = True
         self.facts.status = status
-        own = ((b"x-request-id", self.id.encode("ascii")),)
+        own = [(b"x-request-id", self.id.encode("ascii"))]
+        if self.facts.model_version:
+            own.append((RELEASE, self.facts.model_version.encode("ascii", "replace")))
         await self.send(
             {
                 "type": "http.response.start",

@@ -14,8 +14,9 @@ class Facts:
     Times are seconds of `time.monotonic`. `model`: the one that was asked, an alias resolved.
     `outcome`: the finish reason, an error's code, or `cancelled` for a client that went away.
     `expected_tokens`: of all answers and their prompts, before any was placed. `placements`: the
-    replica of each answer, and why it was chosen. `replica`: host:port of the last one. `text`:
-    what was asked and answered, where the access log is to have it.
+    replica of each answer, and why it was chosen. `replica`: host:port of the last one.
+    `model_version`: of the model there: the release's number, where one is served. `text`: what was
+    asked and answered, where the access log is to have it.
     """
 
     received: float
@@ -34,5 +35,6 @@ class Facts:
     refunded_tokens: int | None = None
     expected_tokens: int | None = None
     replica: str | None = None
+    model_version: str | None = None
     placements: list[tuple[str, str]] = field(default_factory=list)
     text: dict[str, Any] = field(default_factory=dict)

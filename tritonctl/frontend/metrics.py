@@ -30,6 +30,7 @@ RESERVED_TOKENS = "tritonctl_frontend_reserved_tokens"
 REFUNDED_TOKENS = "tritonctl_frontend_refunded_tokens"
 EXPECTED_TOKENS = "tritonctl_frontend_expected_tokens"
 PLACEMENTS = "tritonctl_frontend_placements"
+ANSWERS = "tritonctl_frontend_answers"
 IN_FLIGHT = "tritonctl_frontend_in_flight"
 TTFT = "tritonctl_frontend_time_to_first_token_seconds"
 ITL = "tritonctl_frontend_inter_token_latency_seconds"
@@ -51,6 +52,7 @@ COUNTERS = {
     REFUNDED_TOKENS: "Tokens of these that were not used, given back",
     EXPECTED_TOKENS: "Tokens of prompts and of the answers that were expected, before placing",
     PLACEMENTS: "Answers placed on a server, by `replica` and `reason`",
+    ANSWERS: "Requests that a model answered, by its version (the release's number) and outcome",
 }
 GAUGES = {IN_FLIGHT: "Requests that are being answered"}
 HISTOGRAMS = {
@@ -62,6 +64,7 @@ LABELS = {
     REQUESTS: ("tenant", "model", "endpoint", "outcome"),
     REFUSALS: ("tenant", "model", "reason"),
     PLACEMENTS: ("replica", "reason"),
+    ANSWERS: ("model", "version", "outcome"),
 }
 _BY = ("tenant", "model")
 # As the engines' own (python_backends/textlib/engine_metrics.py), to compare the two.
@@ -119,7 +122,7 @@ class Metrics(Collector):
     """All that one frontend has counted since it started. For one thread: the event loop's."""
 
     def __init__(self) -> None:
-        self._tenants, self._models = _Names(), _Names()
+        self._tenants, self._models, self._versions = _Names(), _Names(), _Names()
         self._values: dict[str, dict[Labels, float]] = {name: {} for name in (*COUNTERS, *GAUGES)}
         self._histograms: dict[str, dict[Labels, _Histogram]] = {name: {} for name in HISTOGRAMS}
         self._registry = CollectorRegistry(auto_describe=False)
@@ -128,6 +131,10 @@ class Metrics(Collector):
     def labels(self, tenant: str | None, model: str | None) -> tuple[str, str]:
         """The bounded label values of a tenant and a model; `none` where there is none."""
         return self._tenants.of(tenant), self._models.of(model)
+
+    def release(self, version: str) -> str:
+        """The bounded label value of a model's version."""
+        return self._versions.of(version)
 
     def add(self, name: str, labels: Labels, value: float = 1) -> None:
         """Add to a counter, or to a gauge."""

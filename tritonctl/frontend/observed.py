@@ -47,6 +47,7 @@ class Call:
     labels: tuple[str, str]
     span: CallSpan | None
     output_tokens: int = 0
+    model_version: str | None = None
     _last_ns: int | None = None
 
     @property
@@ -67,6 +68,7 @@ class Call:
     def answered(self, prompt_tokens: int) -> None:
         """It has ended with an answer that is no text: it has no tokens, and no finish reason."""
         if self.span:
+            self.span.served_by(self.model_version)
             self.span.end(prompt_tokens, None, None, None)
             self.span = None
 
@@ -74,6 +76,7 @@ class Call:
         """It has ended with these counts of the server's; without a finish reason, broken off."""
         if self.span:
             error = None if finish_reason else "incomplete"
+            self.span.served_by(self.model_version)
             self.span.end(prompt_tokens, output_tokens, finish_reason or None, error)
             self.span = None
 
@@ -112,6 +115,9 @@ class Observed:
             metrics.add(counted.IN_FLIGHT, self._labels, -1)
             metrics.observe(counted.DURATION, labels, seconds)
         metrics.add(counted.REQUESTS, (*labels, self.endpoint, outcome))
+        if facts.model_version:
+            release = metrics.release(facts.model_version)
+            metrics.add(counted.ANSWERS, (labels[1], release, outcome))
         if why:
             metrics.add(counted.REFUSALS, (*labels, why))
         if facts.first_token is not None:

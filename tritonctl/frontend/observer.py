@@ -104,6 +104,7 @@ class Observer:
             "reserved_tokens": facts.reserved_tokens,
             "refunded_tokens": facts.refunded_tokens,
             "replica": facts.replica,
+            "model_version": facts.model_version,
             "resumes": facts.resumes or None,
             "ttft_ms": None if ttft is None else _ms(ttft),
             "duration_ms": _ms(seconds),

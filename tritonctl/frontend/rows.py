@@ -90,8 +90,12 @@ async def _answered(
 ) -> Sequence[Any]:
     """What a server says, within a span of its own; counts its tokens."""
     call = exchange.observed.call({})
+
+    def heard(version: str) -> None:
+        exchange.facts.model_version = call.model_version = version or None
+
     try:
-        found = await ask(client, replace(delivery, traceparent=call.traceparent))
+        found = await ask(client, replace(delivery, traceparent=call.traceparent, heard=heard))
         exchange.facts.prompt_tokens = sum(one.num_input_tokens or 0 for one in found)
         call.answered(exchange.facts.prompt_tokens)
     finally:

@@ -128,6 +128,11 @@ class CallSpan:
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(self._span, Context()))
         return carrier["traceparent"]
 
+    def served_by(self, version: str | None) -> None:
+        """The model's version: the number of the release, where one is served."""
+        if version:
+            self._span.set_attribute("tritonctl.model.version", version)
+
     def end(
         self,
         prompt_tokens: int,

@@ -39,13 +39,15 @@ class Servers:
         settings = Settings(
             affinity=config.settings.prefix_affinity,
             silence_seconds=config.settings.silence_seconds,
+            fallbacks=frozenset(config.fallbacks),
         )
-        self.router = Router(self._client, config.servers, pools, settings)
+        urls = (*config.servers, *config.fallbacks)
+        self.router = Router(self._client, urls, pools, settings)
         self.counter = PromptCounter(config.repository, _library(), _LOG.warning)
         self.expected = ExpectedOutput()
         upstreams = [
             Upstream(host, int(port), config.metrics_ports.get(url))
-            for url in config.servers
+            for url in urls
             for host, _, port in [url.rpartition(":")]
         ]
         self._watch = Watch(

@@ -114,6 +114,8 @@ class Batches:
         """The outcome of each row. Raises ServerError for an answer without its tensors."""
         self._answered_at = now
         self._allowed = min(self._allowed + 1 / self._allowed, self.delivery.in_flight)
+        if self.delivery.heard is not None:
+            self.delivery.heard(response.model_version)
         results = read_rows(self.served, response, len(batch.rows))
         return list(zip(batch.rows, results, strict=True))
 

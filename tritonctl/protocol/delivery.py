@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tritonctl.errors import UsageError
@@ -14,7 +15,8 @@ class Delivery:
 
     `rows`: of a request, at most, and never more than the model takes. `retry_seconds`: how long a
     busy or restarting server is asked again. `priority`: 1 goes first, the model's default level
-    when None. `traceparent`: of the span that the requests are part of.
+    when None. `traceparent`: of the span that the requests are part of. `heard`: is told the
+    model's version with each answer.
     """
 
     in_flight: int = 4
@@ -23,6 +25,7 @@ class Delivery:
     retry_seconds: float = 60.0
     priority: int | None = None
     traceparent: str | None = None
+    heard: Callable[[str], object] | None = None
 
     def __post_init__(self) -> None:
         """Raises UsageError for numbers with which nothing would ever arrive."""

@@ -47,6 +47,25 @@ def asks() -> st.SearchStrategy[Ask]:
     return st.builds(Ask, st.none() | some, st.none() | st.sampled_from(NAMES), some)
 
 
+@given(fleets(), st.sets(st.sampled_from(NAMES)), asks(), st.randoms(use_true_random=False))
+def test_another_release_is_chosen_only_when_ones_own_is_gone(
+    views: list[View], others: set[str], ask: Ask, random_: random.Random
+) -> None:
+    """And then a healthy one of it, whatever the pool, the cache, and what was tried say."""
+    views = [replace(view, fallback=view.name in others) for view in views]
+    own = [view for view in views if not view.fallback]
+    choice = choose(views, ask, random_.random)
+    chosen = next(view for view in views if view.name == choice.name)
+    if own and any(view.healthy for view in own):
+        assert not chosen.fallback
+        assert chosen.healthy
+    elif own and any(view.healthy for view in views):
+        assert (chosen.fallback, chosen.healthy) == (True, True)
+        assert choice.reason is Reason.FALLBACK
+    elif own:
+        assert not chosen.fallback
+
+
 @given(fleets(), asks(), st.randoms(use_true_random=False))
 def test_an_unhealthy_replica_is_never_chosen_while_a_healthy_one_exists(
     views: list[View], ask: Ask, random_: random.Random

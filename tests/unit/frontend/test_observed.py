@@ -24,7 +24,7 @@ from tritonctl.frontend.observer import Observer
 from tritonctl.frontend.tracing import Tracer
 
 CHAT = "/v1/chat/completions"
-LABELS = ("tenant", "model", "endpoint", "outcome", "reason", "le")
+LABELS = ("tenant", "model", "version", "endpoint", "outcome", "reason", "le")
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 QUESTION = "my private question"
 
@@ -103,6 +103,7 @@ def _answered(world: World, exchange: Exchange) -> None:
     facts.prompt_tokens, facts.output_tokens = 5, 3
     facts.reserved_tokens, facts.refunded_tokens = 13, 5
     facts.status, facts.outcome = 200, "stop"
+    facts.model_version = call.model_version = "7"
     call.end(5, 3, "stop")
     world.now = 100.08
     world.observer.end(exchange)
@@ -119,6 +120,7 @@ def test_a_whole_answer_in_the_metrics(world: World) -> None:
     assert world.values(f"{counted.REFUNDED_TOKENS}_total") == {by: 5}
     assert world.values(counted.IN_FLIGHT) == {by: 0}
     assert world.values(f"{counted.REFUSALS}_total") == {}
+    assert world.values(f"{counted.ANSWERS}_total") == {("speller", "7", "stop"): 1}
     assert world.values(f"{counted.TTFT}_sum") == {by: pytest.approx(0.05)}
     assert world.values(f"{counted.DURATION}_sum") == {by: pytest.approx(0.08)}
     # Two tokens came in 20 ms: two of 10 ms.
@@ -204,6 +206,7 @@ def test_a_line_of_the_access_log(world: World) -> None:
         "output_tokens": 3,
         "reserved_tokens": 13,
         "refunded_tokens": 5,
+        "model_version": "7",
         "ttft_ms": 50.0,
         "duration_ms": 80.0,
     }
@@ -247,6 +250,7 @@ def test_spans(world: World) -> None:
         "gen_ai.usage.input_tokens": 5,
         "gen_ai.usage.output_tokens": 3,
         "gen_ai.response.finish_reasons": ("stop",),
+        "tritonctl.model.version": "7",
     }
     assert request.resource.attributes["service.name"] == "front"
     assert world.lines()[0]["trace_id"] == TRACE

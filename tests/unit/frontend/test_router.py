@@ -51,6 +51,7 @@ def routed(
     *,
     affinity: bool = True,
     silence_seconds: float | None = None,
+    fallbacks: frozenset[str] = frozenset(),
 ) -> Router:
     """Run a test with a router of these replicas; ties go to the first."""
     made: list[Router] = []
@@ -58,7 +59,9 @@ def routed(
     async def run() -> None:
         async with StreamingClient(urls[0]) as client:
             pools = [Pool("short", frozenset(urls[1:]), 100), Pool("any", frozenset(urls[:1]))]
-            settings = Settings(affinity=affinity, silence_seconds=silence_seconds)
+            settings = Settings(
+                affinity=affinity, silence_seconds=silence_seconds, fallbacks=fallbacks
+            )
             router = Router(client, urls, {"pooled": pools}, settings, draw=lambda: 0.0)
             made.append(router)
             await test(router)
@@ -141,6 +144,37 @@ def test_a_full_queue_is_left_for_another_one() -> None:
                 await ask(router)
 
         routed(urls, none)
+
+
+def test_the_other_release_is_asked_only_once_its_own_is_gone() -> None:
+    """An answer amid its tokens goes on there; when its own is ready again, requests return."""
+    with serving(Replica(2, vanish), Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            own, other = (router.replicas[url] for url in urls)
+            assert (router.own, own.fallback, other.fallback) == (1, False, True)
+            for _ in range(5):
+                own.enter("speller", 0)  # however busy it is
+            assert await ask(router) == (TEXT, urls[1])
+            assert not own.ready
+            async with router.choose("speller") as placement:
+                assert (placement.url, placement.reason) == (urls[1], "fallback")
+            own.said(ready=True, now=router.now() + 60)
+            async with router.choose("speller") as placement:
+                assert placement.url == urls[0]
+
+        routed(urls, test, fallbacks=frozenset(urls[1:]))
+
+
+def test_a_full_queue_is_no_reason_to_ask_another_release() -> None:
+    """Its users are told to come back, as without one."""
+    with serving(Full(), Replica()) as urls:
+
+        async def test(router: Router) -> None:
+            with pytest.raises(ServerBusyError):
+                await ask(router)
+
+        routed(urls, test, fallbacks=frozenset(urls[1:]))
 
 
 def test_short_and_long_requests_have_pools_of_their_own() -> None:

@@ -45,6 +45,14 @@ def test_a_project_s_upstreams_stand_for_its_own_server() -> None:
     assert (own.servers, own.metrics_ports) == ((HERE,), {HERE: 8002})
 
 
+def test_the_other_release_reaches_the_process(tmp_path: Path) -> None:
+    """Unless the project names its servers itself: then it knows of no other slot."""
+    file = tmp_path / "frontend.json"
+    FrontendConfig.of(project(), [HERE], fallbacks=[FIRST]).write(file)
+    assert FrontendConfig.read(file).fallbacks == (FIRST,)
+    assert FrontendConfig.of(project(upstreams=UPSTREAMS), [HERE], fallbacks=[HERE]).fallbacks == ()
+
+
 def test_pools_reach_the_process(tmp_path: Path) -> None:
     """By model and name, through its file."""
     pools = {"short": {"upstreams": [FIRST], "most_tokens": 512}, "long": {"upstreams": [SECOND]}}

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The choice of a replica, as a pure function of what is known about all of them.
 
-In this order: replicas that are healthy and were not tried for this request; among them those of
+In this order: replicas of one's own release while any is healthy, the other release's otherwise;
+among them those that are healthy and were not tried for this request; among them those of
 the request's pool; among them the one that has the prompt's beginning in its cache, if it is not
 busier than the others; else the one where the request begins first (docs/explanation/routing.md
 says why that is so, and not the one with the least work).
@@ -32,6 +33,7 @@ class Reason(StrEnum):
     AFFINITY = "affinity"
     SPILLED = "spilled"  # no replica of its pool is healthy
     UNHEALTHY = "unhealthy"  # none at all is: it may have come back
+    FALLBACK = "fallback"  # its own replicas are gone: the other release's has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,8 @@ class View:
 
     load: requests there, ours and others'. slots: requests that it answers at once; None where
     nobody knows. pace: seconds between two tokens of an answer there; None before any was seen.
-    full: its KV cache is full, and requests wait for it.
+    full: its KV cache is full, and requests wait for it. fallback: it serves another release, for
+    when no other replica is healthy.
     """
 
     name: str
@@ -49,6 +52,7 @@ class View:
     slots: int | None = None
     pace: float | None = None
     full: bool = False
+    fallback: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,10 @@ class Choice:
 
 def choose(views: Sequence[View], ask: Ask, draw: Callable[[], float]) -> Choice:
     """One of `views`, which are one or more. `draw`: a random number from 0 to 1, to break ties."""
+    views, others = _by_release(views)
+    if others and not any(view.healthy for view in views):
+        untried = [view for view in others if view.name not in ask.tried] or others
+        return Choice(_first_free(untried, draw).name, Reason.FALLBACK)
     if len(views) == 1:
         return Choice(views[0].name, Reason.ONLY)
     healthy = [view for view in views if view.healthy]
@@ -85,6 +93,14 @@ def choose(views: Sequence[View], ask: Ask, draw: Callable[[], float]) -> Choice
         return Choice(affine.name, Reason.AFFINITY)
     reason = Reason.FIRST_FREE if pool else Reason.SPILLED
     return Choice(_first_free(pool or candidates, draw).name, reason)
+
+
+def _by_release(views: Sequence[View]) -> tuple[Sequence[View], Sequence[View]]:
+    """The replicas of one's own release, and the healthy ones of the other."""
+    own = [view for view in views if not view.fallback]
+    if not own:
+        return views, ()
+    return own, [view for view in views if view.fallback and view.healthy]
 
 
 def _affine(candidates: Sequence[View], cached: str | None) -> View | None:

@@ -39,13 +39,15 @@ def slots_of(configs: Iterable[Config]) -> int | None:
 class Replica:
     """Counts of what this frontend has sent there and not got back.
 
-    upstream: what it is an address of. requests: by model. work: their tokens, prompt and expected
-    answer. elsewhere: requests of others, by its own reports. slots: of each model. pace: seconds
-    between tokens of late. heard: when a part of any answer last came from there.
+    upstream: what it is an address of. fallback: it serves another release. requests: by model.
+    work: their tokens, prompt and expected answer. elsewhere: requests of others, by its own
+    reports. slots: of each model. pace: seconds between tokens of late. heard: when a part of
+    any answer last came from there.
     """
 
     url: str
     upstream: str = ""
+    fallback: bool = False
     requests: Counter[str] = field(default_factory=Counter)
     work: float = 0.0
     elsewhere: float = 0.0
@@ -121,4 +123,5 @@ class Replica:
             slots=self.slots.get(model),
             pace=self.pace if now - self._paced <= _PACE_SECONDS else None,
             full=report is not None and fresh and report.kv_used >= _FULL_KV and report.waiting > 0,
+            fallback=self.fallback,
         )

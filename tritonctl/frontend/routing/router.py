@@ -26,11 +26,13 @@ _RESUMES = 30
 class Settings:
     """stale_seconds: reports older than this are not believed. affinity: whether a prompt goes
     where its beginning was read before. silence_seconds: a replica that says nothing for so long is
-    left; None: never."""
+    left; None: never. fallbacks: upstreams that serve another release, for when no other is
+    ready."""
 
     stale_seconds: float = 1.0
     affinity: bool = False
     silence_seconds: float | None = None
+    fallbacks: frozenset[str] = frozenset()
 
 
 class Router:
@@ -66,7 +68,12 @@ class Router:
         for url, upstream in upstreams.items():
             if url not in self.replicas:
                 self._client.reach(url)
-                self.replicas[url] = Replica(url, upstream)
+                self.replicas[url] = Replica(url, upstream, upstream in self._settings.fallbacks)
+
+    @property
+    def own(self) -> int:
+        """How many replicas a request may go to; more only when all of these are gone."""
+        return max(1, sum(not each.fallback for each in self.replicas.values()))
 
     @asynccontextmanager
     async def choose(
@@ -188,7 +195,8 @@ class Placement:
                         yield chunk
                 return
             except ServerBusyError:
-                if begun or len(self.tried) + 1 >= self.endpoints:
+                # A full queue is no reason to ask another release.
+                if begun or len(self.tried) + 1 >= self._router.own:
                     raise
                 self._move()
 

@@ -105,13 +105,13 @@ class Watch:
 
         A choice of one needs none, and a page costs both sides a few milliseconds.
         """
-        if len(self._router.replicas) > 1:
+        if self._router.own > 1:
             await asyncio.gather(*(self._read(url) for url in list(self._router.replicas)))
 
     async def _keep_reading_reports(self) -> None:
         while True:
             # One alone has company once names have been looked up again.
-            several = len(self._router.replicas) > 1
+            several = self._router.own > 1
             await asyncio.sleep(REPORT_SECONDS if several else NAMES_SECONDS)
             await self.read_reports()
 

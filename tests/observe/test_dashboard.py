@@ -129,7 +129,7 @@ def test_panels_lie_beside_each_other() -> None:
     assert len(set(titles)) == len(titles)
     assert all(len(panel["description"]) > 5 for panel in panels({"panels": found}))
     rows = [panel["title"] for panel in found if panel["type"] == "row"]
-    assert rows == ["Overview", "Per model", "Text generation", "GPU"]
+    assert rows == ["Overview", "Per model", "Text generation", "Releases", "GPU"]
 
 
 def test_panels_ask_for_series_that_are_recorded() -> None:

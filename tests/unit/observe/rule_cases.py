@@ -366,7 +366,56 @@ def kv_full() -> Story:
     return story.rings("TritonKvCacheFull", severity="ticket", **SPELLER)
 
 
+def _release(story: Story, version: str, failing: float, fast: float) -> Story:
+    """A version that is asked ten times a second: so many fail, so many begin within 50 ms."""
+    at = INSTANCE | {"version": version}
+    story.gains(SUCCESS, ENSEMBLE | {"version": version}, 10 - failing)
+    story.gains("tritonctl_requests_total", at | {"outcome": "stop"}, 10 - failing)
+    story.gains("tritonctl_requests_total", at | {"outcome": "error"}, failing)
+    for bound, gain in {"0.05": fast, "0.1": 10.0, "+Inf": 10.0}.items():
+        story.gains(f"{TTFT}_bucket", at | {"le": bound}, gain)
+    return story
+
+
+def two_releases() -> Story:
+    """A candidate that is as good as stable, within what varies."""
+    story = _release(_release(Story("two releases"), "2", 0.1, 10), "3", 0.2, 9)
+    of = SPELLER | {"version": "3"}
+    story.says("public_model_version:answers:rate5m", 9.8, **of)
+    story.says("public_model_version:failures:ratio5m", 0.02, **of)
+    story.says("public_model_version:tritonctl_time_to_first_token_seconds:median5m", 0.028, **of)
+    return story.silent("ReleaseFailing", "ReleaseSlow")
+
+
+def a_bad_release() -> Story:
+    """It fails one in ten, and its first tokens take three times as long."""
+    story = _release(_release(Story("a bad release"), "2", 0, 10), "3", 1, 0)
+    story.rings("ReleaseFailing", severity="page", version="3", **SPELLER)
+    return story.rings("ReleaseSlow", severity="ticket", version="3", **SPELLER)
+
+
+def one_release() -> Story:
+    """Bad as it is: there is none to compare it with."""
+    story = _release(Story("one release"), "3", 1, 0)
+    return story.silent("ReleaseFailing", "ReleaseSlow")
+
+
+def releases_of_plain_models() -> Story:
+    """Triton's own count of what failed."""
+    story = Story("releases of plain models")
+    for version, failing in (("2", 0.0), ("3", 2.5)):
+        at = PLAIN | {"version": version}
+        story.gains(SUCCESS, at, 10 - failing)
+        story.gains(FAILURE, at | {"reason": "BACKEND"}, failing)
+    story.says("public_model_version:failures:ratio5m", 0.25, version="3", **ENCODER)
+    return story.rings("ReleaseFailing", severity="page", version="3", **ENCODER)
+
+
 STORIES = (
+    two_releases,
+    a_bad_release,
+    one_release,
+    releases_of_plain_models,
     traffic,
     idle,
     failures,

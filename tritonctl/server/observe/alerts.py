@@ -10,7 +10,13 @@ from tritonctl.project.schema import Project
 from tritonctl.repository.engine_queue import policy_of, triton_decides
 from tritonctl.repository.ensembles import ENGINE_STEP
 from tritonctl.server.observe.prometheus import FRONTEND_JOB, GATEWAY_JOB, JOB, MODEL
-from tritonctl.server.observe.recording import RANGE, Group, Rule
+from tritonctl.server.observe.recording import (
+    RANGE,
+    VERSION_FAILURES,
+    VERSION_TTFT,
+    Group,
+    Rule,
+)
 from tritonctl.server.observe.slo import BURNS, RATIO, Burn, Objective, objectives
 
 KV_FULL = 0.95
@@ -23,6 +29,7 @@ def alert_groups(project: Project) -> list[Group]:
         {"name": "tritonctl-servers", "rules": list(_servers(project))},
         {"name": "tritonctl-models", "rules": [_stub_gone(), *_queues(project), _kv_full()]},
     ]
+    groups.append({"name": "tritonctl-releases", "rules": list(_releases())})
     if project.frontend is not None:
         groups.append({"name": "tritonctl-frontend", "rules": list(_frontend())})
     burns = [
@@ -116,6 +123,35 @@ def _frontend() -> Iterator[Rule]:
         "with an error ({{ $labels.reason }})",
         runbook="overloaded: add a replica, or lower tenants' budgets; unavailable: look at "
         "TritonServerDown; failed: the reason is in `tritonctl logs frontend`.",
+    )
+
+
+def _releases() -> Iterator[Rule]:
+    """Of two versions of a model that serve side by side: with one alone, none fires."""
+    runbook = (
+        "`tritonctl rollout status` says which release is the candidate and what is known of it; "
+        "`tritonctl rollout abort` gives all users back to the stable one at once."
+    )
+    best = "min by (public_model) ({})"
+    yield _alert(
+        "ReleaseFailing",
+        f"{VERSION_FAILURES} > on (public_model) group_left () "
+        f"(0.01 + 2 * {best.format(VERSION_FAILURES)})",
+        _PAGE,
+        wait="1m",
+        summary="version {{ $labels.version }} of {{ $labels.public_model }} fails "
+        "{{ $value | humanizePercentage }} of its requests, more than twice as many as the other",
+        runbook=runbook,
+    )
+    yield _alert(
+        "ReleaseSlow",
+        f"{VERSION_TTFT} > on (public_model) group_left () (1.5 * {best.format(VERSION_TTFT)})",
+        _TICKET,
+        wait="2m",
+        summary="version {{ $labels.version }} of {{ $labels.public_model }} takes "
+        "{{ $value | humanizeDuration }} to the first token (median), half as long again as the "
+        "other",
+        runbook=runbook,
     )
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Grafana dashboard: overview, per model, text generation, GPU.
+"""The Grafana dashboard: overview, per model, text generation, releases, GPU.
 
 It queries the recorded series of `tritonctl.server.observe.recording` where one exists.
 """
@@ -12,6 +12,7 @@ from tritonctl.server.observe.frontend_panels import frontend_panels
 from tritonctl.server.observe.panels import DATASOURCE, Panel, Query, Row, grafana_panels
 from tritonctl.server.observe.prometheus import JOB
 from tritonctl.server.observe.recording import QUANTILES, rate, selector
+from tritonctl.server.observe.release_panels import release_panels
 from tritonctl.server.observe.slo import RATIO
 
 Data = dict[str, Any]
@@ -52,6 +53,7 @@ def _rows(*, frontend: bool) -> tuple[Row, ...]:
         Row("Overview", (*_overview_figures(), *_overview_lines())),
         Row("Per model", _models()),
         Row("Text generation", (*_text_latency(), *_text_engine())),
+        Row("Releases", release_panels()),
         *((Row("Frontend", frontend_panels()),) if frontend else ()),
         Row(GPU_ROW, _gpus()),
     )

@@ -37,6 +37,7 @@ def recording_groups() -> list[Group]:
         {"name": "tritonctl-requests", "rules": _requests()},
         {"name": "tritonctl-tokens", "rules": _tokens()},
         {"name": "tritonctl-latency", "rules": _latency()},
+        {"name": "tritonctl-releases", "rules": _releases()},
     ]
 
 
@@ -146,4 +147,32 @@ def _latency() -> list[Rule]:
         )
         for name in HISTOGRAMS
         for quantile in QUANTILES
+    ]
+
+
+VERSION_ANSWERS = "public_model_version:answers:rate5m"
+VERSION_FAILURES = "public_model_version:failures:ratio5m"
+VERSION_TTFT = "public_model_version:tritonctl_time_to_first_token_seconds:median5m"
+
+
+def _releases() -> list[Rule]:
+    """By the version of the model, which is the number of the release that its server serves.
+
+    Failures of text are the engine's own: a request that its tokenizer refuses tells nothing of a
+    release, and an ensemble counts cancelled requests among the failed ones.
+    """
+    by = "public_model, version"
+    answers = rate(_SUCCESS, by, step=f"~{ENSEMBLE}|{MODEL}")
+    text = rate("tritonctl_requests_total", by)
+    failed_text = rate("tritonctl_requests_total", by, outcome="error")
+    failed = rate(_FAILURE, by, step=MODEL, reason="!CANCELED")
+    plain = f"{failed} / (({rate(_SUCCESS, by, step=MODEL)} + {failed}) > 0)"
+    buckets = rate(f"{HISTOGRAMS[0]}_bucket", f"{by}, le")
+    return [
+        record(VERSION_ANSWERS, answers),
+        record(
+            VERSION_FAILURES,
+            f"({failed_text} / ({text} > 0)) or 0 * ({text} > 0) or {plain}",
+        ),
+        record(VERSION_TTFT, f"histogram_quantile(0.5, {buckets})"),
     ]

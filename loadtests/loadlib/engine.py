@@ -189,6 +189,8 @@ class Engine:
         body = self._transport.body(request.request_class, turn, messages)
         sent = self._clock.now_us()
         flight = self._recorder.sent(request, number, planned, sent)
+        if self._plan.users is not None:
+            flight.user = self._plan.users.of(self._plan.seed, request.index)
         keeps_text = number + 1 < len(request.turns)
         listener = Listener(flight, turn, self._recorder, self._clock, keeps_text)
         cut = _cut_later(turn, listener, self._clock, sent)

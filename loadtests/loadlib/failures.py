@@ -58,6 +58,10 @@ class WireError(Exception):
         self.failure = failure
 
 
+class BrokenError(WireError):
+    """The connection broke, or nobody was there: another attempt may go on."""
+
+
 def triton_failure(message: str) -> Failure:
     """Of an error message in a stream; INVALID_ARGUMENT without a known word."""
     kind = next((kind for words, kind in _WORDS if words in message), "INVALID_ARGUMENT")
@@ -70,6 +74,13 @@ def grpc_failure(status: str, message: str) -> Failure:
     if transport and status in {"UNAVAILABLE", "UNKNOWN", "INTERNAL", "CANCELLED"}:
         return Failure(CONNECTION, message)
     return Failure(status, message)
+
+
+def rpc_error(error: Any) -> WireError:
+    """Of a grpc.RpcError."""
+    failure = rpc_failure(error)
+    broke = failure.kind in {CONNECTION, "UNAVAILABLE"}
+    return BrokenError(failure) if broke else WireError(failure)
 
 
 def rpc_failure(error: Any) -> Failure:

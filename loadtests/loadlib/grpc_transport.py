@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from loadlib import grpc_wire
 from loadlib.api_key import key_headers
-from loadlib.failures import Failure, WireError, rpc_failure
+from loadlib.failures import BrokenError, Failure, WireError, rpc_error
 from loadlib.listener import Listener
 from loadlib.plan import Plan, RequestClass
 from loadlib.prompts import Message
@@ -23,6 +23,8 @@ from loadlib.workload import Turn
 
 _PROBE_SECONDS = 5.0
 _END_SECONDS = 1.0
+# Before a broken answer goes on; doubled while nothing comes.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _UNFINISHED = Failure("INTERNAL", "the stream ended before its final response")
 
 
@@ -75,21 +77,49 @@ class GrpcTransport:
 
     async def exchange(self, body: bytes, listener: Listener) -> str:
         """Send it, report each response; the text, if kept. WireError when it fails."""
-        call = self._call(body, timeout=self._plan.timeout_seconds, metadata=self._metadata)
+        if self._plan.kind == "text":
+            return await self._text(body, listener)
         try:
-            if self._plan.kind == "text":
-                return await self._stream(call, listener)
-            await call
-            listener.responded(0, None, final=True)
-            return ""
+            answer = await self._start(body, listener, self._plan.timeout_seconds)
         except grpc.RpcError as error:
-            raise WireError(rpc_failure(error)) from error
+            raise rpc_error(error) from error
+        listener.served_by(grpc_wire.version(answer))
+        listener.responded(0, None, final=True)
+        return ""
 
-    async def _stream(self, stream: Any, listener: Listener) -> str:
-        reader = grpc_wire.StreamReader(listener.keeps_text)
+    def _start(self, body: bytes, listener: Listener, seconds: float) -> Any:
+        metadata = self._metadata
+        if listener.user is not None and self._plan.users is not None:
+            metadata = (*(metadata or ()), (self._plan.users.header, listener.user))
+        return self._call(body, timeout=seconds, metadata=metadata)
+
+    async def _text(self, body: bytes, listener: Listener) -> str:
+        """The stream, and the rest of it as often as it breaks and may go on."""
+        reader = grpc_wire.StreamReader(listener.keeps_text, self._plan.resumes > 0)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self._plan.timeout_seconds
+        fruitless = 0
+        for left in range(self._plan.resumes, -1, -1):
+            before = reader.output_tokens
+            try:
+                call = self._start(body + reader.rest(), listener, max(0.0, end - loop.time()))
+                return await self._stream(call, listener, reader)
+            except BrokenError:
+                if reader.complete:  # only the empty final response is missing
+                    listener.responded(0, reader.input_tokens, final=True)
+                    return reader.text
+                if not left:
+                    raise
+                listener.resumed()
+                fruitless = 0 if reader.output_tokens > before else fruitless + 1
+                await asyncio.sleep(min(_FIRST_PAUSE * 2.0**fruitless, _LONGEST_PAUSE))
+        raise AssertionError("the last attempt returns or raises")
+
+    async def _stream(self, stream: Any, listener: Listener, reader: grpc_wire.StreamReader) -> str:
         try:
             while (content := await stream.read()) is not grpc.aio.EOF:
                 tokens = reader.feed(content)
+                listener.served_by(reader.version)
                 if listener.responded(tokens, reader.input_tokens, final=reader.final):
                     break
         except WireError:
@@ -98,10 +128,12 @@ class GrpcTransport:
                 async with asyncio.timeout(_END_SECONDS):
                     await stream.code()
             raise
+        except grpc.RpcError as error:
+            raise rpc_error(error) from error
         finally:
             stream.cancel()  # without effect on a finished stream
         if not reader.final and not listener.stopped:
-            raise WireError(_UNFINISHED)
+            raise BrokenError(_UNFINISHED)
         return reader.text
 
     async def close(self) -> None:

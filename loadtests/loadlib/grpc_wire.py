@@ -7,6 +7,7 @@ prompt, is serialised once. Nothing here does I/O.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 from collections.abc import Sequence
@@ -37,8 +38,10 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 _FINAL = "triton_final_response"
+_RESUME_DIGEST = "resume_text_sha256"
 _WANTED = ("text_output", "num_input_tokens", "num_output_tokens", "finish_reason")
 _KEPT_PROMPTS = 4096
+_LENGTH = 4  # bytes before a text, and of an id
 
 
 class Bodies:
@@ -78,7 +81,7 @@ class Bodies:
             request.parameters["triton_enable_empty_final_response"].bool_param = True
             if "stream" in self._signature.inputs:
                 self._add(request, "stream", one.stream)
-            for name in _WANTED:
+            for name in (*_WANTED, *(("output_ids",) if self._plan.resumes else ())):
                 if name in self._signature.outputs:
                     request.outputs.add(name=name)
         for name, value in one.parameters.items():
@@ -123,6 +126,11 @@ class Bodies:
         return bytes(request.SerializeToString())
 
 
+def version(content: bytes) -> str:
+    """The model's version in a serialised ModelInferResponse."""
+    return str(service_pb2.ModelInferResponse.FromString(content).model_version)
+
+
 class StreamReader:
     """Reads the responses of one stream: how many tokens each brings, and which is the last.
 
@@ -130,18 +138,40 @@ class StreamReader:
     token. The text is kept only for conversations.
     """
 
-    __slots__ = ("_texts", "final", "input_tokens", "output_tokens")
+    __slots__ = (
+        "_ids",
+        "_texts",
+        "complete",
+        "final",
+        "input_tokens",
+        "output_tokens",
+        "version",
+    )
 
-    def __init__(self, keep_text: bool = False) -> None:
-        self.final = False
+    def __init__(self, keep_text: bool = False, keep_ids: bool = False) -> None:
+        self.final = self.complete = False
         self.input_tokens: int | None = None
         self.output_tokens = 0
-        self._texts: list[bytes] | None = [] if keep_text else None
+        self.version = ""
+        self._texts: list[bytes] | None = [] if keep_text or keep_ids else None
+        self._ids: list[bytes] | None = [] if keep_ids else None
 
     @property
     def text(self) -> str:
         """The answer so far, if it is kept."""
         return b"".join(self._texts or ()).decode("utf-8", "replace")
+
+    def rest(self) -> bytes:
+        """What makes the request one for the rest of a broken answer, to be put behind it."""
+        ids = b"".join(self._ids or ())
+        if not ids:
+            return b""
+        request = service_pb2.ModelInferRequest()
+        request.inputs.add(name="resume_ids", datatype="INT32", shape=[1, len(ids) // _LENGTH])
+        request.raw_input_contents.append(ids)
+        digest = hashlib.sha256(b"".join(self._texts or ())).hexdigest()
+        request.parameters[_RESUME_DIGEST].string_param = digest
+        return bytes(request.SerializeToString())
 
     def feed(self, content: bytes) -> int:
         """New tokens in a serialised ModelStreamInferResponse; WireError for one with an error."""
@@ -149,6 +179,7 @@ class StreamReader:
         if response.error_message:
             raise WireError(triton_failure(response.error_message))
         answer = response.infer_response
+        self.version = answer.model_version
         if _FINAL in answer.parameters:
             self.final = answer.parameters[_FINAL].bool_param
         return self._tokens(answer) if answer.outputs else 0
@@ -163,6 +194,10 @@ class StreamReader:
                 text = raw[4:]
             elif name == "num_input_tokens" and self.input_tokens is None:
                 self.input_tokens = int.from_bytes(raw[:4], "little")
+            elif name == "finish_reason":
+                self.complete = len(raw) > _LENGTH
+            elif name == "output_ids" and self._ids is not None:
+                self._ids.append(raw)
         if self._texts is not None:
             self._texts.append(text)
         if counted < 0:

@@ -74,9 +74,11 @@ class HttpTransport:
     async def exchange(self, body: tuple[str, bytes], listener: Listener) -> str:
         """Send it, report each response; the text, if kept. WireError when it fails."""
         path, content = body
+        users = self._plan.users
+        user = {users.header: listener.user} if users and listener.user is not None else None
         try:
             async with self._session.post(
-                path, data=content, timeout=self._timeout, allow_redirects=False
+                path, data=content, headers=user, timeout=self._timeout, allow_redirects=False
             ) as answer:
                 if failure := http_wire.refusal(answer.status, b""):
                     raise WireError(failure._replace(message=await _message(answer)))
@@ -88,16 +90,18 @@ class HttpTransport:
 
     async def _read(self, answer: Any, listener: Listener) -> str:
         if self._plan.kind == "tensors":
-            await answer.read()
+            listener.served_by(http_wire.version(await answer.read()))
             listener.responded(0, None, final=True)
             return ""
         reader = http_wire.EventReader(listener.keeps_text)
         if answer.content_type != "text/event-stream":
             tokens = reader.event(await answer.read())
+            listener.served_by(reader.version)
             listener.responded(tokens, reader.input_tokens, final=True)
             return reader.text
         async for content in answer.content.iter_any():
             for tokens in reader.feed(content):
+                listener.served_by(reader.version)
                 if listener.responded(tokens, reader.input_tokens, final=False):
                     answer.close()
                     return reader.text

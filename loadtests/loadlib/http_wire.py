@@ -7,6 +7,7 @@ Nothing here does I/O.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ _STATUS = {
 }
 _OK = 200
 _DATA = b"data:"
+_VERSION, _VERSION_WITHIN = re.compile(rb'"model_version":"(\w*)"'), 1024
 
 
 def path(plan: Plan, request_class: RequestClass) -> str:
@@ -91,6 +93,12 @@ def _message(content: bytes) -> str:
         return text
 
 
+def version(content: bytes) -> str:
+    """The model's version in the JSON of an answer to `infer`, without reading its tensors."""
+    found = _VERSION.search(content, 0, _VERSION_WITHIN)
+    return found[1].decode("ascii") if found else ""
+
+
 class EventReader:
     """Reads a stream of server-sent events, or the one object of `generate`, as bytes come.
 
@@ -102,6 +110,7 @@ class EventReader:
         self._texts: list[str] | None = [] if keep_text else None
         self.input_tokens: int | None = None
         self.output_tokens = 0
+        self.version = ""
 
     @property
     def text(self) -> str:
@@ -119,6 +128,7 @@ class EventReader:
         if "error" in answer:
             raise WireError(triton_failure(str(answer["error"])))
         text = str(answer.get("text_output", ""))
+        self.version = str(answer.get("model_version", ""))
         if self.input_tokens is None:
             self.input_tokens = answer.get("num_input_tokens")
         if self._texts is not None:

@@ -38,6 +38,20 @@ class Listener:
         self._recorder = recorder
         self._clock = clock
 
+    @property
+    def user(self) -> str | None:
+        """Whose request it is; None: nobody's in particular."""
+        return self.flight.user
+
+    def served_by(self, version: str) -> None:
+        """A part of the answer came from this version of the model: the last one counts."""
+        if version:
+            self.flight.version = version
+
+    def resumed(self) -> None:
+        """The connection broke, and the answer goes on."""
+        self.flight.resumes += 1
+
     def responded(self, tokens: int, input_tokens: int | None, *, final: bool) -> bool:
         """Note a response and its new tokens; whether to cancel the request now."""
         now = self._clock.now_us()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from loadlib.arrivals import Arrivals, Trace, has_end, parse_arrivals
@@ -24,6 +25,7 @@ _AS_THEY_ARE = (
     "timeout_seconds",
     "cool_down_seconds",
     "started_at",
+    "resumes",
 )
 _TEXT_ONLY = ("max_tokens", "input_tokens", "turns", "cancel")
 _DISTRIBUTIONS = ("max_tokens", "input_tokens", "turns", "think_seconds")
@@ -57,6 +59,18 @@ class RequestClass:
 
 
 @dataclass(frozen=True)
+class Users:
+    """Each request is one of so many users', told in a header."""
+
+    header: str
+    count: int
+
+    def of(self, seed: int, index: int) -> str:
+        """The user of a request; the same for all turns of a conversation."""
+        return f"user-{Random(f'{seed}:user:{index}').randrange(self.count)}"
+
+
+@dataclass(frozen=True)
 class Plan:
     """A checked load plan."""
 
@@ -74,6 +88,8 @@ class Plan:
     timeout_seconds: float
     cool_down_seconds: float
     started_at: float | None
+    resumes: int = 0
+    users: Users | None = None
 
 
 def read_plan(path: Path | None) -> Plan:
@@ -113,6 +129,7 @@ def parse_plan(content: Any) -> Plan:
         api_key_file=_path(endpoint["api_key_file"]),
         classes=_classes(fields["classes"], kind),
         arrivals=arrivals,
+        users=fields["users"] and Users(**fields["users"]),
         **{name: fields[name] for name in _AS_THEY_ARE},
     )
     _check_together(plan)
@@ -154,6 +171,8 @@ def _class(fields: dict[str, Any], where: str, kind: str) -> RequestClass:
 
 def _check_together(plan: Plan) -> None:
     """What one part of the plan demands of another."""
+    if plan.resumes and (plan.kind != "text" or plan.protocol != "grpc"):
+        raise refused("plan.resumes", "only for kind text over protocol grpc", "leave it out")
     names = [one.name for one in plan.classes]
     for number, one in enumerate(plan.classes):
         _check_class(plan, one, f"classes[{number}]")

@@ -30,8 +30,11 @@ class Flight:
         "outcome",
         "planned",
         "request",
+        "resumes",
         "sent",
         "turn",
+        "user",
+        "version",
     )
 
     def __init__(self, request: PlannedRequest, turn: int, planned: int, sent: int) -> None:
@@ -45,6 +48,9 @@ class Flight:
         self.end = 0
         self.outcome = ""
         self.error: Failure | None = None
+        self.user: str | None = None
+        self.version = ""
+        self.resumes = 0
 
 
 def _line(flight: Flight, worker: int, text: bool) -> str:
@@ -57,13 +63,18 @@ def _line(flight: Flight, worker: int, text: bool) -> str:
         if flight.error
         else ""
     )
+    who = f',"user":{json.dumps(flight.user)}' if flight.user is not None else ""
+    if flight.version:
+        who += f',"version":{json.dumps(flight.version)}'
+    if flight.resumes:
+        who += f',"resumes":{flight.resumes}'
     return (
         f'{{"i":{request.index},"class":{json.dumps(request.request_class.name)},'
         f'"planned":{flight.planned},"sent":{flight.sent},"at":{_numbers(flight.at)}{counts},'
         f'"end":{flight.end},"outcome":"{flight.outcome}"{error},'
         f'"in":{_or_null(flight.input_tokens)},"out":{sum(flight.n) if text else "null"},'
         f'"worker":{worker},"session":{_or_null(session)},'
-        f'"turn":{flight.turn if session is not None else "null"}}}\n'
+        f'"turn":{flight.turn if session is not None else "null"}{who}}}\n'
     )
 
 

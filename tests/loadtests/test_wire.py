@@ -293,7 +293,7 @@ def test_a_refused_stream_is_ended_by_the_server(plan: dict[str, Any]) -> None:
         transport = GrpcTransport(parse_plan(plan))
         call = Refusing()
         with pytest.raises(WireError):
-            await transport._stream(call, Listener())  # type: ignore[arg-type]
+            await transport._stream(call, Listener(), grpc_wire.StreamReader())  # type: ignore[arg-type]
         await transport.close()
         return call.events
 

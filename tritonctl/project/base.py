@@ -11,6 +11,8 @@ Positive = Annotated[int, Field(ge=1)]
 AboveZero = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+# In lower case, as HTTP/2 and gRPC send it.
+HeaderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}[a-z0-9]$")]
 
 
 class Frozen(BaseModel):

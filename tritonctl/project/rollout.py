@@ -7,13 +7,11 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from tritonctl.project.base import AboveZero, NotNegative, Positive, Share, Strict
+from tritonctl.project.base import AboveZero, HeaderName, NotNegative, Positive, Share, Strict
 
 ALL = 100  # per cent
 
 Percent = Annotated[float, Field(gt=0, le=ALL, allow_inf_nan=False)]
-# In lower case, as HTTP/2 and gRPC send it.
-HeaderName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}[a-z0-9]$")]
 AboveZeroShare = Annotated[float, Field(gt=0, lt=1)]
 
 

@@ -13,7 +13,15 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
-from tritonctl.project.base import AboveZero, NotNegative, Positive, Share, Slo, Strict
+from tritonctl.project.base import (
+    AboveZero,
+    HeaderName,
+    NotNegative,
+    Positive,
+    Share,
+    Slo,
+    Strict,
+)
 
 
 class Normal(Strict):
@@ -235,6 +243,15 @@ DEFAULT_SECONDS = 30.0
 Protocol = Literal["grpc", "http"]
 
 
+class Users(Strict):
+    """Who asks: each request is one user's, as a gateway that tells users apart sees it."""
+
+    header: HeaderName = Field(
+        description="request header that holds the user, as `rollout.user_header`"
+    )
+    count: Positive = Field(1000, description="different users; each request's is drawn, evenly")
+
+
 class Load(Strict):
     """What a load test of the project file and a load plan have in common."""
 
@@ -255,6 +272,12 @@ class Load(Strict):
         30,
         description="how long requests in flight may take at the end; then they count as abandoned",
     )
+    users: Users | None = Field(None, description="who asks; nobody in particular when absent")
+    resumes: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="how often an answer whose connection breaks goes on, by `resume_ids`, at the "
+        "same endpoint; text by gRPC only",
+    )
 
     @model_validator(mode="after")
     def _ends_in_one_way(self) -> Self:
@@ -263,6 +286,12 @@ class Load(Strict):
         process = self.arrivals.process
         if process == "ramp" and self.count is not None:
             raise ValueError("a ramp needs duration_seconds, not count: it says how steep it is")
+        return self
+
+    @model_validator(mode="after")
+    def _resumes_text(self) -> Self:
+        if self.resumes and self.kind != "text":
+            raise ValueError("resumes: only for kind text; leave it out")
         return self
 
 
@@ -280,4 +309,10 @@ class Scenario(Load):
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise ValueError(f"two classes of requests are called {', '.join(repeated)}")
+        return self
+
+    @model_validator(mode="after")
+    def _resumes_over_grpc(self) -> Self:
+        if self.resumes and self.protocol != "grpc":
+            raise ValueError("resumes: HTTP tells no token ids to go on from; use protocol grpc")
         return self

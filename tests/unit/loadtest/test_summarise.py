@@ -13,6 +13,8 @@ from tritonctl.errors import ConfigurationError, SloMissedError
 from tritonctl.loadtest.analysis.percentiles import decode, histogram_percentiles
 from tritonctl.loadtest.analysis.summarise import summarise
 from tritonctl.loadtest.analysis.summary import Summary, read_summary, write_summary
+from tritonctl.loadtest.report.summary_text import opening
+from tritonctl.loadtest.report.tables import version_table
 
 
 def test_a_whole_run(tmp_path: Path) -> None:
@@ -293,3 +295,29 @@ def test_a_load_that_changes_by_plan(tmp_path: Path, process: str) -> None:
     window = summarise(folder).window
     assert (window.from_s, window.to_s, window.stationary) == (0, 10, False)
     assert window.why == f"the load itself changes by plan ({process}): nothing was cut"
+
+
+def test_by_the_version_that_answered(tmp_path: Path) -> None:
+    """Each version has its own counts and times; who got no answer is of none."""
+    folder = SyntheticRun(seed=7).write(tmp_path / "run")
+    assert summarise(folder).versions == {}
+    file = folder / "records.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    for number, line in enumerate(lines):
+        line |= {"version": "10" if number % 10 == 0 else "9"}
+    lines[20] |= {"resumes": 2}
+    lines[-1] |= {"outcome": "error", "error": {"kind": "connection"}, "at": []}
+    del lines[-1]["version"]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    summary = summarise(folder)
+    assert list(summary.versions) == ["9", "10", "none"]
+    assert sum(part.counts.sent for part in summary.versions.values()) == summary.counts.sent
+    assert summary.versions["none"].counts.error == summary.counts.error == 1
+    assert summary.versions["9"].metrics["ttft"].n > 5 * summary.versions["10"].metrics["ttft"].n
+    assert summary.resumed == 1
+    assert "by version: 9: " in "\n".join(opening(summary))
+    table = version_table(summary.versions)
+    assert table is not None
+    assert [row[0] for row in table.rows] == ["9", "10", "none"]
+    write_summary(folder, summary)
+    assert read_summary(folder) == summary

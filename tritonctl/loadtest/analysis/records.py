@@ -39,7 +39,11 @@ class RequestError(_Read):
 
 
 class Record(_Read):
-    """One request: planned and sent when, a time for each response with tokens, how it ended."""
+    """One request: planned and sent when, a time for each response with tokens, how it ended.
+
+    version: of the model that answered last, the release's number. resumes: how often the answer
+    broke and went on.
+    """
 
     index: int = Field(alias="i")
     class_name: str = Field(alias="class")
@@ -55,6 +59,9 @@ class Record(_Read):
     worker: int = 0
     session: str | int | None = None
     turn: int | None = None
+    user: str | None = None
+    version: str | None = None
+    resumes: int = 0
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -31,6 +31,7 @@ from tritonctl.loadtest.analysis.slo import good, judge, overall
 from tritonctl.loadtest.analysis.stationarity import trend, warm_up
 from tritonctl.loadtest.analysis.summary import (
     DECISIVE_REQUESTS,
+    NO_VERSION,
     ClassSummary,
     Counts,
     Distribution,
@@ -136,7 +137,9 @@ def summary_of(run: Run) -> Summary:
         errors=_errors(run.records),
         rates=_rates(run, window, np.ones(len(run.columns), dtype=bool)),
         metrics=_metrics(columns, run.cool_down_us),
-        classes={name: _class(run, window, name) for name in run.columns.class_names},
+        classes={
+            name: _part(run, window, run.columns.of_class(name)) for name in run.columns.class_names
+        },
         slo=verdicts,
         slo_verdict=overall(verdicts),
         decisive=len(columns) >= DECISIVE_REQUESTS,
@@ -144,6 +147,8 @@ def summary_of(run: Run) -> Summary:
         server=server,
         limited_by=limited_by(generator, server, late=sent is not None and sent.certain),
         doubts=tuple(doubts(woke, sent)),
+        versions=_versions(run, window),
+        resumed=sum(record.resumes > 0 for record in run.records),
     )
 
 
@@ -210,8 +215,15 @@ def _edges(window: Window) -> tuple[int, int]:
     return round(window.from_s * _SECOND), round(window.to_s * _SECOND)
 
 
-def _class(run: Run, window: Window, name: str) -> ClassSummary:
-    mask = run.columns.of_class(name)
+def _versions(run: Run, window: Window) -> dict[str, ClassSummary]:
+    names = np.array([record.version or NO_VERSION for record in run.records], dtype=object)
+    known = sorted({*names.tolist()}, key=lambda name: (len(name), name))
+    if known in ([], [NO_VERSION]):
+        return {}
+    return {name: _part(run, window, np.asarray(names == name)) for name in known}
+
+
+def _part(run: Run, window: Window, mask: Mask) -> ClassSummary:
     columns = inside(run.columns.select(mask), window)
     return ClassSummary(
         counts=_counts(columns, 0),

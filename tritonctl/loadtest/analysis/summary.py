@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from tritonctl.project.expected import reason
 
 SCHEMA = "tritonctl/loadsummary/v1"
 SUMMARY = "summary.json"
+NO_VERSION = "none"  # of requests that nobody answered
 # No 99th percentile from fewer requests, no decision from fewer than the second number.
 P99_REQUESTS, P999_REQUESTS, DECISIVE_REQUESTS = 500, 5000, 5000
 
@@ -212,7 +213,11 @@ class GeneratorFigures:
 
 @dataclass(frozen=True)
 class Summary:
-    """A whole load test. `doubts`: what a longer run would tell of the generator."""
+    """A whole load test. `doubts`: what a longer run would tell of the generator.
+
+    `versions`: by the version of the model that answered, the release's number; empty where no
+    answer told it. `resumed`: answers that broke and went on.
+    """
 
     scenario: str
     model: str
@@ -232,6 +237,8 @@ class Summary:
     server: ServerFigures | None
     limited_by: str
     doubts: tuple[str, ...] = ()
+    versions: dict[str, ClassSummary] = field(default_factory=dict)
+    resumed: int = 0
 
     @property
     def failed(self) -> bool:

@@ -39,6 +39,9 @@ COLUMNS: dict[str, Callable[[Request], Value]] = {
     "responses": lambda r: len(r.record.at),
     "input_tokens": lambda r: r.record.input_tokens,
     "output_tokens": lambda r: r.record.output_tokens,
+    "user": lambda r: r.record.user,
+    "version": lambda r: r.record.version,
+    "resumes": lambda r: r.record.resumes,
 }
 
 

@@ -116,7 +116,11 @@ def _sections(run: Run) -> list[Section]:
             "Latency",
             without_none(latency_over_time(run), percentiles_over_time(run)),
             without_none(percentile_curves(run), gap_curves(run)),
-            without_none(whole if whole.rows else None, tables.class_table(summary.classes)),
+            without_none(
+                whole if whole.rows else None,
+                tables.class_table(summary.classes),
+                tables.version_table(summary.versions),
+            ),
         ),
         Section(
             "requests",

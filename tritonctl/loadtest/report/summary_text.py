@@ -79,8 +79,22 @@ def opening(summary: Summary) -> list[str]:
     }
     if failures:
         lines.append("  " + ", ".join(f"{count:,} {name}" for name, count in failures.items()))
+    if len(summary.versions) > 1:
+        lines.append("  by version: " + "; ".join(_of_version(summary)))
+    if summary.resumed:
+        lines.append(f"  {summary.resumed:,} answers broke and went on")
     lines += [f"    {e.count:,} x {e.kind}: {e.message}" for e in summary.errors[:5]]
     return lines
+
+
+def _of_version(summary: Summary) -> Iterator[str]:
+    for name, part in summary.versions.items():
+        ttft = part.metrics["ttft"].percentile(0.5) if "ttft" in part.metrics else None
+        failed = part.counts.error + part.counts.timeout + part.counts.abandoned
+        yield (
+            f"{name}: {part.counts.sent:,} requests, {failed:,} failed"
+            + ("" if ttft is None else f", TTFT P50 {milliseconds(ttft.ms)} ms")
+        )
 
 
 def closing(summary: Summary, folder: Path) -> list[str]:

@@ -199,7 +199,18 @@ def _percentile(distribution: Distribution | None, q: float) -> Cell | str:
 
 def class_table(classes: Mapping[str, ClassSummary]) -> Table | None:
     """A line for each class of requests; None where there is only one."""
-    if len(classes) < 2:  # noqa: PLR2004
+    caption = "The classes of requests that the scenario mixes."
+    return _parts_table("class", classes, caption)
+
+
+def version_table(versions: Mapping[str, ClassSummary]) -> Table | None:
+    """A line for each version of the model; None where one alone has answered."""
+    caption = "By the version of the model that answered, which is the release's number."
+    return _parts_table("version", versions, caption)
+
+
+def _parts_table(what: str, parts: Mapping[str, ClassSummary], caption: str) -> Table | None:
+    if len(parts) < 2:  # noqa: PLR2004
         return None
     rows = [
         [
@@ -215,11 +226,11 @@ def class_table(classes: Mapping[str, ClassSummary]) -> Table | None:
                 for q in (0.5, 0.99)
             ),
         ]
-        for name, of_class in classes.items()
+        for name, of_class in parts.items()
     ]
-    headings = ["class", "planned", "ok", "failed", "cancelled", "offered/s"]
+    headings = [what, "planned", "ok", "failed", "cancelled", "offered/s"]
     headings += ["TTFT P50", "TTFT P99", "e2e P50", "e2e P99"]
-    return Table("The classes of requests that the scenario mixes.", headings, rows)
+    return Table(caption, headings, rows)
 
 
 def server_table(summary: Summary, order: Sequence[str]) -> Table | None:

@@ -150,6 +150,8 @@ def load_plan(root: Path, scenario: Scenario, server: Endpoint) -> dict[str, Any
         "seed": scenario.seed,
         "timeout_seconds": _plain(scenario.timeout_seconds, root),
         "cool_down_seconds": _plain(scenario.cool_down_seconds, root),
+        "users": scenario.users and scenario.users.model_dump(),
+        "resumes": scenario.resumes,
         "started_at": None,
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,8 +84,14 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Project]:
     seen: list[Project] = []
 
     def start_servers(
-        project: Project, rendered: Rendered, settings: str, files: ServerFiles, _: object
+        project: Project,
+        rendered: Rendered,
+        settings: str,
+        files: ServerFiles,
+        _: object,
+        fallbacks: Sequence[str],
     ) -> EmbeddedServer:
+        assert fallbacks == ["127.0.0.1:1"]  # stable's Triton
         seen.append(project)
         state = embedded_server(HERE["pid"], HERE["process_started"], (11, 12, 13), [])
         state = replace(state, release=rendered.plan.release_name, settings=settings)

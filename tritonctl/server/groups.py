@@ -106,7 +106,7 @@ def start_candidate(
             _refuse_other_tensors(served, stored)
         refuse_too_large(state, served, stored)
         _take_back(project)
-        return _started(project, candidate, slot, progress)
+        return _started(project, candidate, slot, state, progress)
 
 
 def stop_group(project: Project, slot: Slot, *, at_once: bool) -> None:
@@ -270,14 +270,21 @@ def _told(difference: Difference) -> str:
     return f"{difference.field}: {difference.left or 'absent'} → {difference.right or 'absent'}"
 
 
-def _started(project: Project, candidate: ServedRelease, slot: Slot, progress: Progress) -> Server:
+def _started(
+    project: Project,
+    candidate: ServedRelease,
+    slot: Slot,
+    stable: EmbeddedServer,
+    progress: Progress,
+) -> Server:
     files = ServerFiles.of(project, slot)
     with exclusive(files.lock, progress, _WORK):
         if (dead := read_state(files)) is not None and isinstance(dead, EmbeddedServer):
             embedded.stop(dead, files)  # what a crash has left
         candidate.publish()
         served = _on_free_ports(candidate.project)
-        server = start_servers(served, candidate.rendered, settings_of(project), files, progress)
+        settings, back = settings_of(project), [stable.grpc_url]
+        server = start_servers(served, candidate.rendered, settings, files, progress, back)
     assert isinstance(server, EmbeddedServer)  # noqa: S101 - the mode is embedded
     try:
         envoy.write_endpoints(project, slot, server)

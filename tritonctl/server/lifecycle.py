@@ -77,11 +77,17 @@ def start(project: Project, rendered: Rendered, progress: Progress) -> tuple[Ser
 
 
 def start_servers(
-    project: Project, rendered: Rendered, settings: str, files: ServerFiles, progress: Progress
+    project: Project,
+    rendered: Rendered,
+    settings: str,
+    files: ServerFiles,
+    progress: Progress,
+    fallbacks: Sequence[str] = (),
 ) -> Server:
     """Start a group of servers, and its frontend. The caller holds the lock of its files.
 
-    settings: by which they are known again, as `settings_of`. Raises as `start`.
+    settings: by which they are known again, as `settings_of`. fallbacks: servers that the frontend
+    asks once these are gone. Raises as `start`.
     """
     _refuse_names(rendered)
     tls = checked_tls(project)
@@ -93,7 +99,7 @@ def start_servers(
         if port is None:
             return server
         try:
-            return frontend.start(project, server, port, files, progress)
+            return frontend.start(project, server, port, files, progress, fallbacks)
         except BaseException:
             _end(read_state(files) or server, files)
             raise

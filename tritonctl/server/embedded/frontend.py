@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import http.client
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from http import HTTPStatus
@@ -50,11 +50,17 @@ def held_port(project: Project) -> Iterator[int | None]:
 
 
 def start(
-    project: Project, server: EmbeddedServer, port: int, files: ServerFiles, progress: Progress
+    project: Project,
+    server: EmbeddedServer,
+    port: int,
+    files: ServerFiles,
+    progress: Progress,
+    fallbacks: Sequence[str] = (),
 ) -> EmbeddedServer:
     """Start it for a server that is ready, and wait until it says that it is; records both.
 
-    Raises ServerError, with the end of its log, for one that does not come up.
+    fallbacks: `host:port` of servers of another release, for when this one is gone. Raises
+    ServerError, with the end of its log, for one that does not come up.
     """
     config = FrontendConfig.of(
         project,
@@ -62,6 +68,7 @@ def start(
         tls=server.client_tls,
         port=port,
         metrics_ports={server.grpc_url: server.metrics_port},
+        fallbacks=fallbacks,
     )
     config = config.model_copy(update={"repository": Path(server.repository)})
     settings = config.settings

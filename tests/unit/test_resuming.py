@@ -18,7 +18,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tritonctl.errors import RequestRejectedError, ServerError, TritonctlError, UsageError
-from tritonctl.frontend.http2.client import StreamingClient
+from tritonctl.frontend.upstream import StreamingClient
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.generation import FIRST_COME, Generation, SamplingParameters
 from tritonctl.protocol.resuming import ResumableAnswer, Route

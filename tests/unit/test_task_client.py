@@ -24,7 +24,7 @@ from tritonctl.errors import (
     ServerError,
     UsageError,
 )
-from tritonctl.frontend.http2.client import StreamingClient
+from tritonctl.frontend.upstream import StreamingClient
 from tritonctl.protocol.asking import WAYS
 from tritonctl.protocol.client import AsyncTritonClient, TritonClient
 from tritonctl.protocol.delivery import Delivery

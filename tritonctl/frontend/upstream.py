@@ -11,17 +11,31 @@ from tritonctl.errors import ConfigurationError
 from tritonctl.frontend.config import FrontendConfig
 from tritonctl.frontend.counting.expected import ExpectedOutput
 from tritonctl.frontend.counting.prompts import PromptCounter
-from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.frontend.routing.pools import Pool
 from tritonctl.frontend.routing.router import Router, Settings
 from tritonctl.frontend.routing.watch import Upstream, Watch
 from tritonctl.host import bundled
-from tritonctl.protocol.channel import client_tls
+from tritonctl.protocol.channel import Endpoint, client_tls
 from tritonctl.protocol.client import AsyncTritonClient
+from tritonctl.protocol.connection import AsyncConnection
+from tritonctl.protocol.http2.channel import Channel
 
 _LOG = logging.getLogger("tritonctl.frontend")
+_MOST_RESPONSE_BYTES = 64 << 20
 # url → a client for it.
 Connect = Callable[[str], AsyncTritonClient]
+
+
+class StreamingClient(AsyncTritonClient):
+    """As everybody's, with bounds; it never asks a proxy, which stands in front of a frontend."""
+
+    @staticmethod
+    def _connect(endpoint: Endpoint) -> AsyncConnection:
+        return AsyncConnection(endpoint, open_channel=_bounded)
+
+
+def _bounded(endpoint: Endpoint) -> Channel:
+    return Channel(endpoint, _MOST_RESPONSE_BYTES)
 
 
 class Servers:

@@ -10,7 +10,7 @@ from typing import Protocol
 from tritonctl.errors import HostError
 
 # Modules by distribution: those that are always imported, and those of a field of `frontend:`.
-_ALWAYS = ("hpack", "httptools", "orjson", "starlette", "uvicorn", "uvloop")
+_ALWAYS = ("httptools", "orjson", "starlette", "uvicorn", "uvloop")
 PACKAGES = {name: name for name in _ALWAYS}
 OF_LEDGER = {"redis": "redis.asyncio"}
 OF_TRACING = {

@@ -10,6 +10,8 @@ Load generators run in a process of their own and get the same paths in their pl
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,6 +32,11 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
+# An address as most people give it; gRPC knows more: unix:PATH, dns:///NAME, a name without a port.
+_HOST_AND_PORT = re.compile(r"(?:\[[\w:.%-]+\]|[\w.-]+):([0-9]{1,5})", re.ASCII)
+_MOST_PORT = 65535
+# Where gRPC looks for a proxy.
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,18 @@ class Endpoint:
         """What goes with calls of restricted protocols, such as loading a model."""
         return (*self.metadata, *grpc_metadata(self.token))
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether it is a host and its port, with no proxy in between."""
+        place = _HOST_AND_PORT.fullmatch(self.url)
+        if place is None or int(place[1]) > _MOST_PORT:
+            return False
+        return self._is_here or not any(os.environ.get(name) for name in _PROXIES)
+
+    @property
+    def _is_here(self) -> bool:
+        return is_loopback(self.url.rpartition(":")[0])
+
     def channel(self) -> grpc.Channel:
         """A new synchronous channel."""
         if self.tls is None:
@@ -97,7 +116,7 @@ class Endpoint:
         options = list(_OPTIONS)
         if self.tls and self.tls.server_name:
             options.append(("grpc.ssl_target_name_override", self.tls.server_name))
-        if is_loopback(self.url.rpartition(":")[0]):
+        if self._is_here:
             # gRPC would ask the proxy of http_proxy for this machine's own ports.
             options.append(("grpc.enable_http_proxy", 0))
         return options

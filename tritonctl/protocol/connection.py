@@ -22,6 +22,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonctl.errors import TritonctlError, UsageError
 from tritonctl.protocol.channel import Endpoint
 from tritonctl.protocol.error_map import PROJECT_SERVER, Advice, explained
+from tritonctl.protocol.http2.channel import open_channel as cheapest_channel
 
 Metadata = Sequence[tuple[str, str]]
 
@@ -151,7 +152,7 @@ class AsyncConnection(_Connection):
         self,
         endpoint: Endpoint,
         advice: Advice = PROJECT_SERVER,
-        open_channel: Callable[[Endpoint], Any] = Endpoint.aio_channel,
+        open_channel: Callable[[Endpoint], Any] = cheapest_channel,
     ) -> None:
         super().__init__(endpoint, advice, open_channel)
 

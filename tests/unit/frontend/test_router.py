@@ -21,9 +21,9 @@ from tests.unit.test_resuming import (
     vanish,
 )
 from tritonctl.errors import ServerBusyError, ServerError
-from tritonctl.frontend.http2.client import StreamingClient
 from tritonctl.frontend.routing.pools import Pool
 from tritonctl.frontend.routing.router import Router, Settings
+from tritonctl.frontend.upstream import StreamingClient
 from tritonctl.protocol.generation import SamplingParameters
 
 GREEDY = SamplingParameters()

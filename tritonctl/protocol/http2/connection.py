@@ -9,28 +9,34 @@ from collections.abc import Callable
 
 import hpack
 
-from tritonctl.frontend.http2 import frames
-from tritonctl.frontend.http2.call import Call
+from tritonctl.protocol.http2 import frames
+from tritonctl.protocol.http2.call import Call
 
 _MOST_HEADER_BYTES = 65_536
 _MOST_STREAM = frames.STREAM - 1
 # Of received bytes, after which the connection's window is made as wide as it was.
 _CREDIT_BYTES = 1 << 30
 _BAD = (ValueError, IndexError, struct.error, hpack.HPACKError)
+_INDEXED = 0x80  # of a header: it stands in a table already
+_MOST_BLOCKS = 64  # that are remembered
 
 
 class Http2Connection(asyncio.Protocol):
     """Calls begin with `begin` and learn everything else by themselves.
 
     `usable`: whether another call may begin on it. What a server does against the protocol
-    ends the connection, and its calls are UNAVAILABLE.
+    ends the connection, and its calls are UNAVAILABLE. `changed`: called when a call has ended,
+    or the connection.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None] = lambda: None) -> None:
+        self._changed = changed
+        self._opened = asyncio.get_running_loop().create_future()  # with why not, or ""
         self._transport: asyncio.Transport | None = None
         self._calls: dict[int, _Stream] = {}
         self._blocked: dict[int, _Stream] = {}  # whose request waits for a window
         self._decoder = hpack.Decoder(max_header_list_size=_MOST_HEADER_BYTES)
+        self._blocks: dict[bytes, dict[str, str]] = {}  # decoded, as long as the table is the same
         self._rest = b""
         self._block = b""  # of headers, before a CONTINUATION
         self._block_of = (0, 0)  # its stream, its flags
@@ -56,17 +62,34 @@ class Http2Connection(asyncio.Protocol):
         """Whether it will never take one again."""
         return self._transport is None or self._leaving or self._next > _MOST_STREAM
 
+    async def opened(self) -> None:
+        """Until the server has said that it speaks HTTP/2. Raises ConnectionError."""
+        if why := await self._opened:
+            raise ConnectionError(why)
+
     def begin(self, call: Call, headers: bytes, message: bytes) -> None:
         """Send a request of one message; only while it is `usable`."""
         number, self._next = self._next, self._next + 2
         stream = self._calls[number] = _Stream(self, number, call, self._first_window)
         call.stream = stream
-        self.send(frames.frame(frames.HEADERS, frames.END_HEADERS, number, headers))
+        head = frames.frame(frames.HEADERS, frames.END_HEADERS, number, headers)
+        if call.window > frames.WINDOW_BYTES:
+            head += frames.window_update(number, call.window - frames.WINDOW_BYTES)
+        size = len(message)
+        if size <= min(self._window, stream.window, self._most_frame):  # as is usual: one packet
+            self._window -= size
+            stream.window -= size
+            body = frames.frame(frames.DATA, frames.END_STREAM, number, message)
+            self.send(head + body)
+            return
+        self.send(head)
         stream.body = memoryview(message)
         self._send_body(stream)
 
     def close(self) -> None:
-        """Now; calls under way are UNAVAILABLE."""
+        """Now; calls under way are cancelled."""
+        for stream in list(self._calls.values()):
+            stream.call.cancel()
         self._break("the connection was closed")
 
     def send(self, data: bytes) -> None:
@@ -80,6 +103,7 @@ class Http2Connection(asyncio.Protocol):
         self._blocked.pop(stream.number, None)
         if self._leaving and not self._calls and self._transport is not None:
             self._transport.close()
+        self._changed()
 
     # Of asyncio.Protocol.
 
@@ -159,10 +183,7 @@ class Http2Connection(asyncio.Protocol):
             return
         block, self._block = self._block, b""
         (number, first_flags), self._block_of = self._block_of, (0, 0)
-        headers = {
-            bytes(name).decode("latin-1"): bytes(value).decode("latin-1")
-            for name, value in self._decoder.decode(block, raw=True)
-        }
+        headers = self._blocks.get(block) or self._decoded(block)
         stream = self._calls.get(number)
         if stream is None:
             return
@@ -174,12 +195,27 @@ class Http2Connection(asyncio.Protocol):
             if unsent:
                 self.send(frames.reset(number, frames.CANCEL))
 
+    def _decoded(self, block: bytes) -> dict[str, str]:
+        """Names and values. A block that only points into the table leaves it as it is."""
+        headers = {
+            bytes(name).decode("latin-1"): bytes(value).decode("latin-1")
+            for name, value in self._decoder.decode(block, raw=True)
+        }
+        if min(block, default=0) < _INDEXED or len(self._blocks) >= _MOST_BLOCKS:
+            self._blocks.clear()
+        else:
+            self._blocks[block] = headers
+        return headers
+
     def _reset(self, _: int, number: int, payload: bytes) -> None:
         code = frames.number(payload)
         stream = self._calls.get(number)
         if stream is not None:
-            stream.call.was_reset(code)
             self.forget(stream)
+            if code == frames.REFUSED_STREAM:
+                stream.call.unseen(f"Received RST_STREAM with error code {code}")
+            else:
+                stream.call.was_reset(code)
 
     def _settings(self, flags: int, _: int, payload: bytes) -> None:
         if flags & frames.ACK:
@@ -195,6 +231,9 @@ class Http2Connection(asyncio.Protocol):
                 self._first_window = value
         self.send(frames.frame(frames.SETTINGS, frames.ACK, 0))
         self._send_blocked()
+        if not self._opened.done():
+            self._opened.set_result("")
+        self._changed()
 
     def _ping(self, flags: int, _: int, payload: bytes) -> None:
         if not flags & frames.ACK:
@@ -205,8 +244,8 @@ class Http2Connection(asyncio.Protocol):
         self._leaving = True
         last = frames.number(payload) & frames.STREAM
         for stream in [each for each in self._calls.values() if each.number > last]:
-            stream.call.lost("GOAWAY received")
             self.forget(stream)
+            stream.call.unseen("GOAWAY received")
         if not self._calls and self._transport is not None:
             self._transport.close()
 
@@ -247,8 +286,11 @@ class Http2Connection(asyncio.Protocol):
         self._blocked.clear()
         if transport is not None:
             transport.abort()
+        if not self._opened.done():
+            self._opened.set_result(why)
         for stream in streams:
             stream.call.lost(why)
+        self._changed()
 
 
 class _Stream:

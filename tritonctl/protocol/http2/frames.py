@@ -22,7 +22,7 @@ STREAM = 0x7FFFFFFF  # the bits of a stream's number, and the highest window
 # What we accept, as nobody has told otherwise.
 MOST_FRAME_BYTES = 16_384
 WINDOW_BYTES = 65_535
-CANCEL = 8  # an error code of RST_STREAM
+REFUSED_STREAM, CANCEL = 7, 8  # error codes of RST_STREAM
 # Numbers of settings.
 ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 2, 3, 4, 5
 

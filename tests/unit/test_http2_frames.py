@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tritonctl.frontend.http2 import frames
-from tritonctl.frontend.http2.call import Call, CallError
-from tritonctl.frontend.http2.connection import Http2Connection
+from tritonctl.protocol.http2 import frames
+from tritonctl.protocol.http2.call import Call, CallError
+from tritonctl.protocol.http2.connection import Http2Connection
 
 OK = (("grpc-status", "0"),)
 HEAD = ((":status", "200"), ("content-type", "application/grpc"))
@@ -35,6 +35,7 @@ class Server:
 
     connection: Http2Connection = field(default_factory=Http2Connection)
     encoder: hpack.Encoder = field(default_factory=hpack.Encoder)
+    again: list[Call] = field(default_factory=list)  # calls that want another connection
     got: bytes = b""
     closed: bool = False
 
@@ -54,13 +55,10 @@ class Server:
 
     close = abort
 
-    def call(self, request: bytes = b"request") -> Call:
+    def call(self, request: bytes = b"request", **bounds: int) -> Call:
         """A call that has begun; its responses are the bytes that came."""
 
-        async def begin(_: Call) -> None:
-            raise AssertionError("it has begun")
-
-        call = Call(bytes, begin)
+        call = Call(bytes, self.again.append, **bounds)
         self.connection.begin(call, b"", message(request))
         return call
 
@@ -230,17 +228,20 @@ def test_a_reset(number: int, code: grpc.StatusCode) -> None:
 
 
 @pytest.mark.parametrize(
-    "content",
-    [message(b"x", compressed=True), struct.pack(">BL", 0, 1 << 31)],
-    ids=["compressed", "endless"],
+    ("content", "code"),
+    [
+        (message(b"x", compressed=True), CODES.INTERNAL),
+        (struct.pack(">BL", 0, 1001), CODES.RESOURCE_EXHAUSTED),
+    ],
+    ids=["compressed", "too long"],
 )
-def test_messages_that_are_not_taken(content: bytes) -> None:
+def test_messages_that_are_not_taken(content: bytes, code: grpc.StatusCode) -> None:
     """The call ends, and its stream is reset; the connection goes on."""
 
     async def test(server: Server) -> None:
-        call = server.call()
+        call = server.call(most=1000)
         server.send(server.headers(1, *HEAD), data(1, content))
-        assert (await failure(call)).code() is CODES.INTERNAL
+        assert (await failure(call)).code() is code
         assert [stream for _, stream, _ in server.sent(frames.RST_STREAM)] == [1]
         assert server.connection.usable
 
@@ -383,17 +384,86 @@ def test_a_call_that_is_left() -> None:
 
 
 def test_a_server_that_is_about_to_go() -> None:
-    """Calls that it has seen go on; later ones may go elsewhere; no new ones."""
+    """Calls that it has seen go on; later ones go elsewhere; no new ones."""
 
     async def test(server: Server) -> None:
         seen, unseen = server.call(), server.call()
         server.send(frames.frame(frames.GOAWAY, 0, 0, struct.pack(">LL", 1, 0) + b"bye"))
-        assert (await failure(unseen)).code() is CODES.UNAVAILABLE
+        assert server.again == [unseen]
         assert not server.connection.usable
         assert not server.closed
         server.send(server.headers(1, *HEAD), data(1, message(b"a")), trailers(server, 1))
         assert await read(seen) == [b"a"]
         assert server.closed
+
+    run(test)
+
+
+def test_a_refused_call_goes_elsewhere_once() -> None:
+    """The server says that it has not looked at it; a second time it is an error."""
+
+    async def test(server: Server) -> None:
+        call, other = server.call(), server.call()
+        server.send(frames.reset(1, frames.REFUSED_STREAM))
+        assert server.again == [call]
+        server.connection.begin(call, b"", message(b"request"))
+        server.send(frames.reset(5, frames.REFUSED_STREAM))
+        error = await failure(call)
+        assert error.code() is CODES.UNAVAILABLE
+        assert error.details() == "Received RST_STREAM with error code 7"
+        other.cancel()
+        assert server.again == [call]
+
+    run(test)
+
+
+def test_headers_that_point_into_the_table() -> None:
+    """They are decoded once, and again when the table has changed."""
+
+    async def test(server: Server) -> None:
+        for number, status in enumerate("0033303"):
+            call = server.call()
+            trailing = (("grpc-status", status), ("grpc-message", f"words {status}"))
+            server.send(server.headers(2 * number + 1, *HEAD))
+            server.send(trailers(server, 2 * number + 1, *trailing))
+            if status == "0":
+                assert await read(call) == []
+            else:
+                assert (await failure(call)).details() == "words 3"
+
+    run(test)
+
+
+def test_a_connection_is_open_when_the_server_says_so() -> None:
+    """By its settings; one that hangs up before was never there."""
+
+    async def test(server: Server) -> None:
+        opened = asyncio.ensure_future(server.connection.opened())
+        await asyncio.sleep(0)
+        assert not opened.done()
+        server.send(frames.frame(frames.SETTINGS, 0, 0))
+        await opened
+        other = Server()
+        other.connection.connection_lost(None)
+        with pytest.raises(ConnectionError, match="Socket closed"):
+            await other.connection.opened()
+
+    run(test)
+
+
+def test_room_for_one_long_response() -> None:
+    """The window is wide from the first; the server is let go on at a quarter of it."""
+
+    async def test(server: Server) -> None:
+        call = server.call(window=1 << 20)
+        granted = [(stream, frames.number(x)) for _, stream, x in server.sent(frames.WINDOW_UPDATE)]
+        assert granted[1:] == [(1, (1 << 20) - frames.WINDOW_BYTES)]
+        server.send(server.headers(1, *HEAD))
+        body = message(bytes(700_000))
+        for at in range(0, len(body), 10_000):
+            server.send(data(1, body[at : at + 10_000]))
+        assert len(server.sent(frames.WINDOW_UPDATE)) == 4
+        assert await anext(call) == bytes(700_000)
 
     run(test)
 

@@ -9,20 +9,17 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 from urllib.parse import unquote
 
 import grpc
 
-from tritonctl.frontend.http2.frames import WINDOW_BYTES
+from tritonctl.protocol.http2.frames import WINDOW_BYTES
 
 _PREFIX = struct.Struct(">BL")  # of a message: whether it is compressed, its length
 _PREFIX_BYTES = _PREFIX.size
-MOST_MESSAGE_BYTES = 64 << 20
-# Of a reader that is behind: the server may not send more than this, and a window, ahead of it.
-_MOST_UNREAD_BYTES = WINDOW_BYTES // 2
-_CREDIT_BYTES = WINDOW_BYTES // 4  # a window is not widened by less
+MOST_MESSAGE_BYTES = (2 << 30) - 1  # protobuf's own limit
 _OK = 200
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
 # What a status of HTTP means where gRPC's own is missing: something in between has answered.
@@ -62,7 +59,7 @@ class CallError(grpc.RpcError):  # type: ignore[misc] # grpc has no types
 
 
 class Stream(Protocol):
-    """A call's place on a connection."""
+    """A call's place on a connection, or among those that wait for one."""
 
     def credit(self, size: int) -> None:
         """So many bytes more may come."""
@@ -72,19 +69,31 @@ class Stream(Protocol):
 
 
 class Call:
-    """`read`: makes a response of a message's bytes. `begin`: gets the call onto a connection.
+    """`read`: makes a response of a message's bytes. `begin`: gives the call a `stream`.
 
-    It waits for that with its first response, where no connection was there at once.
+    It is asked again, once, where a server has not looked at the call. `window`: bytes that the
+    server may send ahead of the reader, who may be behind by half as many before. `most`: bytes of
+    a message.
     """
 
     def __init__(
-        self, read: Callable[[bytes], Any], begin: Callable[[Call], Coroutine[Any, Any, None]]
+        self,
+        read: Callable[[bytes], Any],
+        begin: Callable[[Call], None],
+        *,
+        window: int = WINDOW_BYTES,
+        most: int = MOST_MESSAGE_BYTES,
     ) -> None:
         self.stream: Stream | None = None
         self.status: grpc.StatusCode | None = None
+        self.window = window
+        self._most = most
+        self._most_unread = window // 2
+        self._credit = window // 4  # a window is not widened by less
         self._details = ""
         self._read = read
         self._begin = begin
+        self._sent_again = False
         self._messages: deque[bytes] = deque()
         self._unread = 0  # bytes of them
         self._rest = bytearray()  # of a message that has not come whole
@@ -103,13 +112,10 @@ class Call:
                 raise StopAsyncIteration
             if self.status is not None:
                 raise CallError(self.status, self._details)
-            if self.stream is None:
-                await self._begin(self)
-            else:
-                await self._news()
+            await self._news()
         message = self._messages.popleft()
         self._unread -= len(message)
-        if self._owed >= _CREDIT_BYTES:
+        if self._owed >= self._credit:
             self._widen()
         return self._read(message)
 
@@ -168,6 +174,14 @@ class Call:
         """Its connection is gone, or was never there."""
         self._ended(grpc.StatusCode.UNAVAILABLE, why)
 
+    def unseen(self, why: str) -> None:
+        """Its connection will not be used for it: the server says that it has not begun with it."""
+        if self._sent_again or self._http_status:
+            self.lost(why)
+        elif self.status is None:
+            self._sent_again = True
+            self._begin(self)
+
     def _finish(self, headers: Mapping[str, str], kind: str) -> None:
         number = headers.get("grpc-status", "")
         if number.isdecimal():
@@ -185,9 +199,12 @@ class Call:
         rest, at = self._rest, 0
         while len(rest) - at >= _PREFIX_BYTES:
             compressed, size = _PREFIX.unpack_from(rest, at)
-            if compressed or size > MOST_MESSAGE_BYTES:
-                what = "is compressed" if compressed else f"has {size} bytes"
-                self.end(grpc.StatusCode.INTERNAL, f"a response {what}")
+            if compressed:
+                self.end(grpc.StatusCode.INTERNAL, "a response is compressed")
+                return
+            if size > self._most:
+                too_long = f"a response has {size} bytes, of at most {self._most}"
+                self.end(grpc.StatusCode.RESOURCE_EXHAUSTED, too_long)
                 return
             end = at + _PREFIX_BYTES + size
             if end > len(rest):
@@ -201,7 +218,7 @@ class Call:
 
     def _widen(self) -> None:
         """Let the server send more, unless the reader is behind."""
-        if self._owed >= _CREDIT_BYTES and self._unread < _MOST_UNREAD_BYTES and self.stream:
+        if self._owed >= self._credit and self._unread < self._most_unread and self.stream:
             self.stream.credit(self._owed)
             self._owed = 0
 

@@ -17,10 +17,10 @@ import pytest
 
 from tests.unit.test_resuming import NOBODY, Replica, serving
 from tritonctl.errors import ServerError
-from tritonctl.frontend.http2.call import Call, CallError
-from tritonctl.frontend.http2.channel import Channel
-from tritonctl.frontend.http2.client import StreamingClient
+from tritonctl.frontend.upstream import StreamingClient
 from tritonctl.protocol.channel import ClientTls, Endpoint
+from tritonctl.protocol.http2.call import Call, CallError
+from tritonctl.protocol.http2.channel import Channel
 from tritonctl.server.ports import held_ports
 from tritonctl.server.security.certificates import make_certificates
 
